@@ -1,0 +1,84 @@
+"""The one digest function: a stable hash of plain values, arrays and bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import PurePath
+
+import numpy as np
+
+
+def digest(value: object) -> str:
+    """SHA-256 of a value built from None, bool, int, float, str, bytes, Fraction, paths, numpy arrays,
+    dataclasses, mappings (any key order) and sequences.
+
+    Equal values give equal digests on every machine and under every hash seed; values of different type or
+    structure do not collide by concatenation, since every part is preceded by its type and length.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    TypeError
+        A value of another type.
+
+    Examples
+    --------
+    >>> digest({"a": 1, "b": [2, 3]}) == digest({"b": (2, 3), "a": 1})
+    True
+    """
+    state = hashlib.sha256()
+    _feed(state, value)
+    return state.hexdigest()
+
+
+def _put(state, tag: str, body: bytes) -> None:
+    state.update(f"{tag}{len(body)}:".encode())
+    state.update(body)
+
+
+def _feed(state, value: object) -> None:
+    if value is None:
+        _put(state, "n", b"")
+    elif isinstance(value, bool | np.bool_):
+        _put(state, "t", b"1" if value else b"0")
+    elif isinstance(value, int | np.integer):
+        _put(state, "i", str(int(value)).encode())
+    elif isinstance(value, float | np.floating):
+        _put(state, "f", float(value).hex().encode())
+    elif isinstance(value, str):
+        _put(state, "s", value.encode())
+    elif isinstance(value, bytes | bytearray | memoryview):
+        _put(state, "b", bytes(value))
+    elif isinstance(value, Fraction):
+        _put(state, "q", str(value).encode())
+    elif isinstance(value, PurePath):
+        _put(state, "s", value.as_posix().encode())
+    elif isinstance(value, np.ndarray):
+        array = np.ascontiguousarray(value)
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        _put(state, "a", f"{array.dtype.str}{array.shape}".encode())
+        _put(state, "b", array.tobytes())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+        _put(state, "d", type(value).__name__.encode())
+        for name, item in fields:
+            _feed(state, name)
+            _feed(state, item)
+    elif isinstance(value, Mapping):
+        _put(state, "m", str(len(value)).encode())
+        for key in sorted(value, key=str):
+            _feed(state, str(key))
+            _feed(state, value[key])
+    elif isinstance(value, list | tuple):
+        _put(state, "l", str(len(value)).encode())
+        for item in value:
+            _feed(state, item)
+    else:
+        raise TypeError(f"cannot digest a {type(value).__name__}")

@@ -1,0 +1,131 @@
+"""Two families of errors: the user's (`AstraError` and below) and ours (`InternalError`).
+
+Every error is rebuilt by ``type(e)(*e.args)``: SimPy and process pools rely on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+EXIT_OK = 0
+EXIT_CHECK_FAILED = 1
+EXIT_USAGE = 2
+EXIT_TRACE = 3
+EXIT_STUCK = 4
+EXIT_OUTPUT = 5
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130
+
+#: A sweep exits with the worst of its points: earlier in this tuple is worse.
+SEVERITY = (EXIT_INTERNAL, EXIT_OUTPUT, EXIT_TRACE, EXIT_STUCK, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_OK)
+
+
+class AstraError(Exception):
+    """An error that the user can mend.
+
+    Parameters
+    ----------
+    place : str
+        Where: ``file:line:col: key`` or ``file: node 7``; empty when there is no place.
+    problem : str
+        The offending value and the rule that it breaks.
+    remedy : str
+        What to write instead; may be empty.
+    """
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, place: str, problem: str, remedy: str = "") -> None:
+        super().__init__(place, problem, remedy)
+        self.place, self.problem, self.remedy = place, problem, remedy
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.problem}" if self.place else self.problem
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+    def lines(self) -> list[str]:
+        """One line per error, for printing."""
+        return [" ".join(str(self).splitlines())]
+
+
+class UsageError(AstraError):
+    """Bad command line."""
+
+
+class UnitError(AstraError):
+    """A quantity that cannot be read: no unit, wrong unit, negative, not finite."""
+
+
+class ScenarioError(AstraError):
+    """A scenario that breaks its schema or contradicts itself."""
+
+
+class TopologyError(AstraError):
+    """A topology that cannot be built or routed."""
+
+
+class TraceError(AstraError):
+    """A Chakra ET that cannot be read or breaks the rules of the representation."""
+
+    exit_code = EXIT_TRACE
+
+
+class AlgorithmError(AstraError):
+    """A collective algorithm that is ill-formed, wrong, or undefined for the group asked for."""
+
+    exit_code = EXIT_TRACE
+
+
+class SimulationError(AstraError):
+    """A run that went wrong in a way only running can show (for example unequal message sizes)."""
+
+    exit_code = EXIT_STUCK
+
+
+class CheckFailed(AstraError):
+    """A check that the user asked for found something."""
+
+    exit_code = EXIT_CHECK_FAILED
+
+
+class OutputError(AstraError):
+    """Output that cannot be written."""
+
+    exit_code = EXIT_OUTPUT
+
+
+class ErrorList(AstraError):
+    """Several errors found in one pass; exits with the worst of them.
+
+    Parameters
+    ----------
+    errors : sequence of AstraError
+    """
+
+    def __init__(self, errors: Sequence[AstraError]) -> None:
+        Exception.__init__(self, tuple(errors))
+        self.errors = tuple(errors)
+        self.place, self.problem, self.remedy = "", "\n".join(str(e) for e in self.errors), ""
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return worst(e.exit_code for e in self.errors)
+
+    def __str__(self) -> str:
+        return self.problem
+
+    def lines(self) -> list[str]:
+        return [line for error in self.errors for line in error.lines()]
+
+
+class InternalError(Exception):
+    """A broken promise of our own code; the user is asked to report it."""
+
+
+def worst(codes) -> int:
+    """The worst of some exit codes, in the order of `SEVERITY`."""
+    seen = set(codes)
+    for code in SEVERITY:
+        if code in seen:
+            return code
+    return EXIT_OK

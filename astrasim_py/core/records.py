@@ -1,0 +1,212 @@
+"""Records: what a run leaves behind, as columns. Integer picoseconds and integer bytes.
+
+The engine fills them; everything to the right of the engine only reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+#: Version of the columns below; part of every point's hash.
+RECORD_SCHEMA = 1
+
+#: Record levels, each including the one before it.
+LEVELS = ("summary", "links", "nodes", "messages")
+
+COLLECTIVE_COLUMNS = (
+    "instance",  # static index of the collective call
+    "job",  # index of the job it belongs to
+    "group",  # name of the communicator group
+    "type",  # all_reduce, all_gather, …
+    "size",  # full buffer, bytes
+    "algorithm",  # name of the algorithm that was spliced
+    "ranks",  # members of the group
+    "start",  # first dispatch on any member, ps
+    "end",  # last completion on any member, ps
+    "bound",  # lower bound of its duration, ps; -1 where none applies
+)
+#: `bytes` is exact at every level; from `links` on the rest is filled, below it is -1.
+LINK_COLUMNS = ("link", "src", "dst", "bytes", "busy", "messages", "max_queue", "queued")
+NODE_COLUMNS = (
+    "rank",
+    "node",  # id in the trace (of the workload, or of the algorithm's rank trace)
+    "instance",  # -1 for a workload node
+    "kind",  # compute, send, recv, collective, memory, metadata
+    "name",
+    "start",  # ps: issued
+    "end",  # ps: completed
+    "released_by",  # row of the node whose completion let this one start, -1 for none
+)
+MESSAGE_COLUMNS = (
+    "instance",  # -1 for point-to-point of the workload
+    "src",  # sending rank
+    "dst",  # receiving rank
+    "tag",
+    "bytes",
+    "posted",  # ps: send issued
+    "start",  # ps: first link granted
+    "delivered",  # ps: tail at the destination
+    "hops",
+    "queued",  # ps: waiting for links, summed over hops
+    "send_node",  # row in the node table
+    "recv_node",  # row in the node table, -1 if never received
+)
+HOP_COLUMNS = ("message", "link", "requested", "start", "end")
+
+
+class Table(Mapping[str, np.ndarray]):
+    """Named columns of equal length, read-only.
+
+    Parameters
+    ----------
+    columns : mapping of str to array-like
+        1-D, all of the same length; kept in the given order.
+    """
+
+    def __init__(self, columns: Mapping[str, Sequence | np.ndarray]) -> None:
+        self._columns: dict[str, np.ndarray] = {}
+        for name, values in columns.items():
+            if isinstance(values, np.ndarray):
+                array = values.view()
+            elif values and isinstance(values[0], str):
+                array = np.empty(len(values), dtype=object)
+                array[:] = values
+            else:
+                array = np.asarray(values, dtype=np.int64 if not len(values) else None)
+            array.setflags(write=False)
+            self._columns[name] = array
+        lengths = {len(c) for c in self._columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"columns of unequal length: { {n: len(c) for n, c in self._columns.items()} }")
+        self.height = lengths.pop() if lengths else 0
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        """Number of columns (a table is a mapping of its columns); `height` is the number of rows."""
+        return len(self._columns)
+
+    def rows(self) -> Iterator[dict]:
+        """Rows as dicts of plain Python values."""
+        lists = [column.tolist() for column in self._columns.values()]
+        names = list(self._columns)
+        for values in zip(*lists, strict=True):
+            yield dict(zip(names, values, strict=True))
+
+    def to_dataframe(self):
+        """The same as a pandas DataFrame (needs pandas)."""
+        import pandas
+
+        return pandas.DataFrame(dict(self._columns))
+
+    def __repr__(self) -> str:
+        return f"Table({self.height} rows: {', '.join(self._columns)})"
+
+
+def empty_table(columns: Sequence[str]) -> Table:
+    """A table without rows."""
+    return Table({name: np.empty(0, dtype=np.int64) for name in columns})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingNode:
+    """A node that had begun or could not begin when a stuck run ended."""
+
+    rank: int
+    node: int
+    name: str
+    kind: str
+    instance: int
+    #: Peer, tag and bytes of an unmatched receive; -1 where they do not apply.
+    src: int = -1
+    dst: int = -1
+    tag: int = -1
+    bytes: int = -1
+    #: Picoseconds since which it has waited.
+    since: int = -1
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes
+    ----------
+    status : str
+        ``done``, ``stuck`` or ``limit``.
+    cause : str
+        One sentence; empty when done.
+    waiting : tuple of WaitingNode
+        What had not finished, by rank (at most the first of each kind per rank).
+    cycle : tuple of int
+        Ranks that wait for each other in a ring; empty if there is no cycle.
+    unfinished : int
+        Nodes that never completed.
+    """
+
+    status: str = "done"
+    cause: str = ""
+    waiting: tuple[WaitingNode, ...] = ()
+    cycle: tuple[int, ...] = ()
+    unfinished: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Everything one run leaves behind.
+
+    Attributes
+    ----------
+    level : str
+        One of `LEVELS`.
+    makespan : int
+        Completion of the last node, ps.
+    finish : numpy.ndarray
+        int64[ranks], ps: completion of each rank's last node.
+    compute : numpy.ndarray
+        int64[ranks], ps during which at least one compute node ran.
+    exposed_comm : numpy.ndarray
+        int64[ranks], ps: time a rank waits on communication with no compute running.
+    messages, message_hops, events : int
+    collective, link, node, message, hop : Table
+        Tables above the level asked for are empty.
+    outcome : Outcome
+    engine : str
+    cpu_s : float
+        CPU seconds of the engine, outside every digest.
+    """
+
+    level: str
+    makespan: int
+    finish: np.ndarray
+    compute: np.ndarray
+    exposed_comm: np.ndarray
+    messages: int
+    message_hops: int
+    events: int
+    collective: Table
+    link: Table
+    node: Table = field(default_factory=lambda: empty_table(NODE_COLUMNS))
+    message: Table = field(default_factory=lambda: empty_table(MESSAGE_COLUMNS))
+    hop: Table = field(default_factory=lambda: empty_table(HOP_COLUMNS))
+    outcome: Outcome = field(default_factory=Outcome)
+    engine: str = ""
+    cpu_s: float = 0.0
+
+    def tables(self) -> dict[str, Table]:
+        """The tables by name."""
+        return {
+            "collective": self.collective,
+            "link": self.link,
+            "node": self.node,
+            "message": self.message,
+            "hop": self.hop,
+        }

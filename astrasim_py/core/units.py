@@ -1,0 +1,223 @@
+"""Quantities with units: text at the edge, exact integers and fractions inside.
+
+Inside the package time is an integer count of picoseconds, sizes are integer bytes, and rates are exact
+fractions (bytes per second, operations per second). A bare number is never accepted: "50 GB/s", "500 ns",
+"64 KiB", "400 Gb/s", "312 TFLOP/s".
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+from astrasim_py.core.errors import UnitError
+
+PS_PER_S = 10**12
+PS_PER_NS = 1000
+#: Largest time and largest size accepted: what a signed 64-bit integer holds.
+INT64_MAX = 2**63 - 1
+
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_PREFIX = {**_DECIMAL, **_BINARY}
+
+_TIME = {
+    "ps": 1,
+    "ns": 10**3,
+    "us": 10**6,
+    "µs": 10**6,
+    "μs": 10**6,
+    "ms": 10**9,
+    "s": 10**12,
+    "min": 60 * 10**12,
+}
+_SIZE = {f"{p}B": Fraction(m) for p, m in _PREFIX.items()} | {
+    f"{p}{b}": Fraction(m, 8) for p, m in _PREFIX.items() for b in ("b", "bit")
+}
+_BANDWIDTH = {f"{unit}/s": factor for unit, factor in _SIZE.items()} | {
+    f"{p}bps": Fraction(m, 8) for p, m in _PREFIX.items()
+}
+_COMPUTE = {
+    f"{p}{unit}": Fraction(m)
+    for p, m in _DECIMAL.items()
+    for unit in ("FLOP/s", "FLOPS", "FLOPs/s", "OP/s", "OPS")
+}
+_OPERATIONS = {f"{p}{unit}": Fraction(m) for p, m in _DECIMAL.items() for unit in ("FLOP", "FLOPs", "OP")}
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?)\s*([^\d\s].*?)?\s*")
+_MAX_TEXT = 64
+
+
+def _parse(text: object, units: dict, what: str, example: str, place: str) -> Fraction:
+    remedy = f'write e.g. "{example}"'
+    if not isinstance(text, str):
+        raise UnitError(place, f"{text!r} is not a {what}: it has no unit", remedy)
+    shown = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_TEXT else None
+    if match is None:
+        raise UnitError(place, f'"{shown}" is not a {what}', remedy)
+    number, unit = match.groups()
+    if unit is None:
+        raise UnitError(place, f'"{shown}" is not a {what}: it has no unit', remedy)
+    if unit not in units:
+        raise UnitError(place, f'"{shown}" is not a {what}: unknown unit "{unit}"', remedy)
+    try:
+        value = Decimal(number.replace("_", ""))
+    except InvalidOperation:
+        raise UnitError(place, f'"{shown}" is not a {what}', remedy) from None
+    if value < 0:
+        raise UnitError(place, f'"{shown}" is negative', remedy)
+    if value and not -60 < value.adjusted() < 60:
+        raise UnitError(place, f'"{shown}" is out of range', remedy)
+    return Fraction(value) * units[unit]
+
+
+def parse_time(text: object, place: str = "") -> int:
+    """Read a time such as ``"500 ns"``.
+
+    Returns
+    -------
+    int
+        Picoseconds, rounded up to a whole one.
+
+    Raises
+    ------
+    UnitError
+        No unit, unknown unit, negative, or beyond 2**63 - 1 ps (about 106 days).
+
+    Examples
+    --------
+    >>> parse_time("500 ns")
+    500000
+    >>> parse_time("1.5 us")
+    1500000
+    """
+    value = _parse(text, _TIME, "time", "500 ns", place)
+    picoseconds = -(-value.numerator // value.denominator)
+    if picoseconds > INT64_MAX:
+        raise UnitError(place, f'"{text}" is longer than 2^63 - 1 ps (106 days)', "write a shorter time")
+    return picoseconds
+
+
+def parse_size(text: object, place: str = "") -> int:
+    """Read a size such as ``"64 KiB"`` (KiB = 2**10 bytes, kB = 10**3 bytes).
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    UnitError
+        No unit, unknown unit, negative, not a whole number of bytes, or beyond 2**63 - 1.
+
+    Examples
+    --------
+    >>> parse_size("64 KiB"), parse_size("1.5 kB"), parse_size("0 B")
+    (65536, 1500, 0)
+    """
+    value = _parse(text, _SIZE, "size", "64 KiB", place)
+    if value.denominator != 1:
+        raise UnitError(place, f'"{text}" is not a whole number of bytes', 'write e.g. "64 KiB"')
+    if value.numerator > INT64_MAX:
+        raise UnitError(place, f'"{text}" is more than 2^63 - 1 bytes', "write a smaller size")
+    return value.numerator
+
+
+def _parse_rate(text: object, units: dict, what: str, example: str, place: str) -> Fraction:
+    value = _parse(text, units, what, example, place)
+    if value == 0:
+        raise UnitError(place, f'"{text}" is zero', f'write e.g. "{example}"')
+    if value > INT64_MAX:
+        raise UnitError(place, f'"{text}" is out of range', f'write e.g. "{example}"')
+    return value
+
+
+def parse_bandwidth(text: object, place: str = "") -> Fraction:
+    """Read a bandwidth such as ``"50 GB/s"``, ``"46.5 GiB/s"`` or ``"400 Gb/s"`` (b = bit, B = byte).
+
+    Returns
+    -------
+    fractions.Fraction
+        Bytes per second, exact.
+
+    Raises
+    ------
+    UnitError
+        No unit, unknown unit, zero, negative or not finite.
+
+    Examples
+    --------
+    >>> parse_bandwidth("400 Gb/s") == parse_bandwidth("50 GB/s") == 50 * 10**9
+    True
+    """
+    return _parse_rate(text, _BANDWIDTH, "bandwidth", "50 GB/s", place)
+
+
+def parse_compute_rate(text: object, place: str = "") -> Fraction:
+    """Read a compute rate such as ``"312 TFLOP/s"``; returns operations per second, exact."""
+    return _parse_rate(text, _COMPUTE, "compute rate", "312 TFLOP/s", place)
+
+
+def parse_operations(text: object, place: str = "") -> int:
+    """Read a count of operations such as ``"2.5 GFLOP"``; returns a whole number of operations."""
+    value = _parse(text, _OPERATIONS, "count of operations", "2.5 GFLOP", place)
+    if value.denominator != 1 or value.numerator > INT64_MAX:
+        raise UnitError(place, f'"{text}" is not a whole number of operations', 'write e.g. "2.5 GFLOP"')
+    return value.numerator
+
+
+def transfer_ps(nbytes: int, bandwidth: Fraction) -> int:
+    """Serialization time of `nbytes` at `bandwidth` bytes per second, rounded up to whole picoseconds.
+
+    Examples
+    --------
+    >>> transfer_ps(1, Fraction(50 * 10**9))
+    20
+    >>> transfer_ps(0, Fraction(1))
+    0
+    """
+    return -(-nbytes * PS_PER_S * bandwidth.denominator // bandwidth.numerator)
+
+
+def _scaled(value: float, steps: list[tuple[str, int]]) -> str:
+    for unit, factor in reversed(steps):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    unit, factor = steps[0]
+    return f"{value / factor:.4g} {unit}"
+
+
+def format_time(ps: int) -> str:
+    """A time for people: four significant digits and a fitting unit."""
+    return _scaled(ps, [("ps", 1), ("ns", 10**3), ("us", 10**6), ("ms", 10**9), ("s", 10**12)])
+
+
+def format_size(nbytes: int) -> str:
+    """A size for people, in binary units, exact where it divides."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= factor:
+            whole, rest = divmod(nbytes, factor)
+            return f"{whole} {unit}" if not rest else f"{nbytes / factor:.4g} {unit}"
+    return f"{nbytes} B"
+
+
+def format_bandwidth(bytes_per_s: Fraction | float) -> str:
+    """A bandwidth for people, in decimal units."""
+    steps = [("B/s", 1), ("kB/s", 10**3), ("MB/s", 10**6), ("GB/s", 10**9), ("TB/s", 10**12)]
+    return _scaled(float(bytes_per_s), steps)
+
+
+def ns_text(ps: int) -> str:
+    """Picoseconds as an exact decimal number of nanoseconds.
+
+    Examples
+    --------
+    >>> ns_text(1500), ns_text(2000), ns_text(-1)
+    ('1.5', '2', '-0.001')
+    """
+    sign, ps = ("-", -ps) if ps < 0 else ("", ps)
+    whole, rest = divmod(ps, PS_PER_NS)
+    return f"{sign}{whole}" + (f".{rest:03d}".rstrip("0") if rest else "")

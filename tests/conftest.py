@@ -1,0 +1,31 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("ci", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("nightly", max_examples=5000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Folder with other systems' files; tests that need it are skipped without it."""
+    folder = os.environ.get("ASTRASIM_GOLDEN")
+    if not folder:
+        pytest.skip("ASTRASIM_GOLDEN is not set")
+    path = Path(folder)
+    if not path.is_dir():
+        pytest.fail(f"ASTRASIM_GOLDEN={folder} is not a folder")
+    return path
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """Root of the checkout."""
+    return Path(__file__).resolve().parents[1]
