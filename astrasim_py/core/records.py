@@ -38,7 +38,10 @@ NODE_COLUMNS = (
     "name",
     "start",  # ps: issued
     "end",  # ps: completed
-    "released_by",  # row of the node whose completion let this one start, -1 for none
+    "released_by",  # row of the node whose completion let this one start (a dependency, or the holder of its
+    # slot), -1 for none; for the first nodes of a spliced algorithm the collective's own row: they begin when it does
+    "ended_by",  # row of the node that completed this one: the matched send of a receive that had to wait, the
+    # last algorithm node of a collective; -1 for a node that ended by itself
 )
 MESSAGE_COLUMNS = (
     "instance",  # -1 for point-to-point of the workload

@@ -38,6 +38,9 @@ _SIZE = {f"{p}B": Fraction(m) for p, m in _PREFIX.items()} | {
 _BANDWIDTH = {f"{unit}/s": factor for unit, factor in _SIZE.items()} | {
     f"{p}bps": Fraction(m, 8) for p, m in _PREFIX.items()
 }
+_BINARY_BANDWIDTH = _BANDWIDTH | {
+    f"{p}B/s": Fraction(_BINARY[f"{p.upper()}i"]) for p in ("k", "K", "M", "G", "T")
+}
 _COMPUTE = {
     f"{p}{unit}": Fraction(m)
     for p, m in _DECIMAL.items()
@@ -135,8 +138,16 @@ def _parse_rate(text: object, units: dict, what: str, example: str, place: str) 
     return value
 
 
-def parse_bandwidth(text: object, place: str = "") -> Fraction:
+def parse_bandwidth(text: object, place: str = "", *, binary: bool = False) -> Fraction:
     """Read a bandwidth such as ``"50 GB/s"``, ``"46.5 GiB/s"`` or ``"400 Gb/s"`` (b = bit, B = byte).
+
+    Parameters
+    ----------
+    text : str
+    place : str
+        For error messages.
+    binary : bool
+        Read kB, MB, GB and TB as powers of 1024, as ASTRA-sim does for network bandwidths.
 
     Returns
     -------
@@ -153,7 +164,7 @@ def parse_bandwidth(text: object, place: str = "") -> Fraction:
     >>> parse_bandwidth("400 Gb/s") == parse_bandwidth("50 GB/s") == 50 * 10**9
     True
     """
-    return _parse_rate(text, _BANDWIDTH, "bandwidth", "50 GB/s", place)
+    return _parse_rate(text, _BINARY_BANDWIDTH if binary else _BANDWIDTH, "bandwidth", "50 GB/s", place)
 
 
 def parse_compute_rate(text: object, place: str = "") -> Fraction:
