@@ -104,13 +104,9 @@ class MemoryModel:
     def __post_init__(self) -> None:
         _one_of("memory.kind", self.kind, MEMORY_KINDS)
         if self.kind != "none" and self.bandwidth is None:
-            raise ScenarioError(
-                "memory.bandwidth", "remote memory needs one", 'write e.g. bandwidth: "100 GB/s"'
-            )
+            raise ScenarioError("memory.bandwidth", "remote memory needs one", 'write e.g. bandwidth: "100 GB/s"')
         if self.npus_per_node < 1:
-            raise ScenarioError(
-                "memory.npus_per_node", f"{self.npus_per_node} is less than 1", "write 1 or more"
-            )
+            raise ScenarioError("memory.npus_per_node", f"{self.npus_per_node} is less than 1", "write 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

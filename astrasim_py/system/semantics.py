@@ -74,9 +74,7 @@ class Semantics:
         for key, allowed in CHOICES.items():
             value = getattr(self, key)
             if value not in allowed:
-                raise ScenarioError(
-                    f"semantics.{key}", f'"{value}" is unknown', f"write one of {', '.join(allowed)}"
-                )
+                raise ScenarioError(f"semantics.{key}", f'"{value}" is unknown', f"write one of {', '.join(allowed)}")
         for key in ("cpu_slots", "compute_slots", "comm_slots"):
             value = getattr(self, key)
             if value is not None and value < 1:
