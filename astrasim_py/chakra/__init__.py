@@ -1,0 +1,1 @@
+"""Chakra execution traces: the common representation of workloads and of collective algorithms."""

@@ -1,0 +1,238 @@
+"""Dependency graphs as CSR arrays of row numbers: orders and cycles, without recursion."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+#: Edges that the search for the shortest cycle may look at; beyond it the shortest cycle found so far counts.
+CYCLE_SEARCH_EDGES = 5_000_000
+
+
+def owners(ptr: np.ndarray) -> np.ndarray:
+    """Row that each entry of a CSR belongs to.
+
+    Parameters
+    ----------
+    ptr : numpy.ndarray
+        int64[n + 1], ascending.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64[ptr[n]].
+    """
+    return np.repeat(np.arange(len(ptr) - 1, dtype=np.int64), np.diff(ptr))
+
+
+def transpose(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Turn a CSR of parents into a CSR of children (or back); children come in ascending order.
+
+    Parameters
+    ----------
+    ptr : numpy.ndarray
+        int64[n + 1].
+    rows : numpy.ndarray
+        int64[m], each in 0..n-1.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        int64[n + 1] and int64[m].
+    """
+    n = len(ptr) - 1
+    children = owners(ptr)[np.argsort(rows, kind="stable")]
+    out = np.zeros(n + 1, dtype=np.int64)
+    np.cumsum(np.bincount(rows, minlength=n), out=out[1:])
+    return out, children
+
+
+def topological_order(ptr: np.ndarray, rows: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
+    """Order in which every node follows its parents and, among the ready ones, the least rank comes first.
+
+    Parameters
+    ----------
+    ptr, rows : numpy.ndarray
+        CSR of parents: int64[n + 1], int64[m].
+    rank : numpy.ndarray, optional
+        int64[n], a permutation of 0..n-1: place of each row in the preferred order. Default: the row itself.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64[k] rows. k < n says that the other nodes are in a cycle or behind one.
+    """
+    n = len(ptr) - 1
+    by_rank = np.arange(n, dtype=np.int64) if rank is None else np.argsort(rank)
+    # Where every parent already precedes its child the preferred order itself is the answer.
+    if not len(rows):
+        return by_rank
+    child = owners(ptr)
+    if bool((rows < child).all()) if rank is None else bool((rank[rows] < rank[child]).all()):
+        return by_rank
+    child_ptr, child_rows = (a.tolist() for a in transpose(ptr, rows))
+    waiting = np.diff(ptr).tolist()
+    place = list(range(n)) if rank is None else rank.tolist()
+    row_at = by_rank.tolist()
+    heap = sorted(place[row] for row in range(n) if not waiting[row])
+    out = []
+    while heap:
+        row = row_at[heapq.heappop(heap)]
+        out.append(row)
+        for child_row in child_rows[child_ptr[row] : child_ptr[row + 1]]:
+            waiting[child_row] -= 1
+            if not waiting[child_row]:
+                heapq.heappush(heap, place[child_row])
+    return np.array(out, dtype=np.int64)
+
+
+def depth(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Number of nodes on the longest path that ends in each node (1 for a node without parents).
+
+    Parameters
+    ----------
+    ptr, rows : numpy.ndarray
+        CSR of parents.
+    order : numpy.ndarray
+        Topological order of all rows.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64[n].
+    """
+    return longest_path(ptr, rows, order, np.ones(len(ptr) - 1, dtype=np.int64))
+
+
+def longest_path(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Largest sum of weights over the paths that end in each node, the node itself included.
+
+    Parameters
+    ----------
+    ptr, rows : numpy.ndarray
+        CSR of parents.
+    order : numpy.ndarray
+        Topological order of all rows.
+    weight : numpy.ndarray
+        int64[n], not negative.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64[n].
+    """
+    starts, parents, total = ptr.tolist(), rows.tolist(), weight.tolist()
+    for row in order.tolist():
+        begin, end = starts[row], starts[row + 1]
+        if end - begin == 1:
+            total[row] += total[parents[begin]]
+        elif end > begin:
+            total[row] += max([total[p] for p in parents[begin:end]])
+    return np.array(total, dtype=np.int64)
+
+
+def cycle_core(ptr: np.ndarray, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Rows that lie on a cycle or on a path between two cycles.
+
+    Parameters
+    ----------
+    ptr, rows : numpy.ndarray
+        CSR of parents.
+    start : numpy.ndarray
+        bool[n]: nodes that no topological order could place.
+
+    Returns
+    -------
+    numpy.ndarray
+        bool[n].
+    """
+    alive = start.copy()
+    child = owners(ptr)
+    inside = alive[child] & alive[rows]
+    children_left = np.bincount(rows[inside], minlength=len(alive)).tolist()
+    starts, parents = ptr.tolist(), rows.tolist()
+    keep = alive.tolist()
+    stack = [row for row in np.flatnonzero(alive).tolist() if not children_left[row]]
+    while stack:
+        row = stack.pop()
+        keep[row] = False
+        for parent in parents[starts[row] : starts[row + 1]]:
+            if keep[parent]:
+                children_left[parent] -= 1
+                if not children_left[parent]:
+                    stack.append(parent)
+    return np.array(keep, dtype=bool)
+
+
+def shortest_cycle(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> list[int]:
+    """A shortest cycle of a graph that `topological_order` could not finish.
+
+    Breadth-first from every node of the cyclic core. The search looks at no more than `CYCLE_SEARCH_EDGES`
+    edges (plus one whole pass); a tangle too large for that yields the shortest cycle seen until then.
+
+    Parameters
+    ----------
+    ptr, rows : numpy.ndarray
+        CSR of parents.
+    order : numpy.ndarray
+        What `topological_order` returned.
+
+    Returns
+    -------
+    list of int
+        Rows, each depending on the next and the last on the first, beginning with the least; empty if there
+        is no cycle.
+    """
+    n = len(ptr) - 1
+    left = np.ones(n, dtype=bool)
+    left[order] = False
+    if not left.any():
+        return []
+    core = cycle_core(ptr, rows, left)
+    child = owners(ptr)
+    loops = child[(child == rows)]
+    if len(loops):
+        return [int(loops.min())]
+    inside = core[child] & core[rows]
+    child, parent = child[inside], rows[inside]
+    core_ptr = np.zeros(n + 1, dtype=np.int64)
+    np.cumsum(np.bincount(child, minlength=n), out=core_ptr[1:])
+    starts, parents = core_ptr.tolist(), parent.tolist()
+    members = np.flatnonzero(core).tolist()
+    # With one parent each the core is nothing but separate rings: one visit of each node settles it.
+    rings_only = len(parents) == len(members)
+    best: list[int] = []
+    budget = CYCLE_SEARCH_EDGES
+    seen_ring = set()
+    for root in members:
+        if best and (len(best) == 2 or budget <= 0):
+            break
+        if rings_only and root in seen_ring:
+            continue
+        came_from = {root: -1}
+        frontier, length, found = [root], 1, -1
+        while frontier and found < 0 and not (best and length >= len(best)):
+            following = []
+            for row in frontier:
+                budget -= starts[row + 1] - starts[row]
+                for parent_row in parents[starts[row] : starts[row + 1]]:
+                    if parent_row == root:
+                        found = row
+                        break
+                    if parent_row not in came_from:
+                        came_from[parent_row] = row
+                        following.append(parent_row)
+                if found >= 0:
+                    break
+            frontier, length = following, length + 1
+        if rings_only:
+            seen_ring.update(came_from)
+        if found >= 0:
+            path = []
+            while found >= 0:
+                path.append(found)
+                found = came_from[found]
+            best = path[::-1]
+    least = best.index(min(best))
+    return best[least:] + best[:least]

@@ -1,0 +1,1057 @@
+"""`ExecutionTrace`, one rank's graph as columns, and `Workload`, the traces of all ranks.
+
+A trace is columnar and immutable: numpy arrays, dependencies as CSR, and no Python object per node. What a
+column does not hold (input and output lists, attributes of other producers) stays in the raw bytes of the
+file it came from, so that a trace that was only read is written back byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.chakra import graph
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import TraceError
+
+#: Value of an absent integer attribute in a column.
+MISSING = -(2**63)
+#: The same in a column that is stored in 32 bits.
+_MISSING32 = -(2**31)
+
+#: Largest communicator-group file that is read, bytes.
+MAX_GROUP_FILE = 64 * 2**20
+
+
+class NodeType(IntEnum):
+    """Type of a node, as numbered by Chakra."""
+
+    INVALID = 0
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+class CommType(IntEnum):
+    """Collective of a COMM_COLL node, as numbered by Chakra."""
+
+    ALL_REDUCE = 0
+    REDUCE = 1
+    ALL_GATHER = 2
+    GATHER = 3
+    SCATTER = 4
+    BROADCAST = 5
+    ALL_TO_ALL = 6
+    REDUCE_SCATTER = 7
+    REDUCE_SCATTER_BLOCK = 8
+    BARRIER = 9
+
+
+#: Number of a collective in Chakra -> its name everywhere else in the package.
+COLLECTIVE_NAMES: Mapping[int, str] = {
+    **{int(member): member.name.lower() for member in CommType},
+    int(CommType.REDUCE_SCATTER_BLOCK): "reduce_scatter",
+}
+
+#: Canonical oneof member of each integer column: what a writer uses. Readers accept any integer member.
+COLUMN_KINDS: Mapping[str, str] = {
+    "is_cpu_op": "bool_val",
+    "comm_type": "int64_val",
+    "comm_size": "int64_val",
+    "comm_src": "int32_val",
+    "comm_dst": "int32_val",
+    "comm_tag": "int32_val",
+    "comm_priority": "int32_val",
+    "comm_root": "int32_val",
+    "num_ops": "int64_val",
+    "tensor_size": "uint64_val",
+    "tensor_loc": "uint32_val",
+    "msg_chunk_idx": "int32_val",
+    "msg_chunk_cnt": "int32_val",
+    "total_chunk_cnt": "int32_val",
+    "comp_op": "int32_val",
+    "src_buf": "int32_val",
+    "src_off": "int32_val",
+    "dst_buf": "int32_val",
+    "dst_off": "int32_val",
+    "payload": "int64_val",
+}
+
+#: Integer attributes that have a column.
+INT_COLUMNS: tuple[str, ...] = (
+    "comm_type",  # a CommType
+    "comm_size",  # bytes
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "comm_priority",
+    "num_ops",
+    "tensor_size",  # bytes
+    "tensor_loc",
+    "is_cpu_op",
+    "msg_chunk_idx",  # chunks [idx, idx + cnt) of total_chunk_cnt of the full buffer
+    "msg_chunk_cnt",
+    "total_chunk_cnt",
+    "comm_root",
+    "comp_op",  # on COMP nodes of algorithms: 1 reduce, 2 copy
+    "src_buf",  # cells: buffer 1 input, 2 output, 3 scratch; offset in chunks; msg_chunk_cnt of them
+    "src_off",
+    "dst_buf",
+    "dst_off",
+    "payload",  # id of the node whose data this node takes
+)
+
+
+class Csr(NamedTuple):
+    """Dependencies of all nodes, one after the other.
+
+    Attributes
+    ----------
+    ptr : numpy.ndarray
+        int64[n + 1]; entries ptr[i]..ptr[i+1] belong to node i.
+    ids : numpy.ndarray
+        uint64[m] ids of the nodes that must complete first.
+    """
+
+    ptr: np.ndarray
+    ids: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of a node or of the metadata.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        Oneof member such as ``int64_val`` or ``string_list``; empty if the producer set none.
+    value : int, float, bool, str, bytes, tuple of these, or None
+    doc : str
+    """
+
+    name: str
+    kind: str = ""
+    value: object = None
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IOInfo:
+    """Inputs or outputs of a node, as the producer wrote them."""
+
+    values: str = ""
+    shapes: str = ""
+    types: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A light view of one node, with everything the file says of it."""
+
+    id: int
+    name: str = ""
+    type: int = 0
+    ctrl_deps: tuple[int, ...] = ()
+    data_deps: tuple[int, ...] = ()
+    start_time_micros: int = 0
+    duration_micros: int = 0
+    inputs: IOInfo | None = None
+    outputs: IOInfo | None = None
+    attributes: tuple[Attribute, ...] = ()
+
+    def get(self, name: str, default: object = None) -> object:
+        """Value of the last attribute of that name."""
+        for attribute in reversed(self.attributes):
+            if attribute.name == name:
+                return attribute.value
+        return default
+
+
+class RawFile(NamedTuple):
+    """Bytes that a trace was decoded from.
+
+    Attributes
+    ----------
+    data : bytes
+        The whole file, unzipped.
+    metadata : tuple of int
+        Start and end of the metadata message.
+    start, end : numpy.ndarray
+        int64[n] each: where the message of each node starts and ends, its length prefix excluded.
+    """
+
+    data: bytes
+    metadata: tuple[int, int]
+    start: np.ndarray
+    end: np.ndarray
+
+
+class Names(Sequence[str]):
+    """Names of nodes, decoded only when they are asked for.
+
+    Parameters
+    ----------
+    data : bytes
+    start, length : numpy.ndarray
+        int64[n] each: where the UTF-8 text of each name lies in `data`.
+    """
+
+    __slots__ = ("_data", "_length", "_start")
+
+    def __init__(self, data: bytes, start: np.ndarray, length: np.ndarray) -> None:
+        self._data, self._start, self._length = data, start, length
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return Names(self._data, self._start[index], self._length[index])
+        start = int(self._start[index])
+        return self._data[start : start + int(self._length[index])].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        data = self._data
+        for start, length in zip(self._start.tolist(), self._length.tolist(), strict=True):
+            yield data[start : start + length].decode()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
+
+    __hash__ = None
+
+
+class _NoNames(Sequence[str]):
+    """The names of a trace whose producer gives none."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return _NoNames(len(range(*index.indices(self._size))))
+        if not -self._size <= index < self._size:
+            raise IndexError(index)
+        return ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
+
+    __hash__ = None
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    if array.flags.writeable:
+        array = array.view()
+        array.setflags(write=False)
+    return array
+
+
+def _whole_numbers(values: object, what: str, dtype) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "iub" and array.size:
+        raise TypeError(f"{what} must hold whole numbers, not {array.dtype}")
+    if dtype == np.uint64 and array.dtype.kind == "i" and array.size and int(array.min()) < 0:
+        raise ValueError(f"{what} must not be negative, but holds {int(array.min())}")
+    if dtype == np.int64 and array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+        raise ValueError(f"{what} must be below 2^63, but holds {int(array.max())}")
+    return array.astype(dtype)
+
+
+def compact(values: object, size: int, what: str = "column") -> int | np.ndarray:
+    """Store an integer column in as little as it needs.
+
+    Parameters
+    ----------
+    values : int or array-like
+        One value for all nodes, or int64[size] with `MISSING` where a node has none.
+    size : int
+        Number of nodes.
+
+    Returns
+    -------
+    int or numpy.ndarray
+        An int where all nodes have the same value; else int32 (with -2**31 for `MISSING`) or int64.
+    """
+    if isinstance(values, int | np.integer) and not isinstance(values, bool | np.bool_):
+        if not -(2**63) <= int(values) < 2**63:
+            raise ValueError(f"{what} must fit in 64 bits, but is {int(values)}")
+        return int(values)
+    array = _whole_numbers(values, what, np.int64)
+    if array.shape != (size,):
+        raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
+    if not size:
+        return MISSING
+    low, high = int(array.min()), int(array.max())
+    if low == high:
+        return low
+    if high < 2**31:
+        if low > _MISSING32:
+            return _frozen(array.astype(np.int32))
+        if low == MISSING:
+            absent = array == MISSING
+            if int(array.min(where=~absent, initial=0)) > _MISSING32:
+                small = np.where(absent, _MISSING32, array).astype(np.int32)
+                return _frozen(small)
+    return _frozen(array.copy() if array.base is not None or array is values else array)
+
+
+def expand(stored: int | np.ndarray, size: int) -> np.ndarray:
+    """int64[size] of a column stored by `compact`, read-only."""
+    if isinstance(stored, int):
+        return np.broadcast_to(np.int64(stored), (size,))
+    if stored.dtype == np.int64:
+        return stored
+    wide = stored.astype(np.int64)
+    wide[stored == _MISSING32] = MISSING
+    wide.setflags(write=False)
+    return wide
+
+
+def _csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
+    if value is None:
+        return Csr(_frozen(np.zeros(size + 1, dtype=np.int64)), _frozen(np.empty(0, dtype=np.uint64)))
+    ptr = _whole_numbers(value[0], f"{what}.ptr", np.int64)
+    ids = _whole_numbers(value[1], f"{what}.ids", np.uint64)
+    if ptr.shape != (size + 1,) or ids.ndim != 1 or ptr[0] != 0 or ptr[-1] != len(ids) or (ptr[1:] < ptr[:-1]).any():
+        raise ValueError(f"{what} is not a CSR of {size} nodes and {ids.size} entries")
+    return Csr(_frozen(ptr), _frozen(ids))
+
+
+def _groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, ...]]:
+    if pg_name is None:
+        return -1, ()
+    if isinstance(pg_name, str):
+        return 0, (pg_name,)
+    if isinstance(pg_name, tuple) and len(pg_name) == 2 and isinstance(pg_name[0], np.ndarray):
+        codes, names = _whole_numbers(pg_name[0], "pg_name codes", np.int32), tuple(pg_name[1])
+    else:
+        index: dict[str, int] = {}
+        codes = np.fromiter(
+            (-1 if name is None else index.setdefault(name, len(index)) for name in pg_name), dtype=np.int32
+        )
+        names = tuple(index)
+    if codes.shape != (size,) or (size and not -1 <= int(codes.min()) <= int(codes.max()) < max(len(names), 1)):
+        raise ValueError(f"pg_name does not give one group for each of {size} nodes")
+    return _frozen(codes), names
+
+
+_VALUE_KINDS = (
+    (bool, "bool_val"),
+    (int, "int64_val"),
+    (float, "double_val"),
+    (str, "string_val"),
+    (bytes, "bytes_val"),
+)
+
+
+def _attributes(items: Iterable) -> tuple[Attribute, ...]:
+    out = []
+    for item in items.items() if isinstance(items, Mapping) else items:
+        if isinstance(item, Attribute):
+            out.append(item)
+            continue
+        name, value = item
+        for kind, member in _VALUE_KINDS:
+            if isinstance(value, kind):
+                out.append(Attribute(name, member, value))
+                break
+        else:
+            raise TypeError(f"metadata {name}: cannot store a {type(value).__name__}; give an Attribute")
+    return tuple(out)
+
+
+class ExecutionTrace:
+    """One rank's graph, columnar and immutable.
+
+    Made by `from_columns`, or by the readers in `astrasim_py.chakra.et_io`. All arrays are read-only.
+
+    Attributes
+    ----------
+    node_id : numpy.ndarray
+        uint64[n], unique; not necessarily dense or ascending.
+    type : numpy.ndarray
+        int8[n], a `NodeType`.
+    duration_micros, start_time_micros : numpy.ndarray
+        uint64[n], whole microseconds; 0 where the producer gives none.
+    data_deps, ctrl_deps : Csr
+        Parents of each node, by node id, as written.
+    names : sequence of str
+    version : str
+        Version text of the metadata (informational; often empty).
+    metadata : tuple of Attribute
+    place : str
+        File that it came from, for messages; empty when it was built.
+    rank : int or None
+        Rank it was read for, for messages. A trace that several ranks share has the first one's.
+    raw : RawFile or None
+        Bytes that it came from, where they were kept.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_columns",
+        "_extra",
+        "_groups",
+        "_metadata",
+        "_touched",
+        "ctrl_deps",
+        "data_deps",
+        "duration_micros",
+        "names",
+        "node_id",
+        "place",
+        "rank",
+        "raw",
+        "start_time_micros",
+        "type",
+        "version",
+    )
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        for name in self.__slots__:
+            object.__setattr__(self, name, fields[name])
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("an ExecutionTrace does not change; use replace()")
+
+    def __reduce__(self):
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields["_cache"] = {}
+        return type(self), (fields,)
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        node_id,
+        type,
+        data_deps: Csr | None = None,
+        ctrl_deps: Csr | None = None,
+        duration_micros=None,
+        start_time_micros=None,
+        names: Sequence[str] | None = None,
+        pg_name=None,
+        version: str = "",
+        metadata=(),
+        place: str = "",
+        rank: int | None = None,
+        extra: Mapping[str, object] | None = None,
+        **int_columns,
+    ) -> ExecutionTrace:
+        """Make a trace from columns.
+
+        Parameters
+        ----------
+        node_id : array-like of int
+            n ids, unique.
+        type : int or array-like of int
+            `NodeType` of each node, or of all.
+        data_deps, ctrl_deps : Csr, optional
+            Parents by node id; none by default.
+        duration_micros, start_time_micros : int or array-like of int, optional
+            Whole microseconds; 0 by default.
+        names : sequence of str, optional
+            n names; all empty by default.
+        pg_name : None, str, sequence of (str or None), or (int32[n] codes, tuple of names)
+            Communicator group of each node, or of all.
+        version : str
+        metadata : mapping, or iterable of Attribute or (name, value)
+        place : str
+        rank : int, optional
+        extra : mapping of str to (int or array-like), optional
+            Further integer attributes under names of their own, `MISSING` where absent.
+        **int_columns
+            Any of `INT_COLUMNS`: one int for all nodes or n of them, `MISSING` where absent.
+
+        Raises
+        ------
+        TraceError
+            Two nodes of one id, or an unknown node type.
+        ValueError, TypeError
+            Columns of unequal length or of another type: an error in the calling code.
+        """
+        ids = _whole_numbers(node_id, "node_id", np.uint64)
+        if ids.ndim != 1:
+            raise ValueError(f"node_id has shape {ids.shape}, not one dimension")
+        size = len(ids)
+        check_unique(ids, place)
+        unknown = [name for name in int_columns if name not in COLUMN_KINDS]
+        if unknown:
+            raise TypeError(f"unknown columns {', '.join(unknown)}; use extra= for attributes of your own")
+        kinds = _whole_numbers(type, "type", np.int64)
+        if kinds.size and not 0 <= int(kinds.min()) <= int(kinds.max()) <= 7:
+            bad = int(kinds.max()) if int(kinds.max()) > 7 else int(kinds.min())
+            raise TraceError(place, f"node type {bad} is not one of 0..7", "use a NodeType")
+        if kinds.shape not in ((), (size,)):
+            raise ValueError(f"type has shape {kinds.shape}, the trace has {size} nodes")
+        if names is not None and not isinstance(names, Names | _NoNames):
+            names = tuple(names)
+        if names is not None and len(names) != size:
+            raise ValueError(f"{len(names)} names for {size} nodes")
+        return cls(
+            {
+                "node_id": _frozen(ids),
+                "type": _frozen(np.broadcast_to(kinds.astype(np.int8), (size,))),
+                "duration_micros": _micros(duration_micros, size, "duration_micros"),
+                "start_time_micros": _micros(start_time_micros, size, "start_time_micros"),
+                "data_deps": _csr(data_deps, size, "data_deps"),
+                "ctrl_deps": _csr(ctrl_deps, size, "ctrl_deps"),
+                "names": _NoNames(size) if names is None else names,
+                "version": version,
+                "place": place,
+                "rank": rank,
+                "raw": None,
+                "_metadata": _attributes(metadata),
+                "_columns": _stored(int_columns, size),
+                "_extra": _stored(extra or {}, size),
+                "_groups": _groups(pg_name, size),
+                "_touched": None,
+                "_cache": {},
+            }
+        )
+
+    def __len__(self) -> int:
+        return len(self.node_id)
+
+    def __repr__(self) -> str:
+        return f"ExecutionTrace({len(self)} nodes{f', {self.place}' if self.place else ''})"
+
+    def column(self, name: str) -> np.ndarray:
+        """An integer attribute of all nodes.
+
+        Parameters
+        ----------
+        name : str
+            One of `INT_COLUMNS`, or the name of any other integer attribute (then looked up in the file).
+
+        Returns
+        -------
+        numpy.ndarray
+            int64[n], read-only, `MISSING` where a node has no such attribute. Converted at each call.
+
+        Raises
+        ------
+        TraceError
+            A node has the attribute, but not as a whole number.
+        """
+        if name in self._columns:
+            return expand(self._columns[name], len(self))
+        if name not in COLUMN_KINDS and name not in self._extra and self.raw is not None:
+            from astrasim_py.chakra.wire import decode_attribute
+
+            self._extra[name] = compact(decode_attribute(self.raw, name, self.place), len(self))
+        return expand(self._extra.get(name, MISSING), len(self))
+
+    def has_column(self, name: str) -> bool:
+        """Whether any node has the integer attribute `name`."""
+        stored = self._columns.get(name, MISSING) if name in COLUMN_KINDS else self.column(name)
+        return bool((stored != MISSING).any()) if isinstance(stored, np.ndarray) else stored != MISSING
+
+    def group_of(self) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Communicator group of each node.
+
+        Returns
+        -------
+        tuple
+            int32[n] codes (-1: the node names no group, which means all ranks) and the names they stand for.
+        """
+        codes, names = self._groups
+        if isinstance(codes, int):
+            codes = np.broadcast_to(np.int32(codes), (len(self),))
+        return codes, names
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """Names of the integer attributes given under names of their own."""
+        return tuple(self._extra) if self.raw is None else ()
+
+    @property
+    def metadata(self) -> tuple[Attribute, ...]:
+        """Attributes of the file, as the producer wrote them."""
+        if self._metadata is not None:
+            return self._metadata
+        if "metadata" not in self._cache:
+            from astrasim_py.chakra.messages import parse_metadata
+
+            begin, end = self.raw.metadata
+            self._cache["metadata"] = parse_metadata(self.raw.data[begin:end])[1]
+        return self._cache["metadata"]
+
+    def meta(self, name: str, default: object = None) -> object:
+        """Value of the last metadata attribute of that name."""
+        for attribute in reversed(self.metadata):
+            if attribute.name == name:
+                return attribute.value
+        return default
+
+    def node(self, row: int) -> Node:
+        """Everything the trace says of the node in that row."""
+        row = range(len(self))[row]
+        if self.raw is None or (self._touched is not None and self._touched[row]):
+            from astrasim_py.chakra.encode import row_view
+
+            return row_view(self, row)
+        from astrasim_py.chakra.messages import parse_node
+
+        return parse_node(self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])])
+
+    def row(self, node_id: int) -> int:
+        """Row of the node with that id; -1 if there is none."""
+        return int(self.rows_of(np.array([node_id], dtype=np.uint64))[0])
+
+    def rows_of(self, ids: np.ndarray) -> np.ndarray:
+        """Rows of nodes by id.
+
+        Parameters
+        ----------
+        ids : numpy.ndarray
+            uint64[k].
+
+        Returns
+        -------
+        numpy.ndarray
+            int64[k]; -1 where no node has that id.
+        """
+        size = len(self)
+        if not size:
+            return np.full(len(ids), -1, dtype=np.int64)
+        base, ascending, dense = self._id_shape()
+        if dense:
+            # uint64 wraps below base, so one comparison bounds both ends.
+            offset = ids - base
+            return np.where(offset < np.uint64(size), offset, np.uint64(2**64 - 1)).astype(np.int64)
+        if ascending:
+            at = np.minimum(np.searchsorted(self.node_id, ids), size - 1)
+            return np.where(self.node_id[at] == ids, at, -1)
+        if "by_id" not in self._cache:
+            by_id = np.argsort(self.node_id, kind="stable")
+            self._cache["by_id"] = by_id, self.node_id[by_id]
+        by_id, sorted_ids = self._cache["by_id"]
+        at = np.minimum(np.searchsorted(sorted_ids, ids), size - 1)
+        return np.where(sorted_ids[at] == ids, by_id[at], -1)
+
+    def _id_shape(self) -> tuple[np.uint64, bool, bool]:
+        if "id_shape" not in self._cache:
+            ids = self.node_id
+            ascending = bool((ids[1:] > ids[:-1]).all())
+            dense = ascending and int(ids[-1]) - int(ids[0]) == len(ids) - 1
+            self._cache["id_shape"] = ids[0], ascending, dense
+        return self._cache["id_shape"]
+
+    def _whose(self) -> str:
+        return "this trace" if self.rank is None else f"rank {self.rank}'s trace"
+
+    def parents(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
+        """Dependencies as rows, each parent of a node once, in ascending order.
+
+        Parameters
+        ----------
+        kind : str
+            ``"data"`` or ``"data+ctrl"``.
+
+        Returns
+        -------
+        tuple of numpy.ndarray
+            int64[n + 1] and int64[m].
+
+        Raises
+        ------
+        TraceError
+            A dependency on a node that is not in the trace.
+        """
+        if kind not in ("data", "data+ctrl"):
+            raise ValueError(f'kind is "data" or "data+ctrl", not {kind!r}')
+        if kind == "data+ctrl" and not len(self.ctrl_deps.ids):
+            kind = "data"
+        if kind not in self._cache:
+            parts = [self.data_deps] if kind == "data" else [self.data_deps, self.ctrl_deps]
+            self._cache[kind] = self._parents(parts)
+        return self._cache[kind]
+
+    def _parents(self, parts: Sequence[Csr]) -> tuple[np.ndarray, np.ndarray]:
+        size = len(self)
+        looked_up = []
+        for part in parts:
+            rows = self.rows_of(part.ids)
+            lost = np.flatnonzero(rows < 0)
+            if len(lost):
+                first = int(lost[0])
+                node = int(self.node_id[np.searchsorted(part.ptr, first, side="right") - 1])
+                raise TraceError(
+                    self.place,
+                    f"node {node} depends on {int(part.ids[first])}, which is not in {self._whose()}",
+                    "add the node or drop the dependency",
+                )
+            looked_up.append(rows)
+        if len(parts) == 1:
+            ptr, rows = parts[0].ptr, looked_up[0]
+            if not len(rows) or int(np.diff(ptr).max()) <= 1:
+                return ptr, _frozen(rows)
+            if len(rows) == 1 or bool(
+                ((rows[1:] > rows[:-1]) | (graph.owners(ptr)[1:] != graph.owners(ptr)[:-1])).all()
+            ):
+                return ptr, _frozen(rows)
+        keys = np.concatenate([graph.owners(p.ptr) * size + r for p, r in zip(parts, looked_up, strict=True)])
+        keys.sort()
+        if len(keys):
+            keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
+        child, rows = np.divmod(keys, max(size, 1))
+        ptr = np.zeros(size + 1, dtype=np.int64)
+        np.cumsum(np.bincount(child, minlength=size), out=ptr[1:])
+        return _frozen(ptr), _frozen(rows)
+
+    def children(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
+        """The transpose of `parents`: int64[n + 1] and int64[m] rows, ascending."""
+        key = f"children of {kind}"
+        if key not in self._cache:
+            self._cache[key] = tuple(_frozen(a) for a in graph.transpose(*self.parents(kind)))
+        return self._cache[key]
+
+    def order(self, kind: str = "data") -> np.ndarray:
+        """Topological order, the smallest id first among the nodes that are ready.
+
+        Parameters
+        ----------
+        kind : str
+            ``"data"`` or ``"data+ctrl"``.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64[n] rows.
+
+        Raises
+        ------
+        TraceError
+            A dangling dependency, or a cycle: the message shows the shortest one.
+        """
+        key = f"order of {kind}"
+        if key not in self._cache:
+            ptr, rows = self.parents(kind)
+            order = graph.topological_order(ptr, rows, self.id_ranks())
+            if len(order) < len(self):
+                cycle = [int(self.node_id[row]) for row in graph.shortest_cycle(ptr, rows, order)]
+                raise TraceError(self.place, cycle_text(cycle), "remove one of these dependencies")
+            self._cache[key] = _frozen(order)
+        return self._cache[key]
+
+    def id_ranks(self) -> np.ndarray | None:
+        """Place of each row by ascending id (int64[n]); None where rows already ascend."""
+        if not len(self) or self._id_shape()[1]:
+            return None
+        ranks = np.empty(len(self), dtype=np.int64)
+        ranks[np.argsort(self.node_id, kind="stable")] = np.arange(len(self))
+        return ranks
+
+    def digest(self) -> str:
+        """SHA-256 over all columns: equal for a built trace and the same trace read from a file.
+
+        Attributes without a column and the metadata do not count: nothing that is simulated depends on them.
+        """
+        if "digest" not in self._cache:
+            codes, names = self.group_of()
+            used = np.unique(codes).tolist()
+            labels = sorted(names[code] for code in used if code >= 0)
+            table = np.full(len(names) + 1, -1, dtype=np.int32)
+            for code in used:
+                if code >= 0:
+                    table[code] = labels.index(names[code])
+            columns = {name: self.column(name) for name in INT_COLUMNS if self.has_column(name)}
+            names_text = list(self.names)
+            self._cache["digest"] = digest(
+                {
+                    "node_id": self.node_id,
+                    "type": self.type,
+                    "duration_micros": self.duration_micros,
+                    "start_time_micros": self.start_time_micros,
+                    "data_deps": self.data_deps,
+                    "ctrl_deps": self.ctrl_deps,
+                    "columns": columns,
+                    "group": table[codes],
+                    "groups": labels,
+                    "names": names_text if any(names_text) else None,
+                }
+            )
+        return self._cache["digest"]
+
+    def replace(self, **columns) -> ExecutionTrace:
+        """A new trace in which some columns differ.
+
+        Takes what `from_columns` takes, all of the same length as before. Nodes whose values did not change
+        are still written back byte for byte.
+        """
+        size = len(self)
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields["_cache"] = {}
+        touched = np.zeros(size, dtype=bool) if self._touched is None else self._touched.copy()
+        stored, extra = dict(self._columns), dict(self._extra)
+        extra.update(_stored(columns.pop("extra", None) or {}, size))
+        if extra != self._extra and self.raw is not None:
+            raise ValueError("a trace read from a file takes no extra columns")
+        for name, value in columns.items():
+            if name in COLUMN_KINDS:
+                new = compact(value, size, name)
+                touched |= expand(new, size) != self.column(name)
+                stored[name] = new
+            elif name in ("duration_micros", "start_time_micros"):
+                fields[name] = _micros(value, size, name)
+                touched |= fields[name] != getattr(self, name)
+            elif name in ("data_deps", "ctrl_deps"):
+                fields[name] = new = _csr(value, size, name)
+                old = getattr(self, name)
+                if not (np.array_equal(new.ptr, old.ptr) and np.array_equal(new.ids, old.ids)):
+                    for row in range(size):
+                        touched[row] |= not np.array_equal(
+                            new.ids[new.ptr[row] : new.ptr[row + 1]], old.ids[old.ptr[row] : old.ptr[row + 1]]
+                        )
+            elif name == "node_id":
+                fields[name] = new = _frozen(_whole_numbers(value, name, np.uint64))
+                if new.shape != (size,):
+                    raise ValueError(f"{name} has shape {new.shape}, the trace has {size} nodes")
+                check_unique(new, self.place)
+                touched |= new != self.node_id
+            elif name == "names":
+                fields[name] = new = _NoNames(size) if value is None else tuple(value)
+                if len(new) != size:
+                    raise ValueError(f"{len(new)} names for {size} nodes")
+                touched |= np.fromiter((a != b for a, b in zip(new, self.names, strict=True)), bool, size)
+            elif name == "type":
+                new = ExecutionTrace.from_columns(node_id=self.node_id, type=value, place=self.place).type
+                fields[name] = new
+                touched |= new != self.type
+            elif name == "pg_name":
+                fields["_groups"] = _groups(value, size)
+                new_codes, new_names = _groups(value, size)
+                old_codes, old_names = self.group_of()
+                new_codes = np.broadcast_to(new_codes, (size,))
+                alike = {new_names.index(old): code for code, old in enumerate(old_names) if old in new_names}
+                table = np.array([alike.get(code, -2) for code in range(len(new_names))] + [-1], dtype=np.int64)
+                touched |= table[new_codes] != old_codes
+            elif name in ("place", "rank") or (name == "version" and self.raw is None):
+                fields[name] = value
+            elif name == "metadata" and self.raw is None:
+                fields["_metadata"] = _attributes(value)
+            else:
+                raise TypeError(f"replace() cannot change {name} of this trace")
+        fields["_columns"], fields["_extra"] = stored, extra
+        fields["_touched"] = touched if self.raw is not None and touched.any() else None
+        return ExecutionTrace(fields)
+
+    def without_raw(self) -> ExecutionTrace:
+        """The same columns without the bytes of the file: less memory; other attributes are gone."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields |= {"raw": None, "_touched": None, "_cache": {}, "_metadata": self.metadata, "_extra": {}}
+        if isinstance(self.names, Names):
+            fields["names"] = tuple(self.names)
+        return ExecutionTrace(fields)
+
+
+def _micros(value: object, size: int, what: str) -> np.ndarray:
+    array = _whole_numbers(0 if value is None else value, what, np.uint64)
+    if array.shape not in ((), (size,)):
+        raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
+    return _frozen(np.broadcast_to(array, (size,)))
+
+
+def _stored(columns: Mapping[str, object], size: int) -> dict[str, int | np.ndarray]:
+    stored = {name: compact(values, size, name) for name, values in columns.items()}
+    return {name: column for name, column in stored.items() if isinstance(column, np.ndarray) or column != MISSING}
+
+
+def check_unique(ids: np.ndarray, place: str) -> None:
+    """Refuse two nodes of one id.
+
+    Raises
+    ------
+    TraceError
+        Naming the id and both positions.
+    """
+    if len(ids) < 2 or bool((ids[1:] > ids[:-1]).all()):
+        return
+    by_id = np.argsort(ids, kind="stable")
+    again = np.flatnonzero(ids[by_id[1:]] == ids[by_id[:-1]])
+    if len(again):
+        first = again[np.argmin(by_id[again + 1])]
+        one, two = int(by_id[first]), int(by_id[first + 1])
+        raise TraceError(
+            place,
+            f"node {int(ids[one])} is there twice, as records {one} and {two}",
+            "give every node its own id",
+        )
+
+
+def cycle_text(ids: Sequence[int]) -> str:
+    """One line for a dependency cycle, each node depending on the next."""
+    if len(ids) == 1:
+        return f"node {ids[0]} depends on itself"
+    shown = [str(i) for i in ids] if len(ids) <= 12 else [*map(str, ids[:8]), "…", *map(str, ids[-3:])]
+    return f"cycle of {len(ids)} nodes, each depending on the next: {' → '.join([*shown, str(ids[0])])}"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The traces of all ranks and their communicator groups.
+
+    Attributes
+    ----------
+    traces : tuple of ExecutionTrace
+        Index is the rank. Ranks with identical traces may share one object.
+    groups : mapping of str to tuple of int
+        Ranks of each group, in its own order; an empty tuple means all ranks. No group name, ``""`` and
+        ``"0"`` always mean all ranks.
+    name : str
+
+    Raises
+    ------
+    TraceError
+        A group with a rank twice or beyond the last one.
+    """
+
+    traces: tuple[ExecutionTrace, ...]
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "traces", tuple(self.traces))
+        groups = {}
+        for name, ranks in self.groups.items():
+            ranks = tuple(int(rank) for rank in ranks)
+            for rank in ranks:
+                if not 0 <= rank < len(self.traces):
+                    raise TraceError(
+                        f"group {name}",
+                        f"rank {rank} is not one of the {len(self.traces)} ranks of the workload",
+                        f"list ranks 0..{len(self.traces) - 1}",
+                    )
+            if len(set(ranks)) < len(ranks):
+                twice = next(rank for rank in ranks if ranks.count(rank) > 1)
+                raise TraceError(f"group {name}", f"rank {twice} is listed twice", "list every rank once")
+            groups[str(name)] = ranks
+        object.__setattr__(self, "groups", groups)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.traces)
+
+    def members(self, group: str | None) -> tuple[int, ...]:
+        """Ranks of a group in its order.
+
+        Raises
+        ------
+        TraceError
+            No group of that name.
+        """
+        if group in (None, "", "0"):
+            return tuple(range(len(self.traces)))
+        if group not in self.groups:
+            known = ", ".join(sorted(self.groups)[:8])
+            raise TraceError(
+                f"group {group}",
+                f"no communicator group is called {group!r}" + (f" (there are {known})" if known else ""),
+                "give the communicator groups as a JSON file {name: [ranks]}",
+            )
+        return self.groups[group] or tuple(range(len(self.traces)))
+
+    def digest(self) -> str:
+        """SHA-256 over traces and groups; the name does not count."""
+        return digest({"traces": [trace.digest() for trace in self.traces], "groups": self.groups})
+
+
+def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
+    out = {}
+    for key, value in pairs:
+        if key in out:
+            raise ValueError(f'key "{key}" is there twice')
+        out[key] = value
+    return out
+
+
+def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
+    """Read communicator groups from JSON: an object of group id to list of ranks.
+
+    Raises
+    ------
+    TraceError
+        A file that cannot be read or is not of that form.
+    """
+    place = os.fspath(path)
+    remedy = 'write {"1": [0, 1], "2": [2, 3]}'
+    try:
+        with open(place, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise TraceError(place, "is not a regular file", "name a JSON file")
+            if status.st_size > MAX_GROUP_FILE:
+                raise TraceError(place, f"has {status.st_size} bytes, more than {MAX_GROUP_FILE}", remedy)
+            value = json.loads(file.read(MAX_GROUP_FILE).decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
+    except OSError as error:
+        raise TraceError(place, f"cannot be read: {error.strerror}", "name a readable JSON file") from None
+    except (ValueError, RecursionError) as error:
+        text = "too deeply nested" if isinstance(error, RecursionError) else str(error)
+        raise TraceError(place, f"is not JSON: {text}", remedy) from None
+    if not isinstance(value, dict):
+        raise TraceError(place, f"holds a {type(value).__name__}, not an object of groups", remedy)
+    groups = {}
+    for name, ranks in value.items():
+        if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
+            raise TraceError(f"{place}: {name}", "is not a list of ranks (whole numbers from 0)", remedy)
+        if len(set(ranks)) < len(ranks):
+            twice = next(rank for rank in ranks if ranks.count(rank) > 1)
+            raise TraceError(f"{place}: {name}", f"rank {twice} is listed twice", "list every rank once")
+        groups[name] = tuple(ranks)
+    return groups
+
+
+def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
+    """Communicator groups that a METADATA node of the trace declares.
+
+    PyTorch's converter puts a JSON list of ``{"pg_name": …, "ranks": […]}`` into the input values of such a
+    node, wrapped in two characters at either end. Anything else in a METADATA node declares no group.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        An empty tuple means all ranks.
+    """
+    groups: dict[str, tuple[int, ...]] = {}
+    for row in np.flatnonzero(trace.type == NodeType.METADATA).tolist():
+        inputs = trace.node(row).inputs
+        if inputs is None or not inputs.values:
+            continue
+        for text in (inputs.values[2:-2], inputs.values):
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, list):
+                break
+        else:
+            continue
+        for entry in value:
+            if not isinstance(entry, dict) or "pg_name" not in entry:
+                continue
+            ranks = entry.get("ranks", [])
+            if isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks):
+                groups[str(entry["pg_name"])] = tuple(ranks)
+    return groups
