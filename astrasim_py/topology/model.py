@@ -1,0 +1,651 @@
+"""The topology: a directed multigraph of NPUs and switches, with a route for every pair of NPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import TopologyError
+from astrasim_py.core.units import INT64_MAX
+from astrasim_py.topology.routing import (
+    DimensionOrder,
+    Loops,
+    Routes,
+    Shape1D,
+    ShortestPaths,
+    pointers,
+    reachable,
+)
+
+NPU_CAP = 2**20
+LINK_CAP = 2**24
+#: Switches included.
+VERTEX_CAP = 2**22
+
+DIM_KINDS = ("ring", "mesh", "fully_connected", "switch")
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One level of the hierarchy of NPU ids.
+
+    Attributes
+    ----------
+    kind : str
+        ``ring``, ``mesh``, ``fully_connected`` or ``switch``.
+    size : int
+    bandwidth : fractions.Fraction
+        Bytes per second of one link of this level in one direction; of a switched level, of one NPU's share.
+    latency_ps : int
+        Latency of one link.
+    bidirectional : bool
+        Only a ring may be one-way.
+    """
+
+    kind: str
+    size: int
+    bandwidth: Fraction
+    latency_ps: int
+    bidirectional: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How routes are chosen.
+
+    Attributes
+    ----------
+    ecmp : bool
+        Spread each pair over its equal-cost shortest paths by a stable hash, instead of the shape's own
+        route.
+    seed : int
+        Of the hash.
+    """
+
+    ecmp: bool = False
+    seed: int = 0
+
+
+class Router(Protocol):
+    """Closed-form routes over the links of an undamaged shape."""
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Routes of many pairs."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Topology:
+    """A network of NPUs and switches. Make one with `build`, a function of `shapes`, or `Topology.create`.
+
+    NPUs are the vertices 0..npus-1, switches follow. Every link is directed, with its own bandwidth and
+    latency; parallel links are legal. Arrays are read-only.
+
+    Routes
+    ------
+    A regular shape has closed-form routes (see `routing` and `shapes`). Everything else, and every pair whose
+    closed-form route crosses a failed element, takes the shortest path over what is left, with the fixed
+    tie-break of `routing.ShortestPaths`. With ``routing.ecmp`` all pairs take a hashed shortest path.
+
+    Attributes
+    ----------
+    name : str
+        For people; not part of `digest`.
+    shape : str
+        ``ring``, ``torus``, …, ``edge_list``.
+    npus, vertices : int
+    src, dst : numpy.ndarray
+        int32[links]: the vertices that a link joins.
+    latency_ps : numpy.ndarray
+        int64[links], ps.
+    bandwidth_class : numpy.ndarray
+        int32[links]: index into `bandwidths`.
+    bandwidths : tuple of fractions.Fraction
+        Distinct bandwidths, bytes per second, ascending.
+    dims : tuple of Dim
+        The hierarchy of NPU ids, innermost first: an id is little-endian mixed radix in their sizes. Empty
+        for edge lists.
+    switches : tuple of (str, int or None)
+        Names of the vertices after the NPUs, in blocks: ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)``
+        is one vertex of that very name.
+    failed : tuple of int
+        NPUs that failed; they keep their ids and have no links.
+    routing : Routing
+    tiers : tuple of int
+        For drawing: how many vertices, in id order, each tier holds (NPUs first); empty without tiers.
+    """
+
+    name: str
+    shape: str
+    npus: int
+    vertices: int
+    src: np.ndarray = field(repr=False)
+    dst: np.ndarray = field(repr=False)
+    latency_ps: np.ndarray = field(repr=False)
+    bandwidth_class: np.ndarray = field(repr=False)
+    bandwidths: tuple[Fraction, ...]
+    dims: tuple[Dim, ...] = ()
+    switches: tuple[tuple[str, int | None], ...] = ()
+    failed: tuple[int, ...] = ()
+    routing: Routing = Routing()
+    tiers: tuple[int, ...] = ()
+    #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
+    #: -1 gone); `renumbered` is None while no link is gone.
+    router: Router | None = field(default=None, repr=False)
+    renumbered: np.ndarray | None = field(default=None, repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        name: str,
+        shape: str,
+        npus: int,
+        vertices: int,
+        src: np.ndarray,
+        dst: np.ndarray,
+        latency_ps: np.ndarray,
+        bandwidth_class: np.ndarray,
+        bandwidths: Sequence[Fraction],
+        place: str = "",
+        **more: Any,
+    ) -> Topology:
+        """Make a topology from columns; bandwidth classes are put in canonical order, links are not.
+
+        Raises
+        ------
+        TopologyError
+            A latency so long that a route's sum might not fit 63 bits; a pair of NPUs without a path.
+        """
+        order = sorted(set(bandwidths))
+        position = {b: i for i, b in enumerate(order)}
+        recode = np.array([position[b] for b in bandwidths], dtype=np.int32)
+        latency = np.ascontiguousarray(latency_ps, dtype=np.int64)
+        if len(latency) and int(latency.max()) * vertices > INT64_MAX:
+            raise TopologyError(
+                place,
+                f"a latency of {int(latency.max())} ps over up to {vertices} hops does not fit 63 bits",
+                "write a shorter latency",
+            )
+        codes = recode[bandwidth_class] if len(recode) else np.empty(0, dtype=np.int32)
+        used = np.unique(codes)
+        if len(used) < len(order):
+            codes = np.searchsorted(used, codes).astype(np.int32)
+            order = [order[i] for i in used.tolist()]
+        columns = {
+            "src": np.ascontiguousarray(src, dtype=np.int32),
+            "dst": np.ascontiguousarray(dst, dtype=np.int32),
+            "latency_ps": latency,
+            "bandwidth_class": codes,
+        }
+        for column in columns.values():
+            column.setflags(write=False)
+        topology = cls(
+            name=name,
+            shape=shape,
+            npus=npus,
+            vertices=vertices,
+            bandwidths=tuple(order),
+            **columns,
+            **more,
+        )
+        # A shape with closed-form routes is connected unless something was taken from it.
+        if topology.router is None or topology.renumbered is not None or topology.failed:
+            topology._check_connected(place)
+        return topology
+
+    @property
+    def links(self) -> int:
+        """Number of directed links."""
+        return len(self.src)
+
+    @cached_property
+    def alive(self) -> tuple[int, ...]:
+        """NPUs that have not failed, ascending."""
+        if not self.failed:
+            return tuple(range(self.npus))
+        return tuple(np.setdiff1d(np.arange(self.npus), np.array(self.failed)).tolist())
+
+    @property
+    def pristine(self) -> bool:
+        """Whether every link of a dimension has that dimension's bandwidth and latency and none is gone."""
+        return isinstance(self.router, DimensionOrder) and self._as_built
+
+    @cached_property
+    def _as_built(self) -> bool:
+        if self.renumbered is not None or self.failed or not isinstance(self.router, DimensionOrder):
+            return False
+        which = self.router.ends()[2]
+        position = {b: i for i, b in enumerate(self.bandwidths)}
+        codes = np.array([position.get(d.bandwidth, -1) for d in self.dims], dtype=np.int64)
+        latency = np.array([d.latency_ps for d in self.dims], dtype=np.int64)
+        return bool((codes[which] == self.bandwidth_class).all() and (latency[which] == self.latency_ps).all())
+
+    def bandwidth(self, link: int) -> Fraction:
+        """Bytes per second of a link."""
+        return self.bandwidths[self.bandwidth_class[link]]
+
+    def vertex_name(self, vertex: int) -> str:
+        """``"7"`` for NPU 7, ``"leaf2"`` and the like for switches."""
+        if vertex < self.npus:
+            return str(vertex)
+        rest = vertex - self.npus
+        for prefix, count in self.switches:
+            if rest < (1 if count is None else count):
+                return prefix if count is None else f"{prefix}{rest}"
+            rest -= 1 if count is None else count
+        return f"switch{rest}"
+
+    def link_name(self, link: int) -> str:
+        """``"0->1"``; the second of parallel links is ``"0->1#2"``, the third ``"0->1#3"``."""
+        name = f"{self.vertex_name(int(self.src[link]))}->{self.vertex_name(int(self.dst[link]))}"
+        number = int(self._parallel[link])
+        return f"{name}#{number + 1}" if number else name
+
+    @cached_property
+    def _parallel(self) -> np.ndarray:
+        """Per link, how many links of lower id join the same two vertices in the same direction."""
+        key = self.src.astype(np.int64) * self.vertices + self.dst
+        order = np.argsort(key, kind="stable")
+        same = np.concatenate([[False], key[order][1:] == key[order][:-1]])
+        index = np.arange(len(order))
+        start = np.maximum.accumulate(np.where(same, 0, index))
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = index - start
+        return number
+
+    @cached_property
+    def _search(self) -> ShortestPaths:
+        return ShortestPaths(
+            self.vertices,
+            self.npus,
+            self.src,
+            self.dst,
+            self.latency_ps,
+            self.routing.seed if self.routing.ecmp else None,
+        )
+
+    def _check_connected(self, place: str) -> None:
+        """Every NPU that is alive must reach every other one, in O(V + E).
+
+        Raises
+        ------
+        TopologyError
+            Naming a pair without a path.
+        """
+        if not self.alive:
+            raise TopologyError(place, "every NPU has failed", "leave at least one NPU alive")
+        alive = np.array(self.alive)
+        first = int(alive[0])
+        for tails, heads, forward in ((self.src, self.dst, True), (self.dst, self.src, False)):
+            order = np.argsort(tails, kind="stable")
+            ptr = np.searchsorted(tails[order], np.arange(self.vertices + 1))
+            lost = alive[~reachable(ptr, heads[order], first)[alive]]
+            if len(lost):
+                a, b = (first, int(lost[0])) if forward else (int(lost[0]), first)
+                raise TopologyError(
+                    place,
+                    f"no path leads from NPU {a} to NPU {b}",
+                    "add links, or list NPUs that cannot be reached under failed.npus",
+                )
+
+    def _check_pairs(self, src: np.ndarray, dst: np.ndarray) -> None:
+        for column in (src, dst):
+            if len(column) and not 0 <= int(column.min()) <= int(column.max()) < self.npus:
+                bad = int(column[(column < 0) | (column >= self.npus)][0])
+                raise TopologyError(self.name, f"NPU {bad} does not exist", f"NPUs are numbered 0 to {self.npus - 1}")
+            if self.failed and len(column):
+                dead = column[np.isin(column, np.array(self.failed))]
+                if len(dead):
+                    raise TopologyError(self.name, f"NPU {int(dead[0])} has failed", "place no rank on it")
+
+    def routes(self, src: Sequence[int] | np.ndarray, dst: Sequence[int] | np.ndarray) -> Routes:
+        """Routes of many pairs of NPUs.
+
+        Parameters
+        ----------
+        src, dst : array-like of int
+            Both of length k.
+
+        Returns
+        -------
+        ptr : numpy.ndarray
+            int64[k + 1].
+        links : numpy.ndarray
+            int32[m]: pair i crosses ``links[ptr[i]:ptr[i + 1]]``, in that order; nothing if src[i] == dst[i].
+
+        Raises
+        ------
+        TopologyError
+            An NPU that does not exist or has failed.
+        """
+        src = np.asarray(src, dtype=np.int64).reshape(-1)
+        dst = np.asarray(dst, dtype=np.int64).reshape(-1)
+        if len(src) != len(dst):
+            raise ValueError(f"{len(src)} sources but {len(dst)} destinations")
+        self._check_pairs(src, dst)
+        if self.router is None or self.routing.ecmp:
+            return self._search.routes(src, dst)
+        ptr, links = self.router.routes(src, dst)
+        if self.renumbered is None:
+            return ptr, links
+        links = self.renumbered[links]
+        pair = np.repeat(np.arange(len(src)), np.diff(ptr))
+        cut = np.zeros(len(src), dtype=bool)
+        cut[pair[links < 0]] = True
+        if not cut.any():
+            return ptr, links
+        # Only pairs that lost their regular route are searched; all others keep it.
+        detour_ptr, detours = self._search.routes(src[cut], dst[cut])
+        lengths = np.diff(ptr)
+        lengths[cut] = np.diff(detour_ptr)
+        new_ptr = pointers(lengths)
+        result = np.empty(new_ptr[-1], dtype=np.int32)
+        searched = np.repeat(cut, lengths)
+        result[searched] = detours
+        result[~searched] = links[~cut[pair]]
+        return new_ptr, result
+
+    def route(self, src: int, dst: int) -> tuple[int, ...]:
+        """Links from one NPU to another, in order; empty if they are the same.
+
+        Raises
+        ------
+        TopologyError
+            An NPU that does not exist or has failed.
+        """
+        return tuple(self.routes([src], [dst])[1].tolist())
+
+    def positions(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Coordinates for drawing: (x, y), float64[vertices] each; None for irregular topologies."""
+        from astrasim_py.topology.layout import positions
+
+        return positions(self)
+
+    def digest(self) -> str:
+        """A stable hash of everything that can influence a simulation (not of names)."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest(
+            {
+                "npus": self.npus,
+                "vertices": self.vertices,
+                "src": self.src,
+                "dst": self.dst,
+                "latency": self.latency_ps,
+                "bandwidth": self.bandwidth_class,
+                "bandwidths": self.bandwidths,
+                "dims": self.dims,
+                "failed": self.failed,
+                "routing": self.routing,
+                "router": self.router,
+                "renumbered": self.renumbered,
+            }
+        )
+
+    def __getstate__(self) -> dict:
+        """Without search results: they are found again where they are needed."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_search", "alive")}
+
+    def __setstate__(self, state: dict) -> None:
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+        self.__dict__.update(state)
+
+    def changed(
+        self,
+        *,
+        links: Iterable[tuple[Sequence[int], Fraction | None, int | None]] = (),
+        failed_links: Sequence[int] = (),
+        failed_npus: Sequence[int] = (),
+        failed_switches: Sequence[int] = (),
+        routing: Routing | None = None,
+        place: str = "",
+    ) -> Topology:
+        """A copy with other bandwidths or latencies, without failed elements, or with other routing.
+
+        Parameters
+        ----------
+        links : iterable of (link ids, bandwidth or None, latency in ps or None)
+            What to change, one after the other.
+        failed_links, failed_npus, failed_switches : sequence of int
+            Links and vertices to take away; links of a failed vertex go with it.
+        routing : Routing, optional
+
+        Raises
+        ------
+        TopologyError
+            What is left does not connect every pair of NPUs that are alive.
+        """
+        latency = np.array(self.latency_ps)
+        codes = np.array(self.bandwidth_class)
+        bandwidths = list(self.bandwidths)
+        for which, bandwidth, latency_ps in links:
+            where = np.asarray(which, dtype=np.int64)
+            if bandwidth is not None:
+                if bandwidth not in bandwidths:
+                    bandwidths.append(bandwidth)
+                codes[where] = bandwidths.index(bandwidth)
+            if latency_ps is not None:
+                latency[where] = latency_ps
+        gone = np.zeros(self.links, dtype=bool)
+        gone[np.asarray(failed_links, dtype=np.int64)] = True
+        dead = np.zeros(self.vertices, dtype=bool)
+        dead[list(failed_npus) + list(failed_switches)] = True
+        gone |= dead[self.src] | dead[self.dst]
+        renumbered = self.renumbered
+        if gone.any():
+            new = np.where(gone, -1, np.cumsum(~gone) - 1).astype(np.int32)
+            if renumbered is not None:
+                renumbered = np.where(renumbered < 0, -1, new[renumbered])
+            elif self.router is not None:
+                renumbered = new
+        keep = ~gone
+        return Topology.create(
+            name=self.name,
+            shape=self.shape,
+            npus=self.npus,
+            vertices=self.vertices,
+            src=self.src[keep],
+            dst=self.dst[keep],
+            latency_ps=latency[keep],
+            bandwidth_class=codes[keep],
+            bandwidths=bandwidths,
+            dims=self.dims,
+            switches=self.switches,
+            failed=tuple(sorted({*self.failed, *failed_npus})),
+            routing=routing or self.routing,
+            tiers=self.tiers,
+            router=self.router,
+            renumbered=renumbered,
+            place=place,
+        )
+
+    def named(self, name: str) -> Topology:
+        """The same under another name."""
+        return replace(self, name=name)
+
+
+def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> Topology:
+    """A product of dimensions with dimension-order routes (see `routing.DimensionOrder`)."""
+    router = DimensionOrder(tuple(Shape1D(d.kind, d.size, d.bidirectional) for d in dims))
+    npus, links, switches = router.npus, router.links, router.switches
+    check_caps(npus, links, switches, place)
+    if links:
+        src, dst, which = router.ends()
+    else:
+        src = dst = which = np.empty(0, dtype=np.int32)
+    latency = np.array([d.latency_ps for d in dims], dtype=np.int64)
+    count = sum(d.kind == "switch" and d.size > 1 for d in dims)
+    names: list[tuple[str, int | None]] = []
+    for index, dim in enumerate(router.dims):
+        if dim.switches(npus):
+            names.append(("switch" if count == 1 else f"dim{index}.switch", dim.switches(npus)))
+    return Topology.create(
+        name=name,
+        shape=shape,
+        npus=npus,
+        vertices=npus + switches,
+        src=src,
+        dst=dst,
+        latency_ps=latency[which],
+        bandwidth_class=which,
+        bandwidths=[d.bandwidth for d in dims],
+        dims=tuple(dims),
+        switches=tuple(names),
+        router=router if links else Loops(),
+        place=place,
+    )
+
+
+def check_caps(npus: int, links: int, switches: int = 0, place: str = "") -> None:
+    """Refuse what is too large, before anything is allocated.
+
+    Raises
+    ------
+    TopologyError
+    """
+    for count, cap, what in (
+        (npus, NPU_CAP, "NPUs"),
+        (links, LINK_CAP, "links"),
+        (npus + switches, VERTEX_CAP, "NPUs and switches"),
+    ):
+        if count > cap:
+            shown = str(count) if count < 10**20 else "more than 10^20"
+            raise TopologyError(place, f"{shown} {what} are more than the cap of {cap}", "write a smaller topology")
+
+
+def translations(topology: Topology) -> Iterator[np.ndarray]:
+    """NPU permutations that leave the network and its routes unchanged: the vector translations.
+
+    For undamaged products of rings, fully connected dimensions and switches with uniform links per dimension,
+    that is every translation ``id -> id + vector`` (int64[npus] each, the identity first); any other topology
+    has the identity only.
+    """
+    ids = np.arange(topology.npus, dtype=np.int64)
+    yield ids
+    if not topology.pristine or topology.routing.ecmp or any(d.kind == "mesh" for d in topology.dims):
+        return
+    for vector in range(1, topology.npus):
+        moved, stride = np.zeros_like(ids), 1
+        for dim in topology.dims:
+            moved += (ids // stride + vector // stride) % dim.size * stride
+            stride *= dim.size
+        yield moved
+
+
+def placement(
+    topology: Topology, kind: str | Sequence[int] = "linear", ranks: int | None = None, place: str = ""
+) -> tuple[int, ...]:
+    """Which NPU each rank runs on; failed NPUs are skipped.
+
+    Parameters
+    ----------
+    kind : {"linear", "snake"} or sequence of int
+        ``linear``: ascending NPU ids. ``snake``: boustrophedon over the dims (reflected mixed-radix Gray
+        code), so that successive ranks sit side by side; the slowest coordinate is the last one of even size,
+        and then the last rank is a neighbour of the first on a torus as well. A topology without dims has no
+        snake. A list says it rank by rank.
+    ranks : int, optional
+        How many ranks to place; all alive NPUs by default, or as many as the list has.
+
+    Returns
+    -------
+    tuple of int
+        rank -> NPU.
+
+    Raises
+    ------
+    TopologyError
+        More ranks than NPUs; in a list: duplicates, NPUs that do not exist or have failed, a wrong length.
+    """
+    if isinstance(kind, str):
+        if kind == "linear":
+            order: Sequence[int] = topology.alive
+        elif kind == "snake":
+            if not topology.dims:
+                raise TopologyError(
+                    place,
+                    f'a topology of shape "{topology.shape}" has no dims to snake through',
+                    "write linear",
+                )
+            order = _snake([d.size for d in topology.dims]).tolist()
+            if topology.failed:
+                dead = frozenset(topology.failed)
+                order = [npu for npu in order if npu not in dead]
+        else:
+            raise TopologyError(
+                place,
+                f'"{kind}" is not a placement',
+                "write linear, snake, or a list of NPU ids",
+            )
+    else:
+        order = list(kind)
+        _check_list(topology, order, place)
+        if ranks is not None and ranks != len(order):
+            raise TopologyError(place, f"{len(order)} NPUs are listed for {ranks} ranks", "list one NPU per rank")
+    count = len(order) if ranks is None else ranks
+    if count < 1:
+        raise TopologyError(place, f"{count} ranks cannot be placed", "place at least one")
+    if count > len(order):
+        dead = f" ({len(topology.failed)} of {topology.npus} failed)" if topology.failed else ""
+        raise TopologyError(
+            place,
+            f"{count} ranks are more than the {len(order)} NPUs of the topology{dead}",
+            "write a larger topology or fewer ranks",
+        )
+    return tuple(int(npu) for npu in order[:count])
+
+
+def _check_list(topology: Topology, order: Sequence[int], place: str) -> None:
+    seen: dict[int, int] = {}
+    dead = frozenset(topology.failed)
+    for rank, npu in enumerate(order):
+        if isinstance(npu, bool) or not isinstance(npu, int | np.integer):
+            raise TopologyError(place, f"{npu!r} (rank {rank}) is not an NPU id", "list whole numbers")
+        if not 0 <= npu < topology.npus:
+            raise TopologyError(
+                place,
+                f"NPU {npu} (rank {rank}) does not exist",
+                f"NPUs are numbered 0 to {topology.npus - 1}",
+            )
+        if npu in dead:
+            raise TopologyError(place, f"NPU {npu} (rank {rank}) has failed", "leave it out")
+        if npu in seen:
+            raise TopologyError(place, f"NPU {npu} is listed for ranks {seen[npu]} and {rank}", "list each NPU once")
+        seen[npu] = rank
+
+
+def _snake(sizes: Sequence[int]) -> np.ndarray:
+    """NPU ids in boustrophedon order, int64[prod(sizes)].
+
+    In the reflected mixed-radix Gray code successive words differ by one in one digit, and the last word
+    differs from the first in the slowest digit only, if that digit's radix is even.
+    """
+    strides = np.cumprod([1, *sizes[:-1]])
+    order = list(range(len(sizes)))
+    even = [i for i in order if sizes[i] % 2 == 0]
+    if even:
+        order.remove(even[-1])
+        order.append(even[-1])
+    ids = np.zeros(1, dtype=np.int64)
+    for index in order:
+        step = np.arange(sizes[index]) * int(strides[index])
+        rows = np.tile(ids, (sizes[index], 1))
+        rows[1::2] = rows[1::2, ::-1]
+        ids = (rows + step[:, None]).ravel()
+    return ids
+
+
+def vertex_ids(topology: Topology) -> Mapping[str, int]:
+    """Vertex of every name."""
+    return {topology.vertex_name(v): v for v in range(topology.vertices)}

@@ -1,0 +1,441 @@
+"""Routes: closed forms of the regular shapes, and shortest paths of every other graph.
+
+A router turns arrays of pairs into a CSR of link ids: ``ptr`` int64[k + 1] and ``links`` int32[m], where the
+route of pair i is ``links[ptr[i]:ptr[i + 1]]`` in order of travel and empty when source and destination are
+the same NPU. Routes never depend on which other pairs are asked for, on caches, or on hash order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+from math import prod
+
+import numpy as np
+
+from astrasim_py.core.errors import TopologyError
+
+Routes = tuple[np.ndarray, np.ndarray]
+
+_BIG = np.iinfo(np.int64).max
+#: Cells (sources x vertices) of one batch of searches: bounds memory to about 100 MB.
+_BATCH_CELLS = 2**21
+#: Bytes of search results that are kept.
+_CACHE_BYTES = 2**27
+
+
+def _repeat_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For row lengths `counts`: the row of every element, and its index within the row."""
+    row = np.repeat(np.arange(len(counts)), counts)
+    first = np.cumsum(counts) - counts
+    return row, np.arange(len(row)) - first[row]
+
+
+def pointers(counts: np.ndarray) -> np.ndarray:
+    """CSR pointers int64[k + 1] of row lengths."""
+    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    return ptr
+
+
+def from_matrix(matrix: np.ndarray) -> Routes:
+    """CSR of a matrix of link ids, one route a row, absent hops -1."""
+    used = matrix >= 0
+    return pointers(used.sum(axis=1)), matrix[used].astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape1D:
+    """One dimension of a product as the router sees it."""
+
+    kind: str
+    size: int
+    bidirectional: bool = True
+
+    def links_per_npu(self) -> int:
+        """Links of this dimension per NPU, where that number is the same for all (not for a mesh)."""
+        if self.size == 1:
+            return 0
+        if self.kind == "ring":
+            return 2 if self.bidirectional and self.size > 2 else 1
+        return {"fully_connected": self.size - 1, "switch": 2}[self.kind]
+
+    def links(self, npus: int) -> int:
+        """Links of this dimension in a product of `npus` NPUs."""
+        if self.kind == "mesh":
+            return 2 * (self.size - 1) * (npus // self.size)
+        return npus * self.links_per_npu()
+
+    def switches(self, npus: int) -> int:
+        """Switches of this dimension: one per slice (a slice of one NPU needs none)."""
+        return npus // self.size if self.kind == "switch" and self.size > 1 else 0
+
+
+@dataclass(frozen=True)
+class DimensionOrder:
+    """Dimension-order routes of a product of rings, meshes, fully connected dimensions and switches.
+
+    The NPU id is little-endian mixed radix: coordinate 0 is ``id mod n0``. A message first corrects
+    coordinate 0, then 1, and so on. In a ring it takes the shorter way, at a tie clockwise (+1); in a
+    one-way ring always clockwise; in a mesh the only way; in a fully connected dimension the direct link;
+    in a switch dimension the switch of its slice (two hops).
+
+    Links are numbered dimension by dimension. Within a dimension of size n, with N NPUs in all:
+    ring: the +1 links by source NPU, then the -1 links by source NPU (rings of 2 have one link per direction,
+    so the second half does not exist); mesh: the same without the links that would wrap; fully connected: by
+    source NPU, then by destination coordinate; switch: up links by NPU, then down links by NPU.
+    """
+
+    dims: tuple[Shape1D, ...]
+
+    @property
+    def npus(self) -> int:
+        return prod(d.size for d in self.dims)
+
+    @cached_property
+    def bases(self) -> tuple[tuple[int, int, int], ...]:
+        """Per dimension: stride of its coordinate, first link, first switch."""
+        rows, stride, link, switch = [], 1, 0, self.npus
+        for dim in self.dims:
+            rows.append((stride, link, switch))
+            stride *= dim.size
+            link += dim.links(self.npus)
+            switch += dim.switches(self.npus)
+        return tuple(rows)
+
+    @property
+    def links(self) -> int:
+        return sum(d.links(self.npus) for d in self.dims)
+
+    @property
+    def switches(self) -> int:
+        return sum(d.switches(self.npus) for d in self.dims)
+
+    def ends(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Source, destination and dimension (int32 each) of every link, in link order."""
+        ids = np.arange(self.npus, dtype=np.int64)
+        sources, targets = [], []
+        for dim, (stride, _, switch) in zip(self.dims, self.bases, strict=True):
+            n, coordinate = dim.size, ids // stride % dim.size
+            src = dst = ids[:0]
+            if n == 1:
+                pass
+            elif dim.kind == "ring":
+                up = ids + np.where(coordinate == n - 1, (1 - n) * stride, stride)
+                down = ids + np.where(coordinate == 0, (n - 1) * stride, -stride)
+                both = dim.links_per_npu() == 2
+                src = np.concatenate([ids, ids]) if both else ids
+                dst = np.concatenate([up, down]) if both else up
+            elif dim.kind == "mesh":
+                low, high = ids[coordinate < n - 1], ids[coordinate > 0]
+                src, dst = np.concatenate([low, high]), np.concatenate([low + stride, high - stride])
+            elif dim.kind == "fully_connected":
+                others = np.tile(np.arange(n - 1, dtype=np.int64), (self.npus, 1))
+                others += others >= coordinate[:, None]
+                src = np.repeat(ids, n - 1)
+                dst = ((ids - coordinate * stride)[:, None] + others * stride).ravel()
+            else:
+                hub = switch + ids // (stride * n) * stride + ids % stride
+                src, dst = np.concatenate([ids, hub]), np.concatenate([hub, ids])
+            sources.append(src)
+            targets.append(dst)
+        which = np.repeat(np.arange(len(self.dims), dtype=np.int32), [len(s) for s in sources])
+        return np.concatenate(sources).astype(np.int32), np.concatenate(targets).astype(np.int32), which
+
+    def _hops(self, dim: Shape1D, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if dim.kind == "ring":
+            ahead = (b - a) % dim.size
+            return np.minimum(ahead, dim.size - ahead) if dim.bidirectional else ahead
+        if dim.kind == "mesh":
+            return np.abs(b - a)
+        return (a != b) * (2 if dim.kind == "switch" else 1)
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Routes of many pairs of NPUs."""
+        npus = self.npus
+        from_, to = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
+        hops = [
+            self._hops(dim, from_ // stride % dim.size, to // stride % dim.size)
+            for dim, (stride, _, _) in zip(self.dims, self.bases, strict=True)
+        ]
+        ptr = pointers(sum(hops) if hops else np.zeros(len(from_), dtype=np.int64))
+        links = np.empty(ptr[-1], dtype=np.int32)
+        at = ptr[:-1].copy()
+        for dim, (stride, base, _), count in zip(self.dims, self.bases, hops, strict=True):
+            moving = np.flatnonzero(count)
+            if len(moving):
+                n = dim.size
+                # Coordinates below are already the destination's, those above still the source's.
+                here = from_[moving] // stride * stride + to[moving] % stride
+                a, b = here // stride % n, to[moving] // stride % n
+                row, step = _repeat_counts(count[moving])
+                a_, b_, here_ = a[row], b[row], here[row]
+                if dim.kind == "ring":
+                    ahead = (b - a) % n
+                    back = (ahead > n - ahead) if dim.bidirectional else np.zeros(len(a), dtype=bool)
+                    back = back[row]
+                    coordinate = (a_ + np.where(back, -step, step)) % n
+                    ids = base + back * npus + here_ + (coordinate - a_) * stride
+                elif dim.kind == "mesh":
+                    half = npus // n * (n - 1)
+                    back = b_ < a_
+                    coordinate = a_ + np.where(back, -step, step) - back
+                    ids = here_ // (stride * n) * stride * (n - 1) + coordinate * stride + here_ % stride
+                    ids += base + back * half
+                elif dim.kind == "fully_connected":
+                    ids = base + here_ * (n - 1) + b_ - (b_ > a_)
+                else:
+                    ids = base + np.where(step == 0, here_, npus + here_ + (b_ - a_) * stride)
+                links[at[moving][row] + step] = ids
+            at += count
+        return ptr, links
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The router of a topology without links (one NPU)."""
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Empty routes."""
+        return np.zeros(len(src) + 1, dtype=np.int64), np.empty(0, dtype=np.int32)
+
+
+def mix(*columns: np.ndarray | int) -> np.ndarray:
+    """A stable 64-bit hash of rows of integers: SplitMix64's finalizer applied after each column.
+
+    References
+    ----------
+    Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014 (constants of its mix64).
+    """
+    state = np.zeros(np.broadcast(*columns).shape, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            state = state + np.asarray(column).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state = state ^ (state >> np.uint64(31))
+    return state
+
+
+class ShortestPaths:
+    """Routes of any graph: cheapest paths with a fixed tie-break, searched per source and cached.
+
+    The cost of a path is compared in this order: fewest NPUs that relay (are neither source nor destination),
+    fewest hops, least sum of latencies. So a path through switches only is preferred to one that borrows
+    another NPU, and in a graph without switches the rule is simply fewest hops. Among paths of equal cost the
+    one is taken whose last link has the lowest id, then whose last but one has, and so on; or, with a `seed`,
+    at each vertex on the way back from the destination, the (hash mod count)-th of the equal links, the hash
+    being that of (seed, source, destination, vertex).
+
+    Parameters
+    ----------
+    vertices, npus : int
+        NPUs are vertices 0..npus-1.
+    src, dst : numpy.ndarray
+        int32[L], ends of the links.
+    latency_ps : numpy.ndarray
+        int64[L]; the sum over any simple path must fit 63 bits.
+    seed : int, optional
+        Spread equal paths by hash (ECMP).
+    """
+
+    def __init__(
+        self,
+        vertices: int,
+        npus: int,
+        src: np.ndarray,
+        dst: np.ndarray,
+        latency_ps: np.ndarray,
+        seed: int | None = None,
+    ) -> None:
+        self._vertices, self._npus, self._seed = vertices, npus, seed
+        self._src, self._dst, self._latency = src, dst, latency_ps
+        self._out_links = np.argsort(src, kind="stable")
+        self._out_ptr = np.searchsorted(src[self._out_links], np.arange(vertices + 1))
+        if seed is not None:
+            self._in_links = np.argsort(dst, kind="stable")
+            self._in_ptr = np.searchsorted(dst[self._in_links], np.arange(vertices + 1))
+        #: Cost of a relay, in hops: more than any path has.
+        self._relay = vertices + 1
+        # source -> (level or predecessor link per vertex, latency per vertex); -1 where not searched
+        self._cache: dict[int, tuple[np.ndarray, ...]] = {}
+        self._cached_bytes = 0
+
+    def _known(self, source: int, targets: np.ndarray) -> bool:
+        rows = self._cache.get(source)
+        return rows is not None and bool((rows[0][targets] >= 0).all())
+
+    def _remember(self, source: int, rows: tuple[np.ndarray, ...]) -> None:
+        old = self._cache.pop(source, ())
+        self._cached_bytes += sum(r.nbytes for r in rows) - sum(r.nbytes for r in old)
+        self._cache[source] = rows
+        while self._cached_bytes > _CACHE_BYTES and len(self._cache) > 1:
+            first = next(iter(self._cache))
+            self._cached_bytes -= sum(r.nbytes for r in self._cache.pop(first))
+
+    def _search(self, sources: np.ndarray, rows: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Search from several sources at once until the targets (`targets[i]` of search `rows[i]`) are met.
+
+        Distinct costs (relays, hops) are the levels of a bucket queue; all searches advance together, so each
+        level is a few array operations. Within a level latencies are final because every link costs at least
+        one hop.
+        """
+        vertices, relay = self._vertices, self._relay
+        cells = len(sources) * vertices
+        level = np.full(cells, _BIG)
+        latency = np.full(cells, _BIG)
+        link = np.full(cells, _BIG)
+        start = np.arange(len(sources)) * vertices + sources
+        level[start], latency[start] = 0, 0
+        buckets: dict[int, list[np.ndarray]] = {0: [start]}
+        queue = [0]
+        wanted = np.unique(rows * vertices + targets)
+        now = -1
+        while queue:
+            now = heappop(queue)
+            cell = np.concatenate(buckets.pop(now))
+            cell = cell[level[cell] == now]
+            wanted = wanted[level[wanted] > now]
+            if not len(wanted):
+                break
+            vertex = cell % vertices
+            relays = (vertex < self._npus) & (now > 0)
+            for group, cost in ((~relays, 1), (relays, 1 + relay)):
+                from_, at = cell[group], vertex[group]
+                if not len(from_):
+                    continue
+                row, step = _repeat_counts(self._out_ptr[at + 1] - self._out_ptr[at])
+                links = self._out_links[self._out_ptr[at][row] + step]
+                to = from_[row] - at[row] + self._dst[links]
+                then = now + cost
+                better = level[to] > then
+                fresh = np.unique(to[better])
+                level[fresh], latency[fresh], link[fresh] = then, _BIG, _BIG
+                keep = level[to] == then
+                to, links = to[keep], links[keep]
+                arrival = latency[from_[row[keep]]] + self._latency[links]
+                before = latency[to]
+                np.minimum.at(latency, to, arrival)
+                link[to[latency[to] < before]] = _BIG
+                best = arrival == latency[to]
+                np.minimum.at(link, to[best], links[best])
+                if len(fresh):
+                    if then not in buckets:
+                        buckets[then] = []
+                        heappush(queue, then)
+                    buckets[then].append(fresh)
+        unsettled = level > now
+        shape = (len(sources), vertices)
+        if self._seed is None:
+            link[start] = 0  # never followed, but known
+            link[unsettled] = -1
+            return (link.astype(np.int32).reshape(shape),)
+        level[unsettled] = -1
+        return level.reshape(shape), latency.reshape(shape)
+
+    def _previous(self, tables: tuple[np.ndarray, ...], row, source, target, vertex) -> np.ndarray:
+        """The last link of the route to `vertex`, per pair."""
+        if self._seed is None:
+            return tables[0][row, vertex]
+        level, latency = tables
+        pair, step = _repeat_counts(self._in_ptr[vertex + 1] - self._in_ptr[vertex])
+        links = self._in_links[self._in_ptr[vertex][pair] + step]
+        tail, r = self._src[links], row[pair]
+        cost = np.where((tail < self._npus) & (tail != source[pair]), 1 + self._relay, 1)
+        fits = (level[r, tail] >= 0) & (level[r, tail] + cost == level[r, vertex[pair]])
+        fits[fits] = latency[r, tail][fits] + self._latency[links][fits] == latency[r, vertex[pair]][fits]
+        count = np.bincount(pair[fits], minlength=len(vertex))
+        pick = mix(self._seed, source, target, vertex) % count.astype(np.uint64)
+        first = np.cumsum(count) - count
+        return links[fits][first + pick.astype(np.int64)]
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Routes of many pairs.
+
+        Raises
+        ------
+        TopologyError
+            A pair without a path.
+        """
+        src, dst = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
+        order = np.argsort(src, kind="stable")
+        sources, first = np.unique(src[order], return_index=True)
+        last = np.append(first[1:], len(order))
+        size = max(1, _BATCH_CELLS // max(1, self._vertices))
+        lengths = np.zeros(len(src), dtype=np.int64)
+        pieces: list[tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]] = []
+        for begin in range(0, len(sources), size):
+            batch = sources[begin : begin + size]
+            bounds = list(zip(first[begin : begin + size], last[begin : begin + size], strict=True))
+            pairs = order[bounds[0][0] : bounds[-1][1]]
+            tables = self._tables(batch, [dst[order[a:b]] for a, b in bounds])
+            row = np.repeat(np.arange(len(batch)), [b - a for a, b in bounds])
+            steps = self._walk(tables, row, src[pairs], dst[pairs], lengths, pairs)
+            pieces.append((pairs, steps))
+        ptr = pointers(lengths)
+        links = np.empty(ptr[-1], dtype=np.int32)
+        for _, steps in pieces:
+            for back, (pairs, taken) in enumerate(steps, start=1):
+                links[ptr[pairs + 1] - back] = taken
+        return ptr, links
+
+    def _tables(self, batch: np.ndarray, targets: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Search results of `batch`, from the cache where it holds all targets."""
+        missing = [i for i, s in enumerate(batch.tolist()) if not self._known(s, targets[i])]
+        if missing:
+            rows = np.repeat(np.arange(len(missing)), [len(targets[i]) for i in missing])
+            found = self._search(batch[missing], rows, np.concatenate([targets[i] for i in missing]))
+        if len(missing) == len(batch):
+            result = found
+        else:
+            known = [self._cache.get(s) for s in batch.tolist()]
+            at = {i: k for k, i in enumerate(missing)}
+            parts = 1 if self._seed is None else 2
+            result = tuple(
+                np.stack([found[p][at[i]] if i in at else known[i][p] for i in range(len(batch))]) for p in range(parts)
+            )
+        for i in missing:
+            self._remember(int(batch[i]), tuple(np.copy(t[i]) for t in result))
+        return result
+
+    def _walk(self, tables, row, source, target, lengths, pairs) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Walk back from all targets at once; returns (pairs, link) per step and counts `lengths`."""
+        lost = np.flatnonzero(tables[0][row, target] < 0)
+        if len(lost):
+            a, b = int(source[lost[0]]), int(target[lost[0]])
+            raise TopologyError("", f"no path leads from NPU {a} to NPU {b}", "add a link")
+        steps = []
+        moving = np.flatnonzero(source != target)
+        at = target[moving]
+        while len(moving):
+            taken = self._previous(tables, row[moving], source[moving], target[moving], at)
+            steps.append((pairs[moving], taken))
+            lengths[pairs[moving]] += 1
+            at = self._src[taken].astype(np.int64)
+            go = at != source[moving]
+            moving, at = moving[go], at[go]
+        return steps
+
+
+def reachable(ptr: np.ndarray, neighbours: np.ndarray, start: int) -> np.ndarray:
+    """Which vertices (bool[V]) can be reached from `start` in a CSR adjacency, in O(V + E)."""
+    seen = np.zeros(len(ptr) - 1, dtype=bool)
+    seen[start] = True
+    frontier = np.array([start])
+    while len(frontier):
+        if len(frontier) < 32:  # long thin graphs: array operations would cost more than they do
+            fresh = []
+            for vertex in frontier.tolist():
+                for other in neighbours[ptr[vertex] : ptr[vertex + 1]].tolist():
+                    if not seen[other]:
+                        seen[other] = True
+                        fresh.append(other)
+            frontier = np.array(fresh, dtype=np.int64)
+        else:
+            row, step = _repeat_counts(ptr[frontier + 1] - ptr[frontier])
+            others = neighbours[ptr[frontier][row] + step]
+            frontier = np.unique(others[~seen[others]])
+            seen[frontier] = True
+    return seen
