@@ -1,0 +1,372 @@
+"""YAML within bounds: a small, strict reading of a file in which every value keeps its place.
+
+Only the pure-Python loader is used (the C loader can crash the interpreter on deep nesting). Read are
+mappings, lists, text, whole numbers, decimals, true/false and null: no tags, no sexagesimal numbers, no
+octals, no dates, no ``yes``/``no``. Size, depth, aliases and the expanded number of values are capped, so
+that nothing a file says can take long or much memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import yaml
+from yaml.composer import Composer
+from yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from yaml.parser import Parser
+from yaml.reader import Reader, ReaderError
+from yaml.resolver import BaseResolver
+from yaml.scanner import Scanner
+
+from astrasim_py.core.errors import ScenarioError
+
+MAX_BYTES = 2**20
+MAX_DEPTH = 32
+MAX_ALIASES = 100
+#: Values as written; what a second of pure-Python parsing can read.
+MAX_NODES = 20_000
+#: Values after every alias is written out.
+MAX_VALUES = 100_000
+#: Longest number, in characters.
+MAX_NUMBER = 32
+
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
+_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE][-+]?[0-9]+)?")
+_SPECIAL = {
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+    ".nan": float("nan"),
+    ".NaN": float("nan"),
+    ".NAN": float("nan"),
+    ".inf": float("inf"),
+    "-.inf": float("-inf"),
+    "+.inf": float("inf"),
+}
+_BYTE_ORDER_MARKS = (
+    (b"\xef\xbb\xbf", "a byte-order mark"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+)
+
+
+class Mark(NamedTuple):
+    """A place in a file; line and column count from 1, and 0 when there is none (``--set``)."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of a document and its place.
+
+    Attributes
+    ----------
+    data : None, bool, int, float, str, list of Value, or dict of str to Value
+        Keys are always text, as written.
+    mark : Mark
+        Where the value begins.
+    path : str
+        For people: ``topologies.ring.npus``, ``workload[0].all_reduce``.
+    key_marks : dict of str to Mark
+        Of a mapping: where each key is written.
+    raw : str
+        Of a scalar: its text as written.
+    """
+
+    data: object
+    mark: Mark
+    path: str = ""
+    key_marks: dict[str, Mark] = field(default_factory=dict)
+    raw: str = ""
+
+    @property
+    def place(self) -> str:
+        """``file:line:col: path``."""
+        return f"{self.mark}: {self.path}" if self.path else str(self.mark)
+
+    def key_place(self, key: str) -> str:
+        """The place of a key of this mapping (of the mapping itself if the key is absent)."""
+        mark = self.key_marks.get(key)
+        return f"{mark}: {join(self.path, key)}" if mark else self.place
+
+    def get(self, *keys: str | int) -> Value | None:
+        """The value below, or None when any step of the way is missing."""
+        here: Value | None = self
+        for key in keys:
+            data = here.data if here is not None else None
+            in_list = isinstance(data, list) and isinstance(key, int) and 0 <= key < len(data)
+            if not in_list and not (isinstance(data, dict) and key in data):
+                return None
+            here = data[key]
+        return here
+
+    def plain(self) -> object:
+        """The value without places: None, bool, int, float, str, list, dict."""
+        if isinstance(self.data, dict):
+            return {key: value.plain() for key, value in self.data.items()}
+        if isinstance(self.data, list):
+            return [value.plain() for value in self.data]
+        return self.data
+
+    def scalars(self) -> Iterator[Value]:
+        """Every scalar in it, in the order written."""
+        if isinstance(self.data, dict):
+            for value in self.data.values():
+                yield from value.scalars()
+        elif isinstance(self.data, list):
+            for value in self.data:
+                yield from value.scalars()
+        else:
+            yield self
+
+
+def join(path: str, key: str | int) -> str:
+    """The path of an item below `path`."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else key
+
+
+class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
+    """PyYAML's reader, scanner, parser and composer, with caps; no constructor, hence no Python objects."""
+
+    def __init__(self, text: str, file: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+        Composer.__init__(self)
+        BaseResolver.__init__(self)
+        self.file = file
+        self.depth = self.aliases = self.nodes = 0
+
+    def compose_node(self, parent, index):
+        event = self.peek_event()
+        mark = event.start_mark
+        place = f"{self.file}:{mark.line + 1}:{mark.column + 1}"
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise ScenarioError(place, f"more than {MAX_NODES:,} values", "split the file")
+        if isinstance(event, yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > MAX_ALIASES:
+                raise ScenarioError(place, f"more than {MAX_ALIASES} aliases", "write the values out")
+            return super().compose_node(parent, index)
+        if event.tag is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            raise ScenarioError(place, f'the tag "{tag}" is not allowed', "write the plain value")
+        if self.depth >= MAX_DEPTH:
+            raise ScenarioError(place, f"nested deeper than {MAX_DEPTH} levels", "flatten it")
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def read_document(path: str | os.PathLike) -> Value:
+    """Read a YAML file.
+
+    Raises
+    ------
+    ScenarioError
+        Missing, not a regular file, larger than `MAX_BYTES`, or not the YAML described above.
+    """
+    file = os.fspath(path)
+    try:
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise ScenarioError(file, f"cannot be read: {error.strerror}", "check the name") from None
+    except ValueError:
+        raise ScenarioError(repr(file), "is not a file name", "check the name") from None
+    with open(descriptor, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ScenarioError(file, "is not a regular file", "name a YAML file")
+        if status.st_size > MAX_BYTES:
+            raise ScenarioError(file, f"{status.st_size:,} bytes; a scenario has at most {MAX_BYTES:,}")
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ScenarioError(file, f"more than {MAX_BYTES:,} bytes")
+    return parse_document(data, file)
+
+
+def parse_document(data: bytes | str, file: str, path: str = "") -> Value:
+    """Read YAML text; see `read_document`.
+
+    Parameters
+    ----------
+    data : bytes or str
+    file : str
+        Shown in places.
+    path : str
+        Path of the document's root, for places.
+    """
+    text = data if isinstance(data, str) else _decode(data, file)
+    if "\0" in text:
+        raise ScenarioError(_at(file, text, text.index("\0")), "a NUL character", "delete it")
+    loader = None
+    try:
+        loader = _Loader(text, file)
+        root = loader.get_single_node()
+    except yaml.composer.ComposerError as error:
+        place = _mark_place(file, error.problem_mark)
+        if error.context and "single document" in error.context:
+            raise ScenarioError(place, "a second document begins here", "keep one; delete the ---") from None
+        raise ScenarioError(place, _sentence(error), "define the anchor above its use") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ScenarioError(_mark_place(file, mark), _sentence(error), _remedy(error, text)) from None
+    except ReaderError as error:
+        code = error.character if isinstance(error.character, int) else ord(error.character[:1])
+        place = _at(file, text, error.position)
+        raise ScenarioError(place, f"the character U+{code:04X} is not allowed", "delete it") from None
+    except (ValueError, TypeError, OverflowError):  # PyYAML leaks these, e.g. for the escape \\U00110000
+        raise ScenarioError(_mark_place(file, loader), "not YAML", "check quotes and escapes") from None
+    if root is None:
+        raise ScenarioError(f"{file}:1:1", "the file is empty", "begin with e.g. name: my_scenario")
+    return _Builder(file).build(root, path)
+
+
+def _decode(data: bytes, file: str) -> str:
+    for mark, what in _BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            raise ScenarioError(f"{file}:1:1", f"the file begins with {what}", "save it as plain UTF-8")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        place = _at(file, before, len(before))
+        problem = f"the byte 0x{data[error.start]:02x} is not UTF-8"
+        raise ScenarioError(place, problem, "save the file as UTF-8") from None
+
+
+def _at(file: str, text: str, position: int) -> str:
+    before = text[:position].replace("\r\n", "\n")
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    return f"{file}:{line}:{column}"
+
+
+def _mark_place(file: str, mark) -> str:
+    return f"{file}:{mark.line + 1}:{mark.column + 1}" if mark is not None else file
+
+
+def _sentence(error: yaml.MarkedYAMLError) -> str:
+    parts = [part for part in (error.context, error.problem) if part]
+    return " ".join(", ".join(parts).split()) or "not YAML"
+
+
+def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
+    problem = error.problem or ""
+    if "'\\t'" in problem:
+        return "indent with spaces, not tabs"
+    if "'@'" in problem or "'`'" in problem or "'%'" in problem:
+        return "put the text in quotes"
+    if "mapping values are not allowed" in problem:
+        return "put text that contains a colon in quotes"
+    if "expected ',' or" in problem:
+        return "close the bracket, or separate the items by commas"
+    return "see YAML's rules for indentation, quotes and brackets"
+
+
+class _Builder:
+    """Turns PyYAML's nodes into values: checks keys, writes aliases and merges out, counts."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.count = 0
+        self.open: set[int] = set()  # membership only, never iterated
+
+    def mark(self, node) -> Mark:
+        return Mark(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def build(self, node, path: str, depth: int = 0) -> Value:
+        mark = self.mark(node)
+        self.count += 1
+        if self.count > MAX_VALUES:
+            problem = f"more than {MAX_VALUES:,} values once aliases are written out"
+            raise ScenarioError(str(mark), problem, "use fewer aliases")
+        if depth > MAX_DEPTH:
+            raise ScenarioError(str(mark), f"nested deeper than {MAX_DEPTH} levels", "flatten it")
+        if isinstance(node, ScalarNode):
+            return Value(self.scalar(node, mark, path), mark, path, raw=node.value)
+        if id(node) in self.open:
+            raise ScenarioError(str(mark), "an alias refers to the value that contains it", "write it out")
+        self.open.add(id(node))
+        try:
+            if isinstance(node, SequenceNode):
+                items = [self.build(item, join(path, i), depth + 1) for i, item in enumerate(node.value)]
+                return Value(items, mark, path)
+            return self.mapping(node, mark, path, depth)
+        finally:
+            self.open.discard(id(node))
+
+    def scalar(self, node: ScalarNode, mark: Mark, path: str) -> object:
+        text = node.value
+        if not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise ScenarioError(f"{mark}: {path}", "half of a surrogate pair", "write the character itself")
+        if node.style is not None:
+            return text
+        if text in _SPECIAL:
+            return _SPECIAL[text]
+        for pattern, convert in ((_INT, int), (_FLOAT, float)):
+            if pattern.fullmatch(text):
+                if len(text) > MAX_NUMBER:
+                    place = f"{mark}: {path}" if path else str(mark)
+                    raise ScenarioError(place, f"a number of {len(text)} characters", "write a smaller one")
+                return convert(text)
+        return text
+
+    def mapping(self, node: MappingNode, mark: Mark, path: str, depth: int) -> Value:
+        data: dict[str, Value] = {}
+        key_marks: dict[str, Mark] = {}
+        merged: list[Value] = []
+        for key_node, value_node in node.value:
+            key_mark = self.mark(key_node)
+            if not isinstance(key_node, ScalarNode):
+                raise ScenarioError(str(key_mark), "a key that is not plain text", "write e.g. name: value")
+            key = key_node.value
+            self.scalar(key_node, key_mark, path)
+            if key == "<<" and key_node.style is None:
+                merged += self.merges(value_node, path, depth)
+                continue
+            if key in data:
+                first = key_marks[key]
+                problem = f'the key "{_short(key)}" appears twice (first in line {first.line})'
+                raise ScenarioError(f"{key_mark}: {join(path, _short(key))}", problem, "keep one of them")
+            key_marks[key] = key_mark
+            data[key] = self.build(value_node, join(path, key), depth + 1)
+        for source in merged:
+            for key, value in source.data.items():
+                if key not in data:
+                    data[key], key_marks[key] = value, source.key_marks[key]
+        return Value(data, mark, path, key_marks)
+
+    def merges(self, node, path: str, depth: int) -> list[Value]:
+        nodes = node.value if isinstance(node, SequenceNode) else [node]
+        for item in nodes:
+            if not isinstance(item, MappingNode):
+                place = f"{self.mark(item)}: {join(path, '<<')}"
+                raise ScenarioError(place, "<< merges mappings only", "write <<: *anchor")
+        return [self.build(item, path, depth + 1) for item in nodes]
+
+
+def _short(text: str, limit: int = 64) -> str:
+    return text if len(text) <= limit else text[:limit] + "…"
