@@ -1,0 +1,1 @@
+"""Engines: a Plan in, Records out. Deterministic: same Plan, same Records."""

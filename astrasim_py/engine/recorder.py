@@ -1,0 +1,235 @@
+"""From an engine's raw counts to Records. Rows of the node table are fixed by the Plan, whatever ran when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from astrasim_py.core.records import (
+    HOP_COLUMNS,
+    LEVELS,
+    LINK_COLUMNS,
+    MESSAGE_COLUMNS,
+    Outcome,
+    Records,
+    Table,
+    empty_table,
+)
+from astrasim_py.system.plan import KIND_NAMES, Plan, Program
+
+_KINDS = np.array(KIND_NAMES, dtype=object)
+
+
+class Recorder:
+    """Collects what the level asks for while an engine runs.
+
+    Parameters
+    ----------
+    plan : Plan
+    level : str
+        One of `astrasim_py.core.records.LEVELS`.
+    """
+
+    def __init__(self, plan: Plan, level: str) -> None:
+        if level not in LEVELS:
+            raise ValueError(f"unknown record level {level!r}")
+        self.plan = plan
+        self.level = level
+        if level in ("nodes", "messages"):
+            rows = plan.node_rows[1]
+            self.start, self.end, self.released, self.ended = (np.full(rows, -1, dtype=np.int64) for _ in range(4))
+        self._messages: dict[str, list[int]] = {name: [] for name in MESSAGE_COLUMNS}
+        self._hops: dict[str, list[int]] = {name: [] for name in HOP_COLUMNS}
+
+    # -- nodes ----------------------------------------------------------------------------------------------
+
+    def block(self, row: int, start: list[int], end: list[int], released: list[int], ended: list[int]) -> None:
+        """The rows of one program, from `row` on."""
+        stop = row + len(start)
+        self.start[row:stop] = start
+        self.end[row:stop] = end
+        self.released[row:stop] = released
+        self.ended[row:stop] = ended
+
+    # -- messages -------------------------------------------------------------------------------------------
+
+    def message(self, message, dst: int, tag: int, posted: int) -> int:
+        """A send was issued; returns its row."""
+        columns = self._messages
+        row = len(columns["src"])
+        block = message.block
+        for name, value in (
+            ("instance", (block.base >> 32) - 1),
+            ("src", block.npu.rank),
+            ("dst", dst),
+            ("tag", tag),
+            ("bytes", message.bytes),
+            ("posted", posted),
+            ("start", -1),
+            ("delivered", -1),
+            ("hops", len(message.route)),
+            ("queued", 0),
+            ("send_node", block.row + message.node),
+            ("recv_node", -1),
+        ):
+            columns[name].append(value)
+        return row
+
+    def message_started(self, row: int, start: int) -> None:
+        """Its first link was granted."""
+        self._messages["start"][row] = start
+
+    def hop(self, row: int, link: int, requested: int, start: int, end: int) -> None:
+        """A message holds a link from `start` to `end`."""
+        self._messages["queued"][row] += start - requested
+        for name, value in zip(HOP_COLUMNS, (row, link, requested, start, end), strict=True):
+            self._hops[name].append(value)
+
+    def delivered(self, row: int, at: int) -> None:
+        """Its tail has arrived."""
+        self._messages["delivered"][row] = at
+
+    def received(self, row: int, recv_node: int) -> None:
+        """It was matched."""
+        self._messages["recv_node"][row] = recv_node
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def records(
+        self,
+        *,
+        finish: Sequence[int],
+        compute: Sequence[int],
+        exposed: Sequence[int],
+        spans: Mapping[int, tuple[int, int]],
+        links: Mapping[int, object],
+        messages: int,
+        hops: int,
+        events: int,
+        outcome: Outcome,
+        engine: str,
+        cpu_s: float,
+    ) -> Records:
+        """Freeze everything."""
+        tables: dict[str, Table] = {}
+        if self.level in ("nodes", "messages"):
+            tables["node"] = self._node_table()
+        if self.level == "messages":
+            tables["message"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._messages.items()})
+            tables["hop"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._hops.items()})
+        as_array = [np.array(v, dtype=np.int64) for v in (finish, compute, exposed)]
+        for array in as_array:
+            array.setflags(write=False)
+        return Records(
+            level=self.level,
+            makespan=max(finish, default=0),
+            finish=as_array[0],
+            compute=as_array[1],
+            exposed_comm=as_array[2],
+            messages=messages,
+            message_hops=hops,
+            events=events,
+            collective=self._collective_table(spans),
+            link=self._link_table(links),
+            outcome=outcome,
+            engine=engine,
+            cpu_s=cpu_s,
+            **tables,
+        )
+
+    def _collective_table(self, spans: Mapping[int, tuple[int, int]]) -> Table:
+        instances = self.plan.instances
+        jobs = self.plan.problem.jobs
+        ends = [spans.get(i.index, (-1, -1)) for i in instances]
+
+        def text(values: list[str]) -> np.ndarray:
+            column = np.empty(len(values), dtype=object)
+            column[:] = values
+            return column
+
+        def number(values: list[int]) -> np.ndarray:
+            return np.array(values, dtype=np.int64)
+
+        return Table(
+            {
+                "instance": number([i.index for i in instances]),
+                "job": text([jobs[i.job].name for i in instances]),
+                "group": text([i.group for i in instances]),
+                "type": text([i.type for i in instances]),
+                "size": number([i.size for i in instances]),
+                "algorithm": text([i.algorithm_name for i in instances]),
+                "ranks": number([len(i.members) for i in instances]),
+                "start": number([e[0] for e in ends]),
+                "end": number([e[1] for e in ends]),
+                "bound": number([i.bound for i in instances]),
+            }
+        )
+
+    def _link_table(self, links: Mapping[int, object]) -> Table:
+        if not links:
+            return empty_table(LINK_COLUMNS)
+        topology = self.plan.problem.topology
+        order = sorted(links)
+        used = [links[i] for i in order]
+        counted = self.level != "summary"
+        unknown = np.full(len(used), -1, dtype=np.int64)
+
+        def counts(name: str) -> np.ndarray:
+            return np.array([getattr(link, name) for link in used], dtype=np.int64) if counted else unknown
+
+        index = np.array(order, dtype=np.int64)
+        return Table(
+            {
+                "link": index,
+                "src": topology.src[index].astype(np.int64),
+                "dst": topology.dst[index].astype(np.int64),
+                "bytes": np.array([link.bytes for link in used], dtype=np.int64),
+                "busy": counts("busy"),
+                "messages": counts("messages"),
+                "max_queue": counts("max_queue"),
+                "queued": counts("queued"),
+            }
+        )
+
+    def _node_table(self) -> Table:
+        first, total = self.plan.node_rows
+        rank, node, instance = (np.empty(total, dtype=np.int64) for _ in range(3))
+        kind, name = (np.empty(total, dtype=object) for _ in range(2))
+        texts: dict[int, np.ndarray] = {}
+        for (r, i), row in first.items():
+            program = self._program(r, i)
+            stop = row + len(program)
+            rank[row:stop] = r
+            instance[row:stop] = i
+            node[row:stop] = program.node_id.astype(np.int64)
+            kind[row:stop] = _KINDS[program.structure.kind]
+            if id(program) not in texts:
+                texts[id(program)] = _names(program)
+            name[row:stop] = texts[id(program)]
+        return Table(
+            {
+                "rank": rank,
+                "node": node,
+                "instance": instance,
+                "kind": kind,
+                "name": name,
+                "start": self.start,
+                "end": self.end,
+                "released_by": self.released,
+                "ended_by": self.ended,
+            }
+        )
+
+    def _program(self, rank: int, instance: int) -> Program:
+        if instance < 0:
+            return self.plan.workload[rank]
+        found = self.plan.instances[instance]
+        return found.programs[found.members.index(rank)]
+
+
+def _names(program: Program) -> np.ndarray:
+    names = program.trace.names
+    column = np.empty(len(program), dtype=object)
+    column[:] = [names[row] for row in program.rows.tolist()] if len(names) else [""] * len(program)
+    return column

@@ -1,0 +1,231 @@
+"""Network models: when a message reaches each link and its destination.
+
+With head_i and tail_i the times at which a message's head and tail reach link i, links FIFO and input buffers
+unbounded:
+
+``store_and_forward``
+    start_i = max(tail_i, free_i); free_i = start_i + bytes/B_i; tail_{i+1} = free_i + latency_i.
+``cut_through``
+    start_i = max(head_i, free_i); end_i = max(start_i + bytes/B_i, tail_i); free_i = end_i;
+    head_{i+1} = start_i + latency_i; tail_{i+1} = end_i + latency_i.
+``analytical``
+    delivered = posted + Σ latency + bytes / min B, whatever else is under way.
+
+A model of one's own is a class with `send`; it is given the engine, schedules each message and hands it to
+``engine.deliver``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simpy.events import Event
+
+from astrasim_py.core.units import PS_PER_NS, transfer_ps
+
+if TYPE_CHECKING:
+    from astrasim_py.engine.simpy_engine.engine import Engine
+    from astrasim_py.engine.simpy_engine.splice import Block
+
+
+class Message(Event):
+    """One send on its way: a SimPy event that is scheduled again for every hop.
+
+    Attributes
+    ----------
+    block, node : Block, int
+        The send node.
+    meet : int
+        Where in `space` it meets its receive.
+    bytes : int
+    route : list of Link
+    at : int
+        Next link of the route.
+    tail : int
+        ps at which the tail reaches that link.
+    op : int
+        Its number in the order of issue.
+    row : int
+        Its row in the message table, -1 if messages are not recorded.
+    """
+
+    def __init__(self, env, block: Block, node: int, space: dict, meet: int, nbytes: int, route: list, op: int) -> None:
+        self.env = env
+        self.callbacks = []
+        self._value = None
+        self._ok = True
+        self.block = block
+        self.node = node
+        self.space = space
+        self.meet = meet
+        self.bytes = nbytes
+        self.route = route
+        self.op = op
+        self.at = 0
+        self.tail = 0
+        self.row = -1
+
+
+class Model:
+    """What every model shares: the engine's clock, and the choice of when a send completes."""
+
+    #: Whether links serve one message at a time.
+    contention = True
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.env = engine.env
+        network = engine.plan.problem.network
+        self.hold_latency = network.link_busy == "latency+bytes"
+        self.injected = network.send_completes == "injected"
+        self.record = engine.record_messages
+
+    def send(self, message: Message) -> None:
+        """Put a message on its way: its head and its tail are at the first link now."""
+        raise NotImplementedError
+
+    def schedule(self, message: Message, callback, at: int) -> None:
+        """Call ``callback(message)`` at `at` ps, in the order of issue among equals."""
+        message.callbacks = [callback]
+        self.env.schedule(message, message.op, at - self.env.now)
+
+    def deliver_at(self, message: Message, at: int) -> None:
+        """The tail reaches the destination at `at` ps."""
+        self.schedule(message, self.engine.deliver, at)
+
+    def note(self, message: Message, link, requested: int, start: int, free: int) -> None:
+        """Record one hop."""
+        if message.at == 0:
+            self.engine.recorder.message_started(message.row, start)
+        self.engine.recorder.hop(message.row, link.index, requested, start, free)
+
+
+class CutThrough(Model):
+    """A message's head moves on while its tail is still coming."""
+
+    def send(self, message: Message) -> None:
+        message.tail = self.env.now
+        self.hop(message)
+
+    def hop(self, message: Message) -> None:
+        """The head is at the next link now."""
+        now = self.env.now
+        route = message.route
+        link = route[message.at]
+        nbytes = message.bytes
+        start = link.free
+        if start < now:
+            start = now
+        end = start + link.hold[nbytes]
+        if end < message.tail:
+            end = message.tail
+        tail = end + link.latency
+        free = tail if self.hold_latency else end
+        link.reserve(now, start, free, nbytes)
+        if self.record:
+            self.note(message, link, now, start, free)
+        message.at += 1
+        message.tail = tail
+        if message.at < len(route):
+            self.schedule(message, self.hop, start + link.latency)
+        else:
+            self.schedule(message, self.engine.deliver, tail)
+        if self.injected and message.at == 1:
+            self.engine.inject_at(message, end)
+
+
+class StoreAndForward(Model):
+    """A message is received whole before it moves on."""
+
+    def send(self, message: Message) -> None:
+        self.hop(message)
+
+    def hop(self, message: Message) -> None:
+        """The tail is at the next link now."""
+        now = self.env.now
+        route = message.route
+        link = route[message.at]
+        nbytes = message.bytes
+        start = link.free
+        if start < now:
+            start = now
+        end = start + link.hold[nbytes]
+        arrival = start + link.hop[nbytes]
+        free = arrival if self.hold_latency else end
+        link.reserve(now, start, free, nbytes)
+        if self.record:
+            self.note(message, link, now, start, free)
+        message.at += 1
+        if message.at < len(route):
+            self.schedule(message, self.hop, arrival)
+        else:
+            self.schedule(message, self.engine.deliver, arrival)
+        if self.injected and message.at == 1:
+            self.engine.inject_at(message, end)
+
+
+class Analytical(Model):
+    """Latency and serialization of the route, no contention."""
+
+    contention = False
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.semantics = engine.plan.problem.semantics
+        self.topology = engine.plan.problem.topology
+        self.known: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def delay(self, message: Message) -> tuple[int, int]:
+        """(delivery, injection) of a message, ps after it is sent."""
+        pair = message.block.npu.npu, self.engine.plan.npu_of[self.engine.destination(message)]
+        topology, nbytes = self.topology, message.bytes
+        if self.semantics.analytical_route == "lowest_dim" and topology.dims:
+            hops, rate, latency = lowest_dimension(topology, *pair)
+            latency *= hops
+        else:
+            links = [link.index for link in message.route]
+            latency = sum(int(topology.latency_ps[i]) for i in links)
+            rate = min(topology.bandwidths[int(topology.bandwidth_class[i])] for i in links)
+        if self.semantics.rounding == "floor_ns":
+            # Doubles in nanoseconds, floored once, as ASTRA-sim computes it.
+            serialization = nbytes / (float(rate) / 1e9)
+            return int(latency / PS_PER_NS + serialization) * PS_PER_NS, int(serialization) * PS_PER_NS
+        serialization = transfer_ps(nbytes, rate)
+        return latency + serialization, serialization
+
+    def send(self, message: Message) -> None:
+        key = message.block.npu.npu * self.topology.npus + self.engine.plan.npu_of[self.engine.destination(message)]
+        known = self.known.get((key, message.bytes))
+        if known is None:
+            known = self.known[key, message.bytes] = self.delay(message)
+        now = self.env.now
+        for link in message.route:
+            link.reserve(now, now, now + link.hold[message.bytes], message.bytes)
+        if self.record:
+            self.engine.recorder.message_started(message.row, now)
+        self.deliver_at(message, now + known[0])
+        if self.injected:
+            self.engine.inject_at(message, now + known[1])
+
+
+def lowest_dimension(topology, src: int, dst: int) -> tuple[int, object, int]:
+    """Hops, bandwidth and latency of the lowest dimension in which two NPUs differ.
+
+    ASTRA-sim's congestion-unaware backend charges a message for that dimension alone.
+    """
+    for dim in topology.dims:
+        src, a = divmod(src, dim.size)
+        dst, b = divmod(dst, dim.size)
+        if a == b:
+            continue
+        if dim.kind == "ring":
+            hops = min((b - a) % dim.size, (a - b) % dim.size)
+        elif dim.kind == "mesh":
+            hops = abs(b - a)
+        else:
+            hops = 2 if dim.kind == "switch" else 1
+        return hops, dim.bandwidth, dim.latency_ps
+    raise ValueError("source and destination are the same NPU")
+
+
+MODELS = {"cut_through": CutThrough, "store_and_forward": StoreAndForward, "analytical": Analytical}

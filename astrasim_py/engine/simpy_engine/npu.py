@@ -1,0 +1,285 @@
+"""An NPU: a SimPy process that walks its rank's live graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simpy import Resource
+from simpy.events import Event
+
+from astrasim_py.core.errors import SimulationError
+from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, NODE_MASK, Block, numbered
+from astrasim_py.system.plan import (
+    COLLECTIVE,
+    COMM_SLOT,
+    COMPUTE,
+    COMPUTE_SLOT,
+    CPU_SLOT,
+    KIND_NAMES,
+    MEMORY,
+    NO_SLOT,
+    RECV,
+    SEND,
+)
+
+if TYPE_CHECKING:
+    from astrasim_py.engine.simpy_engine.engine import Engine
+
+#: Wake-ups come after every timed action of the same instant, lowest rank first.
+WAKE_PRIORITY = 1 << 60
+
+
+class Wake(Event):
+    """The event an idle NPU waits for."""
+
+    def __init__(self, env) -> None:
+        super().__init__(env)
+
+    def fire(self, priority: int) -> None:
+        """Let the NPU go on at the present time, after all that has a lower priority."""
+        self._ok = True
+        self._value = None
+        self.env.schedule(self, priority)
+
+
+class Timer(Event):
+    """The end of one timed action of an NPU."""
+
+    def __init__(self, env, callback, block: Block | None, node: int) -> None:
+        self.env = env
+        self.callbacks = [callback]
+        self._value = None
+        self._ok = True
+        self.block = block
+        self.node = node
+
+
+class Slots(Resource):
+    """Slots of one kind on one NPU, for workload nodes in flight.
+
+    A node that finds no slot free stays ready; whoever frees one makes all of them ready again, so that the order
+    of dispatch decides among them. Granting costs no event.
+    """
+
+    def __init__(self, env, capacity: int) -> None:
+        super().__init__(env, capacity)
+        self.refused: list[int] = []
+
+    def take(self, key: int) -> bool:
+        """Take a slot for the ready node `key`, or remember that it was refused."""
+        if len(self.users) < self._capacity:
+            self.users.append(key)
+            return True
+        self.refused.append(key)
+        return False
+
+
+class Npu:
+    """One rank on its NPU.
+
+    Attributes
+    ----------
+    rank, npu : int
+    ready : list of int
+        Ready nodes, as packed by `splice`.
+    blocks : dict of int to Block
+        Live graphs by instance + 1; 0 is the workload's.
+    awake : bool
+        Whether a dispatch is due or under way.
+    """
+
+    def __init__(self, engine: Engine, rank: int) -> None:
+        self.engine = engine
+        self.env = engine.env
+        self.rank = rank
+        self.npu = engine.plan.npu_of[rank]
+        self.ready: list[int] = []
+        self.blocks: dict[int, Block] = {}
+        self.awake = True
+        self.wake: Wake
+        self.finish = 0
+        self.computing = 0
+        self.communicating = 0
+        self.accounted = 0
+        self.compute_ps = 0
+        self.exposed_ps = 0
+        self.compute_sum_ps = 0
+        semantics = engine.plan.problem.semantics
+        capacities = {
+            CPU_SLOT: semantics.cpu_slots,
+            COMPUTE_SLOT: semantics.compute_slots,
+            COMM_SLOT: semantics.comm_slots,
+        }
+        self.slots: list[Slots | None] = [None] * 4
+        for slot, capacity in capacities.items():
+            if capacity is not None:
+                self.slots[slot] = Slots(self.env, capacity)
+        engine.env.process(self.walk())
+
+    def walk(self) -> Iterator[Event]:
+        """The process: dispatch whatever is ready, sleep, again."""
+        wake_priority = WAKE_PRIORITY + self.rank
+        self.wake_priority = wake_priority
+        delay = self.engine.plan.start_delay[self.rank]
+        self.wake = Wake(self.env)
+        self.engine.start(self, delay)
+        while True:
+            yield self.wake
+            self.wake = Wake(self.env)
+            self.dispatch()
+            self.awake = False
+
+    def poke(self) -> None:
+        """Something is ready: dispatch once nothing else is left at this instant."""
+        self.awake = True
+        self.wake.fire(self.wake_priority)
+
+    # -- dispatch -------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Issue all ready nodes in ascending (instance, node id); those made ready meanwhile are the next wave."""
+        engine, env, blocks = self.engine, self.env, self.blocks
+        now = env.now
+        record = engine.record_nodes
+        while self.ready:
+            wave = self.ready
+            wave.sort()
+            self.ready = []
+            for key in wave:
+                block = blocks[key >> INSTANCE_SHIFT]
+                node = key & NODE_MASK
+                template = block.template
+                if template.slot and not self.admit(block, node, key):
+                    continue
+                if record:
+                    block.start[node] = now
+                kind = template.shape.kind[node]
+                if kind == SEND:
+                    meet = template.meet[node]
+                    if meet < 0:
+                        meet = numbered(block.space.sent, meet)
+                    engine.send(block, node, meet)
+                elif kind == RECV:
+                    meet = template.meet[node]
+                    if meet < 0:
+                        meet = numbered(block.space.posted, meet)
+                    message = block.space.table.pop(meet, None)
+                    if message is None:
+                        block.space.table[meet] = (block, node, now)
+                    else:
+                        engine.check_bytes(message, block, node)
+                        block.complete(node)
+                elif kind == COMPUTE:
+                    duration = template.duration[node]
+                    if duration:
+                        engine.after(duration, block, node)
+                    else:
+                        block.complete(node)
+                elif kind == COLLECTIVE:
+                    self.splice(block, node)
+                elif kind == MEMORY:
+                    engine.memory_request(block, node)
+                else:
+                    block.complete(node)
+        engine.check_limits()
+
+    def splice(self, block: Block, node: int) -> None:
+        """Instantiate the algorithm of a collective node in this rank's live graph."""
+        engine = self.engine
+        index = block.template.call[node]
+        call = engine.call(index)
+        spliced = engine.algorithm_block(self, index, call, node)
+        if spliced is None:
+            self.leave(call, index)
+            block.complete(node)
+            return
+        self.blocks[index + 1] = spliced
+        spliced.release_roots()
+
+    def block_done(self, block: Block, last_row: int) -> None:
+        """All nodes of a block are done."""
+        self.engine.block_done(block)
+        if block.parent < 0:
+            self.finish = self.env.now
+            return
+        index = (block.base >> INSTANCE_SHIFT) - 1
+        del self.blocks[index + 1]
+        self.leave(block.call, index)
+        self.blocks[0].complete(block.parent, last_row)
+
+    def leave(self, call, index: int) -> None:
+        """This rank is done with a collective instance."""
+        call.left -= 1
+        if not call.left:
+            call.end = self.env.now
+            self.engine.call_done(index)
+
+    # -- workload accounts ----------------------------------------------------------------------------------
+
+    def admit(self, block: Block, node: int, key: int) -> bool:
+        """Take the slot of a workload node, and open its account."""
+        slot = block.template.slot[node]
+        slots = self.slots[slot]
+        if slots is not None and not slots.take(key):
+            return False
+        kind = block.template.shape.kind[node]
+        if kind == COMPUTE:
+            self.account()
+            self.computing += 1
+            if slot == COMPUTE_SLOT:
+                self.compute_sum_ps += block.template.duration[node]
+        elif kind in (SEND, RECV, COLLECTIVE):
+            self.account()
+            self.communicating += 1
+        return True
+
+    def node_ended(self, block: Block, node: int) -> None:
+        """Close the account of a workload node and free its slot."""
+        kind = block.template.shape.kind[node]
+        if kind == COMPUTE:
+            self.account()
+            self.computing -= 1
+        elif kind in (SEND, RECV, COLLECTIVE):
+            self.account()
+            self.communicating -= 1
+        slot = block.template.slot[node]
+        slots = self.slots[slot] if slot != NO_SLOT else None
+        if slots is not None:
+            slots.users.remove(block.base + node)
+            if slots.refused:
+                if self.engine.record_nodes:
+                    row = block.row + node
+                    for key in slots.refused:
+                        block.released[key & NODE_MASK] = row
+                self.ready.extend(slots.refused)
+                slots.refused.clear()
+
+    def account(self) -> None:
+        """Charge the time since the last change to compute, or to exposed communication."""
+        now = self.env.now
+        elapsed = now - self.accounted
+        if elapsed:
+            if self.computing:
+                self.compute_ps += elapsed
+            elif self.communicating:
+                self.exposed_ps += elapsed
+            self.accounted = now
+
+
+def unequal_bytes(message, block: Block, node: int) -> SimulationError:
+    """The error of a matched pair of unequal bytes."""
+    sender, program = message.block, message.block.template.program
+    receiver = block.template.program
+
+    def side(b: Block, n: int) -> str:
+        kind = KIND_NAMES[b.template.shape.kind[n]]
+        p = b.template.program
+        return f"{kind} node {int(p.node_id[n])} of rank {b.npu.rank}"
+
+    return SimulationError(
+        receiver.trace.place or program.trace.place,
+        f"{side(sender, message.node)} sends {message.bytes} B and {side(block, node)} expects "
+        f"{block.template.nbytes[node]} B (tag {int(receiver.tag[node])})",
+        "give both the same size",
+    )

@@ -1,0 +1,165 @@
+"""A stuck run explains itself: who waits for whom, for what, since when, and in which circle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from astrasim_py.core.records import Outcome, WaitingNode
+from astrasim_py.core.units import format_time
+from astrasim_py.system.plan import KIND_NAMES, RECV, Plan
+
+#: Waiting nodes kept per rank.
+_PER_RANK = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Posted:
+    """A receive that waits for its message, or a message that waits for its receive."""
+
+    rank: int
+    instance: int
+    node: int
+    peer: int
+    tag: int
+    bytes: int
+    since: int
+    kind: int
+    row: int
+
+
+def explain_stuck(
+    plan: Plan,
+    progress: Sequence[int],
+    posted: Sequence[Posted],
+    unreceived: Sequence[Posted],
+    calls: Mapping[int, object],
+    unfinished: int,
+) -> Outcome:
+    """Why no event is left although work is.
+
+    Parameters
+    ----------
+    plan : Plan
+    progress : sequence of int
+        Unfinished nodes by rank.
+    posted, unreceived : sequence of Posted
+        Receives without a message; messages without a receive.
+    calls : mapping of int to object
+        Collective instances under way.
+    unfinished : int
+        Nodes that never completed.
+    """
+    waits_for: dict[int, set[int]] = {}
+    waiting: list[WaitingNode] = []
+    kept: dict[int, int] = {}
+    for receive in posted:
+        waits_for.setdefault(receive.rank, set()).add(receive.peer)
+        if kept.get(receive.rank, 0) < _PER_RANK:
+            kept[receive.rank] = kept.get(receive.rank, 0) + 1
+            waiting.append(_waiting(plan, receive, _why(plan, receive, progress, unreceived)))
+    for message in unreceived:
+        waiting.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which never receives it"))
+    cycle = _cycle(waits_for)
+    stuck_ranks = sum(1 for left in progress if left)
+    if cycle:
+        ring = "→".join(str(r) for r in (*cycle, cycle[0]))
+        cause = f"deadlock: ranks wait for each other in a ring, {ring}"
+    elif stuck_ranks:
+        cause = f"stuck: {stuck_ranks} of {len(progress)} ranks wait for messages that nobody sends"
+    else:
+        count = len(unreceived)
+        cause = f"stuck: {count} message{'s' if count > 1 else ''} sent and never received"
+    return Outcome(
+        status="stuck", cause=cause, waiting=tuple(sorted(waiting, key=_order)), cycle=cycle, unfinished=unfinished
+    )
+
+
+def _order(entry: WaitingNode) -> tuple:
+    return entry.rank, entry.instance, entry.node
+
+
+def _why(plan: Plan, receive: Posted, progress: Sequence[int], unreceived: Sequence[Posted]) -> str:
+    for message in unreceived:
+        same = message.rank == receive.peer and message.peer == receive.rank and message.instance == receive.instance
+        if same and (message.tag != receive.tag or message.bytes != receive.bytes):
+            return (
+                f"rank {message.rank} sent it tag {message.tag}, {message.bytes} B instead "
+                f"(node {message.node}): the tags or sizes differ"
+            )
+    if not progress[receive.peer]:
+        return f"rank {receive.peer} has finished and sends no such message"
+    return f"rank {receive.peer} has not sent it"
+
+
+def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
+    is_receive = entry.kind == RECV
+    if entry.instance < 0:
+        trace = plan.workload[entry.rank].trace
+    else:
+        instance = plan.instances[entry.instance]
+        trace = instance.programs[instance.members.index(entry.rank)].trace
+    names = trace.names
+    return WaitingNode(
+        rank=entry.rank,
+        node=entry.node,
+        name=names[entry.row] if len(names) else "",
+        kind=KIND_NAMES[entry.kind],
+        instance=entry.instance,
+        src=entry.peer if is_receive else entry.rank,
+        dst=entry.rank if is_receive else entry.peer,
+        tag=entry.tag,
+        bytes=entry.bytes,
+        since=entry.since,
+        reason=reason,
+    )
+
+
+def _cycle(waits_for: Mapping[int, set[int]]) -> tuple[int, ...]:
+    """Ranks of one ring of waits, starting at its lowest; empty if there is none."""
+    state: dict[int, int] = {}
+    for start in sorted(waits_for):
+        if start in state:
+            continue
+        path: list[int] = []
+        stack = [(start, iter(sorted(waits_for[start])))]
+        state[start] = 1
+        path.append(start)
+        while stack:
+            rank, successors = stack[-1]
+            for successor in successors:
+                if state.get(successor) == 1:
+                    ring = path[path.index(successor) :]
+                    low = ring.index(min(ring))
+                    return tuple(ring[low:] + ring[:low])
+                if successor not in state and successor in waits_for:
+                    state[successor] = 1
+                    path.append(successor)
+                    stack.append((successor, iter(sorted(waits_for[successor]))))
+                    break
+            else:
+                state[rank] = 2
+                path.pop()
+                stack.pop()
+    return ()
+
+
+def explanation(outcome: Outcome) -> list[str]:
+    """An outcome as lines for people: the cause, then a table of who waits for what."""
+    if outcome.status == "done":
+        return []
+    lines = [outcome.cause]
+    if outcome.waiting:
+        lines.append("  rank  node  waits for")
+    for entry in outcome.waiting:
+        where = f"{entry.rank:>6}  {entry.node:>4}"
+        inside = f" in collective {entry.instance}" if entry.instance >= 0 else ""
+        name = f' "{entry.name}"' if entry.name else ""
+        if entry.kind == "recv":
+            what = f"a message from rank {entry.src}, tag {entry.tag}, {entry.bytes} B"
+        else:
+            what = f"its message to rank {entry.dst}, tag {entry.tag}, {entry.bytes} B"
+        lines.append(f"{where}  {what}{inside}{name}, since {format_time(entry.since)}: {entry.reason}")
+    if outcome.unfinished:
+        lines.append(f"  {outcome.unfinished} nodes never completed")
+    return lines
