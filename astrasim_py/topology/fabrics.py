@@ -1,0 +1,354 @@
+"""Link numbering and closed-form routes of switched networks: leaf-spine, fat tree, dragonfly, DGX-like nodes.
+
+Each class knows three things about an undamaged network: its vertices (NPUs first, then the blocks of
+`switches`), its links in order (`blocks`, each with the level whose bandwidth and latency it has), and its
+routes. Upward choices depend on the destination only, so that all traffic to one NPU converges on one path
+and traffic to different NPUs is spread evenly (d-mod-k routing).
+
+References
+----------
+Zahavi: D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat trees, CCIT
+Report 776, Technion 2010.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrasim_py.topology.routing import Routes, from_matrix
+
+#: Source vertices, destination vertices, level.
+Block = tuple[np.ndarray, np.ndarray, int]
+
+
+def _cable(a: np.ndarray, b: np.ndarray, level: int) -> list[Block]:
+    """Links a -> b, then the same number b -> a."""
+    return [(a, b, level), (b, a, level)]
+
+
+def _grid(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column of every cell, row by row."""
+    return np.repeat(np.arange(rows), columns), np.tile(np.arange(columns), rows)
+
+
+def _table(count: int, *columns: tuple[np.ndarray, np.ndarray]) -> Routes:
+    """CSR of routes given hop by hop as (which pairs take this hop, its link ids)."""
+    matrix = np.full((count, len(columns)), -1, dtype=np.int64)
+    for hop, (mask, links) in enumerate(columns):
+        matrix[:, hop] = np.where(mask, links, -1)
+    return from_matrix(matrix)
+
+
+@dataclass(frozen=True)
+class LeafSpine:
+    """Leaves with `hosts` NPUs each, every leaf linked to every spine.
+
+    A message to another leaf crosses spine ``destination mod spines``.
+    """
+
+    leaves: int
+    hosts: int
+    spines: int
+
+    @property
+    def npus(self) -> int:
+        return self.leaves * self.hosts
+
+    @property
+    def links(self) -> int:
+        return 2 * self.npus + 2 * self.leaves * self.spines
+
+    @property
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        return (("leaf", self.leaves), ("spine", self.spines))
+
+    def blocks(self) -> list[Block]:
+        """All links: NPU-leaf (level 0), leaf-spine (level 1)."""
+        ids = np.arange(self.npus)
+        leaf, spine = _grid(self.leaves, self.spines)
+        first = self.npus
+        return [
+            *_cable(ids, first + ids // self.hosts, 0),
+            *_cable(first + leaf, first + self.leaves + spine, 1),
+        ]
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Routes of many pairs."""
+        npus, fabric = self.npus, 2 * self.npus
+        a, b, spine = src // self.hosts, dst // self.hosts, dst % self.spines
+        moves, up = src != dst, a != b
+        return _table(
+            len(src),
+            (moves, src),
+            (up, fabric + a * self.spines + spine),
+            (up, fabric + self.leaves * self.spines + b * self.spines + spine),
+            (moves, npus + dst),
+        )
+
+
+@dataclass(frozen=True)
+class FatTree:
+    """A three-tier fat tree of k-port switches.
+
+    `pods` pods of k/2 edge and k/2 aggregation switches, (k/2)^2 cores, `hosts` NPUs per edge switch. Core
+    ``a k/2 + j`` is the j-th one above aggregation switch a of every pod. A message takes aggregation switch
+    ``destination mod k/2`` and, to another pod, core j = ``(destination div k/2) mod k/2`` above it.
+
+    References
+    ----------
+    Al-Fares, Loukissas, Vahdat: A scalable, commodity data center network architecture, SIGCOMM 2008.
+    """
+
+    k: int
+    pods: int
+    hosts: int
+
+    @property
+    def half(self) -> int:
+        return self.k // 2
+
+    @property
+    def edges(self) -> int:
+        return self.pods * self.half
+
+    @property
+    def npus(self) -> int:
+        return self.edges * self.hosts
+
+    @property
+    def links(self) -> int:
+        return 2 * self.npus + 4 * self.edges * self.half
+
+    @property
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        return (("edge", self.edges), ("aggregation", self.edges), ("core", self.half**2))
+
+    def blocks(self) -> list[Block]:
+        """All links: NPU-edge (level 0), edge-aggregation (1), aggregation-core (2)."""
+        ids = np.arange(self.npus)
+        edge, port = _grid(self.edges, self.half)
+        first_edge = self.npus
+        first_aggregation = first_edge + self.edges
+        first_core = first_aggregation + self.edges
+        pod, local = edge // self.half, edge % self.half
+        return [
+            *_cable(ids, first_edge + ids // self.hosts, 0),
+            *_cable(first_edge + edge, first_aggregation + pod * self.half + port, 1),
+            *_cable(first_aggregation + edge, first_core + local * self.half + port, 2),
+        ]
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Routes of many pairs."""
+        half, layer = self.half, self.edges * self.half
+        lower = 2 * self.npus
+        upper = lower + 2 * layer
+        a, b = src // self.hosts, dst // self.hosts
+        pod_a, pod_b = a // half, b // half
+        aggregation, core = dst % half, dst // half % half
+        moves, up, across = src != dst, a != b, pod_a != pod_b
+        return _table(
+            len(src),
+            (moves, src),
+            (up, lower + a * half + aggregation),
+            (across, upper + (pod_a * half + aggregation) * half + core),
+            (across, upper + layer + (pod_b * half + aggregation) * half + core),
+            (up, lower + layer + b * half + aggregation),
+            (moves, self.npus + dst),
+        )
+
+
+@dataclass(frozen=True)
+class Dragonfly:
+    """Groups of a routers, each with p NPUs and h global links; g groups.
+
+    Routers of a group are fully connected. Each pair of groups is joined by ``a h div (g - 1)`` cables, dealt
+    out consecutively: the cables of group G to its q-th other group are its global ports ``q m .. q m + m - 1``,
+    and port x sits on router ``x div h`` (ports left over stay unused). Routes are minimal: local, global,
+    local, over one global link; of several cables one with the fewest hops is taken, and among these the first
+    counting upwards, cyclically, from cable ``destination mod m``.
+
+    References
+    ----------
+    Kim, Dally, Scott, Abts: Technology-driven, highly-scalable dragonfly topology, ISCA 2008.
+    """
+
+    a: int
+    h: int
+    p: int
+    g: int
+
+    @property
+    def routers(self) -> int:
+        return self.a * self.g
+
+    @property
+    def npus(self) -> int:
+        return self.p * self.routers
+
+    @property
+    def cables(self) -> int:
+        """Between each pair of groups."""
+        return self.a * self.h // (self.g - 1) if self.g > 1 else 0
+
+    @property
+    def links(self) -> int:
+        return 2 * self.npus + self.routers * (self.a - 1) + self.g * (self.g - 1) * self.cables
+
+    @property
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        return (("router", self.routers),)
+
+    def blocks(self) -> list[Block]:
+        """All links: NPU-router (level 0), router-router in a group (1), between groups (2)."""
+        ids, a, m = np.arange(self.npus), self.a, self.cables
+        router, other = _grid(self.routers, max(0, a - 1))
+        other = other + (other >= router % a)
+        group, peer, cable = np.unravel_index(
+            np.arange(self.g * (self.g - 1) * m), (self.g, max(1, self.g - 1), max(1, m))
+        )
+        target = peer + (peer >= group)
+        back = group - (group > target)
+        first = self.npus
+        return [
+            *_cable(ids, first + ids // self.p, 0),
+            (first + router, first + router // a * a + other, 1),
+            (
+                first + group * a + (peer * m + cable) // self.h,
+                first + target * a + (back * m + cable) // self.h,
+                2,
+            ),
+        ]
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Routes of many pairs."""
+        a, m = self.a, self.cables
+        r, s = src // self.p, dst // self.p
+        group, i = r // a, r % a
+        target, j = s // a, s % a
+        local = 2 * self.npus
+        global_ = local + self.routers * (a - 1)
+        across = group != target
+        peer, back = target - (target > group), group - (group > target)
+        exit_, entry, cable = i.copy(), j.copy(), np.zeros_like(src)
+        best = np.full(len(src), 3)
+        for turn in range(m):
+            this = (dst + turn) % m
+            out, into = (peer * m + this) // self.h, (back * m + this) // self.h
+            extra = (out != i).astype(np.int64) + (into != j)
+            take = across & (extra < best)
+            best[take] = extra[take]
+            exit_[take], entry[take], cable[take] = out[take], into[take], this[take]
+        moves = src != dst
+
+        def hop(router: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return local + router * (a - 1) + y - (y > x)
+
+        # Within a group the first local hop goes straight to the destination's router.
+        first = np.where(across, exit_, j)
+        return _table(
+            len(src),
+            (moves, src),
+            (first != i, hop(r, i, first)),
+            (across, global_ + (group * (self.g - 1) + peer) * m + cable),
+            (across & (entry != j), hop(target * a + entry, entry, j)),
+            (moves, self.npus + dst),
+        )
+
+
+@dataclass(frozen=True)
+class Rails:
+    """Nodes of NPUs behind an NVSwitch, one NIC per NPU, NICs of equal place on one rail switch.
+
+    NPU ``i`` is local NPU ``i mod n`` of node ``i div n`` and its NIC is on rail ``(i mod n) mod rails``. Within
+    a node messages cross the NVSwitch; to another node on the same rail, the rail switch. To another rail they
+    go by NVLink to the NPU of the source node that has the destination's local number, and from its NIC
+    (``cross_rail="nvlink"``: what NCCL calls PXN), or from the own NIC over a spine (``"spine"``), the
+    ``(node + local number) mod spines``-th one, both of the destination.
+
+    References
+    ----------
+    NVIDIA: Doubling all2all performance with NCCL 2.12 (PXN, rail-optimized fabrics), 2022.
+    Wang et al.: Rail-only: a low-cost high-performance network for training LLMs, HotI 2024 (no spines).
+    """
+
+    nodes: int
+    local: int
+    rails: int
+    spines: int
+    cross_rail: str
+
+    @property
+    def npus(self) -> int:
+        return self.nodes * self.local
+
+    @property
+    def _nvlinks(self) -> int:
+        return 2 * self.npus if self.local > 1 else 0
+
+    @property
+    def _nics(self) -> int:
+        return 2 * self.npus if self.nodes > 1 else 0
+
+    @property
+    def links(self) -> int:
+        uplinks = 2 * self.rails * self.spines if self.nodes > 1 else 0
+        return self._nvlinks + self._nics + uplinks
+
+    @property
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        nodes = (("nvswitch", self.nodes),) if self.local > 1 else ()
+        return (*nodes, ("rail", self.rails), ("spine", self.spines)) if self.nodes > 1 else nodes
+
+    def blocks(self) -> list[Block]:
+        """All links: NVLink (level 0), NIC-rail (1), rail-spine (2)."""
+        ids = np.arange(self.npus)
+        blocks: list[Block] = []
+        first = self.npus
+        if self.local > 1:
+            blocks += _cable(ids, first + ids // self.local, 0)
+            first += self.nodes
+        if self.nodes > 1:
+            rail, spine = _grid(self.rails, self.spines)
+            blocks += _cable(ids, first + ids % self.local % self.rails, 1)
+            blocks += _cable(first + rail, first + self.rails + spine, 2)
+        return blocks
+
+    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
+        """Routes of many pairs."""
+        npus, n, spines = self.npus, self.local, max(1, self.spines)
+        nic = self._nvlinks
+        top = nic + self._nics
+        node_a, node_b = src // n, dst // n
+        rail_a, rail_b = src % n % self.rails, dst % n % self.rails
+        moves, away = src != dst, node_a != node_b
+        crosses = away & (rail_a != rail_b)
+        relayed = crosses & (self.cross_rail == "nvlink")
+        over = crosses & ~relayed
+        inside = (moves & ~away) | relayed
+        # On NVLink to the destination itself, or to the NPU here that shares its local number.
+        door = np.where(relayed, node_a * n + dst % n, dst)
+        spine = (node_b + dst % n) % spines
+        return _table(
+            len(src),
+            (inside, src),
+            (inside, npus + door),
+            (away, nic + np.where(relayed, door, src)),
+            (over, top + rail_a * self.spines + spine),
+            (over, top + self.rails * self.spines + rail_b * self.spines + spine),
+            (away, nic + npus + dst),
+        )
+
+
+Fabric = LeafSpine | FatTree | Dragonfly | Rails
+
+
+def columns(blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Source, destination and level (int32 each) of all links."""
+    return (
+        np.concatenate([b[0] for b in blocks] or [np.empty(0)]).astype(np.int32),
+        np.concatenate([b[1] for b in blocks] or [np.empty(0)]).astype(np.int32),
+        np.repeat([b[2] for b in blocks] or [0], [len(b[0]) for b in blocks] or [0]).astype(np.int32),
+    )
