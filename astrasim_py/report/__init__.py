@@ -1,0 +1,1 @@
+"""Report: pure functions of rows and records – tables, figures, timeline, explanation."""

@@ -1,0 +1,461 @@
+"""Tables: rows of finished points and columns of records as text, CSV and JSON.
+
+Everything here is a pure function of its arguments: the same rows give the same characters on every machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Context, Decimal
+from fractions import Fraction
+from numbers import Integral
+
+import numpy as np
+
+from astrasim_py.core.records import Table
+from astrasim_py.core.units import INT64_MAX, PS_PER_NS, format_time, ns_text
+
+#: Keys of a row, in this order, in every format.
+ROW_KEYS = (
+    "scenario",
+    "point",
+    "sweep",
+    "topology",
+    "algorithm",
+    "size_bytes",
+    "npus",
+    "engine",
+    "network_model",
+    "time_ns",
+    "bound_ns",
+    "efficiency",
+    "algbw_GBps",
+    "busbw_GBps",
+    "exposed_comm_ns",
+    "messages",
+    "message_hops",
+    "busiest_link",
+    "cpu_s",
+    "status",
+)
+#: Columns of records that hold text; every other column holds whole numbers.
+TEXT_COLUMNS = frozenset({"group", "type", "algorithm", "kind", "name"})
+
+# A spreadsheet takes a cell that begins with one of these for a formula (or strips it to reach one).
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+_CHUNK_ROWS = 65536
+
+
+# -- exact numbers ----------------------------------------------------------------------------------------------
+
+
+def ns_number(ps: int | None) -> Decimal | None:
+    """Picoseconds as an exact decimal number of nanoseconds; None stays None.
+
+    Examples
+    --------
+    >>> ns_number(1500), ns_number(None)
+    (Decimal('1.5'), None)
+    """
+    return None if ps is None else Decimal(ns_text(int(ps)))
+
+
+def ps_of(ns: Decimal | int | None) -> int | None:
+    """The picoseconds behind a ``*_ns`` value of a row."""
+    return None if ns is None else int(Decimal(ns) * PS_PER_NS)
+
+
+def rounded(value: Fraction, digits: int = 9) -> Decimal:
+    """A fraction rounded to so many significant digits, in decimal arithmetic (no float on the way)."""
+    return Context(prec=digits).divide(Decimal(value.numerator), Decimal(value.denominator))
+
+
+def plain(value: Decimal) -> str:
+    """A decimal number without exponent and without trailing zeros.
+
+    Examples
+    --------
+    >>> plain(Decimal("1.50E+3")), plain(Decimal("0.2500"))
+    ('1500', '0.25')
+    """
+    text = format(value, "f")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def json_text(value: object, indent: int | None = 2) -> str:
+    """JSON with decimal numbers kept exact (`json.dumps` would turn them into floats); ASCII only.
+
+    Raises
+    ------
+    TypeError
+        A value that JSON cannot hold (also NaN and infinity).
+
+    Examples
+    --------
+    >>> json_text({"time_ns": Decimal("9007199254740993.125")}, indent=None)
+    '{"time_ns": 9007199254740993.125}'
+    """
+    return "".join(_json(value, indent, 0))
+
+
+def _json(value: object, indent: int | None, depth: int) -> Iterator[str]:
+    if value is None or isinstance(value, bool | str):
+        yield json.dumps(value)
+    elif isinstance(value, Integral):
+        yield str(int(value))
+    elif isinstance(value, Decimal):
+        if not value.is_finite():
+            raise TypeError(f"{value} is not a JSON number")
+        yield plain(value)
+    elif isinstance(value, float):
+        yield json.dumps(value, allow_nan=False)
+    elif isinstance(value, Mapping):
+        items = [(json.dumps(str(k)) + ": ", v) for k, v in value.items()]
+        yield from _json_items("{", items, "}", indent, depth)
+    elif isinstance(value, list | tuple):
+        yield from _json_items("[", [("", v) for v in value], "]", indent, depth)
+    else:
+        raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _json_items(opening, items, closing, indent, depth) -> Iterator[str]:
+    yield opening
+    newline = "" if indent is None or not items else "\n" + " " * (indent * (depth + 1))
+    separator = "," + (newline or " ")
+    for number, (prefix, item) in enumerate(items):
+        yield (separator if number else newline) + prefix
+        yield from _json(item, indent, depth + 1)
+    if newline:
+        yield "\n" + " " * (indent * depth)
+    yield closing
+
+
+def parse_json(text: str) -> object:
+    """The inverse of `json_text`: numbers with a point become `decimal.Decimal`."""
+    return json.loads(text, parse_float=Decimal)
+
+
+# -- CSV --------------------------------------------------------------------------------------------------------
+
+
+def csv_cell(text: str) -> str:
+    """A text cell, quoted where needed and kept from being taken for a formula.
+
+    Text that begins with ``= + - @``, a tab, a carriage return or an apostrophe gets an apostrophe in front;
+    `csv_text` takes it off again.
+
+    Examples
+    --------
+    >>> csv_cell("=1+1"), csv_cell("a,b"), csv_cell("plain")
+    ("'=1+1", '"a,b"', 'plain')
+    """
+    if text.startswith(_FORMULA):
+        text = "'" + text
+    if any(c in text for c in ',"\n\r'):
+        text = '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def csv_text(cell: str) -> str:
+    """The text that `csv_cell` was given, after the CSV reader took off the quotes."""
+    return cell[1:] if cell.startswith("'") else cell
+
+
+def _column_cells(column: np.ndarray) -> list[str]:
+    if column.dtype.kind in "iu":
+        return list(map(str, column.tolist()))
+    if column.dtype.kind == "f":
+        return ["" if v != v else repr(v) for v in column.tolist()]
+    values = column.tolist()
+    known = {value: csv_cell(str(value)) for value in dict.fromkeys(values)}
+    return [known[value] for value in values]
+
+
+def csv_chunks(table: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+    """A table of records as CSV, a block of rows at a time (UTF-8, lines end with a newline)."""
+    yield (",".join(map(csv_cell, table)) + "\n").encode()
+    columns = list(table.values())
+    height = len(columns[0]) if columns else 0
+    for first in range(0, height, _CHUNK_ROWS):
+        cells = [_column_cells(column[first : first + _CHUNK_ROWS]) for column in columns]
+        yield ("\n".join(map(",".join, zip(*cells, strict=True))) + "\n").encode()
+
+
+def read_csv(data: bytes, text_columns: Iterable[str] = TEXT_COLUMNS) -> Table:
+    """The table that `csv_chunks` wrote.
+
+    Parameters
+    ----------
+    data : bytes
+        A whole file.
+    text_columns : iterable of str
+        Names of columns that hold text; the others hold whole numbers, or numbers with a point (empty: NaN).
+
+    Raises
+    ------
+    ValueError
+        Rows of unequal length, or a cell that is no number.
+    """
+    text = frozenset(text_columns)
+    header, columns = _split(data.decode())
+    result: dict[str, np.ndarray] = {}
+    for number, name in enumerate(map(csv_text, header)):
+        cells = columns[number]
+        if name in text:
+            array = np.empty(len(cells), dtype=object)
+            known = {cell: csv_text(cell) for cell in dict.fromkeys(cells)}
+            array[:] = [known[cell] for cell in cells]
+        else:
+            array = _numbers(cells)
+        result[name] = array
+    return Table(result)
+
+
+def _split(content: str) -> tuple[list[str], list[Sequence[str]]]:
+    first, _, rest = content.partition("\n")
+    width = first.count(",") + 1
+    if '"' not in content and "\r" not in content:  # no quoted cell: one split of the whole text is enough
+        cells = rest.removesuffix("\n").replace("\n", ",").split(",") if rest else []
+        rows, odd = divmod(len(cells), width)
+        if odd or rest.count("\n") != rows:
+            raise ValueError(f"a line has more or fewer than {width} cells")
+        return first.split(","), [cells[i::width] for i in range(width)]
+    lines = list(csv.reader(io.StringIO(content, newline="")))
+    if any(len(line) != len(lines[0]) for line in lines):
+        raise ValueError(f"a line has more or fewer than {len(lines[0])} cells")
+    return lines[0], list(zip(*lines[1:], strict=True)) or [()] * len(lines[0])
+
+
+def _numbers(cells: Sequence[str]) -> np.ndarray:
+    try:
+        whole = list(map(int, cells))
+    except ValueError:
+        return np.array([float(cell) if cell else np.nan for cell in cells])
+    wide = bool(whole) and max(whole) > INT64_MAX
+    return np.array(whole, dtype=np.uint64 if wide else np.int64)
+
+
+def csv_rows(keys: Sequence[str], rows: Iterable[Mapping[str, object]]) -> bytes:
+    """Rows of plain values as CSV; None is an empty cell, decimals are exact."""
+    lines = [",".join(map(csv_cell, keys))]
+    lines += [",".join(_value_cell(row.get(key)) for key in keys) for row in rows]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _value_cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Decimal):
+        return plain(value)
+    return csv_cell(str(value))
+
+
+# -- what people read -------------------------------------------------------------------------------------------
+
+
+def _time(ns: object) -> str:
+    return "" if ns is None else format_time(ps_of(ns))
+
+
+def _percent(value: object) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _rate(value: object) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+#: Heading, key of the row, and how it is shown; a column without any value is left out.
+_SHOWN = (
+    ("time", "time_ns", _time),
+    ("bound", "bound_ns", _time),
+    ("bound/time", "efficiency", _percent),
+    ("exposed comm", "exposed_comm_ns", _time),
+    ("algbw GB/s", "algbw_GBps", _rate),
+    ("busbw GB/s", "busbw_GBps", _rate),
+    ("messages", "messages", lambda v: "" if v is None else str(v)),
+    ("busiest link", "busiest_link", lambda v: v or ""),
+    ("status", "status", str),
+)
+
+
+def shown_rows(rows: Sequence[Mapping]) -> tuple[list[str], list[list[str]], list[bool]]:
+    """What a person is shown of the rows of a run.
+
+    Returns
+    -------
+    headings : list of str
+    cells : list of list of str
+        One list per row.
+    numeric : list of bool
+        Columns to be aligned to the right.
+    """
+    keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+    headings, columns, numeric = [], [], []
+    if keys:
+        for key in keys:
+            headings.append(key)
+            columns.append([str(row["sweep"].get(key, "")) for row in rows])
+            numeric.append(False)
+    else:
+        headings.append("point")
+        columns.append([str(row["point"]) for row in rows])
+        numeric.append(False)
+    for heading, key, show in _SHOWN:
+        column = [show(row.get(key)) for row in rows]
+        if key == "status" and all(value == "done" for value in column):
+            continue
+        if any(column):
+            headings.append(heading)
+            columns.append(column)
+            numeric.append(key not in ("busiest_link", "status"))
+    return headings, [list(cells) for cells in zip(*columns, strict=True)], numeric
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
+    """An aligned table of plain text: a heading, a rule, and one line a row.
+
+    Examples
+    --------
+    >>> print(text_table(["size", "time"], [["64 KiB", "9 us"]], [False, True]))
+    size    time
+    ------  ----
+    64 KiB  9 us
+    """
+    cleaned = [[_one_line(cell) for cell in row] for row in (headings, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
+    lines = [cleaned[0], ["-" * width for width in widths], *cleaned[1:]]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def summary_text(rows: Sequence[Mapping]) -> str:
+    """The rows of a run as plain text; the same characters wherever it is printed."""
+    return text_table(*shown_rows(rows)) if rows else "no points"
+
+
+def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], title: str = ""):
+    """The same table for a terminal, as a `rich.table.Table`."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(title=Text(title) if title else None, title_justify="left")
+    for heading, right in zip(headings, numeric, strict=True):
+        table.add_column(Text(heading), justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(_one_line(cell)) for cell in row))
+    return table
+
+
+COLLECTIVE_KEYS = (
+    "point",
+    "instance",
+    "job",
+    "group",
+    "type",
+    "ranks",
+    "size",
+    "algorithm",
+    "start_ns",
+    "end_ns",
+    "time_ns",
+    "bound_ns",
+    "efficiency",
+    "algbw_GBps",
+    "busbw_GBps",
+)
+
+
+def bandwidth_GBps(size: int, duration_ps: int) -> Decimal | None:
+    """Bytes over picoseconds as GB/s (10**9 bytes per second); None for an empty interval.
+
+    Examples
+    --------
+    >>> bandwidth_GBps(1000, 20_000)
+    Decimal('50')
+    """
+    return rounded(Fraction(size * 1000, duration_ps)) if duration_ps > 0 else None
+
+
+def efficiency_of(bound_ps: int | None, time_ps: int) -> Decimal | None:
+    """Lower bound over simulated time: 1 is perfect."""
+    return rounded(Fraction(bound_ps, time_ps)) if bound_ps is not None and time_ps > 0 else None
+
+
+def collective_rows(point: str, table: Table, factors: Mapping[str, Fraction] | None = None) -> list[dict]:
+    """One row per collective instance, with its algorithm and bus bandwidth.
+
+    Parameters
+    ----------
+    point : str
+        Name of the point, repeated in every row.
+    table : Table
+        The collective records.
+    factors : mapping of (type, ranks) to Fraction
+        Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md); without an entry the bus
+        bandwidth stays empty.
+    """
+    rows = []
+    for c in table.rows():
+        duration = c["end"] - c["start"] if c["start"] >= 0 and c["end"] >= 0 else -1
+        bound = c["bound"] if c["bound"] >= 0 else None
+        rate = bandwidth_GBps(c["size"], duration)
+        factor = (factors or {}).get((c["type"], c["ranks"]))
+        rows.append(
+            {
+                **{key: c[key] for key in ("instance", "job", "group", "type", "ranks", "size", "algorithm")},
+                "point": point,
+                "start_ns": ns_number(c["start"]) if c["start"] >= 0 else None,
+                "end_ns": ns_number(c["end"]) if c["end"] >= 0 else None,
+                "time_ns": ns_number(duration) if duration >= 0 else None,
+                "bound_ns": ns_number(bound),
+                "efficiency": efficiency_of(bound, duration) if duration > 0 else None,
+                "algbw_GBps": rate,
+                "busbw_GBps": None if rate is None or factor is None else _times(rate, factor),
+            }
+        )
+    return rows
+
+
+def _times(rate: Decimal, factor: Fraction) -> Decimal:
+    return rounded(Fraction(rate) * factor)
+
+
+def collectives_text(rows: Sequence[Mapping]) -> str:
+    """The collectives of one point as plain text: simulated time beside its bound."""
+    headings = ["collective", "type", "ranks", "size", "algorithm", "time", "bound", "bound/time", "busbw GB/s"]
+    from astrasim_py.core.units import format_size
+
+    cells = [
+        [
+            f"{row['instance']}" + (f" ({row['group']})" if row["group"] else ""),
+            row["type"],
+            str(row["ranks"]),
+            format_size(row["size"]),
+            row["algorithm"],
+            _time(row["time_ns"]),
+            _time(row["bound_ns"]),
+            _percent(row["efficiency"]),
+            _rate(row["busbw_GBps"]),
+        ]
+        for row in rows
+    ]
+    return text_table(headings, cells, [False, False, True, True, False, True, True, True, True])

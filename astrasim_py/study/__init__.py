@@ -1,0 +1,1 @@
+"""Study: prepare points, run them, and keep their results."""
