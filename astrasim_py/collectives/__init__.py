@@ -1,0 +1,1 @@
+"""Collective algorithms: their representation, builders, verification, bounds and selection."""

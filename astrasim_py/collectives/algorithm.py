@@ -1,0 +1,723 @@
+"""`Algorithm`: a trace per rank of a group, with its contract; how big its messages are; its files.
+
+An algorithm is an ordinary set of Chakra ETs, made by a builder or read from a file. COMM_SEND and COMM_RECV
+nodes name ranks 0..n-1 of the group. Sizes are symbolic: a node covers chunks [i, i + cnt) of T, which are bound
+to bytes when the size S of the full buffer is known. The older dialect states bytes in ``comm_size`` only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+
+from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import AlgorithmError, OutputError
+
+#: Collectives by the name they have everywhere in the package.
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+)
+#: Collectives with a root.
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+#: Collectives whose full buffer consists of one shard per rank.
+SHARDED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+#: Largest `.npz` that is read, bytes after unpacking.
+MAX_NPZ_BYTES = 4 * 2**30
+#: Most nodes of an algorithm, all ranks together.
+MAX_NODES = 2**27
+
+_NPZ_VERSION = 1
+
+
+class Buffer(IntEnum):
+    """Buffers that cells lie in, as columns `src_buf` and `dst_buf` number them."""
+
+    INPUT = 1
+    OUTPUT = 2
+    SCRATCH = 3
+
+
+class CompOp(IntEnum):
+    """What a COMP node of an algorithm does, as column `comp_op` numbers it."""
+
+    REDUCE = 1
+    COPY = 2
+
+
+def collective_name(text: str, place: str = "") -> str:
+    """Name of a collective as the package writes it, from other spellings (``allreduce``, ``AllGather``).
+
+    Raises
+    ------
+    AlgorithmError
+        Not a collective.
+    """
+    squeezed = text.replace("_", "").replace("-", "").lower()
+    for name in COLLECTIVES:
+        if squeezed == name.replace("_", ""):
+            return name
+    raise AlgorithmError(place, f'"{text}" is not a collective', f"write one of {', '.join(COLLECTIVES)}")
+
+
+def chunk_bytes(index: np.ndarray, count: np.ndarray, size: int, total: int) -> np.ndarray:
+    """Bytes of chunks [index, index + count) of a buffer of `size` bytes that is cut into `total` chunks.
+
+    They are ⌊(i + cnt)·S/T⌋ - ⌊i·S/T⌋, so the chunks of a buffer sum to exactly `size` also where `total` does
+    not divide it.
+
+    Parameters
+    ----------
+    index, count : numpy.ndarray
+        int64[k], not negative.
+    size : int
+        Bytes, 0 ≤ size < 2**63.
+    total : int
+        At least 1.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64[k] bytes.
+    """
+    index, count = np.asarray(index, dtype=np.int64), np.asarray(count, dtype=np.int64)
+    whole, rest = divmod(size, total)
+    last = int((index + count).max(initial=0))
+    if last * max(whole, rest, 1) >= 2**62:  # beyond int64: exact, but slow
+        end = (index.astype(object) + count) * size // total
+        return (end - index.astype(object) * size // total).astype(np.int64)
+    return count * whole + ((index + count) * rest // total - index * rest // total)
+
+
+def _scaled(values: np.ndarray, size: int, made_for: int) -> np.ndarray:
+    distinct, which = np.unique(values, return_inverse=True)
+    return np.array([v * size // made_for for v in distinct.tolist()], dtype=np.int64)[which]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """A collective algorithm of a group: one trace per rank, and what it promises.
+
+    Attributes
+    ----------
+    name : str
+    collective : str
+        One of `COLLECTIVES`.
+    ranks : int
+        Size of the group, n.
+    traces : tuple of ExecutionTrace
+        One per rank. Ranks may share one object.
+    root : int or None
+        Root of a rooted collective.
+    chunks : int
+        T, the number of chunks of the full buffer; 0 where only absolute sizes are given.
+    in_place : bool
+        Whether input and output buffer alias (see `astrasim_py.collectives.verify`).
+    made_for : int or None
+        Full buffer, bytes, for which absolute sizes were computed; with it they are rescaled.
+    source : str
+        File it came from, or ``"builder"``.
+    verdict : bool or None
+        Outcome of verification; None is unknown.
+
+    Raises
+    ------
+    AlgorithmError
+        A contract that contradicts itself.
+    """
+
+    name: str
+    collective: str
+    ranks: int
+    traces: tuple[ExecutionTrace, ...]
+    root: int | None = None
+    chunks: int = 0
+    in_place: bool = True
+    made_for: int | None = None
+    source: str = ""
+    verdict: bool | None = None
+
+    def __post_init__(self) -> None:
+        place = self.source or self.name
+        if self.collective not in COLLECTIVES:
+            raise AlgorithmError(
+                place,
+                f'"{self.collective}" is not a collective',
+                f"write one of {', '.join(COLLECTIVES)}",
+            )
+        if self.ranks < 1 or len(self.traces) != self.ranks:
+            raise AlgorithmError(
+                place, f"has {len(self.traces)} traces for {self.ranks} ranks", "give one trace per rank"
+            )
+        if self.collective in ROOTED:
+            if self.root is None:
+                raise AlgorithmError(place, f"{self.collective} has no root", "give root: RANK")
+            if not 0 <= self.root < self.ranks:
+                raise AlgorithmError(
+                    place,
+                    f"root {self.root} is not one of {self.ranks} ranks",
+                    f"give a root in 0..{self.ranks - 1}",
+                )
+        elif self.root is not None:
+            raise AlgorithmError(place, f"{self.collective} takes no root", "drop the root")
+        if self.made_for is not None and self.made_for < 1:
+            raise AlgorithmError(place, f"made_for is {self.made_for} B", "give the size it was made for")
+
+    @cached_property
+    def symbolic(self) -> bool:
+        """Whether every message states its size in chunks."""
+        return self.chunks > 0 and all(bool(self._in_chunks(rank).all()) for rank in range(self.ranks))
+
+    @property
+    def scales(self) -> bool:
+        """Whether its messages grow with the collective: sizes are symbolic, or `made_for` is known."""
+        return self.made_for is not None or self.symbolic
+
+    @cached_property
+    def has_cells(self) -> bool:
+        """Whether all data movement is stated as cells, so that it can be executed symbolically."""
+        return self.symbolic and all(_has_cells(trace) for trace in _distinct(self.traces))
+
+    @cached_property
+    def messages(self) -> int:
+        """Number of messages, all ranks together."""
+        return sum(int(np.count_nonzero(t.type == NodeType.COMM_SEND)) for t in self.traces)
+
+    @cached_property
+    def nodes(self) -> int:
+        """Number of nodes, all ranks together."""
+        return sum(len(t) for t in self.traces)
+
+    def _in_chunks(self, rank: int) -> np.ndarray:
+        """bool[n]: False for a SEND or RECV that does not state its size in chunks."""
+        trace = self.traces[rank]
+        message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
+        stated = (trace.column("msg_chunk_idx") >= 0) & (trace.column("msg_chunk_cnt") >= 0)
+        return stated & (trace.column("total_chunk_cnt") > 0) | ~message
+
+    def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
+        """Bytes that each node of a rank moves.
+
+        Parameters
+        ----------
+        rank : int
+        size : int
+            Full buffer of the collective, bytes.
+        verbatim : bool
+            Take ``comm_size`` as it is written, whatever `size` is.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64[n]: bytes of SEND, RECV and COMP (reduce, copy) nodes, 0 elsewhere.
+
+        Raises
+        ------
+        AlgorithmError
+            A message without a size.
+        """
+        trace = self.traces[rank]
+        kinds = trace.type
+        message = (kinds == NodeType.COMM_SEND) | (kinds == NodeType.COMM_RECV)
+        moving = message | ((kinds == NodeType.COMP) & (trace.column("comp_op") != MISSING))
+        index, count = trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt")
+        total = trace.column("total_chunk_cnt")
+        symbolic = moving & (index >= 0) & (count >= 0) & (total > 0)
+        out = np.zeros(len(trace), dtype=np.int64)
+        stated = trace.column("comm_size")
+        absolute = np.where(stated != MISSING, stated, np.where(message, MISSING, trace.column("tensor_size")))
+        if verbatim:
+            # A size in chunks is the only one of a reduction in most files: only a message must state bytes.
+            symbolic = symbolic & (absolute < 0) & ~message
+        totals = np.unique(total[symbolic]).tolist()
+        for each in totals:
+            rows = symbolic if len(totals) == 1 else symbolic & (total == each)
+            out[rows] = chunk_bytes(index[rows], count[rows], size, each)
+        rest = moving & ~symbolic
+        if rest.any():
+            lost = np.flatnonzero(rest & message & (absolute < 0))
+            if len(lost):
+                node = int(trace.node_id[lost[0]])
+                raise AlgorithmError(
+                    f"{trace.place or self.source or self.name}: rank {rank} node {node}",
+                    "has no comm_size" if verbatim else "has neither msg_chunk_idx/cnt/total nor comm_size",
+                    "write comm_size, or sizes in chunks under native semantics",
+                )
+            rest &= absolute > 0
+            given = absolute[rest]
+            out[rest] = given if verbatim or self.made_for is None else _scaled(given, size, self.made_for)
+        return out
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest(
+            {
+                "collective": self.collective,
+                "ranks": self.ranks,
+                "root": self.root,
+                "chunks": self.chunks,
+                "in_place": self.in_place,
+                "made_for": self.made_for,
+                "traces": [trace.digest() for trace in self.traces],
+            }
+        )
+
+    def digest(self) -> str:
+        """SHA-256 over traces and contract; name, source and verdict do not count."""
+        return self._digest
+
+    def with_verdict(self, verdict: bool | None) -> Algorithm:
+        """The same algorithm with the outcome of its verification."""
+        return dataclass_replace(self, verdict=verdict)
+
+    def __repr__(self) -> str:
+        return f"Algorithm({self.name}: {self.collective}, {self.ranks} ranks, {self.chunks} chunks)"
+
+
+def _distinct(traces: Sequence[ExecutionTrace]) -> list[ExecutionTrace]:
+    return list({id(trace): trace for trace in traces}.values())
+
+
+def _has_cells(trace: ExecutionTrace) -> bool:
+    def present(*names: str) -> np.ndarray:
+        return np.logical_and.reduce([trace.column(name) >= 0 for name in names])
+
+    kinds, op = trace.type, trace.column("comp_op")
+    payload = trace.column("payload") != MISSING
+    source, target = present("src_buf", "src_off"), present("dst_buf", "dst_off")
+    empty = trace.column("msg_chunk_cnt") == 0
+    taken = np.isin(trace.node_id, trace.column("payload")[payload].astype(np.uint64))
+    known = np.isin(kinds, (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA))
+    good = np.where(kinds == NodeType.COMM_SEND, source | payload, True)
+    good &= np.where(kinds == NodeType.COMM_RECV, target | taken, True)
+    reduces = (kinds == NodeType.COMP) & (op == CompOp.REDUCE)
+    good &= np.where(reduces, source & (target | (payload & taken)), True)
+    good &= np.where((kinds == NodeType.COMP) & (op == CompOp.COPY), (source | payload) & target, True)
+    # A COMP node without an operation (a join of dependencies) moves nothing.
+    return bool(((good | empty) & known).all())
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+_METADATA = ("collective", "algorithm", "ranks", "root", "chunks", "in_place", "made_for")
+
+
+def _contract(algorithm: Algorithm) -> list[tuple[str, object]]:
+    values = {
+        "collective": algorithm.collective,
+        "algorithm": algorithm.name,
+        "ranks": algorithm.ranks,
+        "root": algorithm.root,
+        "chunks": algorithm.chunks,
+        "in_place": algorithm.in_place,
+        "made_for": algorithm.made_for,
+    }
+    return [(name, value) for name, value in values.items() if value is not None]
+
+
+def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[ExecutionTrace, ...]:
+    """Traces of an algorithm as they are written to ``.et`` files.
+
+    The contract goes into the metadata of every file, so that `read_algorithm` needs no further word.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    size : int, optional
+        Full buffer, bytes: state absolute sizes for it (``comm_size`` on messages, ``tensor_size`` on COMP nodes)
+        beside those in chunks, for readers that know only the older dialect.
+
+    Returns
+    -------
+    tuple of ExecutionTrace
+    """
+    if size is not None:
+        algorithm = dataclass_replace(algorithm, made_for=size)
+    contract = _contract(algorithm)
+    out = []
+    for rank, trace in enumerate(algorithm.traces):
+        trace = trace.without_raw().replace(metadata=contract)
+        if size is not None:
+            nbytes = algorithm.message_bytes(rank, size)
+            message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
+            moved = ~message & (trace.column("comp_op") != MISSING)
+            tensor = trace.column("tensor_size")
+            trace = trace.replace(
+                comm_size=np.where(message, nbytes, MISSING), tensor_size=np.where(moved, nbytes, tensor)
+            )
+        out.append(trace)
+    return tuple(out)
+
+
+def _check_well_formed(traces: Sequence[ExecutionTrace], name: str) -> int:
+    """Check peers and chunk ranges of all traces; returns the common number of chunks (0 without)."""
+    ranks = len(traces)
+    chunks = 0
+    for rank, trace in enumerate(traces):
+        place = trace.place or f"{name}: rank {rank}"
+
+        def refuse(rows: np.ndarray, problem: str, remedy: str, trace=trace, place=place) -> None:
+            if len(rows):
+                row = int(rows[0])
+                raise AlgorithmError(f"{place}: node {int(trace.node_id[row])}", problem.format(row=row), remedy)
+
+        kinds = trace.type
+        for kind, column, word in (
+            (NodeType.COMM_SEND, "comm_dst", "sends"),
+            (NodeType.COMM_RECV, "comm_src", "receives"),
+        ):
+            mine, peer = kinds == kind, trace.column(column)
+            refuse(np.flatnonzero(mine & (peer == MISSING)), f"{word} without {column}", f"write {column}")
+            wrong = np.flatnonzero(mine & ((peer < 0) | (peer >= ranks)))
+            if len(wrong):
+                refuse(
+                    wrong,
+                    f"{column} {int(peer[wrong[0]])} is not one of {ranks} ranks",
+                    f"write a rank in 0..{ranks - 1}, as counted in the group",
+                )
+            refuse(np.flatnonzero(mine & (peer == rank)), f"{word} to itself", "name another rank")
+        other = ~np.isin(
+            kinds,
+            (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA, NodeType.INVALID),
+        )
+        refuse(
+            np.flatnonzero(other),
+            "is neither COMM_SEND, COMM_RECV nor COMP",
+            "an algorithm is made of sends, receives and local operations",
+        )
+        index, count = trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt")
+        total = trace.column("total_chunk_cnt")
+        symbolic = (total > 0) & (index >= 0) & (count >= 0)
+        beyond = np.flatnonzero(symbolic & (index + count > total))
+        if len(beyond):
+            row = beyond[0]
+            refuse(
+                beyond,
+                f"covers chunks {int(index[row])}..{int(index[row] + count[row] - 1)} of {int(total[row])}",
+                "keep msg_chunk_idx + msg_chunk_cnt within total_chunk_cnt",
+            )
+        for each in np.unique(total[symbolic]).tolist():
+            if chunks and each != chunks:
+                refuse(
+                    np.flatnonzero(symbolic & (total == each)),
+                    f"total_chunk_cnt is {each}, but {chunks} elsewhere",
+                    "cut the full buffer into one number of chunks",
+                )
+            chunks = each
+    return chunks
+
+
+def algorithm_from_traces(
+    traces: Sequence[ExecutionTrace],
+    collective: str | None = None,
+    *,
+    name: str = "",
+    source: str = "",
+    made_for: int | None = None,
+    root: int | None = None,
+    in_place: bool | None = None,
+) -> Algorithm:
+    """Make an `Algorithm` of one trace per rank.
+
+    What the caller leaves open is taken from the metadata of the first trace, where our own files state it.
+
+    Raises
+    ------
+    AlgorithmError
+        Ill-formed traces, no collective, or one that contradicts the file.
+    """
+    traces = tuple(traces)
+    place = source or name or "algorithm"
+    if not traces:
+        raise AlgorithmError(place, "has no traces", "give one trace per rank")
+    stated = {key: traces[0].meta(key) for key in _METADATA}
+    wanted = collective_name(collective, place) if collective is not None else None
+    told = stated["collective"]
+    told = collective_name(told, place) if isinstance(told, str) and (told != "custom" or not wanted) else None
+    if wanted and told and wanted != told:
+        raise AlgorithmError(place, f"is made for {told}, not for {wanted}", f"use it for {told}, or name another file")
+    kind = wanted or told
+    if kind is None:
+        raise AlgorithmError(place, "does not say which collective it is", "name the collective")
+
+    def whole(key: str, given: int | None) -> int | None:
+        value = stated[key]
+        return given if given is not None or type(value) is not int else value
+
+    chunks = _check_well_formed(traces, place)
+    if not chunks and kind == "barrier":
+        chunks = whole("chunks", None) or 1
+    if root is None and kind in ROOTED:
+        root = whole("root", None)
+    if in_place is None:
+        in_place = bool(stated["in_place"]) if stated["in_place"] is not None else kind != "all_to_all"
+    if not name:
+        name = stated["algorithm"] if isinstance(stated["algorithm"], str) else os.path.basename(source)
+    return Algorithm(
+        name=name or "algorithm",
+        collective=kind,
+        ranks=len(traces),
+        traces=traces,
+        root=root if kind in ROOTED else None,
+        chunks=chunks,
+        in_place=in_place,
+        made_for=whole("made_for", made_for),
+        source=source,
+    )
+
+
+def read_algorithm(
+    prefix: str | os.PathLike,
+    collective: str | None = None,
+    *,
+    made_for: int | None = None,
+    root: int | None = None,
+    in_place: bool | None = None,
+    name: str = "",
+) -> Algorithm:
+    """Read an algorithm: ``PREFIX.<rank>.et`` for every rank (gzip'd or not), or one ``.npz`` file.
+
+    Parameters
+    ----------
+    prefix : path
+    collective : str, optional
+        May be left out where the file states it.
+    made_for : int, optional
+        Full buffer, bytes, for which absolute sizes were computed.
+    root : int, optional
+    in_place : bool, optional
+    name : str, optional
+
+    Raises
+    ------
+    TraceError
+        Files that are missing or cannot be decoded.
+    AlgorithmError
+        An ill-formed algorithm, or one of another collective.
+    """
+    source = os.fspath(prefix)
+    if source.endswith(".npz"):
+        found = read_npz(source)
+        traces = found.traces
+        if collective is not None and collective_name(collective, source) != found.collective:
+            raise AlgorithmError(source, f"is made for {found.collective}, not for {collective}", "name another file")
+        _check_well_formed(traces, source)
+        return dataclass_replace(
+            found,
+            made_for=found.made_for if made_for is None else made_for,
+            root=found.root if root is None else root,
+            in_place=found.in_place if in_place is None else in_place,
+            name=name or found.name,
+        )
+    from astrasim_py.chakra.et_io import read_prefix
+
+    traces = read_prefix(source)
+    return algorithm_from_traces(
+        traces, collective, name=name, source=source, made_for=made_for, root=root, in_place=in_place
+    )
+
+
+_NPZ_ARRAYS = ("node_id", "type", "duration_micros", "data_ptr", "data_ids", "ctrl_ptr", "ctrl_ids")
+_NPZ_SCALARS = ("version", "name", "collective", "ranks", "root", "chunks", "in_place", "made_for")
+
+
+def _narrow(array: np.ndarray) -> np.ndarray:
+    """The same integers in the smallest dtype that holds them."""
+    low, high = (int(array.min()), int(array.max())) if len(array) else (0, 0)
+    for dtype in (np.int8, np.int16, np.int32):
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return array.astype(dtype)
+    return array
+
+
+def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
+    """Write an algorithm as one ``.npz`` file of its columns (the fast form for very large algorithms).
+
+    Names of nodes are dropped. Identical traces are stored once. The bytes depend on nothing but the algorithm.
+
+    Raises
+    ------
+    OutputError
+        A file that cannot be written.
+    """
+    place = os.fspath(path)
+    index: dict[int, int] = {}
+    distinct: list[ExecutionTrace] = []
+    for trace in algorithm.traces:
+        if id(trace) not in index:
+            index[id(trace)] = len(distinct)
+            distinct.append(trace)
+    lengths = np.array([len(trace) for trace in distinct], dtype=np.int64)
+    arrays: dict[str, np.ndarray] = {
+        "version": np.int64(_NPZ_VERSION),
+        "name": np.frombuffer(algorithm.name.encode(), dtype=np.uint8),
+        "collective": np.int64(COLLECTIVES.index(algorithm.collective)),
+        "ranks": np.int64(algorithm.ranks),
+        "root": np.int64(-1 if algorithm.root is None else algorithm.root),
+        "chunks": np.int64(algorithm.chunks),
+        "in_place": np.int64(algorithm.in_place),
+        "made_for": np.int64(-1 if algorithm.made_for is None else algorithm.made_for),
+        "trace_of": np.array([index[id(trace)] for trace in algorithm.traces], dtype=np.int64),
+        "lengths": lengths,
+    }
+
+    def joined(parts: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    arrays["node_id"] = joined([t.node_id for t in distinct])
+    arrays["type"] = joined([t.type for t in distinct])
+    arrays["duration_micros"] = joined([t.duration_micros for t in distinct])
+    for kind, deps in (("data", [t.data_deps for t in distinct]), ("ctrl", [t.ctrl_deps for t in distinct])):
+        # Counts per node, not offsets: they are small and repeat.
+        arrays[f"{kind}_ptr"] = joined([np.diff(d.ptr) for d in deps])
+        arrays[f"{kind}_ids"] = joined([d.ids for d in deps])
+    for name in INT_COLUMNS:
+        if any(t.has_column(name) for t in distinct):
+            column = joined([t.column(name) for t in distinct])
+            present = column != MISSING
+            if not present.all():
+                arrays[f"has_{name}"] = np.packbits(present)
+            arrays[f"col_{name}"] = column[present]
+    arrays = {
+        key: _narrow(value.astype(np.int64)) if isinstance(value, np.ndarray) and value.dtype == np.int64 else value
+        for key, value in arrays.items()
+    }
+    try:
+        with open(place, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise OutputError(place, f"cannot be written: {error.strerror}", "name a writable file") from None
+
+
+def _load_npz(place: str) -> dict[str, np.ndarray]:
+    known = {*_NPZ_ARRAYS, *_NPZ_SCALARS, "trace_of", "lengths"}
+    known |= {f"{part}_{name}" for name in INT_COLUMNS for part in ("col", "has")}
+    try:
+        with open(place, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise AlgorithmError(place, "is not a regular file", "name an .npz file")
+            with zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+                for member in members:
+                    if member.filename.removesuffix(".npy") not in known:
+                        raise AlgorithmError(place, f"has a member {member.filename[:64]!r}", "write it with convert")
+                if sum(member.file_size for member in members) > MAX_NPZ_BYTES or len(members) > 64:
+                    raise AlgorithmError(place, f"unpacks to more than {MAX_NPZ_BYTES} bytes", "cut the algorithm")
+            file.seek(0)
+            with np.load(file, allow_pickle=False, max_header_size=4096) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+    except OSError as error:
+        raise AlgorithmError(place, f"cannot be read: {error.strerror or error}", "name an .npz file") from None
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
+        text = " ".join(str(error).split())[:120]
+        raise AlgorithmError(place, f"is not an .npz of an algorithm: {text}", "write it with convert") from None
+    except Exception as error:  # zlib.error and what else damaged bytes provoke in the unpacker
+        if isinstance(error, AlgorithmError):
+            raise
+        raise AlgorithmError(place, f"is damaged: {type(error).__name__}", "write it with convert") from None
+
+
+def read_npz(path: str | os.PathLike) -> Algorithm:
+    """Read an algorithm that `write_npz` wrote. Nothing in the file is executed, and its size is bounded.
+
+    Raises
+    ------
+    AlgorithmError
+        Not such a file, or one whose columns contradict each other.
+    """
+    place = os.fspath(path)
+    arrays = _load_npz(place)
+
+    def bad(problem: str) -> AlgorithmError:
+        return AlgorithmError(place, f"is not an .npz of an algorithm: {problem}", "write it with convert")
+
+    missing = [key for key in (*_NPZ_SCALARS, *_NPZ_ARRAYS, "trace_of", "lengths") if key not in arrays]
+    if missing:
+        raise bad(f"{missing[0]} is missing")
+    for key, array in arrays.items():
+        if array.dtype.kind not in "iu" or array.ndim != (0 if key in _NPZ_SCALARS and key != "name" else 1):
+            raise bad(f"{key} is {array.dtype} of {array.ndim} dimensions")
+    scalars: Mapping[str, int] = {key: int(arrays[key]) for key in _NPZ_SCALARS if key != "name"}
+    if scalars["version"] != _NPZ_VERSION:
+        raise bad(f"version {scalars['version']} is not {_NPZ_VERSION}")
+    if not 0 <= scalars["collective"] < len(COLLECTIVES):
+        raise bad(f"collective {scalars['collective']} is unknown")
+    lengths = arrays["lengths"].astype(np.int64)
+    trace_of = arrays["trace_of"].astype(np.int64)
+    ranks = scalars["ranks"]
+    if len(trace_of) != ranks or ranks < 1 or (lengths < 0).any() or int(lengths.sum()) > MAX_NODES:
+        raise bad("its traces do not fit its ranks")
+    if not len(lengths) or int(trace_of.min()) < 0 or int(trace_of.max()) >= len(lengths):
+        raise bad("a rank has no trace")
+    total = int(lengths.sum())
+    for key in ("node_id", "type", "duration_micros", "data_ptr", "ctrl_ptr"):
+        if len(arrays[key]) != total:
+            raise bad(f"{key} has {len(arrays[key])} entries for {total} nodes")
+    bounds = np.concatenate(([0], np.cumsum(lengths)))
+    deps = {}
+    for kind in ("data", "ctrl"):
+        counts = arrays[f"{kind}_ptr"].astype(np.int64)
+        if (counts < 0).any() or int(counts.sum()) != len(arrays[f"{kind}_ids"]):
+            raise bad(f"{kind}_ptr does not fit {kind}_ids")
+        deps[kind] = np.concatenate(([0], np.cumsum(counts))), arrays[f"{kind}_ids"].astype(np.uint64)
+    columns = {}
+    for name in INT_COLUMNS:
+        if f"col_{name}" not in arrays:
+            continue
+        column = np.full(total, MISSING, dtype=np.int64)
+        values = arrays[f"col_{name}"].astype(np.int64)
+        if f"has_{name}" in arrays:
+            mask = np.unpackbits(arrays[f"has_{name}"].astype(np.uint8))[:total].astype(bool)
+        else:
+            mask = np.ones(total, dtype=bool)
+        if len(mask) != total or int(mask.sum()) != len(values):
+            raise bad(f"{name} has {len(values)} entries")
+        column[mask] = values
+        columns[name] = column
+    traces = []
+    shared: dict[bytes, Csr] = {}
+    for which, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        parts = {}
+        for kind, (ptr, ids) in deps.items():
+            own = ptr[begin : end + 1]
+            csr = Csr(own - own[0], ids[own[0] : own[-1]])
+            parts[kind] = shared.setdefault(csr.ptr.tobytes() + csr.ids.tobytes(), csr)
+        traces.append(
+            ExecutionTrace.from_columns(
+                node_id=arrays["node_id"][begin:end].astype(np.uint64),
+                type=arrays["type"][begin:end],
+                duration_micros=arrays["duration_micros"][begin:end].astype(np.uint64),
+                data_deps=parts["data"],
+                ctrl_deps=parts["ctrl"],
+                place=f"{place}: rank {int(np.argmax(trace_of == which))}",
+                **{name: column[begin:end] for name, column in columns.items()},
+            )
+        )
+    return Algorithm(
+        name=bytes(arrays["name"].astype(np.uint8)).decode("utf-8", "replace")[:256] or "algorithm",
+        collective=COLLECTIVES[scalars["collective"]],
+        ranks=ranks,
+        traces=tuple(traces[which] for which in trace_of.tolist()),
+        root=None if scalars["root"] < 0 else scalars["root"],
+        chunks=max(scalars["chunks"], 0),
+        in_place=bool(scalars["in_place"]),
+        made_for=None if scalars["made_for"] < 0 else scalars["made_for"],
+        source=place,
+    )

@@ -1,0 +1,98 @@
+"""Builders of collective algorithms, one module per algorithm."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+
+from astrasim_py.collectives.algorithm import ROOTED, Algorithm, collective_name
+from astrasim_py.collectives.builders import direct, ring
+from astrasim_py.core.errors import AlgorithmError
+
+#: Name -> (collectives it is defined for, factory taking collective, ranks and keyword options).
+ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
+    "ring": (ring.COLLECTIVES, ring.build),
+    "direct": (direct.COLLECTIVES, direct.build),
+}
+
+#: What a collective uses when the user names no algorithm.
+_DEFAULTS = {
+    "all_reduce": "ring",
+    "all_gather": "ring",
+    "reduce_scatter": "ring",
+    "all_to_all": "direct",
+    "broadcast": "ring",
+    "reduce": "ring",
+    "gather": "direct",
+    "scatter": "direct",
+    "barrier": "direct",
+}
+
+#: Largest group that is built.
+MAX_RANKS = 2**16
+
+
+def default_algorithm(collective: str) -> str:
+    """Name of the builder that a collective uses unless one is chosen."""
+    return _DEFAULTS[collective_name(collective)]
+
+
+def options_of(algorithm: str) -> tuple[str, ...]:
+    """Names of the options that a builder takes."""
+    parameters = inspect.signature(ALGORITHMS[algorithm][1]).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
+    """Build an algorithm.
+
+    Parameters
+    ----------
+    algorithm : str
+        One of `ALGORITHMS`.
+    collective : str
+    ranks : int
+        Size of the group.
+    **options
+        What the builder takes, for example ``root``, ``chunks``, ``bidirectional``, ``window``. Rooted
+        collectives have root 0 unless told otherwise.
+
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    AlgorithmError
+        Unknown algorithm or option, a collective that it is not defined for, or a group that it cannot serve.
+
+    Examples
+    --------
+    >>> build("ring", "all_reduce", 4).messages
+    24
+    """
+    if algorithm not in ALGORITHMS:
+        raise AlgorithmError("", f'"{algorithm}" is not a builder', f"write one of {', '.join(ALGORITHMS)}")
+    collective = collective_name(collective, algorithm)
+    place = f"{algorithm} {collective} over {ranks} ranks"
+    collectives, factory = ALGORITHMS[algorithm]
+    if collective not in collectives:
+        able = ", ".join(name for name, (served, _) in ALGORITHMS.items() if collective in served)
+        raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}")
+    if type(ranks) is not int or not 1 <= ranks <= MAX_RANKS:
+        raise AlgorithmError(place, f"{ranks!r} is not a group size", f"use 1..{MAX_RANKS} ranks")
+    known = options_of(algorithm)
+    for option in options:
+        if option not in known:
+            listed = ", ".join(known) or "none"
+            raise AlgorithmError(place, f"{algorithm} has no option {option}", f"its options: {listed}")
+    if collective in ROOTED:
+        root = options.get("root")
+        options["root"] = 0 if root is None else root
+        if type(options["root"]) is not int or not 0 <= options["root"] < ranks:
+            raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write a root in 0..{ranks - 1}")
+    elif options.get("root") is not None:
+        raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
+    else:
+        options.pop("root", None)
+    return factory(collective, ranks, **options)

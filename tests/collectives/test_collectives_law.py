@@ -1,0 +1,171 @@
+"""The law of collectives: executed over symbolic chunks, every builder's algorithm does what its collective says.
+
+The executor below is the tests' own: a plain loop over ready nodes with multisets of (rank, chunk), independent of
+`astrasim_py.collectives.verify`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import numpy as np
+import pytest
+
+from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.collectives.algorithm import ROOTED, Algorithm
+from astrasim_py.collectives.builders import ALGORITHMS, build
+from astrasim_py.core.errors import AlgorithmError
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16)
+NAMES = ("comm_dst", "comm_src", "comm_tag", "msg_chunk_cnt", "comp_op", "payload")
+CELLS = ("src_buf", "src_off", "dst_buf", "dst_off")
+
+
+def initial(a: Algorithm, rank: int) -> dict:
+    """Cells that are defined at the start: {(buffer, offset): multiset}."""
+    total, per = a.chunks, a.chunks // a.ranks
+    if a.collective in ("all_reduce", "reduce_scatter", "reduce", "all_to_all"):
+        return {(1, k): Counter({(rank, k): 1}) for k in range(total)}
+    if a.collective in ("broadcast", "scatter"):
+        return {(1, k): Counter({(rank, k): 1}) for k in range(total)} if rank == a.root else {}
+    if a.collective in ("all_gather", "gather"):
+        return {(2, rank * per + k): Counter({(rank, k): 1}) for k in range(per)}
+    return {}
+
+
+def expected(a: Algorithm, rank: int) -> dict:
+    """Cells that the collective requires at the end."""
+    n, total, per = a.ranks, a.chunks, a.chunks // a.ranks
+    everyone = {k: Counter({(q, k): 1 for q in range(n)}) for k in range(total)}
+    gathered = {(2, k): Counter({(k // per, k % per): 1}) for k in range(total)} if per else {}
+    if a.collective == "all_reduce" or (a.collective == "reduce" and rank == a.root):
+        return {(1, k): everyone[k] for k in range(total)}
+    if a.collective == "reduce_scatter":
+        return {(1, rank * per + k): everyone[rank * per + k] for k in range(per)}
+    if a.collective == "broadcast":
+        return {(1, k): Counter({(a.root, k): 1}) for k in range(total)}
+    if a.collective == "all_gather" or (a.collective == "gather" and rank == a.root):
+        return gathered
+    if a.collective == "scatter":
+        return {(1, rank * per + k): Counter({(a.root, rank * per + k): 1}) for k in range(per)}
+    if a.collective == "all_to_all":
+        return {(2, k): Counter({(k // per, rank * per + k % per): 1}) for k in range(total)}
+    return {}
+
+
+def execute(a: Algorithm, reverse: bool = False) -> list[dict]:
+    """Run to the end; returns cells of every rank, with the set of ranks heard from under "heard"."""
+    columns = [{name: t.column(name).tolist() for name in (*NAMES, *CELLS)} for t in a.traces]
+    parents = [(t.parents()[0].tolist(), t.parents()[1].tolist()) for t in a.traces]
+    cells = [initial(a, rank) for rank in range(a.ranks)]
+    values: list[dict] = [{} for _ in range(a.ranks)]  # node id -> data it holds
+    heard: list[dict] = [{} for _ in range(a.ranks)]  # row -> ranks known of when it is done
+    wires: dict = {}
+    left = deque((rank, row) for rank, t in enumerate(a.traces) for row in range(len(t)))
+    if reverse:
+        left.reverse()
+    idle = 0
+    while left:
+        rank, row = left.popleft()
+        trace, c, (ptr, rows) = a.traces[rank], columns[rank], parents[rank]
+        kind, count = int(trace.type[row]), c["msg_chunk_cnt"][row]
+        before = rows[ptr[row] : ptr[row + 1]]
+        wire = (c["comm_src"][row], rank, c["comm_tag"][row])
+        blocked = any(p not in heard[rank] for p in before)
+        if blocked or (kind == NodeType.COMM_RECV and not wires.get(wire)):
+            idle += 1
+            assert idle <= len(left) + 1, f"stuck: {len(left) + 1} nodes left, first rank {rank} row {row}"
+            left.append((rank, row))
+            continue
+        idle = 0
+        know = {rank}.union(*(heard[rank][p] for p in before))
+
+        def read(buffer: str, offset: str, rank=rank, row=row, c=c, count=count) -> list:
+            at = c[buffer][row], c[offset][row]
+            return [cells[rank].get((at[0], at[1] + i)) for i in range(count)]
+
+        data = None
+        taken = values[rank].get(c["payload"][row]) if c["payload"][row] != MISSING else None
+        if kind == NodeType.COMM_SEND:
+            data = taken if taken is not None else (read("src_buf", "src_off") if count else [])
+            assert len(data) == count and None not in data, f"rank {rank} row {row} sends what it does not have"
+            key = (rank, c["comm_dst"][row], c["comm_tag"][row])
+            wires.setdefault(key, deque()).append((data, know))
+        elif kind == NodeType.COMM_RECV:
+            data, theirs = wires[wire].popleft()
+            know = know | theirs
+            assert len(data) == count
+        elif c["comp_op"][row] == 1:
+            data = [x + y for x, y in zip(taken, read("src_buf", "src_off"), strict=True)]
+        elif c["comp_op"][row] == 2:
+            data = read("src_buf", "src_off")
+            assert None not in data
+        if data is not None and c["dst_buf"][row] != MISSING:
+            for i, value in enumerate(data):
+                cells[rank][c["dst_buf"][row], c["dst_off"][row] + i] = value
+        values[rank][int(trace.node_id[row])] = data
+        heard[rank][row] = know
+    assert not any(wires.values()), "messages that nobody receives"
+    for rank in range(a.ranks):
+        cells[rank]["heard"] = {rank}.union(*heard[rank].values())
+    return cells
+
+
+def check(a: Algorithm, reverse: bool = False) -> None:
+    for rank, cells in enumerate(execute(a, reverse)):
+        for cell, value in expected(a, rank).items():
+            assert cells.get(cell) == value, (a, rank, cell, cells.get(cell), value)
+        if a.collective == "barrier":
+            assert cells["heard"] == set(range(a.ranks))
+
+
+def variants(algorithm: str) -> list[dict]:
+    return {
+        "ring": [{}, {"bidirectional": True}, {"chunks": 3}, {"bidirectional": True, "chunks": 2}],
+        "direct": [{}, {"window": 1}, {"window": 2, "chunks": 2}],
+    }.get(algorithm, [{}])
+
+
+CASES = [
+    pytest.param(algorithm, collective, options, id=f"{algorithm}-{collective}-{i}")
+    for algorithm, (collectives, _) in ALGORITHMS.items()
+    for collective in collectives
+    for i, options in enumerate(variants(algorithm))
+]
+
+
+def groups(algorithm: str, collective: str, options: dict) -> list[Algorithm]:
+    """The algorithm for every size (and some roots) it is defined for."""
+    out = []
+    for n in SIZES:
+        roots = sorted({0, 1 % n, n // 2, n - 1}) if collective in ROOTED else [None]
+        for root in roots:
+            try:
+                out.append(build(algorithm, collective, n, **options, **({} if root is None else {"root": root})))
+            except AlgorithmError as error:
+                assert n & (n - 1), error
+                assert "power of two" in str(error)
+    return out
+
+
+@pytest.mark.parametrize(("algorithm", "collective", "options"), CASES)
+def test_every_builder_does_what_its_collective_says(algorithm, collective, options):
+    for a in groups(algorithm, collective, options):
+        assert a.has_cells
+        check(a)
+        # Another order of independent nodes gives the same cells.
+        check(a, reverse=True)
+        if a.ranks == 1:
+            assert a.messages == 0
+
+
+@pytest.mark.parametrize(("algorithm", "collective", "options"), CASES)
+def test_node_ids_ascend_in_a_valid_order_and_messages_are_unique(algorithm, collective, options):
+    for a in groups(algorithm, collective, options):
+        for rank, trace in enumerate(a.traces):
+            ptr, rows = trace.parents()
+            assert np.array_equal(trace.node_id, np.arange(len(trace)))
+            assert (rows < np.repeat(np.arange(len(trace)), np.diff(ptr))).all()
+            sends = trace.type == NodeType.COMM_SEND
+            pairs = list(zip(trace.column("comm_dst")[sends], trace.column("comm_tag")[sends], strict=True))
+            assert len(set(pairs)) == len(pairs), (a, rank)
