@@ -1,0 +1,47 @@
+"""The SimPy engine and the small replay engine agree on every node and every hop, to the picosecond."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.system.plan import make_plan
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def load(path):
+    """A helper module beside the tests, under a name of its own."""
+    name = f"tests_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+strategies = load(TESTS / "strategies.py")
+Replay = load(TESTS / "oracle" / "replay.py").Replay
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(strategies.problems())
+def test_both_engines_leave_the_same_records(problem):
+    plan = make_plan(problem)
+    records = simulate(plan, level="messages")
+    other = Replay(plan).run()
+    first, total = plan.node_rows
+    start, end = records.node["start"].tolist(), records.node["end"].tolist()
+    expected_start, expected_end = [-1] * total, [-1] * total
+    for (rank, index, node), (begin, done) in other.nodes.items():
+        expected_start[first[rank, index] + node] = begin
+        expected_end[first[rank, index] + node] = -1 if done is None else done
+    assert start == expected_start
+    assert end == expected_end
+    hops = list(zip(*(records.hop[c].tolist() for c in ("link", "requested", "start", "end")), strict=True))
+    assert hops == [hop[:4] for hop in other.hops]
+    assert (records.outcome.status == "done") == (-1 not in expected_end)
