@@ -227,6 +227,12 @@ class Names(Sequence[str]):
         for start, length in zip(self._start.tolist(), self._length.tolist(), strict=True):
             yield data[start : start + length].decode()
 
+    def packed(self) -> Names:
+        """The same names without the bytes between them."""
+        spans = zip(self._start.tolist(), self._length.tolist(), strict=True)
+        data = b"".join([self._data[start : start + length] for start, length in spans])
+        return Names(data, np.cumsum(self._length) - self._length, self._length)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
 
@@ -862,7 +868,7 @@ class ExecutionTrace:
         fields = {name: getattr(self, name) for name in self.__slots__}
         fields |= {"raw": None, "_touched": None, "_cache": {}, "_metadata": self.metadata, "_extra": {}}
         if isinstance(self.names, Names):
-            fields["names"] = tuple(self.names)
+            fields["names"] = self.names.packed()
         return ExecutionTrace(fields)
 
 
@@ -895,7 +901,7 @@ def check_unique(ids: np.ndarray, place: str) -> None:
         one, two = int(by_id[first]), int(by_id[first + 1])
         raise TraceError(
             place,
-            f"node {int(ids[one])} is there twice, as records {one} and {two}",
+            f"node {int(ids[one])} is there twice, in rows {one} and {two}",
             "give every node its own id",
         )
 

@@ -1,0 +1,345 @@
+"""Traces to bytes: whole columns at a time, or, where a file's nodes were changed, node by node.
+
+A built trace becomes one matrix of bytes per group of fields, from which a mask picks what is written; names
+and dependencies, whose length varies, are laid between. The layout is the one that protobuf writes: fields in
+ascending order, zero scalars left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.chakra import messages
+from astrasim_py.chakra.trace import COLUMN_KINDS, INT_COLUMNS, MISSING, Attribute, ExecutionTrace, Node, NodeType
+from astrasim_py.core.errors import TraceError
+
+_TAGS = {"bool_val": 27, "int32_val": 7, "int64_val": 9, "uint32_val": 11, "uint64_val": 13}
+_RANGES = {
+    "bool_val": (0, 1),
+    "int32_val": (-(2**31), 2**31 - 1),
+    "uint32_val": (0, 2**32 - 1),
+    "uint64_val": (0, 2**63 - 1),
+    "int64_val": (MISSING + 1, 2**63 - 1),
+}
+#: Columns in the order in which they are written.
+_WRITE_ORDER = ("is_cpu_op", *(name for name in INT_COLUMNS if name != "is_cpu_op"))
+_CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
+#: What the older dialect does not know: chunk counts, and cells that are measured in chunks.
+_NOT_ABSOLUTE = (*_CHUNKS, "src_buf", "src_off", "dst_buf", "dst_off", "payload")
+
+DIALECTS = ("symbolic", "absolute")
+
+
+def varint(number: int) -> bytes:
+    """A number of up to 64 bits, seven bits a byte."""
+    number &= 2**64 - 1
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """uint8[n, w] and the mask of the bytes that are written."""
+    values = values.astype(np.uint64)
+    top = int(values.max()) if len(values) else 0
+    width = max(1, (top.bit_length() + 6) // 7)
+    shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
+    rest = values[:, None] >> shifts
+    used = rest > 0
+    used[:, 0] = True
+    cells = (rest & np.uint64(127)).astype(np.uint8)
+    cells[:, :-1] |= used[:, 1:].astype(np.uint8) << 7
+    return cells, used
+
+
+class _Block:
+    """Fields of bounded size of all nodes, side by side."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.cells: list[np.ndarray] = []
+        self.used: list[np.ndarray] = []
+
+    def constant(self, text: bytes, present: np.ndarray) -> None:
+        cells = np.frombuffer(text, dtype=np.uint8)
+        self.cells.append(np.broadcast_to(cells, (self.size, len(text))))
+        self.used.append(np.broadcast_to(present[:, None], (self.size, len(text))))
+
+    def number(self, values: np.ndarray, present: np.ndarray) -> np.ndarray:
+        cells, used = _varints(values)
+        used &= present[:, None]
+        self.cells.append(cells)
+        self.used.append(used)
+        return used.sum(axis=1)
+
+    def scalar(self, field: int, values: np.ndarray) -> None:
+        present = values != 0
+        if present.any():
+            self.constant(bytes([field << 3]), present)
+            self.number(values, present)
+
+    def attribute(self, name: str, kind: str, values: np.ndarray) -> None:
+        present = values != MISSING
+        cells, used = _varints(values.view(np.uint64))
+        label = name.encode()
+        head = b"\x0a" + varint(len(label)) + label + varint(_TAGS[kind] << 3)
+        length = used.sum(axis=1) + len(head)
+        self.constant(b"\x52", present)
+        self.number(length, present)
+        self.constant(head, present)
+        self.cells.append(cells)
+        self.used.append(used & present[:, None])
+
+    def ragged(self) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes one node after the other, and how many each has."""
+        if not self.cells:
+            return np.empty(0, dtype=np.uint8), np.zeros(self.size, dtype=np.int64)
+        used = np.concatenate(self.used, axis=1)
+        return np.concatenate(self.cells, axis=1)[used], used.sum(axis=1)
+
+
+def _texts(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    return np.frombuffer(b"".join(parts), dtype=np.uint8), np.array([len(p) for p in parts], dtype=np.int64)
+
+
+def _names(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
+    parts = []
+    for name in trace.names:
+        text = name.encode()
+        parts.append(b"\x12" + varint(len(text)) + text if text else b"")
+    return _texts(parts)
+
+
+def _dependencies(field: int, ptr: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Packed lists of ids; absent where a node has none."""
+    size = len(ptr) - 1
+    if not len(ids):
+        return np.empty(0, dtype=np.uint8), np.zeros(size, dtype=np.int64)
+    cells, used = _varints(ids)
+    widths = np.concatenate(([0], np.cumsum(used.sum(axis=1))))
+    body = widths[ptr[1:]] - widths[ptr[:-1]]
+    head = _Block(size)
+    head.constant(bytes([field << 3 | 2]), body > 0)
+    head.number(body, body > 0)
+    return _lay([head.ragged(), (cells[used], body)])
+
+
+def _groups(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
+    codes, names = trace.group_of()
+    table = []
+    for name in names:
+        text = name.encode()
+        body = b"\x0a\x07pg_name" + varint(29 << 3 | 2) + varint(len(text)) + text
+        table.append(b"\x52" + varint(len(body)) + body)
+    table.append(b"")  # code -1
+    return _texts([table[code] for code in codes.tolist()])
+
+
+def _lay(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Interleave ragged parts: for each node, its piece of every part in turn."""
+    total = np.sum([length for _, length in parts], axis=0)
+    out = np.empty(int(total.sum()), dtype=np.uint8)
+    at = np.cumsum(total) - total
+    for cells, length in parts:
+        if len(cells):
+            before = np.cumsum(length) - length
+            out[np.repeat(at - before, length) + np.arange(len(cells), dtype=np.int64)] = cells
+        at = at + length
+    return out, total
+
+
+def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndarray]:
+    columns = {name: trace.column(name) for name in _WRITE_ORDER if trace.has_column(name)}
+    if dialect is None:
+        return columns
+    if dialect not in DIALECTS:
+        raise ValueError(f"dialect is one of {', '.join(DIALECTS)}, not {dialect!r}")
+    messages_ = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
+    for name in _CHUNKS if dialect == "symbolic" else ("comm_size",):
+        lacking = np.flatnonzero(messages_ & (trace.column(name) == MISSING))
+        if len(lacking):
+            other = "absolute" if dialect == "symbolic" else "symbolic"
+            raise TraceError(
+                trace.place,
+                f"node {int(trace.node_id[lacking[0]])} has no {name}, so it cannot be written in the "
+                f"{dialect} dialect",
+                f"write the {other} dialect, or give the size it is for",
+            )
+    if dialect == "absolute":
+        return {name: column for name, column in columns.items() if name not in _NOT_ABSOLUTE}
+    if "comm_size" in columns:
+        size = np.where(trace.column("total_chunk_cnt") == MISSING, columns["comm_size"], MISSING)
+        if (size != MISSING).any():
+            columns["comm_size"] = size
+        else:
+            del columns["comm_size"]
+    return columns
+
+
+def _kind(name: str, values: np.ndarray) -> str:
+    """Canonical member, or int64 where a value does not fit it."""
+    kind = COLUMN_KINDS.get(name, "int64_val")
+    low, high = _RANGES[kind]
+    present = values != MISSING
+    fits = int(values.max()) <= high and int(values.min(where=present, initial=high)) >= low
+    return kind if fits else "int64_val"
+
+
+def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
+    """Bytes of a trace from its columns alone.
+
+    Parameters
+    ----------
+    trace : ExecutionTrace
+    dialect : str, optional
+        ``"symbolic"`` leaves `comm_size` out where chunk counts give the size; ``"absolute"`` writes
+        `comm_size` and no chunk counts. Default: all columns as they are.
+
+    Returns
+    -------
+    bytes
+        The whole file.
+
+    Raises
+    ------
+    TraceError
+        A send or receive without what the dialect needs.
+    """
+    size = len(trace)
+    columns = _in_dialect(trace, dialect)
+    header = messages.metadata_message(trace.version, trace.metadata).SerializeToString(deterministic=True)
+    out = varint(len(header)) + header
+    if not size:
+        return out
+    first, middle, last = _Block(size), _Block(size), _Block(size)
+    first.scalar(1, trace.node_id)
+    middle.scalar(3, trace.type.astype(np.uint64))
+    last.scalar(6, trace.start_time_micros)
+    last.scalar(7, trace.duration_micros)
+    for name, values in columns.items():
+        last.attribute(name, _kind(name, values), values)
+    for name in trace.extra_columns:
+        values = trace.column(name)
+        last.attribute(name, "int64_val", values)
+    body, length = _lay(
+        [
+            first.ragged(),
+            _names(trace),
+            middle.ragged(),
+            _dependencies(4, *trace.ctrl_deps),
+            _dependencies(5, *trace.data_deps),
+            last.ragged(),
+            _groups(trace),
+        ]
+    )
+    prefix = _Block(size)
+    prefix.number(length, np.ones(size, dtype=bool))
+    return out + _lay([prefix.ragged(), (body, length)])[0].tobytes()
+
+
+def row_view(trace: ExecutionTrace, row: int) -> Node:
+    """One node of a built or changed trace as plain values."""
+    if trace.raw is not None:
+        return messages.node_view(patched(trace, row))
+    attributes = []
+    for name in (*_WRITE_ORDER, *trace.extra_columns):
+        values = trace.column(name)
+        if values[row] != MISSING:
+            kind = _kind(name, values)
+            value = int(values[row])
+            attributes.append(Attribute(name, kind, bool(value) if kind == "bool_val" else value))
+    codes, names = trace.group_of()
+    if codes[row] >= 0:
+        attributes.append(Attribute("pg_name", "string_val", names[codes[row]]))
+    return Node(
+        id=int(trace.node_id[row]),
+        name=trace.names[row],
+        type=int(trace.type[row]),
+        ctrl_deps=_of_row(trace.ctrl_deps, row),
+        data_deps=_of_row(trace.data_deps, row),
+        start_time_micros=int(trace.start_time_micros[row]),
+        duration_micros=int(trace.duration_micros[row]),
+        attributes=tuple(attributes),
+    )
+
+
+def _of_row(csr, row: int) -> tuple[int, ...]:
+    return tuple(csr.ids[csr.ptr[row] : csr.ptr[row + 1]].tolist())
+
+
+class _Patch:
+    """Writes the columns of a changed trace into the messages it was read from."""
+
+    def __init__(self, trace: ExecutionTrace) -> None:
+        self.trace = trace
+        self.columns = {name: trace.column(name) for name in INT_COLUMNS}
+        self.codes, self.group_names = trace.group_of()
+
+    def message(self, row: int):
+        trace = self.trace
+        begin, end = int(trace.raw.start[row]), int(trace.raw.end[row])
+        message = messages.pb.Node.FromString(trace.raw.data[begin:end])
+        message.id = int(trace.node_id[row])
+        message.type = int(trace.type[row])
+        message.name = trace.names[row]
+        message.start_time_micros = int(trace.start_time_micros[row])
+        message.duration_micros = int(trace.duration_micros[row])
+        for field, csr in (("ctrl_deps", trace.ctrl_deps), ("data_deps", trace.data_deps)):
+            ids = _of_row(csr, row)
+            if tuple(getattr(message, field)) != ids:
+                del getattr(message, field)[:]
+                getattr(message, field).extend(ids)
+        last = {attribute.name: attribute for attribute in message.attr}
+        for name, values in self.columns.items():
+            value = int(values[row])
+            self._set(message, last.get(name), name, None if value == MISSING else value, COLUMN_KINDS[name])
+        code = int(self.codes[row])
+        label = self.group_names[code] if code >= 0 else None
+        self._set(message, last.get("pg_name"), "pg_name", label, "string_val")
+        return message
+
+    @staticmethod
+    def _set(message, attribute, name: str, value: int | str | None, kind: str) -> None:
+        used = (attribute.WhichOneof("value") or "") if attribute is not None else ""
+        held = getattr(attribute, used) if used else None
+        # A foreign attribute may have the name of a column and hold something else: then the column is empty.
+        current = held if isinstance(held, str if kind == "string_val" else int) else None
+        if current == value:
+            return
+        if value is None:
+            kept = [type(other).FromString(other.SerializeToString()) for other in message.attr if other.name != name]
+            del message.attr[:]
+            message.attr.extend(kept)
+            return
+        if attribute is None:
+            attribute = message.attr.add(name=name)
+        for member in (used, kind):
+            low, high = _RANGES.get(member, (1, 0))
+            if member == "string_val" == kind or (isinstance(value, int) and low <= value <= high):
+                setattr(attribute, member, value)
+                return
+        attribute.int64_val = value
+
+
+def patched(trace: ExecutionTrace, row: int):
+    """The message of one node of a changed trace."""
+    return _Patch(trace).message(row)
+
+
+def encode_changed(trace: ExecutionTrace) -> bytes:
+    """Bytes of a trace read from a file and then changed: untouched nodes verbatim, the others patched."""
+    raw, touched = trace.raw, trace._touched
+    patch = _Patch(trace)
+    parts = []
+    done = 0
+    for row in np.flatnonzero(touched).tolist():
+        before = int(raw.end[row - 1]) if row else raw.metadata[1]
+        parts.append(raw.data[done:before])
+        body = patch.message(row).SerializeToString(deterministic=True)
+        parts += [varint(len(body)), body]
+        done = int(raw.end[row])
+    parts.append(raw.data[done:])
+    return b"".join(parts)

@@ -1,0 +1,510 @@
+"""Reading and writing `.et` files, gzip'd or not, one per rank."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from astrasim_py.chakra import encode, wire
+from astrasim_py.chakra.trace import (
+    MISSING,
+    Csr,
+    ExecutionTrace,
+    Names,
+    Workload,
+    _frozen,
+    compact,
+    groups_from_json,
+    groups_from_metadata,
+)
+from astrasim_py.core.errors import OutputError, TraceError
+
+#: Largest file that is read, bytes.
+MAX_FILE = 2 * 2**30
+#: Largest content of a gzip'd file, bytes.
+MAX_GUNZIP = 2**30
+#: Bytes of the beginning of a file that are looked at before the rest is read.
+_HEAD = 2**20
+_GZIP = b"\x1f\x8b"
+
+
+def _open(place: str) -> int:
+    try:
+        # Without O_NONBLOCK a FIFO would wait for a writer for ever.
+        handle = os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TraceError(place, f"cannot be read: {reason}", "name a readable file") from None
+    return handle
+
+
+def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
+    """Content of a regular file of bounded size, unzipped if it begins with gzip's magic number.
+
+    Parameters
+    ----------
+    path : path
+    head : bool
+        Check the first megabyte for being the beginning of a Chakra ET before reading on.
+
+    Raises
+    ------
+    TraceError
+        Not a regular file, not readable, too large, or a damaged gzip stream.
+    """
+    place = os.fspath(path)
+    handle = _open(place)
+    try:
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise TraceError(place, "is not a regular file", "name a file")
+            if status.st_size > MAX_FILE:
+                raise TraceError(place, f"has {status.st_size} bytes, more than {MAX_FILE}", "split the trace")
+            data = file.read(_HEAD)
+            zipped = data[:2] == _GZIP
+            if head and not zipped and len(data) < status.st_size:
+                wire.frame(data, place, whole=False)
+            data += file.read(MAX_FILE - len(data)) if len(data) == _HEAD else b""
+    except OSError as error:
+        raise TraceError(place, f"cannot be read: {error.strerror}", "name a readable file") from None
+    return gunzip(data, place, head=head) if zipped else data
+
+
+def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
+    """Content of a gzip stream, of at most `MAX_GUNZIP` bytes.
+
+    Raises
+    ------
+    TraceError
+        A damaged or cut stream, or one that unzips to more.
+    """
+    parts: list[bytes] = []
+    held = 0
+    while data.rstrip(b"\0"):
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            while not stream.eof:
+                part = stream.decompress(data, _HEAD)
+                data = stream.unconsumed_tail
+                held += len(part)
+                if held > MAX_GUNZIP:
+                    raise TraceError(place, f"unzips to more than {MAX_GUNZIP} bytes", "split the trace")
+                if head and not parts and not stream.eof:
+                    wire.frame(part, place, whole=False)
+                parts.append(part)
+                if not part and not data and not stream.eof:
+                    raise TraceError(place, "its gzip stream is cut short", "copy the file again")
+        except zlib.error as error:
+            raise TraceError(place, f"its gzip stream is damaged: {error}", "copy the file again") from None
+        data = stream.unused_data
+    return b"".join(parts)
+
+
+def _trace(columns: wire.FileColumns, place: str, rank: int | None, keep_raw: bool) -> ExecutionTrace:
+    wire.check_ids(columns.node_id, columns.raw, place)
+    size = len(columns.node_id)
+    stored = {name: compact(column, size) for name, column in columns.ints.items()}
+    trace = ExecutionTrace(
+        {
+            "node_id": _frozen(columns.node_id),
+            "type": _frozen(columns.type),
+            "duration_micros": _frozen(columns.duration_micros),
+            "start_time_micros": _frozen(columns.start_time_micros),
+            "data_deps": Csr(*map(_frozen, columns.data_deps)),
+            "ctrl_deps": Csr(*map(_frozen, columns.ctrl_deps)),
+            "names": Names(columns.raw.data, columns.name_start, columns.name_length),
+            "version": columns.version,
+            "place": place,
+            "rank": rank,
+            "raw": columns.raw,
+            "_metadata": None,
+            "_columns": {
+                name: column for name, column in stored.items() if isinstance(column, np.ndarray) or column != MISSING
+            },
+            "_extra": {},
+            "_groups": (_frozen(columns.texts["pg_name"][0]), columns.texts["pg_name"][1]),
+            "_touched": None,
+            "_cache": {},
+        }
+    )
+    return trace if keep_raw else trace.without_raw()
+
+
+def parse_trace(data: bytes, place: str = "", rank: int | None = None) -> ExecutionTrace:
+    """A trace from the (unzipped) bytes of a file; raises as `read_trace` does."""
+    return _trace(wire.decode([(data, place)])[0], place, rank, True)
+
+
+def read_trace(path: str | os.PathLike, rank: int | None = None, *, keep_raw: bool = True) -> ExecutionTrace:
+    """Read one rank's trace.
+
+    Parameters
+    ----------
+    path : path
+        A `.et` file; gzip is recognised by its first two bytes.
+    rank : int, optional
+        Rank it is for, for messages.
+    keep_raw : bool
+        Keep the file's bytes, which the writer, `node` and foreign attributes need.
+
+    Returns
+    -------
+    ExecutionTrace
+
+    Raises
+    ------
+    TraceError
+        A file that cannot be read, is damaged, or breaks the rules of the format.
+    """
+    return read_traces([path], None if rank is None else [rank], keep_raw=keep_raw)[0]
+
+
+def read_traces(
+    paths: Iterable[str | os.PathLike], ranks: Sequence[int] | None = None, *, keep_raw: bool = True
+) -> tuple[ExecutionTrace, ...]:
+    """Read several traces at once; files of equal content are parsed once and share one trace.
+
+    Raises
+    ------
+    TraceError
+        As `read_trace`, for the first file that is wrong.
+    """
+    index: dict[bytes, int] = {}
+    files: list[tuple[bytes, str]] = []
+    first: list[int | None] = []
+    which = []
+    for position, path in enumerate(paths):
+        data = read_bytes(path)
+        number = index.setdefault(data, len(files))
+        if number == len(files):
+            files.append((data, os.fspath(path)))
+            first.append(position if ranks is None else ranks[position])
+        which.append(number)
+    if ranks is None:
+        first = [None] * len(files)
+    traces = [
+        _trace(columns, place, rank, keep_raw)
+        for columns, (_, place), rank in zip(wire.decode(files), files, first, strict=True)
+    ]
+    return tuple(traces[number] for number in which)
+
+
+def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Path]:
+    """Files of a set `PREFIX.<rank>.et` (or `.et.gz`), by rank.
+
+    Parameters
+    ----------
+    prefix : path
+        Path and name up to the rank.
+    ranks : int, optional
+        Number of ranks there must be; by default as many as there are.
+
+    Raises
+    ------
+    TraceError
+        No file, a rank missing, there twice, or too many: all of them are listed.
+    """
+    place = os.fspath(prefix)
+    folder, base = os.path.split(place)
+    pattern = re.compile(re.escape(base) + r"\.(0|[1-9][0-9]{0,9})\.et(\.gz)?")
+    found: dict[int, list[str]] = {}
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TraceError(place, f"cannot list {folder or '.'}: {reason}", "name PREFIX of PREFIX.0.et") from None
+    for name in names:
+        match = pattern.fullmatch(name)
+        if match:
+            found.setdefault(int(match[1]), []).append(name)
+    if not found:
+        hint = f"did you mean {place[: -len('.0.et')]}?" if place.endswith(".0.et") else "check the path"
+        raise TraceError(place, f"there is no {base}.0.et", f"name the part before .<rank>.et; {hint}")
+    twice = [" and ".join(names) for _, names in sorted(found.items()) if len(names) > 1]
+    if twice:
+        raise TraceError(place, f"ranks are there twice: {_list(twice)}", "keep one file of each rank")
+    count = max(found) + 1 if ranks is None else ranks
+    missing = _first(rank for rank in range(count) if rank not in found)
+    extra = _first(rank for rank in sorted(found) if rank >= count)
+    if missing or extra:
+        problem = []
+        if missing:
+            problem.append(f"missing {_list([f'{base}.{rank}.et' for rank in missing])}")
+        if extra:
+            problem.append(f"beyond the last rank {_list([found[rank][0] for rank in extra])}")
+        raise TraceError(
+            place,
+            f"ranks 0..{count - 1} are needed: {'; '.join(problem)}",
+            "provide one file for every rank" if missing else "remove them or simulate more ranks",
+        )
+    return [Path(folder) / found[rank][0] for rank in range(count)]
+
+
+def _first(ranks: Iterable[int]) -> list[int]:
+    out = []
+    for rank in ranks:
+        out.append(rank)
+        if len(out) > 8:
+            break
+    return out
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+
+
+def read_prefix(
+    prefix: str | os.PathLike, ranks: int | None = None, *, keep_raw: bool = True
+) -> tuple[ExecutionTrace, ...]:
+    """Read a set `PREFIX.<rank>.et` (or `.et.gz`) of ranks 0..N-1.
+
+    Raises
+    ------
+    TraceError
+        Files missing or too many (all are listed), or as `read_trace`.
+    """
+    paths = find_prefix(prefix, ranks)
+    return read_traces(paths, range(len(paths)), keep_raw=keep_raw)
+
+
+def scale_sizes(trace: ExecutionTrace, dtype_bytes: int) -> ExecutionTrace:
+    """Turn element counts into bytes: `comm_size` and `tensor_size` times `dtype_bytes`.
+
+    Raises
+    ------
+    TraceError
+        A size beyond 2^63 - 1 bytes.
+    """
+    columns = {}
+    for name in ("comm_size", "tensor_size"):
+        if trace.has_column(name):
+            columns[name] = _times(trace, name, dtype_bytes, np.ones(len(trace), dtype=bool))
+    return trace.replace(**columns) if columns else trace
+
+
+def double_macs(trace: ExecutionTrace) -> ExecutionTrace:
+    """Turn multiply-accumulates into operations: `num_ops` of matrix products times 2.
+
+    Where nodes carry an `op_type` those of type ``M`` are the matrix products; without any, all nodes are.
+
+    Raises
+    ------
+    TraceError
+        More than 2^63 - 1 operations.
+    """
+    if not trace.has_column("num_ops"):
+        return trace
+    chosen = np.ones(len(trace), dtype=bool)
+    if trace.raw is not None:
+        codes, names = wire.decode_text(trace.raw, "op_type", trace.place)
+        if names:
+            chosen = codes == names.index("M") if "M" in names else ~chosen
+    return trace.replace(num_ops=_times(trace, "num_ops", 2, chosen))
+
+
+def _times(trace: ExecutionTrace, name: str, factor: int, chosen: np.ndarray) -> np.ndarray:
+    values = trace.column(name)
+    chosen = chosen & (values != MISSING)
+    over = np.flatnonzero(chosen & (values > (2**63 - 1) // factor))
+    if len(over):
+        row = int(over[0])
+        raise TraceError(
+            trace.place,
+            f"node {int(trace.node_id[row])}: {name} {int(values[row])} times {factor} is beyond 2^63 - 1",
+            "check the unit of sizes",
+        )
+    return np.where(chosen, values * factor, values)
+
+
+def read_workload(
+    prefix: str | os.PathLike,
+    *,
+    groups: str | os.PathLike | Mapping[str, Sequence[int]] | None = None,
+    size_unit: str = "bytes",
+    dtype_bytes: int | None = None,
+    macs: bool = False,
+    ranks: int | None = None,
+    name: str = "",
+    keep_raw: bool = True,
+) -> Workload:
+    """Read the traces of all ranks and their communicator groups.
+
+    Parameters
+    ----------
+    prefix : path
+        Of files `PREFIX.<rank>.et`.
+    groups : path or mapping, optional
+        JSON file of group id to ranks, or the same as a mapping. By default the process groups that METADATA
+        nodes declare, if any.
+    size_unit : str
+        ``"bytes"``, or ``"elements"`` for producers that write element counts (symbolic tensor graph); these
+        are multiplied by `dtype_bytes`.
+    dtype_bytes : int, optional
+        Bytes per element.
+    macs : bool
+        The producer counts a multiply-accumulate as one operation: see `double_macs`.
+    ranks : int, optional
+        Number of ranks there must be.
+    name : str
+    keep_raw : bool
+        Keep the bytes of the files.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    TraceError
+        As `read_prefix`; a bad group file; sizes beyond 2^63 - 1.
+    """
+    place = os.fspath(prefix)
+    if size_unit not in ("bytes", "elements"):
+        raise TraceError(place, f'size unit "{size_unit}" is unknown', 'write "bytes" or "elements"')
+    if (size_unit == "elements") != (dtype_bytes is not None):
+        problem = "elements need dtype_bytes" if dtype_bytes is None else "dtype_bytes is for elements only"
+        raise TraceError(place, problem, 'write size_unit "elements" and dtype_bytes 2, or neither')
+    if dtype_bytes is not None and not 1 <= dtype_bytes <= 2**16:
+        raise TraceError(place, f"dtype_bytes is {dtype_bytes}", "write the bytes per element, e.g. 2")
+    traces = read_prefix(prefix, ranks)
+    if groups is None:
+        declared: dict[str, tuple[int, ...]] = {}
+        for trace in _distinct(traces):
+            declared.update(groups_from_metadata(trace))
+        groups = declared
+    elif not isinstance(groups, Mapping):
+        groups = groups_from_json(groups)
+    changed = {}
+    for trace in _distinct(traces):
+        new = scale_sizes(trace, dtype_bytes) if dtype_bytes not in (None, 1) else trace
+        new = double_macs(new) if macs else new
+        changed[id(trace)] = new if keep_raw else new.without_raw()
+    return Workload(
+        tuple(changed[id(trace)] for trace in traces),
+        {key: tuple(members) for key, members in groups.items()},
+        name or os.path.basename(place),
+    )
+
+
+def _distinct(traces: Sequence[ExecutionTrace]) -> list[ExecutionTrace]:
+    return list({id(trace): trace for trace in traces}.values())
+
+
+def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
+    """Bytes of a trace as a file.
+
+    A trace that was read and not changed gives the very bytes of its file; changed nodes are encoded anew,
+    the others stay as they were.
+
+    Parameters
+    ----------
+    trace : ExecutionTrace
+    dialect : str, optional
+        ``"symbolic"`` (chunk counts) or ``"absolute"`` (`comm_size`), both from the columns alone.
+
+    Raises
+    ------
+    TraceError
+        A send or receive without what the dialect needs.
+    """
+    if dialect is not None or trace.raw is None:
+        return encode.encode_columns(trace, dialect)
+    return trace.raw.data if trace._touched is None else encode.encode_changed(trace)
+
+
+def gzip_bytes(data: bytes) -> bytes:
+    """gzip with nothing in it but the content: no time, no name, no system."""
+    stream = zlib.compressobj(9, zlib.DEFLATED, -15)
+    body = stream.compress(data) + stream.flush()
+    tail = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
+    return b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff" + body + tail
+
+
+def write_bytes(path: str | os.PathLike, data: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
+    target = os.fspath(path)
+    temporary = f"{target}.tmp-{os.getpid()}"
+    try:
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+            os.replace(temporary, target)
+        except BaseException:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        remedy = "free some space" if error.errno == errno.ENOSPC else "choose a writable place"
+        raise OutputError(target, f"cannot be written: {reason}", remedy) from None
+
+
+def write_trace(
+    path: str | os.PathLike, trace: ExecutionTrace, *, gzip: bool = False, dialect: str | None = None
+) -> None:
+    """Write one rank's trace; see `encode_trace`.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    TraceError
+        As `encode_trace`.
+    """
+    data = encode_trace(trace, dialect=dialect)
+    write_bytes(path, gzip_bytes(data) if gzip else data)
+
+
+def write_prefix(
+    prefix: str | os.PathLike,
+    traces: Sequence[ExecutionTrace],
+    *,
+    gzip: bool = False,
+    dialect: str | None = None,
+) -> list[Path]:
+    """Write a set `PREFIX.<rank>.et` (or `.et.gz`); returns the paths.
+
+    Raises
+    ------
+    OutputError
+        A file cannot be written, or files of an earlier set would be read together with this one.
+    TraceError
+        As `encode_trace`.
+    """
+    place = os.fspath(prefix)
+    suffix = ".et.gz" if gzip else ".et"
+    paths = [Path(f"{place}.{rank}{suffix}") for rank in range(len(traces))]
+    folder, base = os.path.split(place)
+    pattern = re.compile(re.escape(base) + r"\.(0|[1-9][0-9]{0,9})\.et(\.gz)?")
+    ours = {path.name for path in paths}
+    try:
+        present = sorted(os.listdir(folder or "."))
+    except OSError as error:
+        raise OutputError(place, f"cannot list {folder or '.'}: {error.strerror}", "make the folder") from None
+    stale = [name for name in present if pattern.fullmatch(name) and name not in ours]
+    if stale:
+        raise OutputError(
+            place, f"files of another set are in the way: {_list(stale)}", "remove them or choose another name"
+        )
+    done: dict[int, bytes] = {}
+    for path, trace in zip(paths, traces, strict=True):
+        if id(trace) not in done:
+            data = encode_trace(trace, dialect=dialect)
+            done = {id(trace): gzip_bytes(data) if gzip else data}
+        write_bytes(path, done[id(trace)])
+    return paths
