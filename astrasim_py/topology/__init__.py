@@ -1,5 +1,28 @@
 """Topologies: NPUs, switches, directed links, and the routes between NPUs."""
 
+from astrasim_py.topology.edge_list import read_edge_list
+from astrasim_py.topology.export import node_link_json, to_networkx
+from astrasim_py.topology.hardware import Compute, Preset, preset, preset_names
 from astrasim_py.topology.model import Dim, Routing, Topology, placement, translations
+from astrasim_py.topology.spec import COMMON, SHAPES, Param, ShapeSpec, build, check
 
-__all__ = ["Dim", "Routing", "Topology", "placement", "translations"]
+__all__ = [
+    "COMMON",
+    "SHAPES",
+    "Compute",
+    "Dim",
+    "Param",
+    "Preset",
+    "Routing",
+    "ShapeSpec",
+    "Topology",
+    "build",
+    "check",
+    "node_link_json",
+    "placement",
+    "preset",
+    "preset_names",
+    "read_edge_list",
+    "to_networkx",
+    "translations",
+]

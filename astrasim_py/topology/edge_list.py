@@ -1,0 +1,577 @@
+"""Topologies written link by link: CSV, YAML, networkx node-link JSON, or a list in a scenario.
+
+**CSV.** A header ``src,dst,bandwidth,latency`` (in any order) with units in the cells, or columns that carry
+their unit, such as ``bw_GiBps,lat_us``; one directed link a line. Lines that begin with ``#`` are comments,
+and ``# npus N`` says how many NPUs there are (a column ``npus`` says the same). Vertices 0..N-1 are NPUs; larger
+numbers and names are switches. Without N every number is an NPU and every name a switch.
+
+**YAML.** ``npus: N`` (optional) and ``links:``, a list of mappings with the same keys; ``directions: both``
+makes two links of one entry.
+
+**JSON.** What ``networkx.node_link_data`` writes. A node is a switch if its attribute ``kind`` says so, else an
+NPU by the rule above (``graph: {npus: N}``); an undirected graph has two links per edge.
+
+Switches are numbered after the NPUs: first those with numbers, ascending, then those with names, in order of
+first appearance. Parallel links are legal, self-loops are not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from astrasim_py.core.errors import TopologyError, UnitError
+from astrasim_py.core.units import INT64_MAX, parse_bandwidth, parse_time
+from astrasim_py.topology.model import LINK_CAP, NPU_CAP, Topology, check_caps
+
+#: Largest files accepted, in bytes.
+MAX_CSV, MAX_JSON, MAX_YAML = 2**26, 2**24, 2**21
+_MAX_YAML_DEPTH = 8
+
+_COLUMNS = {
+    "src": "src",
+    "source": "src",
+    "from": "src",
+    "dst": "dst",
+    "dest": "dst",
+    "destination": "dst",
+    "target": "dst",
+    "to": "dst",
+    "bandwidth": "bandwidth",
+    "bw": "bandwidth",
+    "latency": "latency",
+    "lat": "latency",
+}
+_NUMBER = re.compile(r"[0-9]{1,12}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._:\[\]/-]{0,63}")
+_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_RATIO = re.compile(r"([0-9]{1,60})/([0-9]{1,60})")
+_NPUS = re.compile(r"#\s*npus\s*[:= ]\s*(\S.*)")
+
+
+class Columns:
+    """What the columns, or keys, of an edge list are called and which units they carry."""
+
+    def __init__(self, place: str, names: Iterable[str], *, extra: str) -> None:
+        """Read the names.
+
+        Parameters
+        ----------
+        place : str
+        names : iterable of str
+        extra : {"refuse", "ignore"}
+            What to do about names that mean nothing here.
+        """
+        #: What a name means: ``src``, ``dst``, ``bandwidth`` or ``latency``, and its unit ("" if in the cell).
+        self.meaning: dict[str, tuple[str, str]] = {}
+        for name in names:
+            known = self._read(place, name)
+            if known is None:
+                if extra == "ignore":
+                    continue
+                raise TopologyError(
+                    f"{place}: {name}", "an unknown column", "write src,dst,bandwidth,latency (or npus)"
+                )
+            if known[0] in (m for m, _ in self.meaning.values()):
+                raise TopologyError(f"{place}: {name}", f"a second column for {known[0]}", "keep one of them")
+            self.meaning[name] = known
+        found = [m for m, _ in self.meaning.values()]
+        for needed, example in (
+            ("src", "src"),
+            ("dst", "dst"),
+            ("bandwidth", "bandwidth (cells such as 50 GB/s) or bw_GBps"),
+            ("latency", "latency (cells such as 500 ns) or lat_ns"),
+        ):
+            if needed not in found:
+                raise TopologyError(place, f"there is no {needed}", f"add {example}")
+        self.name = {m: name for name, (m, _) in self.meaning.items()}
+
+    @staticmethod
+    def _read(place: str, name: str) -> tuple[str, str] | None:
+        if name in _COLUMNS:
+            return _COLUMNS[name], ""
+        stem, mark, suffix = name.partition("_")
+        what = _COLUMNS.get(stem)
+        if not mark or what not in ("bandwidth", "latency"):
+            return None
+        unit = suffix.removesuffix("Bps") + "B/s" if suffix.endswith("Bps") else suffix
+        parse = parse_bandwidth if what == "bandwidth" else parse_time
+        try:
+            parse(f"1 {unit}")
+        except UnitError:
+            example = f"{stem}_GBps" if what == "bandwidth" else f"{stem}_us"
+            raise TopologyError(
+                f"{place}: {name}", f'"{suffix}" is not a unit of {what}', f"write e.g. {example}"
+            ) from None
+        return what, unit
+
+
+class Links:
+    """Rows of an edge list, on their way to a topology."""
+
+    def __init__(self, *, parsed: bool = False) -> None:
+        """`parsed` admits whole numbers as picoseconds, for callers from Python."""
+        self._parsed = parsed
+        self.src: list[int] = []
+        self.dst: list[int] = []
+        self.bandwidth: list[int] = []
+        self.latency: list[int] = []
+        self.rates: dict[Fraction, int] = {}
+        #: Vertex key -> code; numbers are their own keys.
+        self.codes: dict[int | str, int] = {}
+        self._read: dict[tuple[str, str, str], Fraction | int] = {}
+
+    def vertex(self, token: object, place: str) -> int:
+        """Code of a vertex, by number or name."""
+        text = str(token).strip() if isinstance(token, int | str) and not isinstance(token, bool) else ""
+        if _NUMBER.fullmatch(text):
+            key: int | str = int(text)
+        elif _NAME.fullmatch(text):
+            key = text
+        else:
+            shown = str(token)[:40]
+            raise TopologyError(place, f'"{shown}" is not a vertex', "write an NPU number or a switch name")
+        return self.codes.setdefault(key, len(self.codes))
+
+    def quantity(self, what: str, unit: str, cell: object, place: str) -> Fraction | int:
+        """Bandwidth in bytes per second or latency in ps, exact."""
+        if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal | Fraction):
+            raise TopologyError(place, f"{cell!r} is not a {what}", "write a number with its unit")
+        if isinstance(cell, Fraction) and what == "bandwidth" and not unit and 0 < cell <= INT64_MAX:
+            return cell
+        if isinstance(cell, int) and what == "latency" and not unit and self._parsed and 0 <= cell <= INT64_MAX:
+            return cell
+        text = str(cell).strip()
+        key = (what, unit, text)
+        if key not in self._read:
+            self._read[key] = self._parse(what, unit, text, place)
+        return self._read[key]
+
+    @staticmethod
+    def _parse(what: str, unit: str, text: str, place: str) -> Fraction | int:
+        parse = parse_bandwidth if what == "bandwidth" else parse_time
+        try:
+            if not unit:
+                return parse(text)
+            ratio = _RATIO.fullmatch(text)
+            if ratio and what == "bandwidth" and int(ratio[2]):
+                value = Fraction(int(ratio[1]), int(ratio[2])) * parse_bandwidth(f"1 {unit}")
+                if 0 < value <= INT64_MAX:
+                    return value
+            if not _PLAIN.fullmatch(text):
+                raise TopologyError(place, f'"{text[:40]}" is not a number', f"the column is in {unit}: write e.g. 50")
+            return parse(f"{text} {unit}")
+        except UnitError as error:
+            raise TopologyError(place, error.problem, error.remedy) from None
+
+    def add(
+        self, src: object, dst: object, bandwidth: Fraction, latency: int, place: str, *, both: bool = False
+    ) -> None:
+        """One more link, or one in each direction."""
+        a, b = self.vertex(src, f"{place}: src"), self.vertex(dst, f"{place}: dst")
+        if a == b:
+            raise TopologyError(place, f"a self-loop: {str(src).strip()} to {str(dst).strip()}", "delete the link")
+        rate = self.rates.setdefault(bandwidth, len(self.rates))
+        for x, y in ((a, b), (b, a)) if both else ((a, b),):
+            self.src.append(x)
+            self.dst.append(y)
+            self.bandwidth.append(rate)
+            self.latency.append(latency)
+
+    def topology(
+        self,
+        place: str,
+        name: str,
+        npus: int | None,
+        numbers: Mapping[int | str, int] | None = None,
+        switch_names: list[str] | None = None,
+    ) -> Topology:
+        """The topology of the links so far.
+
+        Parameters
+        ----------
+        place, name : str
+        npus : int or None
+            None: every number is an NPU.
+        numbers : mapping of vertex key to vertex, optional
+            Instead of the rule of the module's docstring; names of switches then come from `switch_names`.
+        """
+        if npus is None and numbers is None:
+            npus = 1 + max((k for k in self.codes if isinstance(k, int)), default=-1)
+            if npus == 0:
+                raise TopologyError(place, "there are no NPUs", "number the NPUs from 0")
+        check_caps(npus or 0, len(self.src), 0, place)
+        if numbers is None:
+            keys = [k for k in self.codes if isinstance(k, int) and k >= npus]
+            keys = [*sorted(keys), *(k for k in self.codes if isinstance(k, str))]
+            numbers = {k: npus + i for i, k in enumerate(keys)}
+            switch_names = [str(k) for k in keys]
+        vertex = np.array(
+            [numbers.get(k, k) for k in self.codes] or [0], dtype=np.int64
+        )  # codes count up, so this is indexed by code
+        return Topology.create(
+            name=name,
+            shape="edge_list",
+            npus=npus,
+            vertices=npus + len(switch_names or ()),
+            src=vertex[np.array(self.src, dtype=np.int64)],
+            dst=vertex[np.array(self.dst, dtype=np.int64)],
+            latency_ps=np.array(self.latency, dtype=np.int64),
+            bandwidth_class=np.array(self.bandwidth, dtype=np.int64),
+            bandwidths=list(self.rates),
+            switches=tuple((n, None) for n in switch_names or ()),
+            place=place,
+        )
+
+
+def npu_count(value: object, place: str) -> int:
+    """Read a number of NPUs.
+
+    Raises
+    ------
+    TopologyError
+        Not a whole number, less than 1 or more than the cap.
+    """
+    text = str(value).strip()
+    if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]{1,30}", text):
+        raise TopologyError(place, f'"{text[:40]}" is not a number of NPUs', "write e.g. 64")
+    count = int(text)
+    if count < 1:
+        raise TopologyError(place, f"{count} NPUs are less than 1", f"write 1 to {NPU_CAP}")
+    check_caps(count, 0, 0, place)
+    return count
+
+
+def read_edge_list(path: str | os.PathLike, *, place: str = "") -> Topology:
+    """Read a topology file; its form is told by the suffix ``.csv``, ``.yaml``, ``.yml`` or ``.json``.
+
+    Raises
+    ------
+    TopologyError
+        With ``file:line: column``: not a regular file, too large, not UTF-8, ill-formed, a bad value, a
+        self-loop, or a pair of NPUs without a path.
+    """
+    file = Path(os.fspath(path))
+    kinds = {
+        ".csv": (MAX_CSV, read_csv),
+        ".yaml": (MAX_YAML, read_yaml),
+        ".yml": (MAX_YAML, read_yaml),
+        ".json": (MAX_JSON, read_json),
+    }
+    if file.suffix.lower() not in kinds:
+        raise TopologyError(
+            place or str(file), f'"{file.name}" is of no known kind', "name a .csv, .yaml or .json file"
+        )
+    cap, read = kinds[file.suffix.lower()]
+    return read(_text(file, cap), str(file))
+
+
+def _text(file: Path, cap: int) -> str:
+    """Contents of a regular file of bounded size."""
+    try:
+        # A FIFO must not block the open; that it is no regular file is seen afterwards.
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise TopologyError(str(file), "is not a regular file", "name a topology file")
+            data = stream.read(cap + 1) if status.st_size <= cap else b""
+    except OSError as error:
+        raise TopologyError(str(file), f"cannot be read: {error.strerror}", "check the name") from None
+    except ValueError:
+        raise TopologyError(repr(str(file)), "is not a file name", "check the name") from None
+    if status.st_size > cap or len(data) > cap:
+        raise TopologyError(str(file), f"more than {cap} bytes, the cap for such a file", "write fewer links")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TopologyError(
+            f"{file}: byte {error.start}", f"0x{data[error.start]:02x} is not UTF-8", "save the file as UTF-8"
+        ) from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise TopologyError(f"{file}:{line}", "a NUL character", "delete it")
+    return text
+
+
+def read_csv(text: str, file: str = "") -> Topology:
+    """Read an edge list in CSV form (see the module's docstring); `file` is named in errors."""
+    npus: int | None = None
+    where = f"{file}:1"
+
+    def lines() -> Iterator[str]:
+        nonlocal npus
+        for number, line in enumerate(io.StringIO(text, newline=None), start=1):
+            if not line.lstrip().startswith("#"):
+                yield line
+                continue
+            said = _NPUS.match(line.strip())
+            if said:
+                npus = _agree(npus, said[1], f"{file}:{number}: npus")
+            yield "\n"  # keeps the reader's count of lines
+
+    links, columns = Links(), None
+    reader = csv.reader(lines(), strict=True)
+    try:
+        for row in reader:
+            if not row or not any(cell.strip() for cell in row):
+                continue
+            where = f"{file}:{reader.line_num}"
+            if columns is None:
+                header = [cell.strip() for cell in row]
+                columns = Columns(where, [c for c in header if c != "npus"], extra="refuse")
+                at = {what: header.index(name) for what, name in columns.name.items()}
+                units = {what: columns.meaning[name][1] for what, name in columns.name.items()}
+                count_at = header.index("npus") if "npus" in header else None
+                continue
+            if len(row) != len(header):
+                raise TopologyError(where, f"{len(row)} cells under {len(header)} columns", f"write {','.join(header)}")
+            if count_at is not None and row[count_at].strip():
+                npus = _agree(npus, row[count_at], f"{where}: npus")
+            bandwidth, latency = (
+                links.quantity(what, units[what], row[at[what]], f"{where}: {columns.name[what]}")
+                for what in ("bandwidth", "latency")
+            )
+            links.add(row[at["src"]], row[at["dst"]], bandwidth, latency, where)
+            if len(links.src) > LINK_CAP:
+                raise TopologyError(where, f"more than {LINK_CAP} links, the cap", "write fewer links")
+    except csv.Error as error:
+        raise TopologyError(f"{file}:{reader.line_num}", f"not CSV: {error}", "check the quotes") from None
+    if columns is None:
+        raise TopologyError(where, "the file is empty", "begin with src,dst,bandwidth,latency")
+    return links.topology(file, Path(file).stem, npus)
+
+
+def _agree(before: int | None, value: str, place: str) -> int:
+    count = npu_count(value, place)
+    if before is not None and before != count:
+        raise TopologyError(place, f"{count} NPUs here, {before} above", "say it once")
+    return count
+
+
+def from_mappings(
+    rows: object,
+    npus: object = None,
+    *,
+    place: str = "",
+    name: str = "edge_list",
+    places: Sequence[str] | None = None,
+    parsed: bool = True,
+) -> Topology:
+    """A topology of links given as mappings, e.g. ``{src: 0, dst: 1, bandwidth: 50 GB/s, latency: 500 ns}``.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        ``directions: both`` makes two links of one entry.
+    npus : int, optional
+    place : str
+        Names the list in errors; items are ``place[i]``.
+    places : sequence of str, optional
+        The place of each item instead.
+    parsed : bool
+        Whether a latency may be a whole number of picoseconds.
+    """
+    count = None if npus is None else npu_count(npus, f"{place}: npus" if place else "npus")
+    links = Links(parsed=parsed)
+    if not isinstance(rows, list | tuple):
+        raise TopologyError(place, "the links are not a list", "write one mapping per link")
+    headers: dict[tuple[str, ...], Columns] = {}
+    for index, row in enumerate(rows):
+        here = places[index] if places else f"{place}[{index}]"
+        if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
+            raise TopologyError(
+                here, "a link is not a mapping", "write {src: 0, dst: 1, bandwidth: 50 GB/s, latency: 500 ns}"
+            )
+        keys = tuple(row)
+        if keys not in headers:
+            headers[keys] = Columns(here, [k for k in keys if k != "directions"], extra="refuse")
+        columns = headers[keys]
+        direction = row.get("directions", "one")
+        if direction not in ("one", "both"):
+            raise TopologyError(f"{here}.directions", f'"{direction}" is neither one nor both', "write one or both")
+        _add(links, columns, row, here, both=direction == "both")
+    return links.topology(place, name, count)
+
+
+def _add(links: Links, columns: Columns, row: Mapping, place: str, *, both: bool) -> None:
+    values = {}
+    for what in ("bandwidth", "latency"):
+        name = columns.name[what]
+        values[what] = links.quantity(what, columns.meaning[name][1], row[name], f"{place}: {name}")
+    links.add(row[columns.name["src"]], row[columns.name["dst"]], **values, place=place, both=both)
+
+
+def read_yaml(text: str, file: str = "") -> Topology:
+    """Read an edge list in YAML form (see the module's docstring); `file` is named in errors."""
+    root, line = _yaml_tree(text, file)
+    if not isinstance(root, dict):
+        raise TopologyError(f"{file}:{line}", "not a mapping", "write npus: and links:")
+    for key, (_, at) in root.items():
+        if key not in ("npus", "links"):
+            raise TopologyError(f"{file}:{at}: {key}", "an unknown key", "write npus: and links:")
+    if "links" not in root:
+        raise TopologyError(f"{file}:{line}", "there are no links", "write links:")
+    rows, at = root["links"]
+    if not isinstance(rows, list):
+        raise TopologyError(f"{file}:{at}: links", "not a list", "write one mapping per link")
+    plain, places = [], []
+    for row, where in rows:
+        flat = {k: v for k, (v, _) in row.items()} if isinstance(row, dict) else row
+        plain.append(flat)
+        places.append(f"{file}:{where}")
+    count = root.get("npus")
+    npus = None if count is None else npu_count(count[0], f"{file}:{count[1]}: npus")
+    return from_mappings(plain, npus, place=file, name=Path(file).stem, places=places, parsed=False)
+
+
+def _yaml_tree(text: str, file: str) -> tuple[object, int]:
+    """The document as (value, line) pairs: dict, list or text; from parser events, hence without recursion."""
+    import yaml
+
+    root: list[tuple[object, int]] = []
+    # Open containers: (container, pending key or None for a list, line).
+    stack: list[list] = []
+
+    def put(value: object, line: int) -> None:
+        if not stack:
+            root.append((value, line))
+            return
+        container, key, _ = stack[-1]
+        if isinstance(container, list):
+            container.append((value, line))
+        elif key is None:
+            if not isinstance(value, str):
+                raise TopologyError(f"{file}:{line}", "a key is not text", "write npus: and links:")
+            if value in container:
+                raise TopologyError(f"{file}:{line}: {value}", "written twice", "keep one of them")
+            stack[-1][1] = value
+        else:
+            container[key] = (value, line)
+            stack[-1][1] = None
+
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None):
+                raise TopologyError(f"{file}:{line}", "tags and aliases are not allowed", "write it out")
+            if isinstance(event, yaml.DocumentStartEvent) and root:
+                raise TopologyError(f"{file}:{line}", "a second document begins here", "keep one")
+            if isinstance(event, yaml.ScalarEvent):
+                put(event.value, line)
+            elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+                if len(stack) >= _MAX_YAML_DEPTH:
+                    raise TopologyError(f"{file}:{line}", f"nested deeper than {_MAX_YAML_DEPTH} levels", "flatten it")
+                container: dict | list = {} if isinstance(event, yaml.MappingStartEvent) else []
+                if stack and isinstance(stack[-1][0], dict) and stack[-1][1] is None:
+                    raise TopologyError(f"{file}:{line}", "a key is not text", "write npus: and links:")
+                stack.append([container, None, line])
+            elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+                container, _, begun = stack.pop()
+                put(container, begun)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
+        raise TopologyError(place, f"not YAML: {error.problem}", "check indentation and brackets") from None
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError):
+        raise TopologyError(file, "not YAML", "check quotes and escapes") from None
+    if not root:
+        raise TopologyError(f"{file}:1", "the file is empty", "write npus: and links:")
+    return root[0]
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        seen = [key for key, _ in pairs]
+        twice = next(key for i, key in enumerate(seen) if key in seen[:i])
+        raise ValueError(f'the key "{twice[:40]}" is written twice')
+    return result
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number")
+
+
+def read_json(text: str, file: str = "") -> Topology:
+    """Read a networkx node-link graph (see the module's docstring); `file` is named in errors."""
+    try:
+        # Decimals keep the digits as written, so that units stay exact.
+        data = json.loads(text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise TopologyError(
+            f"{file}:{error.lineno}:{error.colno}", f"not JSON: {error.msg}", "check commas and quotes"
+        ) from None
+    except RecursionError:
+        raise TopologyError(file, "nested too deeply", "write a node-link graph") from None
+    except ValueError as error:
+        raise TopologyError(file, f"not JSON: {error}", "write a node-link graph") from None
+    edges = data.get("edges", data.get("links")) if isinstance(data, dict) else None
+    nodes = data.get("nodes") if isinstance(data, dict) else None
+    if not isinstance(edges, list) or not isinstance(nodes, list):
+        raise TopologyError(file, "not a node-link graph", "write what networkx.node_link_data gives")
+    graph = data.get("graph")
+    said = graph.get("npus") if isinstance(graph, dict) else None
+    npus = None if said is None else npu_count(said, f"{file}: graph.npus")
+    links = Links()
+    numbers, names, count = _json_vertices(nodes, links, npus, file)
+    headers: dict[tuple[str, ...], Columns] = {}
+    for index, edge in enumerate(edges):
+        place = f"{file}: edges[{index}]"
+        if not isinstance(edge, dict):
+            raise TopologyError(place, "an edge is not an object", "write source, target and attributes")
+        keys = tuple(edge)
+        if keys not in headers:
+            headers[keys] = Columns(place, keys, extra="ignore")
+        before = len(links.codes)
+        _add(links, headers[keys], edge, place, both=not data.get("directed", True))
+        if len(links.codes) > before:
+            raise TopologyError(place, "an end of the edge is not among the nodes", "list it under nodes")
+    return links.topology(file, Path(file).stem, count, numbers, names)
+
+
+def _json_vertices(
+    nodes: list, links: Links, npus: int | None, file: str
+) -> tuple[dict[int | str, int], list[str], int]:
+    """Vertex numbers of all nodes, names of the switches, number of NPUs."""
+    kinds: dict[int | str, bool] = {}
+    names: dict[int | str, str] = {}
+    for index, node in enumerate(nodes):
+        place = f"{file}: nodes[{index}]"
+        if not isinstance(node, dict) or "id" not in node:
+            raise TopologyError(place, "a node has no id", 'write {"id": 0}')
+        before = len(links.codes)
+        links.vertex(node["id"], place)
+        if len(links.codes) == before:
+            raise TopologyError(place, f"node {str(node['id'])[:40]} is listed twice", "list it once")
+        key = next(reversed(links.codes))
+        kind = node.get("kind")
+        if kind not in (None, "npu", "switch"):
+            raise TopologyError(f"{place}: kind", f'"{str(kind)[:40]}" is neither npu nor switch', "write one")
+        by_rule = isinstance(key, int) and (npus is None or key < npus)
+        kinds[key] = kind == "npu" if kind else by_rule
+        name = node.get("name", str(key))
+        names[key] = name if isinstance(name, str) and _NAME.fullmatch(name) else str(key)
+    hosts = [key for key, is_npu in kinds.items() if is_npu]
+    if npus is not None and len(hosts) != npus:
+        raise TopologyError(f"{file}: graph.npus", f"{npus}, and {len(hosts)} nodes are NPUs", "make them agree")
+    if not hosts:
+        raise TopologyError(file, "there are no NPUs", "number the NPUs from 0")
+    # Numbers 0..n-1 are kept; otherwise NPUs are numbered in the order listed.
+    numbered = all(isinstance(k, int) and k < len(hosts) for k in hosts)
+    order = sorted(hosts) if numbered else hosts
+    switches = [key for key, is_npu in kinds.items() if not is_npu]
+    if numbered and all(isinstance(k, int) for k in switches):
+        switches.sort()
+    numbers = {key: i for i, key in enumerate([*order, *switches])}
+    return numbers, [names[k] for k in switches], len(hosts)
