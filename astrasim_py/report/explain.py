@@ -176,6 +176,7 @@ class _Walk:
         order = np.argsort(hop["message"], kind="stable")
         self.hops = [hop[name][order].tolist() for name in ("link", "requested", "start", "end")]
         numbers = np.arange(message.height + 1)
+        self.delivered = message["delivered"].tolist()
         self.first_hop = np.searchsorted(hop["message"][order], numbers).tolist()
         self.segments: list[Segment] = []
 
@@ -203,6 +204,11 @@ class _Walk:
         first, last = self.first_hop[message], self.first_hop[message + 1]
         if first == last:
             self.add(posted, arrived, "transfer", send, message)
+            return
+        if arrived < self.delivered[message]:  # a send that completes once injected: only its first link counts
+            self.add(start[first], arrived, "serialization", send, message, links[first])
+            self.add(requested[first], min(start[first], arrived), "queueing", send, message, links[first])
+            self.add(posted, min(requested[first], arrived), "latency", send, message)
             return
         until = arrived
         for i in range(last - 1, first - 1, -1):
