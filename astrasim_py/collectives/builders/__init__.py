@@ -6,13 +6,34 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm, collective_name
-from astrasim_py.collectives.builders import direct, ring
+from astrasim_py.collectives.builders import (
+    binomial,
+    bruck,
+    direct,
+    dissemination,
+    double_binary_tree,
+    halving_doubling,
+    hierarchical,
+    linear,
+    pairwise,
+    recursive_doubling,
+    ring,
+)
 from astrasim_py.core.errors import AlgorithmError
 
 #: Name -> (collectives it is defined for, factory taking collective, ranks and keyword options).
 ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
     "ring": (ring.COLLECTIVES, ring.build),
     "direct": (direct.COLLECTIVES, direct.build),
+    "recursive_doubling": (recursive_doubling.COLLECTIVES, recursive_doubling.build),
+    "halving_doubling": (halving_doubling.COLLECTIVES, halving_doubling.build),
+    "double_binary_tree": (double_binary_tree.COLLECTIVES, double_binary_tree.build),
+    "binomial": (binomial.COLLECTIVES, binomial.build),
+    "bruck": (bruck.COLLECTIVES, bruck.build),
+    "pairwise": (pairwise.COLLECTIVES, pairwise.build),
+    "dissemination": (dissemination.COLLECTIVES, dissemination.build),
+    "hierarchical": (hierarchical.COLLECTIVES, hierarchical.build),
+    "linear": (linear.COLLECTIVES, linear.build),
 }
 
 #: What a collective uses when the user names no algorithm.
@@ -21,11 +42,11 @@ _DEFAULTS = {
     "all_gather": "ring",
     "reduce_scatter": "ring",
     "all_to_all": "direct",
-    "broadcast": "ring",
-    "reduce": "ring",
-    "gather": "direct",
-    "scatter": "direct",
-    "barrier": "direct",
+    "broadcast": "binomial",
+    "reduce": "binomial",
+    "gather": "binomial",
+    "scatter": "binomial",
+    "barrier": "dissemination",
 }
 
 #: Largest group that is built.

@@ -86,7 +86,7 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int) -> Unif
     ahead, behind = (r + k) % n, (r - k) % n
     mine, theirs_ahead, theirs_behind = r * pieces + piece, ahead * pieces + piece, behind * pieces + piece
     buffer = Buffer.OUTPUT if collective in ("all_gather", "all_to_all") else Buffer.INPUT
-    sends = draft._size + np.arange(m)
+    sends = draft.next_handles(m)
     waits = _chained(sends, window)
     done: np.ndarray = np.array([NONE])
     if barrier:
@@ -99,7 +99,7 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int) -> Unif
             draft.recv(peer=behind, tag=piece, idx=mine, dst=(Buffer.OUTPUT, theirs_behind))
             return draft
         recvs = draft.recv(peer=behind, tag=piece, idx=mine)
-        reduces = draft._size + np.arange(m)
+        reduces = draft.next_handles(m)
         # Sums of one piece of the own shard are chained: they write the same cell.
         before = np.append(np.full(pieces, NONE), reduces[:-pieces])
         draft.reduce(payload=recvs, idx=mine, src=(buffer, mine), dst=(buffer, mine), after=(before,))
@@ -108,7 +108,7 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int) -> Unif
         first = collective == "all_reduce"
         own_done = done[piece] if first else NONE
         earlier = sends if first else np.empty(0, dtype=np.int64)
-        gathers = draft._size + np.arange(m)
+        gathers = draft.next_handles(m)
         waits = _chained(np.concatenate((earlier, gathers)), window)[len(earlier) :]
         tag = piece + (pieces if first else 0)
         draft.send(peer=ahead, tag=tag, idx=np.broadcast_to(mine, (n, m)), src=(buffer, mine), after=(own_done, waits))
@@ -143,16 +143,16 @@ def star(
     cell = (Buffer.OUTPUT if collective == "gather" else Buffer.INPUT, index)
     hub = np.full(len(k), root)
     if collective in ("broadcast", "scatter"):
-        sends = draft._size + np.arange(len(k))
+        sends = draft.next_handles(len(k))
         draft.send(rank=hub, peer=peer, tag=piece, idx=index, src=cell, after=(_chained(sends, window),))
         draft.recv(rank=peer, peer=hub, tag=piece, idx=index, dst=cell)
         return draft
     draft.send(rank=peer, peer=hub, tag=piece, idx=index, src=cell)
-    recvs = draft._size + np.arange(len(k))
+    recvs = draft.next_handles(len(k))
     waits = _chained(recvs, 1) if in_order else NONE
     draft.recv(rank=hub, peer=peer, tag=piece, idx=index, dst=cell if collective == "gather" else None, after=(waits,))
     if collective == "reduce":
-        reduces = draft._size + np.arange(len(k))
+        reduces = draft.next_handles(len(k))
         before = np.append(np.full(pieces, NONE), reduces[:-pieces])
         draft.reduce(payload=recvs, rank=hub, idx=index, src=cell, dst=cell, after=(before,))
     return draft

@@ -106,6 +106,12 @@ def _csr(child: np.ndarray, parent: np.ndarray, size: int) -> Csr:
 class _Draft:
     """What both drafts share: the four kinds of nodes."""
 
+    _size = 0
+
+    def next_handles(self, m: int) -> np.ndarray:
+        """The handles that the next m nodes will get, for blocks whose nodes refer to each other."""
+        return np.arange(self._size, self._size + m, dtype=np.int64)
+
     def send(self, *, peer, tag, idx, cnt=1, src: Cells | None = None, payload=NONE, after=(), **where) -> np.ndarray:
         """Sends of chunks [idx, idx + cnt) to `peer`, from cells `src` or from the data of node `payload`."""
         fields = _fields(NodeType.COMM_SEND, peer, tag, idx, cnt, src, None, None)
@@ -145,7 +151,6 @@ class Uniform(_Draft):
 
     def __init__(self, ranks: int, chunks: int) -> None:
         self.ranks, self.chunks = ranks, chunks
-        self._size = 0
         self._kinds: list[tuple[int, int]] = []
         self._orders: list[np.ndarray] = []
         self._values: list[dict[str, object]] = []
@@ -219,7 +224,6 @@ class Flat(_Draft):
 
     def __init__(self, ranks: int, chunks: int) -> None:
         self.ranks, self.chunks = ranks, chunks
-        self._size = 0
         self._columns: dict[str, list[np.ndarray]] = {
             name: [] for name in (*_FIELDS, "type", "rank", "order", "payload")
         }

@@ -99,9 +99,7 @@ def _shards(collective: str, n: int, directions: np.ndarray) -> Uniform:
         last_done, last_recv, first = NONE, NONE, 0
         if collective != "all_gather":
             tag = s * lanes + lane
-            base = draft._size
-            # Handles of a block are consecutive, so those of later blocks are known beforehand.
-            recvs, reduces = base + np.arange(n - 1), base + (n - 1) + np.arange(n - 1)
+            recvs, reduces = draft.next_handles(2 * (n - 1)).reshape(2, n - 1)
             draft.recv(
                 peer=left,
                 tag=tag,
@@ -127,7 +125,7 @@ def _shards(collective: str, n: int, directions: np.ndarray) -> Uniform:
             last_done, last_recv, first = reduces[-1], recvs[-1], n - 1
         if collective != "reduce_scatter":
             tag = (s + first) * lanes + lane
-            recvs = draft._size + np.arange(n - 1)
+            recvs = draft.next_handles(n - 1)
             draft.recv(
                 peer=left,
                 tag=tag,
@@ -231,9 +229,8 @@ def _relay_all(n: int, directions: np.ndarray) -> Uniform:
         origin = (r - d * (h - 1)) % n
         home = (origin + d * k) % n
         tag = (h * n + k) * lanes + lane
-        base, m = draft._size, len(h)
         at = np.full((n + 1, n + 1), NONE, dtype=np.int64)
-        at[h, k] = base + np.arange(m)
+        at[h, k] = draft.next_handles(len(h))
         final = h == k
         from_origin = (r - d * h) % n
         arrives = (from_origin + d * k) % n

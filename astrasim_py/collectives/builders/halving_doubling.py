@@ -1,0 +1,66 @@
+"""Recursive halving and doubling on powers of two.
+
+Source: Rabenseifner 2004 and Thakur, Rabenseifner & Gropp 2005 (§4): a reduce_scatter by recursive halving of the
+vector and of the distance, an all_gather by recursive doubling, an all_reduce as one after the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.collectives.algorithm import Algorithm, Buffer
+from astrasim_py.collectives.builders.draft import NONE, Uniform, check_nodes, finish
+from astrasim_py.collectives.builders.options import check_power_of_two
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+def build(collective: str, ranks: int) -> Algorithm:
+    """Recursive halving (reduce_scatter), doubling (all_gather), or both (all_reduce).
+
+    Takes log2(n) steps per half and moves (n-1)/n of the buffer in each half.
+
+    Parameters
+    ----------
+    collective : str
+        all_reduce, reduce_scatter or all_gather.
+    ranks : int
+        A power of two.
+
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    AlgorithmError
+        Another number of ranks.
+    """
+    n = ranks
+    place = f"halving_doubling {collective} over {n} ranks"
+    levels = check_power_of_two(n, place, "ring, or recursive_doubling, which folds the rest")
+    check_nodes(place, n * 5 * levels)
+    draft = Uniform(n, n)
+    buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
+    r = np.arange(n)[:, None]
+    done, before, tag = np.array([NONE]), np.array([NONE]), 0
+    if collective != "all_gather":
+        for k in range(levels):
+            distance = n >> (k + 1)
+            kept = r & ~(distance - 1)
+            given = kept ^ distance
+            span = {"peer": r ^ distance, "tag": tag, "cnt": distance}
+            draft.send(idx=given, src=(buffer, given), after=(done,), **span)
+            before = draft.recv(idx=kept, after=(before,), **span)
+            done = draft.reduce(payload=before, idx=kept, cnt=distance, src=(buffer, kept), dst=(buffer, kept))
+            tag += 1
+    if collective != "reduce_scatter":
+        for k in range(levels):
+            distance = 1 << k
+            mine = r & ~(distance - 1)
+            theirs = mine ^ distance
+            span = {"peer": r ^ distance, "tag": tag, "cnt": distance}
+            draft.send(idx=mine, src=(buffer, mine), after=(done,), **span)
+            done = before = draft.recv(idx=theirs, dst=(buffer, theirs), after=(before,), **span)
+            tag += 1
+    return finish(draft, "halving_doubling", collective)
