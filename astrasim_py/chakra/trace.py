@@ -86,6 +86,8 @@ COLUMN_KINDS: Mapping[str, str] = {
     "dst_buf": "int32_val",
     "dst_off": "int32_val",
     "payload": "int64_val",
+    "coll_size": "int64_val",
+    "duration_ps": "int64_val",
 }
 
 #: Integer attributes that have a column.
@@ -110,6 +112,8 @@ INT_COLUMNS: tuple[str, ...] = (
     "dst_buf",
     "dst_off",
     "payload",  # id of the node whose data this node takes
+    "coll_size",  # on COMM_COLL nodes: exact bytes of the full buffer
+    "duration_ps",  # on COMP nodes: exact duration
 )
 
 

@@ -1,0 +1,288 @@
+"""Workloads made from a list of items: collectives, compute, messages and memory requests, as Chakra ETs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, Csr, ExecutionTrace, NodeType, Workload
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.units import format_size, format_time
+
+_COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
+_PS_PER_US = 10**6
+
+#: Most nodes that a generated workload may have, all ranks together.
+MAX_NODES = 2**24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """What every item may say.
+
+    Attributes
+    ----------
+    name : str
+        For `after` of other items; may be empty.
+    after : tuple of str or None
+        Names of the items that must be done on the same rank before; None means the item before in the list.
+    repeat : int
+        So many times, one after the other.
+    """
+
+    name: str = ""
+    after: tuple[str, ...] | None = None
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective(Item):
+    """A collective over a group (``""``: all ranks); `size` is the full buffer in bytes, `root` a position."""
+
+    type: str
+    size: int = 0
+    group: str | tuple[int, ...] = ""
+    root: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute(Item):
+    """Compute of a given time (ps), or of operations and bytes for the roofline; `ranks` None means all."""
+
+    time: int | None = None
+    operations: int | None = None
+    bytes: int | None = None
+    ranks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send(Item):
+    """A message: a send node on rank `source` and a receive node on rank `to`."""
+
+    source: int
+    to: int
+    size: int
+    tag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory(Item):
+    """A request of `size` bytes to remote memory; `ranks` None means all."""
+
+    size: int
+    store: bool = False
+    ranks: tuple[int, ...] | None = None
+
+
+@dataclass(slots=True)
+class _Rank:
+    """Nodes of one rank while they are made."""
+
+    nodes: list[dict]
+    deps: list[tuple[int, ...]]
+    last: tuple[int, ...]  # nodes of the item before
+    named: dict[str, tuple[int, ...]]
+
+
+def generate(
+    items: Sequence[Item],
+    ranks: int,
+    groups: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    *,
+    name: str = "generated",
+    place: str = "workload",
+) -> Workload:
+    """Make a workload.
+
+    Parameters
+    ----------
+    items : sequence of Item
+        Run one after the other on every rank that takes part, unless `after` says otherwise.
+    ranks : int
+    groups : mapping of str to sequence of sequences of int
+        Each name stands for one group or several disjoint ones; a collective on the name is one collective per
+        group. With several, they are called ``name.0``, ``name.1``, ….
+    name, place : str
+        Of the workload; and for error messages.
+
+    Returns
+    -------
+    Workload
+        Traces in the canonical attributes, and two of our own: ``coll_size`` (the exact full buffer; ``comm_size``
+        of an all_gather is a shard, rounded up) and ``duration_ps`` (exact; ``duration_micros`` is rounded up).
+        Ranks that do the same share one trace.
+
+    Raises
+    ------
+    ScenarioError
+        A rank, group, name or root that does not exist; too many nodes.
+    """
+    groups = {key: tuple(tuple(g) for g in listed) for key, listed in (groups or {}).items()}
+    defined: dict[str, tuple[int, ...]] = {}
+    for key, listed in groups.items():
+        for index, members in enumerate(listed):
+            defined[key if len(listed) == 1 else f"{key}.{index}"] = members
+    state = [_Rank([], [], (), {}) for _ in range(ranks)]
+    names: set[str] = set()
+    total = 0
+    for number, item in enumerate(items):
+        where = f"{place}[{number}]"
+        for wanted in item.after or ():
+            if wanted not in names:
+                raise ScenarioError(f"{where}.after", f'"{wanted}" is no item before this one', "name an earlier item")
+        own: dict[int, tuple[int, ...]] = {}
+        for _ in range(item.repeat):
+            made = _nodes(item, ranks, groups, defined, where)
+            total += len(made)
+            if total > MAX_NODES:
+                raise ScenarioError(where, f"the workload has more than {MAX_NODES} nodes", "repeat less")
+            added: dict[int, list[int]] = {}
+            for rank, node in made:
+                mine = state[rank]
+                if rank in own:
+                    deps = own[rank]
+                elif item.after is None:
+                    deps = mine.last
+                else:
+                    deps = tuple(n for wanted in item.after for n in mine.named.get(wanted, ()))
+                added.setdefault(rank, []).append(len(mine.nodes))
+                mine.nodes.append(node)
+                mine.deps.append(deps)
+            own = {rank: tuple(nodes) for rank, nodes in added.items()}
+        for rank, nodes in own.items():
+            state[rank].last = nodes
+            if item.name:
+                state[rank].named[item.name] = nodes
+        if item.name:
+            names.add(item.name)
+    known: dict[tuple, ExecutionTrace] = {}
+    traces = []
+    for mine in state:
+        key = tuple(tuple(sorted(node.items())) for node in mine.nodes), tuple(mine.deps)
+        if key not in known:
+            known[key] = _trace(mine)
+        traces.append(known[key])
+    return Workload(traces=tuple(traces), groups=defined, name=name)
+
+
+def _members(
+    group: str | tuple[int, ...], ranks: int, groups, defined, where: str
+) -> list[tuple[str, tuple[int, ...]]]:
+    if group == "" or group == "world":
+        return [("", tuple(range(ranks)))]
+    if isinstance(group, str):
+        if group not in groups:
+            raise ScenarioError(f"{where}.group", f'group "{group}" is not defined', "define it under groups")
+        listed = groups[group]
+        found = [(group if len(listed) == 1 else f"{group}.{i}", members) for i, members in enumerate(listed)]
+    else:
+        label = "ranks " + " ".join(map(str, group))
+        defined.setdefault(label, group)
+        found = [(label, group)]
+    for label, members in found:
+        outside = [r for r in members if not 0 <= r < ranks]
+        if outside:
+            raise ScenarioError(
+                f"{where}.group", f"{label} has rank {outside[0]}, and there are {ranks}", f"write 0..{ranks - 1}"
+            )
+    return found
+
+
+def _some(listed: tuple[int, ...] | None, ranks: int, where: str) -> Sequence[int]:
+    for rank in listed or ():
+        if not 0 <= rank < ranks:
+            raise ScenarioError(f"{where}.ranks", f"rank {rank} does not exist", f"write 0..{ranks - 1}")
+    return range(ranks) if listed is None else listed
+
+
+def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[int, dict]]:
+    """(rank, node) for every node of one item."""
+    if isinstance(item, Collective):
+        made = []
+        for label, members in _members(item.group, ranks, groups, defined, where):
+            n = len(members)
+            if not 0 <= item.root < n:
+                raise ScenarioError(f"{where}.root", f"{item.root} is no position in a group of {n}", f"0..{n - 1}")
+            node = {
+                "type": NodeType.COMM_COLL,
+                "name": item.name or f"{item.type} {format_size(item.size)}",
+                "comm_type": _COMM_TYPE[item.type],
+                "comm_size": -(-item.size // n) if item.type == "all_gather" else item.size,
+                "coll_size": item.size,
+                "is_cpu_op": 0,
+            }
+            if item.root:
+                node["comm_root"] = item.root
+            if label:
+                node["pg_name"] = label
+            made += [(rank, node) for rank in members]
+        return made
+    if isinstance(item, Compute):
+        node = {"type": NodeType.COMP, "is_cpu_op": 0}
+        if item.time is not None:
+            node |= {"micros": -(-item.time // _PS_PER_US), "duration_ps": item.time}
+            node["name"] = item.name or f"compute {format_time(item.time)}"
+        else:
+            node |= {"num_ops": item.operations, "tensor_size": item.bytes or 0}
+            node["name"] = item.name or f"compute {item.operations} operations"
+        return [(rank, node) for rank in _some(item.ranks, ranks, where)]
+    if isinstance(item, Memory):
+        kind, verb = (NodeType.MEM_STORE, "store") if item.store else (NodeType.MEM_LOAD, "load")
+        label = item.name or f"{verb} {format_size(item.size)}"
+        node = {"type": kind, "name": label, "tensor_size": item.size, "is_cpu_op": 0}
+        return [(rank, node) for rank in _some(item.ranks, ranks, where)]
+    if isinstance(item, Send):
+        for key, rank in (("from", item.source), ("to", item.to)):
+            if not 0 <= rank < ranks:
+                raise ScenarioError(f"{where}.{key}", f"rank {rank} does not exist", f"write 0..{ranks - 1}")
+        common = {
+            "comm_src": item.source,
+            "comm_dst": item.to,
+            "comm_size": item.size,
+            "comm_tag": item.tag,
+            "is_cpu_op": 0,
+        }
+        label = item.name or format_size(item.size)
+        return [
+            (item.source, {"type": NodeType.COMM_SEND, "name": f"send {label} to {item.to}", **common}),
+            (item.to, {"type": NodeType.COMM_RECV, "name": f"receive {label} from {item.source}", **common}),
+        ]
+    raise TypeError(f"{type(item).__name__} is no item")
+
+
+_COLUMNS = (
+    "comm_type",
+    "comm_size",
+    "coll_size",
+    "comm_root",
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "is_cpu_op",
+    "num_ops",
+    "tensor_size",
+    "duration_ps",
+)
+
+
+def _trace(mine: _Rank) -> ExecutionTrace:
+    n = len(mine.nodes)
+    ptr = np.zeros(n + 1, dtype=np.int64)
+    ptr[1:] = np.cumsum([len(d) for d in mine.deps])
+    columns = {}
+    for column in _COLUMNS:
+        values = [node.get(column, MISSING) for node in mine.nodes]
+        if any(v != MISSING for v in values):
+            columns[column] = np.array(values, dtype=np.int64)
+    labels = [node.get("pg_name") for node in mine.nodes]
+    return ExecutionTrace.from_columns(
+        node_id=np.arange(n, dtype=np.uint64),
+        type=np.array([node["type"] for node in mine.nodes], dtype=np.int8),
+        data_deps=Csr(ptr, np.array([p for d in mine.deps for p in d], dtype=np.uint64)),
+        duration_micros=np.array([node.get("micros", 0) for node in mine.nodes], dtype=np.uint64),
+        names=[node["name"] for node in mine.nodes],
+        pg_name=labels if any(labels) else None,
+        **columns,
+    )
