@@ -1,0 +1,198 @@
+"""A time that the whole problem cannot beat, whatever algorithms carry its collectives out."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.collectives.bounds import Capacities, demand, member_times
+from astrasim_py.core.units import PS_PER_S
+from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Plan
+
+#: Collectives at whose end every member has heard from every member.
+_ALL_TO_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+
+def problem_bound(plan: Plan) -> int | None:
+    """Lower bound of the makespan, ps; None where no bound applies.
+
+    The greatest of
+
+    * the longest path through the workload, in which a message takes the latency and serialization of its route
+      and a member leaves a collective no earlier than its own links have carried what they must, and than it can
+      have heard from whom it must hear;
+    * for every collective, the earliest start of a member plus the collective's own bound;
+    * for every NPU, all bytes that must enter or leave it over the rate of its links; for all NPUs together, all
+      bytes over the rate of all their links;
+    * for every rank, its compute over its slots.
+
+    The bounds of successive collectives are not simply added: one may begin on some members while another still
+    ends on others, and what they share (links) is counted above.
+
+    Parameters
+    ----------
+    plan : Plan
+    """
+    problem = plan.problem
+    semantics = problem.semantics
+    if not problem.network.contention or semantics.name != "native" or any(i.bound < 0 for i in plan.instances):
+        return None
+    capacities = Capacities(problem.topology)
+    return max(_path(plan, capacities), _links(plan, capacities), _compute(plan))
+
+
+def _compute(plan: Plan) -> int:
+    semantics = plan.problem.semantics
+    best = 0
+    for program in plan.workload:
+        for slot, count in ((CPU_SLOT, semantics.cpu_slots), (COMPUTE_SLOT, semantics.compute_slots)):
+            if count is not None:
+                total = sum(program.duration[program.slot == slot].tolist())
+                best = max(best, -(-total // count))
+    return best
+
+
+def _links(plan: Plan, capacities: Capacities) -> int:
+    """Bytes that must cross the links of each NPU, and of all NPUs, over their rates."""
+    topology = plan.problem.topology
+    into = [0] * topology.npus
+    out = [0] * topology.npus
+    total = 0
+    for instance in plan.instances:
+        need = demand(instance.type, instance.size, len(instance.members))
+        total += need.total
+        for position, rank in enumerate(instance.members):
+            kind = 0 if position == instance.root else 1
+            into[plan.npu_of[rank]] += need.ingress[kind]
+            out[plan.npu_of[rank]] += need.egress[kind]
+    for rank, program in enumerate(plan.workload):
+        npu = plan.npu_of[rank]
+        sent = sum(program.nbytes[program.structure.kind == SEND].tolist())
+        out[npu] += sent
+        total += sent
+        into[npu] += sum(program.nbytes[program.structure.kind == RECV].tolist())
+    best = Fraction(0)
+    used = sorted(set(plan.npu_of))
+    for npu in used:
+        if into[npu]:
+            best = max(best, into[npu] / capacities.ingress[npu])
+        if out[npu] and plan.problem.network.send_completes == "delivery":
+            best = max(best, out[npu] / capacities.egress[npu])
+    if total:
+        best = max(best, total / sum((capacities.ingress[npu] for npu in used), Fraction(0)))
+    return int(best * PS_PER_S)
+
+
+def _message_ps(plan: Plan, src: int, dst: int, nbytes: int) -> int:
+    topology = plan.problem.topology
+    route = plan.routes[plan.npu_of[src] * topology.npus + plan.npu_of[dst]]
+    rate = min(topology.bandwidths[int(topology.bandwidth_class[i])] for i in route)
+    return sum(int(topology.latency_ps[i]) for i in route) + int(nbytes * PS_PER_S / rate)
+
+
+class _Longest:
+    """Longest path over all ranks: a node's end is known once its parents, and its partners, are."""
+
+    def __init__(self, plan: Plan, capacities: Capacities) -> None:
+        self.plan = plan
+        self.capacities = capacities
+        self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(plan.workload)]
+        self.need = [p.structure.need.copy() for p in plan.workload]
+        self.makespan = 0
+        self.stack: list[tuple[int, int]] = []
+        self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in plan.instances]
+        self.times: dict[tuple, tuple[list[int], list[int]]] = {}
+        self.sends: dict[tuple[int, int], int] = {}
+        self.receives: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+
+    def run(self) -> int:
+        for rank, program in enumerate(self.plan.workload):
+            self.stack += [(rank, int(node)) for node in program.structure.roots]
+        while self.stack:
+            self.visit(*self.stack.pop())
+        return self.makespan
+
+    def finish(self, rank: int, node: int, end: int) -> None:
+        self.makespan = max(self.makespan, end)
+        structure = self.plan.workload[rank].structure
+        for successor in structure.succ[structure.succ_ptr[node] : structure.succ_ptr[node + 1]].tolist():
+            if end > self.starts[rank][successor]:
+                self.starts[rank][successor] = end
+            self.need[rank][successor] -= 1
+            if not self.need[rank][successor]:
+                self.stack.append((rank, successor))
+
+    def visit(self, rank: int, node: int) -> None:
+        program = self.plan.workload[rank]
+        start = self.starts[rank][node]
+        kind = program.structure.kind[node]
+        if kind == COLLECTIVE:
+            self.collective(rank, node, start, int(program.call[node]))
+        elif kind == SEND:
+            # A channel of several messages may pair in any order: then only the send's own time is counted.
+            dst = self.plan.first_rank[self.plan.job_of[rank]] + int(program.peer[node])
+            taken = _message_ps(self.plan, rank, dst, int(program.nbytes[node]))
+            injected = self.plan.problem.network.send_completes == "injected"
+            meet = int(self.plan.p2p[self.plan.job_of[rank]].meet[rank - self.first(rank)][node])
+            self.finish(rank, node, start if injected else start + taken)
+            if meet >= 0:
+                self.meet((self.plan.job_of[rank], meet), start + taken)
+        elif kind == RECV:
+            meet = int(self.plan.p2p[self.plan.job_of[rank]].meet[rank - self.first(rank)][node])
+            if meet < 0:
+                self.finish(rank, node, start)
+            else:
+                self.wait((self.plan.job_of[rank], meet), rank, node, start)
+        else:
+            self.finish(rank, node, start + int(program.duration[node]))
+
+    def first(self, rank: int) -> int:
+        return self.plan.first_rank[self.plan.job_of[rank]]
+
+    def meet(self, key: tuple[int, int], delivered: int) -> None:
+        self.sends[key] = delivered
+        for rank, node, start in self.receives.pop(key, []):
+            self.finish(rank, node, max(start, delivered))
+
+    def wait(self, key: tuple[int, int], rank: int, node: int, start: int) -> None:
+        if key in self.sends:
+            self.finish(rank, node, max(start, self.sends[key]))
+        else:
+            self.receives.setdefault(key, []).append((rank, node, start))
+
+    def collective(self, rank: int, node: int, start: int, index: int) -> None:
+        instance = self.plan.instances[index]
+        arrivals = self.arrivals[index]
+        arrivals[rank] = (node, start)
+        if len(arrivals) < len(instance.members):
+            return
+        members = instance.members
+        begun = [arrivals[r][1] for r in members]
+        earliest = min(begun)
+        self.makespan = max(self.makespan, earliest + max(instance.bound, 0))
+        npus = tuple(self.plan.npu_of[r] for r in members)
+        key = (instance.type, instance.size, instance.root, npus)
+        if key not in self.times:
+            self.times[key] = member_times(instance.type, instance.size, self.capacities, npus, instance.root)
+        into, out = self.times[key]
+        last = max(begun)
+        delivery = self.plan.problem.network.send_completes == "delivery"
+        for position, member in enumerate(members):
+            end = begun[position]
+            if len(members) > 1:
+                if into[position]:
+                    end = max(end, earliest + into[position])
+                if out[position] and delivery:
+                    end = max(end, begun[position] + out[position])
+                if instance.type in _ALL_TO_ALL or (
+                    instance.type in ("reduce", "gather") and position == instance.root
+                ):
+                    end = max(end, last)
+                elif instance.type in ("broadcast", "scatter"):
+                    end = max(end, begun[instance.root])
+            self.finish(member, arrivals[member][0], end)
+
+
+def _path(plan: Plan, capacities: Capacities) -> int:
+    return _Longest(plan, capacities).run()
