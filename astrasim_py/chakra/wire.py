@@ -26,7 +26,9 @@ MAX_RECORD = 64 * 2**20
 #: Most nodes in one file.
 MAX_NODES = 2**24
 #: Bytes of files that are decoded together; bounds the temporary arrays.
-BATCH_BYTES = 4 * 2**20
+BATCH_BYTES = 2**20
+#: Bytes of files that are framed together.
+GROUP_BYTES = 64 * 2**20
 #: Zero bytes behind the buffer, so that eight bytes can be loaded anywhere.
 _PAD = 32
 
@@ -42,6 +44,13 @@ _MEMBER_WIRE = np.full(33, 255, dtype=np.uint8)
 for _number in ATTRIBUTE_MEMBERS:
     _MEMBER_WIRE[_number] = _LENGTH if _number % 2 == 0 or _number >= 29 else _FIXED_WIDTH.get(_number, _VARINT)
 _MEMBER_WIRE.setflags(write=False)
+_WRONG = 255
+#: Tag -> field of an attribute: 1 name, 2 doc_string, 3..32 a member, 0 unknown, `_WRONG` wire type.
+_ATTRIBUTE_TAGS = np.full(33 * 8 + 1, _WRONG, dtype=np.uint8)
+_ATTRIBUTE_TAGS[33 * 8] = 0
+for _number in range(1, 33):
+    _ATTRIBUTE_TAGS[8 * _number + (_LENGTH if _number < 3 else int(_MEMBER_WIRE[_number]))] = _number
+_ATTRIBUTE_TAGS.setflags(write=False)
 _INTEGER_MEMBERS = frozenset((7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27))
 _STRING_MEMBER = 29
 
@@ -58,6 +67,8 @@ _NODE_FIELDS = {
     10: "attr",
 }
 _NODE_WIRE = {1: 0, 2: 2, 3: 0, 4: 2, 5: 2, 6: 0, 7: 0, 8: 2, 9: 2, 10: 2}
+#: First tag beyond the fields of a node.
+_BEYOND = 88
 #: Columns that count something: negative values are refused.
 _COUNTS = frozenset(("comm_size", "num_ops", "tensor_size"))
 #: Columns of names that Chakra itself gives a meaning; the others may mean anything in a foreign trace.
@@ -131,7 +142,7 @@ def _hint(data: bytes) -> str:
     return f"if it is a Chakra ET at all, it is damaged or older than schema 0.0.4: {_OLD}"
 
 
-def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]:
+def frame(data: bytes, place: str, *, whole: bool = True, ends: np.ndarray | None = None) -> tuple[RawFile, str]:
     """Find the records of a file and check the first, the metadata.
 
     Parameters
@@ -142,6 +153,8 @@ def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]
         Its name, for messages.
     whole : bool
         False for the beginning of a file, which may end within a record.
+    ends : numpy.ndarray, optional
+        int64[records]: where each record ends, if that is known already.
 
     Returns
     -------
@@ -153,52 +166,78 @@ def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]
     TraceError
         A record that is cut short or too large, or a file that is not a Chakra ET.
     """
+    if ends is None:
+        version, metadata, end_of = _frame_plainly(data, place, whole)
+    else:
+        metadata = (2 if data[0] > 127 else 1), int(ends[0])
+        version, end_of = _check_metadata(data, *metadata, place), ends
+    # Where a record ends its successor's length prefix begins, and that one's size is told by its bytes.
+    start = end_of[:-1] + 1
+    content = np.frombuffer(data, dtype=np.uint8)
+    longer = np.flatnonzero(content[start - 1] > 127)
+    while len(longer):
+        start[longer] += 1
+        longer = longer[content[start[longer] - 1] > 127]
+    end_of = end_of[1:]
+    too_large = np.flatnonzero(end_of - start > MAX_RECORD)
+    if len(too_large):
+        record = int(too_large[0])
+        raise TraceError(
+            f"{place}: byte {int(start[record])}",
+            f"record {record + 1} has {int(end_of[record] - start[record])} bytes, more than {MAX_RECORD}",
+            "split the node",
+        )
+    start.setflags(write=False)
+    end_of.setflags(write=False)
+    return RawFile(data, metadata, start, end_of), version
+
+
+def _frame_plainly(data: bytes, place: str, whole: bool) -> tuple[str, tuple[int, int], np.ndarray]:
     size = len(data)
-    # Arrays, not lists of objects: hostile files can hold very many very small records.
-    starts, ends = array("q"), array("q")
-    empty = -1
+    # An array, not a list of objects: hostile files can hold very many very small records.
+    ends = array("q")
+    add = ends.append
     position = 0
-    version = ""
-    while position < size:
+    version, metadata = "", (0, 0)
+    empty = -1
+    for record in range(MAX_NODES + 2):
+        if position >= size:
+            break
         length = data[position]
         at = position + 1
-        if length > 127:
+        if not 0 < length < 128:
             # Two bytes are the common case and worth a line of their own.
-            if at < size and data[at] < 128:
+            if length and at < size and data[at] < 128:
                 length, at = length & 127 | data[at] << 7, at + 1
-            elif not whole and size - position < 10:
+            elif length and not whole and size - position < 10:
                 break
-            else:
-                length, at = _prefix(data, position, place, len(starts))
+            elif length:
+                length, at = _prefix(data, position, place, record)
+            if not length and record:
+                # An empty message is a node of id 0, so that there is at most one.
+                if empty >= 0:
+                    raise _twice(place, 0, empty, position)
+                empty = position
         end = at + length
-        if end > size or length > MAX_RECORD:
+        if end > size or not record:
             if length > MAX_RECORD:
                 raise TraceError(
                     f"{place}: byte {position}",
-                    f"record {len(starts)} claims {length} bytes, more than {MAX_RECORD}",
-                    _hint(data) if len(starts) <= 1 else "make or copy the file again",
+                    f"record {record} claims {length} bytes, more than {MAX_RECORD}",
+                    _hint(data) if record <= 1 else "make or copy the file again",
                 )
-            if not whole:
-                break
-            raise _cut_short(place, position, len(starts), f"needs {end - position}, {size - position} left", data)
-        if not starts:
-            version = _check_metadata(data, at, end, place)
-        elif not length:
-            # An empty message is a node of id 0, so that there is at most one.
-            if empty >= 0:
-                raise _twice(place, 0, empty, position)
-            empty = position
-        elif len(starts) > MAX_NODES:
-            raise TraceError(f"{place}: byte {position}", f"has more than {MAX_NODES} nodes", "split the trace")
-        starts.append(at)
-        ends.append(end)
+            if end > size:
+                if not whole:
+                    break
+                detail = f"needs {end - position}, {size - position} left"
+                raise _cut_short(place, position, record, detail, data)
+            version, metadata = _check_metadata(data, at, end, place), (at, end)
+        add(end)
         position = end
-    if not starts:
-        return RawFile(data, (0, 0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)), ""
-    spans = [np.frombuffer(column, dtype=np.int64)[1:] for column in (starts, ends)]
-    for column in spans:
-        column.setflags(write=False)
-    return RawFile(data, (starts[0], ends[0]), *spans), version
+    else:
+        raise TraceError(f"{place}: byte {position}", f"has more than {MAX_NODES} nodes", "split the trace")
+    end_of = np.frombuffer(ends, dtype=np.int64) if ends else np.empty(0, dtype=np.int64)
+    return version, metadata, end_of
 
 
 def _prefix(data: bytes, position: int, place: str, record: int) -> tuple[int, int]:
@@ -502,8 +541,7 @@ class _Buffer:
 class _Step(NamedTuple):
     """One field of each of several messages."""
 
-    number: np.ndarray  # int64 field number
-    wire: np.ndarray  # uint8 wire type
+    tag: np.ndarray  # int64: 8 x field number + wire type
     value: np.ndarray  # uint64: the number, or the length
     payload: np.ndarray  # int64: where fixed-width or length-delimited content starts
     after: np.ndarray  # int64: where the next field starts
@@ -511,30 +549,33 @@ class _Step(NamedTuple):
 
 
 def _step(buffer: _Buffer, at: np.ndarray, stop: np.ndarray) -> _Step:
-    tag, tag_size = buffer.varints(at)
-    payload = at + tag_size
-    wire = (tag & np.uint64(7)).astype(np.uint8)
-    value, value_size = buffer.varints(payload)
-    with_length = wire == _LENGTH
-    after = payload + value_size
+    # One load holds the tag and the number behind it where both have one byte, as they mostly do.
+    word = buffer.words[at]
+    tag = (word & np.uint64(0xFF)).view(np.int64)
+    value = (word >> np.uint64(8)) & np.uint64(0xFF)
+    payload = at + 2
+    bad = tag < 8
+    hard = np.flatnonzero(word & np.uint64(0x8080))
+    if len(hard):
+        begin = at[hard]
+        long_tag, tag_size = buffer.varints(begin)
+        value[hard], value_size = buffer.varints(begin + tag_size)
+        # Tags have 32 bits; a larger one becomes field 0, which does not exist.
+        tag[hard] = np.where(long_tag < 2**32, long_tag, 0).view(np.int64)
+        payload[hard] = begin + tag_size + value_size
+        bad[hard] = (tag[hard] < 8) | (tag_size == 0) | (value_size == 0)
+    wire = tag & 7
     # Beyond 2^31 a length is wrong anyhow, and cut down it cannot overflow a position.
-    length = np.minimum(value, np.uint64(2**31)).astype(np.int64)
-    length[~with_length] = 0
-    bad = (tag_size == 0) | (value_size == 0) | (tag < 8) | (tag >= 2**32)
-    plain = with_length | (wire == _VARINT)
-    if plain.all():
-        payload = after
-        after = after + length
-    else:
-        width = np.zeros(len(at), dtype=np.int64)
-        width[wire == _FIXED64] = 8
-        width[wire == _FIXED32] = 4
-        fixed = width > 0
-        bad = (bad & plain) | ~(plain | fixed) | (tag_size == 0) | (tag < 8) | (tag >= 2**32)
-        after = np.where(fixed, payload + width, after + length)
-        payload = np.where(fixed, payload, payload + value_size)
+    length = np.minimum(value, np.uint64(2**31)).view(np.int64)
+    after = payload + length * (wire == _LENGTH)
+    rare = np.flatnonzero((wire != _LENGTH) & (wire != _VARINT))
+    if len(rare):
+        width = np.where(wire[rare] == _FIXED64, 8, 4)
+        payload[rare] = at[rare] + buffer.varints(at[rare])[1]
+        after[rare] = payload[rare] + width
+        bad[rare] = (tag[rare] < 8) | ((wire[rare] != _FIXED64) & (wire[rare] != _FIXED32))
     bad |= after > stop
-    return _Step((tag >> np.uint64(3)).astype(np.int64), wire, value, payload, after, bad)
+    return _Step(tag, value, payload, after, bad)
 
 
 def _go_on(active: int, rounds: int, patient: int) -> bool:
@@ -575,15 +616,15 @@ def _scan_nodes(buffer: _Buffer, start: np.ndarray, end: np.ndarray) -> _Nodes:
             good = ~step.bad
             rows, stop = rows[good], stop[good]
             step = _Step(*(column[good] for column in step))
-            if not len(rows):
-                break
         # Fields beyond the schema are skipped; they stay in the raw bytes.
-        number = np.minimum(step.number, 11)
-        for tag in np.flatnonzero(np.bincount(number * 8 + step.wire)).tolist():
-            field, wire = tag >> 3, tag & 7
-            if field == 11:
+        tags = np.minimum(step.tag, _BEYOND)
+        for tag in np.flatnonzero(np.bincount(tags)).tolist():
+            if tag == _BEYOND:
                 continue
-            where = np.flatnonzero((number == field) & (step.wire == wire))
+            field, wire = tag >> 3, tag & 7
+            where = np.flatnonzero(tags == tag)
+            if len(where) == len(rows):
+                where = slice(None)
             if field in (4, 5) and wire == _VARINT:
                 deps[field].append((rows[where], step.payload[where], step.value[where]))
             elif wire != _NODE_WIRE[field]:
@@ -592,7 +633,7 @@ def _scan_nodes(buffer: _Buffer, start: np.ndarray, end: np.ndarray) -> _Nodes:
                 scalars[field][rows[where]] = step.value[where]
             elif field == 2:
                 name_start[rows[where]] = step.payload[where]
-                name_length[rows[where]] = step.after[where] - step.payload[where]
+                name_length[rows[where]] = step.value[where].view(np.int64)
             elif field in (4, 5):
                 packed[field].append((rows[where], step.payload[where], step.after[where]))
             elif field == 10:
@@ -658,33 +699,42 @@ def _scan_attributes(
 ) -> _Attributes:
     node, start, end = spans
     count = len(node)
-    name_start, name_length = start.copy(), np.zeros(count, dtype=np.int64)
+    # A name of up to 127 bytes in front is what all producers write: one load tells.
+    word = buffer.words[start]
+    name_length = ((word >> np.uint64(8)) & np.uint64(0xFF)).view(np.int64)
+    name_start = start + 2
+    follows = name_start + name_length
+    usual = ((word & np.uint64(0x80FF)) == 0x0A) & (follows <= end)
+    if usual.all():
+        at = follows
+    else:
+        name_length[~usual] = 0
+        name_start = np.where(usual, name_start, start)
+        at = np.where(usual, follows, start)
     member = np.zeros(count, dtype=np.uint8)
     value = np.zeros(count, dtype=np.uint64)
     payload = np.zeros(count, dtype=np.int64)
-    rows = np.flatnonzero(start < end)
-    at, stop = start[rows], end[rows]
+    rows = np.flatnonzero(at < end)
+    at, stop = at[rows], end[rows]
     rounds = 0
     while _go_on(len(rows), rounds, 4):
         rounds += 1
         step = _step(buffer, at, stop)
-        # 0 stands for unknown fields, which are skipped.
-        number = np.where(step.number <= 32, step.number, 0)
-        expected = _MEMBER_WIRE[number]
-        expected[(number == 1) | (number == 2)] = _LENGTH
-        bad = step.bad | ((expected != step.wire) & (number > 0))
-        if bad.any():
-            odd[node[rows[bad]]] = True
-        name = np.flatnonzero((number == 1) & ~bad)
+        what = _ATTRIBUTE_TAGS[np.minimum(step.tag, len(_ATTRIBUTE_TAGS) - 1)]
+        what[step.bad] = _WRONG
+        name = np.flatnonzero(what == 1)
         name_start[rows[name]] = step.payload[name]
-        name_length[rows[name]] = step.after[name] - step.payload[name]
-        content = np.flatnonzero((number >= 3) & ~bad)
-        if len(content):
-            which = rows[content]
-            member[which] = number[content]
-            value[which] = step.value[content]
-            payload[which] = step.payload[content]
-        going = (step.after < stop) & ~bad
+        name_length[rows[name]] = step.value[name].view(np.int64)
+        content = np.flatnonzero((what >= 3) & (what <= 32))
+        which = rows[content]
+        member[which] = what[content]
+        value[which] = step.value[content]
+        payload[which] = step.payload[content]
+        wrong = what == _WRONG
+        going = step.after < stop
+        if wrong.any():
+            odd[node[rows[wrong]]] = True
+            going &= ~wrong
         rows, at, stop = rows[going], step.after[going], stop[going]
     odd[node[rows]] = True
     index = _match(buffer, name_start, name_length, wanted)
@@ -771,13 +821,30 @@ def decode(
         Anything wrong with any file: the first in the order of files and nodes.
     """
     out: list[FileColumns] = []
-    batch: list[tuple[RawFile, str, str]] = []
+    group: list[tuple[bytes, str]] = []
     held = 0
     for data, place in files:
+        if group and held + len(data) > GROUP_BYTES:
+            out.extend(_decode_group(group, ints, texts))
+            group, held = [], 0
+        group.append((data, place))
+        held += len(data)
+    out.extend(_decode_group(group, ints, texts))
+    return out
+
+
+def _decode_group(files: Sequence[tuple[bytes, str]], ints: Sequence[str], texts: Sequence[str]) -> list[FileColumns]:
+    if not files:
+        return []
+    quick = _frame_quickly([data for data, _ in files])
+    out: list[FileColumns] = []
+    batch: list[tuple[RawFile, str, str]] = []
+    held = 0
+    for number, (data, place) in enumerate(files):
         try:
-            raw, version = frame(data, place)
+            raw, version = frame(data, place, ends=quick[number])
         except TraceError:
-            # An error in an earlier file of the batch comes first.
+            # An error in an earlier file comes first.
             _decode_batch(batch, ints, texts)
             raise
         if batch and held + len(data) > BATCH_BYTES:
@@ -786,6 +853,45 @@ def decode(
         batch.append((raw, version, place))
         held += len(data)
     out.extend(_decode_batch(batch, ints, texts))
+    return out
+
+
+def _frame_quickly(files_data: Sequence[bytes]) -> list[np.ndarray | None]:
+    """Ends of the records of each file, all files in step; None for a file that is to be framed plainly."""
+    count = len(files_data)
+    out: list[np.ndarray | None] = [None] * count
+    # With few files a round of numpy costs more than the plain loop.
+    if count < 16:
+        return out
+    buffer = _Buffer(files_data)
+    files = np.arange(count)
+    at, stop = buffer.base[:-1], buffer.base[1:]
+    rounds: list[tuple[np.ndarray, np.ndarray]] = []
+    while len(files) >= 16:
+        word = buffer.words[at]
+        wide = (word >> np.uint64(7)) & np.uint64(1)
+        length = (word & np.uint64(127)) | ((word >> np.uint64(1)) & (wide * np.uint64(127 << 7)))
+        # Empty records, longer prefixes and whatever does not fit are left to the plain loop.
+        wrong = (length == 0) | ((word & (wide << np.uint64(15))) != 0)
+        if not rounds:
+            wrong &= (word & np.uint64(255)) != 0
+        at = at + (length + wide).view(np.int64) + 1
+        wrong |= at > stop
+        going = (at < stop) & ~wrong
+        rounds.append((files, np.where(wrong, -1, at)))
+        if not going.all():
+            files, at, stop = files[going], at[going], stop[going]
+    if not rounds:
+        return out
+    owner = np.concatenate([f for f, _ in rounds])
+    ends = np.concatenate([e for _, e in rounds])
+    order = np.argsort(owner, kind="stable")
+    ends = ends[order]
+    bounds = np.searchsorted(owner[order], np.arange(count + 1))
+    for number in range(count):
+        mine = ends[bounds[number] : bounds[number + 1]]
+        if len(mine) and mine[-1] == buffer.base[number + 1] and len(mine) <= MAX_NODES:
+            out[number] = mine - buffer.base[number]
     return out
 
 
@@ -842,7 +948,7 @@ def _decode_batch(
     for i, name in enumerate(texts, start=len(ints)):
         labels[name] = _labels(buffer, found, i, size, odd)
     deps = nodes.deps
-    node_id, begin, duration = nodes.node_id, nodes.start, nodes.duration
+    node_id, started, duration = nodes.node_id, nodes.start, nodes.duration
     if odd.any():
         for field, parts in deps.items():
             deps[field] = [tuple(c[~odd[part[0]]] for c in part) for part in parts]
@@ -852,7 +958,7 @@ def _decode_batch(
             plain, edges, values, text = _read_node(
                 raw.data, int(raw.start[row - first[file]]), int(raw.end[row - first[file]]), place, ints, texts
             )
-            node_id[row], kind[row], begin[row], duration[row] = plain.id, plain.type, plain.start, plain.duration
+            node_id[row], kind[row], started[row], duration[row] = plain.id, plain.type, plain.start, plain.duration
             nodes.name_start[row] = plain.name[0] + base[file]
             nodes.name_length[row] = plain.name[1] - plain.name[0]
             for field, ids in edges.items():
@@ -880,7 +986,7 @@ def _decode_batch(
                 version=version,
                 node_id=node_id[low:high],
                 type=kind[low:high],
-                start_time_micros=begin[low:high],
+                start_time_micros=started[low:high],
                 duration_micros=duration[low:high],
                 name_start=nodes.name_start[low:high] - at,
                 name_length=nodes.name_length[low:high],
