@@ -1,0 +1,12 @@
+"""The command line: the only place that reads argv, prints, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+
+def entry() -> None:
+    """Console script."""
+    import sys
+
+    from astrasim_py.cli.main import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""From argv to an exit code. stdout carries the result, stderr progress and errors."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from astrasim_py.core import errors
+
+#: Verb → (module of `astrasim_py.cli`, one line of help). A first argument that is no verb means ``run``.
+VERBS = {
+    "run": ("run", "run scenarios"),
+    "check": ("check", "load and expand scenarios without simulating"),
+    "convert": ("convert", "turn an algorithm or a workload into another format"),
+    "trace": ("trace", "lint, summarise, show or compare Chakra traces"),
+    "explain": ("explain", "say where the time of a finished point went"),
+    "plot": ("plot", "draw the figures of a finished scenario again"),
+    "new": ("new", "copy a packaged lesson to start from"),
+    "schema": ("schema", "print the JSON Schema of scenarios"),
+}
+
+EPILOG = """exit codes: 0 ok, 1 a check failed, 2 bad usage or scenario, 3 bad trace or algorithm,
+4 stuck or limit reached, 5 output not writable, 70 a defect of this program, 130 interrupted"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and whose exit code is ours."""
+
+    def error(self, message: str) -> None:
+        raise errors.UsageError(self.prog, message, "see --help")
+
+
+def _top(prog: str) -> Parser:
+    verbs = "\n".join(f"  {verb:<9} {text}" for verb, (_, text) in VERBS.items())
+    parser = Parser(
+        prog=prog,
+        usage=f"{prog} [VERB] …   ({prog} SCENARIO.yaml … is short for {prog} run SCENARIO.yaml …)",
+        description=f"Simulate distributed-ML communication.\n\nverbs:\n{verbs}\n\n{prog} VERB --help says more.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    return parser
+
+
+def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[object, argparse.Namespace] | None:
+    """The verb's module and its arguments; None when there is nothing left to do.
+
+    Raises
+    ------
+    UsageError
+    """
+    argv = list(argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        _top(prog).print_help()
+        return None
+    if argv[0] == "--version":
+        from importlib.metadata import version
+
+        print(version("astrasim-py"))
+        return None
+    verb = argv.pop(0) if argv[0] in VERBS else "run"
+    module = importlib.import_module(f"astrasim_py.cli.{VERBS[verb][0]}")
+    parser = Parser(
+        prog=f"{prog} {verb}",
+        description=module.__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.arguments(parser)
+    return module, parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command line and return its exit code. Nothing escapes as a traceback unless ASTRASIM_DEBUG=1."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    debug = os.environ.get("ASTRASIM_DEBUG") == "1"
+    try:
+        parsed = parse(argv)
+        code = errors.EXIT_OK
+        if parsed is not None:
+            module, arguments = parsed
+            code = module.run(arguments)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else errors.EXIT_OK
+    except errors.AstraError as error:
+        if debug:
+            raise
+        _say(error.lines())
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader has gone: whatever is still buffered has nowhere to go.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return errors.EXIT_OK
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        _say(["interrupted"])
+        return errors.EXIT_INTERRUPTED
+    except MemoryError:
+        if debug:
+            raise
+        _say(["out of memory; use fewer NPUs, a lower --record level or --jobs 1"])
+        return errors.EXIT_INTERNAL
+    except Exception as error:
+        if debug:
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        _say([f"this is a defect of astrasim_py, please report it (ASTRASIM_DEBUG=1 shows where): {text}"])
+        return errors.EXIT_INTERNAL
+
+
+def _say(lines: Sequence[str]) -> None:
+    try:
+        for line in lines:
+            print(f"astrasim-py: {line}", file=sys.stderr)
+    except OSError:
+        # Nobody reads stderr either; the exit code still tells.
+        return
