@@ -105,7 +105,27 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Where the time of a run went."""
+    """Where the time of a run went.
+
+    Attributes
+    ----------
+    makespan : int
+        ps.
+    path : tuple of Segment
+        The critical path from 0 to `makespan`, without gaps.
+    totals : mapping of str to int
+        Category → ps; they add up to the makespan.
+    exposures : tuple of Exposure
+        By collective, the most exposed first.
+    links : tuple of LinkUse
+        The busiest first.
+    labels : mapping of int to str
+        Row of the node table → what it is, for rows on the path.
+    messages : mapping of int to tuple of int
+        Row of the message table → source rank, destination rank, bytes; for messages on the path.
+    link_names : mapping of int to str
+        Of links on the path.
+    """
 
     makespan: int
     path: tuple[Segment, ...]
@@ -114,6 +134,16 @@ class Explanation:
     links: tuple[LinkUse, ...]
     labels: Mapping[int, str]
     messages: Mapping[int, tuple[int, int, int]]
+    link_names: Mapping[int, str]
+
+    def waits(self) -> list[tuple[str, int]]:
+        """Links for which the critical path waited, with the time, the longest first."""
+        spent: dict[int, int] = {}
+        for piece in self.path:
+            if piece.category == "queueing":
+                spent[piece.link] = spent.get(piece.link, 0) + piece.end - piece.start
+        ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+        return [(self.link_names.get(link, f"link {link}"), ps) for link, ps in ordered]
 
     def to_json(self) -> dict:
         """Plain values with stable keys, for `tables.json_text`."""
@@ -143,6 +173,7 @@ class Explanation:
                 }
                 for use in self.links
             ],
+            "waited_ns": {name: ns_number(ps) for name, ps in self.waits()},
             "path": [
                 {
                     "start_ns": ns_number(s.start),
@@ -406,6 +437,7 @@ def explain(records: Records, edges: Table | None = None) -> Explanation:
         links=busiest_links(records.link, names),
         labels={row: _label(node, row) for row in rows},
         messages={m: tuple(int(message[c][m]) for c in ("src", "dst", "bytes")) for m in sent},
+        link_names={i: names.get(i, f"link {i}") for i in sorted({piece.link for piece in path}) if i >= 0},
     )
 
 
@@ -429,9 +461,13 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
         for category, ps in sorted(e.totals.items(), key=lambda item: -item[1])
         if ps
     ]
+    waits = e.waits()
     if spent:
         headings = ["on the critical path", "time", "share", "what it is"]
         blocks.append(text_table(headings, spent, [False, True, True, False]))
+    if waits:
+        longest = ", ".join(f"{name} {format_time(ps)}" for name, ps in waits[:5])
+        blocks[-1] += f"\nit waited for {longest}" + (f", and {len(waits) - 5} more links" if waits[5:] else "")
     if e.exposures:
         cells = [
             [
@@ -498,7 +534,8 @@ def _steps(e: Explanation) -> list[list[str]]:
 
 def _said(step: dict, e: Explanation, names: Mapping[int, str]) -> str:
     piece = step["first"]
-    spent = ", ".join(f"{category} {format_time(ps)}" for category, ps in step["spent"].items())
+    parts = sorted(step["spent"].items(), key=lambda item: -item[1])
+    spent = ", ".join(f"{category} {format_time(ps)}" for category, ps in parts)
     if piece.instance >= 0:
         count = len(step["messages"])
         messages = f"{count} message{'s' if count != 1 else ''} one after the other"

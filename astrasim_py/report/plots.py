@@ -273,7 +273,7 @@ class _Grid:
 # -- curves -----------------------------------------------------------------------------------------------------
 
 
-def _canvas(panels: int, heading: str, *, width: float = 3.9, height: float = 3.5, columns: int = 4, **share):
+def _canvas(panels: int, heading: str, *, width: float = 3.9, height: float = 3.8, columns: int = 4, **share):
     from matplotlib.figure import Figure
 
     columns = min(columns, max(panels, 1))
@@ -299,16 +299,16 @@ def _pen(index: int, count: int) -> dict:
     return {
         "color": PALETTE[index % len(PALETTE)],
         "marker": MARKERS[index % len(MARKERS)],
-        "markersize": 10.5 - 6.5 * share,
-        "markerfacecolor": "none" if index % 2 == 0 else PALETTE[index % len(PALETTE)],
-        "markeredgewidth": 1.4,
-        "linewidth": 4.2 - 3.0 * share if count > 1 else 1.8,
+        "markersize": 10.0 - 6.0 * share if count > 1 else 6.0,
+        "markerfacecolor": "white" if index % 2 == 0 else PALETTE[index % len(PALETTE)],
+        "markeredgewidth": 1.3,
+        "linewidth": 3.4 - 2.2 * share if count > 1 else 1.8,
         "linestyle": DASHES[0] if index == 0 else DASHES[(index - 1) % (len(DASHES) - 1) + 1],
         "zorder": 3 + share,
     }
 
 
-def _curves(grid: _Grid, heading: str, value, ylabel: str, *, bound=None, scale: str = "log", ticks=None):
+def _curves(grid: _Grid, heading: str, value, ylabel: str, *, bound=None, bound_name: str = "lower bound", ticks=None):
     """A line per series in a panel per facet; `bound`, if given, dashed."""
     figure, panels = _canvas(len(grid.facets), heading, sharey=True)
     if not grid.points:
@@ -318,7 +318,7 @@ def _curves(grid: _Grid, heading: str, value, ylabel: str, *, bound=None, scale:
     named = _coinciding(grid, curves)
     handles, bounds = {}, {}
     every = [y for curve in curves.values() for y in curve.values()]
-    log = scale == "log" and every and min(every) > 0 and max(every) >= 4 * min(every)
+    log = every and min(every) > 0 and max(every) >= 4 * min(every)
     for facet, axes in zip(grid.facets, panels, strict=False):
         grid.axis.apply(axes)
         if log:
@@ -346,15 +346,15 @@ def _curves(grid: _Grid, heading: str, value, ylabel: str, *, bound=None, scale:
             axes.set_title(clean(facet))
         if grid.x:
             axes.set_xlabel(_axis_name(grid.x))
-        if ticks:
-            ticks(axes, log)
+    if ticks:  # once every panel has its curves: they share the axis
+        ticks(panels, log)
     panels[0].set_ylabel(ylabel)
     for axes in panels[1:]:
         if axes.get_subplotspec().is_first_col():
             axes.set_ylabel(ylabel)
     entries = [(line, named[series]) for series, line in handles.items() if named[series]]
     if bounds:
-        entries.append((bounds["bound"], "lower bound"))
+        entries.append((bounds["bound"], bound_name))
     if len(entries) > 1 or bounds:
         _legend(figure, entries)
     return figure
@@ -391,7 +391,7 @@ def _bounds(grid: _Grid, facet: str, bound) -> dict:
     """One grey curve where all series share their bound, else one in the colour of each series."""
     curves = {series: grid.curve(facet, series, bound) for series in grid.series}
     curves = {series: curve for series, curve in curves.items() if curve}
-    distinct = {tuple(curve.items()) for curve in curves.values()}
+    distinct = {tuple((x, f"{y:.6g}") for x, y in curve.items()) for curve in curves.values()}
     if len(distinct) == 1:
         return {None: next(iter(curves.values()))}
     return curves
@@ -401,9 +401,10 @@ def _axis_name(key: str) -> str:
     return clean({"size": "size", "network.model": "network model", "npus": "NPUs"}.get(key, key).replace("_", " "))
 
 
-def _time_ticks(axes, log: bool) -> None:
+def _time_ticks(panels, log: bool) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+    axes = panels[0]
     axes.yaxis.set_major_formatter(FuncFormatter(lambda ps, _: format_time(int(ps)) if ps >= 1 else "0"))
     if log:
         axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
@@ -413,9 +414,10 @@ def _time_ticks(axes, log: bool) -> None:
         axes.set_ylim(bottom=0)
 
 
-def _number_ticks(axes, log: bool) -> None:
+def _number_ticks(panels, log: bool) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    axes = panels[0]
     if log:
         low, high = axes.get_ylim()
         wide = high > 50 * low
@@ -444,7 +446,8 @@ def _draw_busbw(grid: _Grid, heading: str):
         rate, time, least = row.get("busbw_GBps"), row.get("time_ns"), row.get("bound_ns")
         return None if not rate or not least else float(Decimal(rate) * Decimal(time) / Decimal(least))
 
-    return _curves(grid, heading, value, "bus bandwidth (GB/s)", bound=bound, scale="log", ticks=_number_ticks)
+    label = "bus bandwidth (GB/s)"
+    return _curves(grid, heading, value, label, bound=bound, bound_name="upper bound", ticks=_number_ticks)
 
 
 def _draw_slowdown(grid: _Grid, heading: str):
@@ -464,12 +467,13 @@ def _draw_slowdown(grid: _Grid, heading: str):
         base, time = row["base_ns"], row["time_ns"]
         return float(Fraction(time) / Fraction(base)) if base and time is not None else None
 
-    def ticks(axes, log: bool) -> None:
-        _number_ticks(axes, log)
+    def ticks(panels, log: bool) -> None:
+        _number_ticks(panels, log)
         if not log:
-            low, high = axes.get_ylim()
-            axes.set_ylim(min(low, 0.9), max(high, 1.1))
-        axes.axhline(1.0, color=GREY, linewidth=0.8, zorder=1.5)
+            low, high = panels[0].get_ylim()
+            panels[0].set_ylim(min(low, 0.9), max(high, 1.1))
+        for axes in panels:
+            axes.axhline(1.0, color=GREY, linewidth=0.8, zorder=1.5)
 
     label = f"slowdown against {clean(baseline)}" if baseline is not None else "slowdown"
     return _curves(grid, heading, value, label, ticks=ticks)
@@ -544,7 +548,7 @@ def _breakdown(grid: _Grid, heading: str):
             axes.set_xlabel("time")
         if grid.facet_key:
             axes.set_title(clean(facet))
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(place[-1] + 0.8, -0.8)
     patches = [
         (Patch(facecolor=colour, hatch=hatch, edgecolor="white"), label)
         for _, label, colour, hatch in _PARTS
@@ -573,7 +577,8 @@ def _links(panels: Sequence[Panel], heading: str):
     if not panels:
         _nothing(every[0])
         return figure
-    colours = Normalize(0.0, 1.0)
+    most = max((max(p.tables["link"]["busy"].tolist(), default=0) / max(p.makespan, 1) for p in panels), default=0)
+    colours = Normalize(0.0, min(max(math.ceil(10 * most) / 10, 0.1), 1.0))
     for panel, axes in zip(panels, every, strict=True):
         axes.set_title(clean(panel.title))
         axes.set_aspect("equal")
@@ -600,7 +605,7 @@ def _links(panels: Sequence[Panel], heading: str):
             heads = PolyCollection(_heads(paths[order], span), cmap="cividis_r", norm=colours, linewidths=0, zorder=3)
             heads.set_array(use[order])
             axes.add_collection(heads)
-        size = float(np.clip(2600 / max(len(x), 1), 6, 190))
+        size = float(np.clip(4600 / max(len(x), 1), 6, 190))
         axes.scatter(x[~switch], y[~switch], s=size, c="white", edgecolors="#333333", linewidths=0.8, zorder=4)
         axes.scatter(x[switch], y[switch], s=size, c="#dddddd", marker="s", edgecolors="#333333", lw=0.8, zorder=4)
         if len(x) <= 72:
@@ -689,7 +694,7 @@ def _gantt(panels: Sequence[Panel], heading: str):
 
     panels = list(panels)[:_MAX_PANELS]
     lanes = max((min(_ranks(p.tables["node"]), _MAX_LANES) for p in panels), default=1)
-    height = min(max(2.4, 0.34 * lanes + 1.4), 12.0)
+    height = min(max(2.4, 0.22 * lanes + 1.2), 12.0)
     figure, every = _canvas(len(panels), heading, width=7.0, height=height, columns=1 if len(panels) < 4 else 2)
     if not panels:
         _nothing(every[0])
@@ -697,7 +702,7 @@ def _gantt(panels: Sequence[Panel], heading: str):
     legend: dict[str, object] = {}
     for panel, axes in zip(panels, every, strict=True):
         node = panel.tables["node"]
-        done = (node["end"] >= 0) & (node["start"] >= 0) & (node["rank"] < _MAX_LANES)
+        done = (node["start"] >= 0) & (node["end"] > node["start"]) & (node["rank"] < _MAX_LANES)
         rank, start, end = (node[name][done] for name in ("rank", "start", "end"))
         kind, instance = node["kind"][done], node["instance"][done]
         first_of = _called(node)[done]
