@@ -102,18 +102,17 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
         raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}")
     if type(ranks) is not int or not 1 <= ranks <= MAX_RANKS:
         raise AlgorithmError(place, f"{ranks!r} is not a group size", f"use 1..{MAX_RANKS} ranks")
+    if options.get("root") is None:
+        options.pop("root", None)
     known = options_of(algorithm)
     for option in options:
-        if option not in known:
+        if option not in known and not (option == "root" and collective not in ROOTED):
             listed = ", ".join(known) or "none"
             raise AlgorithmError(place, f"{algorithm} has no option {option}", f"its options: {listed}")
     if collective in ROOTED:
-        root = options.get("root")
-        options["root"] = 0 if root is None else root
-        if type(options["root"]) is not int or not 0 <= options["root"] < ranks:
+        root = options.setdefault("root", 0)
+        if type(root) is not int or not 0 <= root < ranks:
             raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write a root in 0..{ranks - 1}")
-    elif options.get("root") is not None:
+    elif "root" in options:
         raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
-    else:
-        options.pop("root", None)
     return factory(collective, ranks, **options)
