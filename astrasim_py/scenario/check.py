@@ -1,0 +1,266 @@
+"""What a scenario may get wrong although every value is well-formed: names, ranks, files that do not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from astrasim_py.core.errors import AstraError, ScenarioError
+from astrasim_py.scenario.document import Value
+from astrasim_py.scenario.quantities import did_you_mean
+from astrasim_py.scenario.workload_models import (
+    AlgorithmCode,
+    AlgorithmFile,
+    BarrierItem,
+    Builder,
+    CollectiveItem,
+    ComputeItem,
+    MemoryItem,
+    Partition,
+    RootedItem,
+    SendItem,
+    TraceWorkload,
+)
+
+
+def npus_of(topology) -> int | None:
+    """NPUs of a topology as far as its keys tell; None where only building it would."""
+    shape = getattr(topology, "shape", None)
+    if shape == "product":
+        return math.prod(dim.size for dim in topology.dims)
+    if shape in ("mesh", "torus"):
+        return math.prod(topology.dims)
+    if shape in ("ring", "fully_connected", "switch", "hypercube"):
+        return topology.npus
+    if shape == "leaf_spine":
+        return topology.leaves * topology.hosts_per_leaf
+    if shape == "dgx":
+        return (topology.nodes or 1) * (topology.npus or 8)
+    return None
+
+
+def confined(name: str, folder: Path, place: str, allow_outside: bool) -> Path:
+    """The path of a file that a scenario names: below its folder, links followed.
+
+    Raises
+    ------
+    ScenarioError
+        It leads elsewhere, and that is not allowed.
+    """
+    path = folder / name
+    if allow_outside:
+        return path
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):
+        inside = False
+    if Path(name).is_absolute() or not inside:
+        raise ScenarioError(
+            place,
+            f'"{name}" leads out of the folder of the scenario',
+            "move it below that folder, or run with --allow-outside",
+        )
+    return path
+
+
+def split_code(text: str, place: str) -> tuple[str, str]:
+    """``file.py:name`` as a pair.
+
+    Raises
+    ------
+    ScenarioError
+    """
+    file, colon, name = text.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ScenarioError(place, f'"{text}" does not name a function in a file', "write e.g. mine.py:function")
+    return file, name
+
+
+class JobCheck:
+    """Checks one job: workload, groups, algorithms and stragglers against each other.
+
+    Parameters
+    ----------
+    job : object
+        With attributes ``workload``, ``groups``, ``algorithms``, ``stragglers``.
+    value : Value
+        The same as written, for places.
+    ranks : int or None
+        Number of ranks, if known.
+    """
+
+    def __init__(self, job, value: Mapping[str, Value | None], ranks: int | None) -> None:
+        self.job, self.value, self.ranks = job, value, ranks
+
+    def place(self, *keys: str | int) -> str:
+        """The place of a value, or of the nearest one above it."""
+        here = self.value.get(str(keys[0]))
+        for key in keys[1:]:
+            below = here.get(key) if here is not None else None
+            if below is None:
+                break
+            here = below
+        return here.place if here is not None else str(keys[0])
+
+    def errors(self) -> Iterator[AstraError]:
+        """Everything that is wrong."""
+        if self.job.workload is not None and not isinstance(self.job.workload, TraceWorkload):
+            yield from self._items()
+        yield from self._groups()
+        yield from self._stragglers()
+        yield from self._algorithms()
+
+    def _outside(self, ranks: Sequence[int], *keys: str | int) -> Iterator[AstraError]:
+        if self.ranks is None:
+            return
+        for rank in ranks:
+            if rank >= self.ranks:
+                problem = f"rank {rank} does not exist: there are {self.ranks}"
+                yield ScenarioError(self.place(*keys), problem, f"write 0 to {self.ranks - 1}")
+                return
+
+    def _items(self) -> Iterator[AstraError]:
+        names: dict[str, int] = {}
+        for number, item in enumerate(self.job.workload):
+            kind, body = item.kind, item.body
+            at = ("workload", number, kind)
+            for wanted in body.after or ():
+                if wanted not in names:
+                    later = any(i.body.name == wanted for i in self.job.workload[number:])
+                    problem = f'"{wanted}" does not come before this item' if later else f'no item is called "{wanted}"'
+                    remedy = "name an earlier item" if later or not names else did_you_mean(wanted, names)
+                    yield ScenarioError(self.place(*at, "after"), problem, remedy)
+            if body.name is not None:
+                if body.name in names:
+                    problem = f'"{body.name}" is the name of workload[{names[body.name]}] too'
+                    yield ScenarioError(self.place(*at, "name"), problem, "choose another name")
+                names[body.name] = number
+            if isinstance(body, CollectiveItem | BarrierItem):
+                yield from self._group_of(body, at)
+            if isinstance(body, ComputeItem | MemoryItem) and body.ranks is not None:
+                yield from self._outside(body.ranks, *at, "ranks")
+            if isinstance(body, SendItem):
+                yield from self._outside((body.source,), *at, "from")
+                yield from self._outside((body.to,), *at, "to")
+
+    def _group_of(self, body, at: tuple[str | int, ...]) -> Iterator[AstraError]:
+        size = self.ranks
+        if isinstance(body.group, tuple):
+            yield from self._outside(body.group, *at, "group")
+            size = len(body.group)
+        elif body.group is not None and body.group != "world":
+            if body.group not in self.job.groups:
+                problem = f'no group is called "{body.group}"'
+                known = (*self.job.groups, "world")
+                yield ScenarioError(self.place(*at, "group"), problem, did_you_mean(body.group, known))
+                return
+            sizes = self._sizes(self.job.groups[body.group])
+            size = min(sizes) if sizes else None
+        if isinstance(body, RootedItem) and size is not None and body.root >= size:
+            problem = f"{body.root} is not a position in a group of {size}"
+            yield ScenarioError(self.place(*at, "root"), problem, f"write 0 to {size - 1}")
+
+    def _sizes(self, group) -> list[int]:
+        if isinstance(group, Partition):
+            return [group.size]
+        return [len(members) for members in group] if group and isinstance(group[0], tuple) else [len(group)]
+
+    def _groups(self) -> Iterator[AstraError]:
+        for name, group in self.job.groups.items():
+            if name == "world":
+                yield ScenarioError(
+                    self.place("groups", name), '"world" is the group of all ranks', "choose another name"
+                )
+            if isinstance(group, Partition):
+                block = group.size * group.stride
+                if self.ranks is not None and self.ranks % block:
+                    problem = f"size {group.size} x stride {group.stride} does not divide {self.ranks} ranks"
+                    yield ScenarioError(self.place("groups", name), problem, "choose a divisor, or list the ranks")
+            elif group and isinstance(group[0], tuple):
+                for i, members in enumerate(group):
+                    yield from self._outside(members, "groups", name, i)
+            else:
+                yield from self._outside(group, "groups", name)
+
+    def _stragglers(self) -> Iterator[AstraError]:
+        for key in ("compute_speed", "start_delay"):
+            yield from self._outside(tuple(getattr(self.job.stragglers, key)), "stragglers", key)
+
+    def _algorithms(self) -> Iterator[AstraError]:
+        for collective, cases in self.job.algorithms.items():
+            value = self.value.get("algorithms")
+            listed = value is not None and isinstance(getattr(value.get(collective), "data", None), list)
+            for number, case in enumerate(cases):
+                at = ("algorithms", collective, number) if listed else ("algorithms", collective)
+                yield from self._algorithm(collective, case, at)
+                if case.when is not None:
+                    yield from self._when(case.when, at)
+                elif number + 1 < len(cases):
+                    problem = "a case without `when` always applies, so the cases after it never do"
+                    yield ScenarioError(self.place(*at), problem, "put it last")
+
+    def _when(self, when, at: tuple[str | int, ...]) -> Iterator[AstraError]:
+        from astrasim_py.collectives.selection import Condition
+
+        for key in ("size", "ranks", "group"):
+            value = getattr(when, key)
+            if value is None:
+                continue
+            place = self.place(*at, "when", key)
+            if key == "group":
+                if value not in (*self.job.groups, "world") and not isinstance(self.job.workload, TraceWorkload):
+                    problem = f'no group is called "{value}"'
+                    yield ScenarioError(place, problem, did_you_mean(value, (*self.job.groups, "world")))
+                continue
+            try:
+                Condition.parse({key: value}, place)
+            except AstraError as error:
+                yield ScenarioError(place, error.problem, error.remedy)
+
+    def _algorithm(self, collective: str, case, at: tuple[str | int, ...]) -> Iterator[AstraError]:
+        if isinstance(case, AlgorithmCode):
+            try:
+                split_code(case.python, self.place(*at, "python"))
+            except ScenarioError as error:
+                yield error
+        if not isinstance(case, Builder):
+            return
+        from astrasim_py.collectives.builders import ALGORITHMS, options_of
+        from astrasim_py.scenario.registry import names
+
+        place = self.place(*at, "builder")
+        if case.builder in names("algorithm"):
+            return
+        if case.builder not in ALGORITHMS:
+            able = [name for name, (served, _) in ALGORITHMS.items() if collective in served]
+            remedy = did_you_mean(case.builder, (*able, *names("algorithm")))
+            yield ScenarioError(place, f'"{case.builder}" is not a builder', remedy)
+            return
+        if collective not in ALGORITHMS[case.builder][0]:
+            able = [name for name, (served, _) in ALGORITHMS.items() if collective in served]
+            yield ScenarioError(place, f"{case.builder} has no {collective}", f"use one of {', '.join(able)}")
+        known = [option for option in options_of(case.builder) if option != "root"]
+        for option in case.options:
+            if option not in known:
+                remedy = did_you_mean(option, known) if known else f"{case.builder} has no options"
+                yield ScenarioError(self.place(*at, option), f"{case.builder} has no option {option}", remedy)
+
+
+def file_errors(names: Sequence[tuple[str, str]], folder: Path, allow_outside: bool) -> Iterator[AstraError]:
+    """Files, as (name, place), that lead out of the scenario's folder."""
+    for name, place in names:
+        try:
+            confined(name, folder, place, allow_outside)
+        except ScenarioError as error:
+            yield error
+
+
+def algorithm_files(algorithms: Mapping) -> Iterator[tuple[tuple[str, int], str]]:
+    """(collective, number) and file of every algorithm that is read."""
+    for collective, cases in algorithms.items():
+        for number, case in enumerate(cases):
+            if isinstance(case, AlgorithmFile):
+                yield (collective, number), case.file
+            elif isinstance(case, AlgorithmCode):
+                yield (collective, number), case.python.rpartition(":")[0]

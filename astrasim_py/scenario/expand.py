@@ -1,0 +1,162 @@
+"""Expand a scenario into points: resolved, frozen, small enough to be sent to other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from astrasim_py.scenario import resolve
+from astrasim_py.scenario.document import Value, join
+
+if TYPE_CHECKING:
+    from astrasim_py.scenario.load import LoadedScenario
+
+#: Depth of the places that a point carries for error messages.
+_PLACES_DEPTH = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointSpec:
+    """What a point says, typed: see the models of the same names."""
+
+    topology_name: str
+    topology: Any
+    placement: Any
+    ranks: int | None
+    workload: Any
+    groups: Mapping[str, Any]
+    algorithms: Mapping[str, Any]
+    stragglers: Any
+    jobs: Mapping[str, Any]
+    network: Any
+    compute: Any
+    memory: Any
+    semantics: Any
+    verify: Any
+    limits: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One simulation, fully resolved.
+
+    Attributes
+    ----------
+    scenario : str
+        Name of the scenario.
+    index : int
+        Place in the order of the sweep.
+    name : str
+        For people: ``topology=ring,size=64 KiB``; the scenario's name where nothing is swept.
+    values : mapping of str to str
+        Swept key → its value as written.
+    config : mapping
+        The resolved scenario of this point as plain values with units, only what it depends on.
+    folder : str
+        Where files are looked up.
+    allow_outside, allow_code : bool
+    places : mapping of str to str
+        ``workload[0]`` → ``file:line:column: workload[0]``, for error messages.
+    """
+
+    scenario: str
+    index: int
+    name: str
+    values: Mapping[str, str]
+    config: Mapping[str, Any]
+    folder: str
+    allow_outside: bool = False
+    allow_code: bool = False
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """All that the records depend on, but for the contents of files: for digests and manifests."""
+        return dict(self.config)
+
+    def place(self, path: str) -> str:
+        """The place of a path such as ``algorithms.all_reduce``, or of the nearest one above it."""
+        while path and path not in self.places:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.places.get(path, self.scenario)
+
+    @cached_property
+    def spec(self) -> PointSpec:
+        """The typed form of `config`."""
+        from astrasim_py.scenario.sections import default, read_plain, tuples
+
+        semantics = read_plain("semantics", tuples(self.config.get("semantics", "native")))
+        binary = semantics.binary_bandwidth
+
+        def read(key: str) -> Any:
+            if key not in self.config:
+                return default(key)
+            return read_plain(key, tuples(self.config[key]), binary=binary)
+
+        name = self.config["topology_name"]
+        topology = read_plain("topologies", {name: tuples(self.config["topology"])}, binary=binary)[name]
+        keys = [key for key in PointSpec.__dataclass_fields__ if key not in ("topology", "topology_name", "semantics")]
+        return PointSpec(topology_name=name, topology=topology, semantics=semantics, **{key: read(key) for key in keys})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the typed form, which is made again where it is needed."""
+        return {key: value for key, value in self.__dict__.items() if key != "spec"}
+
+
+def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
+    """The points of a scenario, in the order of nested loops over its sweep."""
+    resolver, made = scenario.resolver, {}
+
+    def section(key: str, value: Value) -> tuple[Any, dict[str, str]]:
+        if (key, id(value)) not in made:
+            places: dict[str, str] = {}
+            _places(value, key, _PLACES_DEPTH, places)
+            made[key, id(value)] = value.plain(), places
+        return made[key, id(value)]
+
+    points = []
+    folder = str(scenario.folder)
+    for index, (assignment, labels) in enumerate(resolve.assignments(scenario.axes)):
+        config: dict[str, Any] = {}
+        places: dict[str, str] = {}
+        for key in resolver.sections:
+            value = resolver.section(key, assignment)
+            if value is None or value.data is None or key in ("topologies", "topology"):
+                continue
+            config[key], below = section(key, value)
+            places.update(below)
+        topologies = resolver.section("topologies", assignment)
+        chosen = resolver.section("topology", assignment)
+        name = (
+            resolve.label_of(chosen) if chosen is not None and chosen.data is not None else next(iter(topologies.data))
+        )
+        config["topology"], below = section("topology", topologies.data[name])
+        config["topology_name"] = name
+        places.update(below)
+        shown = ",".join(f"{key}={label}" for key, label in labels.items())
+        points.append(
+            Point(
+                scenario=scenario.name,
+                index=index,
+                name=shown or scenario.name,
+                values=labels,
+                config=config,
+                folder=folder,
+                allow_outside=scenario.allow_outside,
+                allow_code=scenario.allow_code,
+                places=places,
+            )
+        )
+    return tuple(points)
+
+
+def _places(value: Value, path: str, depth: int, out: dict[str, str]) -> None:
+    out[path] = value.place
+    if depth and isinstance(value.data, dict):
+        for key, inner in value.data.items():
+            _places(inner, join(path, key), depth - 1, out)
+    elif depth and isinstance(value.data, list):
+        for i, inner in enumerate(value.data):
+            _places(inner, join(path, i), depth - 1, out)

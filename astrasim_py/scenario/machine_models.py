@@ -1,0 +1,143 @@
+"""Models of the network, the NPUs, and the rules of a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from astrasim_py.scenario.quantities import (
+    ComputeRate,
+    Count,
+    Gamma,
+    MemoryBandwidth,
+    Speed,
+    Text,
+    Time,
+    by_rank,
+    choice,
+    did_you_mean,
+    shown,
+    whole,
+    wrong,
+)
+from astrasim_py.scenario.strict import Strict, example
+
+
+class Network(Strict):
+    """How messages use links."""
+
+    model: Text = Field(
+        default="cut_through",
+        description="cut_through, store_and_forward, analytical (no contention), or file.py:name of your own",
+        examples=["cut_through"],
+    )
+    link_busy: choice("bytes", "latency+bytes") = "bytes"
+    send_completes: choice("delivery", "injected") = "delivery"
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, value: str) -> str:
+        from astrasim_py.scenario.registry import names
+
+        known = (*NETWORK_MODELS, *names("network"))
+        if value not in known and ".py:" not in value:
+            raise wrong(f"{shown(value)} is not a network model", did_you_mean(value, known))
+        return value
+
+
+NETWORK_MODELS = ("cut_through", "store_and_forward", "analytical")
+
+
+class Compute(Strict):
+    """What an NPU computes."""
+
+    preset: Text | None = None
+    roofline: bool | None = Field(default=None, description="take times from operations and bytes")
+    peak: ComputeRate | None = example("312 TFLOP/s", default=None)
+    memory_bandwidth: MemoryBandwidth | None = example("2 TB/s", default=None)
+
+
+class Memory(Strict):
+    """Remote memory."""
+
+    kind: choice("none", "per_npu", "per_node", "pool") = "per_npu"
+    latency: Time = 0
+    bandwidth: MemoryBandwidth | None = example("100 GB/s", default=None)
+    npus_per_node: Count = 1
+
+    @model_validator(mode="after")
+    def _has_bandwidth(self):
+        if self.kind != "none" and self.bandwidth is None:
+            raise wrong('"bandwidth" is missing', 'write e.g. bandwidth: "100 GB/s"')
+        return self
+
+
+def _by_rank(value: object) -> object:
+    return by_rank(value) if isinstance(value, Mapping) else value
+
+
+class Stragglers(Strict):
+    """Ranks that are slow or late: ``{3: 0.5}``, ``{"0-7": 5 us}``."""
+
+    compute_speed: Annotated[dict[int, Speed], BeforeValidator(_by_rank)] = Field(
+        default={}, description="rank → speed; 0.5 takes twice as long"
+    )
+    start_delay: Annotated[dict[int, Time], BeforeValidator(_by_rank)] = Field(
+        default={}, description="rank → time before it begins"
+    )
+
+
+class SemanticsSpec(Strict):
+    """A named set of rules, with any of them replaced."""
+
+    base: choice("native", "astra_sim") = "native"
+    dependencies: choice("data", "data+ctrl") | None = None
+    rounding: choice("up_ps", "floor_ns") | None = None
+    decimal_bandwidth: choice("as_written", "binary") | None = None
+    zero_duration: Time | None = example("1 ns", default=None)
+    gamma: Gamma | None = example("20 ns/MiB", default=None)
+    cpu_slots: choice("unlimited", whole_numbers=True) | None = None
+    compute_slots: choice("unlimited", whole_numbers=True) | None = None
+    comm_slots: choice("unlimited", whole_numbers=True) | None = None
+    injected_sizes: choice("symbolic", "verbatim") | None = None
+    analytical_route: choice("all_hops", "lowest_dim") | None = None
+    message_match: choice("instance", "bytes") | None = None
+    exposed: choice("waiting", "finish_minus_compute") | None = None
+
+    @classmethod
+    def _normalized(cls, value: object) -> object:
+        if isinstance(value, str):
+            if value not in ("native", "astra_sim"):
+                raise wrong(f"{shown(value)} are no semantics", did_you_mean(value, ("native", "astra_sim")))
+            return {"base": value}
+        return value
+
+    @property
+    def binary_bandwidth(self) -> bool:
+        """Whether GB of network bandwidth means 2**30."""
+        given = self.decimal_bandwidth or ("binary" if self.base == "astra_sim" else "as_written")
+        return given == "binary"
+
+    def overrides(self) -> dict[str, object]:
+        """What is replaced, as `Semantics` names it."""
+        out: dict[str, object] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name != "base" and value is not None:
+                key = "zero_duration_ps" if name == "zero_duration" else name
+                out[key] = None if value == "unlimited" else value
+        return out
+
+
+class LimitsSpec(Strict):
+    """When to give up."""
+
+    max_events: whole(1, 2**62) | None = None
+    max_sim_time: Time | None = example("10 s", default=None)

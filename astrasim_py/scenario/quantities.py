@@ -1,0 +1,270 @@
+"""Field types of the scenario: text with units in, exact numbers out, and what an editor should know of them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    PlainValidator,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from astrasim_py.core.errors import UnitError
+from astrasim_py.core.units import (
+    PS_PER_S,
+    parse_bandwidth,
+    parse_compute_rate,
+    parse_operations,
+    parse_size,
+    parse_time,
+)
+
+#: Largest number of NPUs, ranks and members.
+NPU_CAP = 2**20
+
+_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
+
+
+def wrong(problem: str, remedy: str = "", at: tuple[str | int, ...] = ()) -> PydanticCustomError:
+    """An error for pydantic that carries a remedy, and optionally a place below the value."""
+    return PydanticCustomError("scenario", "{problem}", {"problem": problem, "remedy": remedy, "at": list(at)})
+
+
+def shown(value: object) -> str:
+    """A value for a message, cut short."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = (
+        {None: "null", True: "true", False: "false"}[value]
+        if value is None or value is True or value is False
+        else str(value)
+    )
+    text = text if len(text) <= 64 else text[:64] + "…"
+    return f'"{text}"' if isinstance(value, str) else text
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``did you mean "x"?``, or the words that are known."""
+    known = list(known)
+    lowered = {k.lower(): k for k in reversed(known)}
+    close = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.6)
+    if close:
+        return f'did you mean "{lowered[close[0]]}"?'
+    if not known:
+        return "there are none here"
+    listed = ", ".join(known[:24]) + (", …" if len(known) > 24 else "")
+    return f"write one of {listed}"
+
+
+def choice(*words: object, whole_numbers: bool = False):
+    """One of some words (and true or false among them); optionally a whole number from 1 too."""
+
+    def check(value: object) -> object:
+        if whole_numbers and isinstance(value, int) and not isinstance(value, bool):
+            if 1 <= value <= NPU_CAP:
+                return value
+        elif any(value is word or (isinstance(word, str) and value == word) for word in words):
+            return value
+        known = [shown(word).strip('"') for word in words] + (["a whole number from 1"] if whole_numbers else [])
+        raise wrong(f"{shown(value)} is not one of {', '.join(known)}", did_you_mean(str(value), known))
+
+    kinds = [{"enum": list(words)}] + ([{"type": "integer", "minimum": 1}] if whole_numbers else [])
+    return Annotated[Any, PlainValidator(check), WithJsonSchema({"anyOf": kinds} if whole_numbers else kinds[0])]
+
+
+def either(one, several):
+    """`one`, or `several` where a list is written (pydantic would report the errors of both)."""
+
+    def tag(value: object) -> str:
+        return "<list>" if isinstance(value, list | tuple) else "<one>"
+
+    return Annotated[
+        Annotated[one, Tag("<one>")] | Annotated[several, Tag("<list>")],
+        Discriminator(tag),
+    ]
+
+
+def _scalar(value: object) -> object:
+    if value is None or isinstance(value, list | tuple | Mapping):
+        raise wrong(f"{shown(value)} is not a plain value", "write a text or a number")
+    return value
+
+
+#: Text, a number, true or false.
+Scalar = Annotated[Any, PlainValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+
+
+def _quantity(parse: Callable[..., Any], what: str, example: str, *, contextual: bool = False):
+    def check(value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str):
+            reason = (
+                "it has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else "it is not text"
+            )
+            raise wrong(f"{shown(value)} is not a {what}: {reason}", f'write e.g. "{example}"')
+        try:
+            if contextual:
+                return parse(value, binary=bool((info.context or {}).get("binary")))
+            return parse(value)
+        except UnitError as error:
+            raise wrong(error.problem, error.remedy) from None
+
+    schema = {"type": "string", "description": f"a {what}, e.g. {example}", "examples": [example]}
+    return PlainValidator(check), WithJsonSchema(schema)
+
+
+Time = Annotated[int, *_quantity(parse_time, "time", "500 ns")]
+Size = Annotated[int, *_quantity(parse_size, "size", "64 KiB")]
+Bandwidth = Annotated[Fraction, *_quantity(parse_bandwidth, "bandwidth", "50 GB/s", contextual=True)]
+#: Bandwidth of a memory: never read as binary.
+MemoryBandwidth = Annotated[Fraction, *_quantity(parse_bandwidth, "bandwidth", "2 TB/s")]
+ComputeRate = Annotated[Fraction, *_quantity(parse_compute_rate, "compute rate", "312 TFLOP/s")]
+Operations = Annotated[int, *_quantity(parse_operations, "count of operations", "2.5 GFLOP")]
+
+
+def parse_gamma(text: str) -> Fraction:
+    """Read a reduction time per size such as ``"20 ns/MiB"``; returns seconds per byte, exact."""
+    time, slash, unit = text.rpartition("/")
+    if not slash:
+        raise UnitError("", f'"{text[:64]}" is not a time per size', 'write e.g. "20 ns/MiB"')
+    size = parse_size(f"1 {unit.strip()}" if not unit.strip()[:1].isdigit() else unit.strip())
+    if not size:
+        raise UnitError("", f'"{text[:64]}" is a time per nothing', 'write e.g. "20 ns/MiB"')
+    return Fraction(parse_time(time), PS_PER_S * size)
+
+
+Gamma = Annotated[Fraction, *_quantity(parse_gamma, "time per size", "20 ns/MiB")]
+
+
+def _name(value: object) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not re.fullmatch(_NAME, text):
+        raise wrong(
+            f"{shown(value)} is not a name",
+            'write at most 64 of A-Z a-z 0-9 . _ -, not beginning with "."',
+        )
+    return text
+
+
+#: Names of scenarios, topologies, groups, items: safe as folder names.
+Name = Annotated[
+    str, PlainValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$", "maxLength": 64})
+]
+
+Text = Annotated[str, StringConstraints(max_length=4000)]
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+
+
+def whole(low: int, high: int, what: str = "whole number", example: int | None = None):
+    """A whole number in a range that its error states."""
+
+    def check(value: object) -> int:
+        remedy = f"write a whole number from {low:,} to {high:,}"
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise wrong(f"{shown(value)} is not a {what}", f"{remedy}, e.g. {example}" if example else remedy)
+        if value < low:
+            raise wrong(f"{value} is less than {low:,}", remedy)
+        if value > high:
+            raise wrong(f"{value} is more than the cap of {high:,}", remedy)
+        return value
+
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return Annotated[int, PlainValidator(check), WithJsonSchema(schema)]
+
+
+Count = whole(1, NPU_CAP, example=8)
+Rank = whole(0, NPU_CAP - 1, "rank", 0)
+Number = Annotated[float, WithJsonSchema({"type": "number"})]
+
+
+def _speed(value: object) -> Fraction:
+    remedy = "write a positive number, e.g. 0.5 for half as fast"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(f"{shown(value)} is not a speed", remedy)
+    if not math.isfinite(value) or not 0 < value <= 1e6 or value < 1e-6:
+        raise wrong(f"{value} is not a speed between 1e-6 and 1e6", remedy)
+    return Fraction(str(value))
+
+
+Speed = Annotated[Fraction, PlainValidator(_speed), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
+
+_RANGE = re.compile(r"(\d{1,7})(?:\s*(?:-|\.\.)\s*(\d{1,7}))?")
+
+
+def rank_range(text: str) -> range:
+    """The ranks that ``"3"`` or ``"0-7"`` names.
+
+    Raises
+    ------
+    PydanticCustomError
+    """
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        raise wrong(f"{shown(text)} is not a rank", 'write e.g. 3, or "0-7" for eight ranks')
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first or last >= NPU_CAP:
+        raise wrong(f"{shown(text)} is not a range of ranks", f'write e.g. "0-7", at most {NPU_CAP - 1}')
+    return range(first, last + 1)
+
+
+def _ranks(value: object) -> object:
+    """Lists of ranks may hold ranges: [0, 3, "8-15"]."""
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, list | tuple):
+        return value
+    flat: list[object] = []
+    for i, item in enumerate(value):
+        if isinstance(item, str):
+            try:
+                flat += rank_range(item)
+            except PydanticCustomError as error:
+                context = error.context or {}
+                raise wrong(context["problem"], context["remedy"], (i,)) from None
+        elif isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < NPU_CAP:
+            raise wrong(f"{shown(item)} is not a rank", f'write 0 to {NPU_CAP - 1:,}, or "0-7" for eight', (i,))
+        else:
+            flat.append(item)
+        if len(flat) > NPU_CAP:
+            raise wrong(f"more than {NPU_CAP:,} ranks", "write fewer")
+    seen: dict[object, int] = {}
+    for i, item in enumerate(flat):
+        if item in seen:
+            raise wrong(f"rank {item} is listed twice", "list each rank once")
+        seen[item] = i
+    if not flat:
+        raise wrong("no ranks are listed", "list at least one")
+    return tuple(flat)
+
+
+_RANKS_SCHEMA = {
+    "anyOf": [
+        {"type": "array", "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}},
+        {"type": "string"},
+    ],
+    "description": 'ranks: a list such as [0, 1, "4-7"]',
+}
+Ranks = Annotated[tuple[int, ...], BeforeValidator(_ranks), WithJsonSchema(_RANKS_SCHEMA)]
+
+
+def by_rank(values: Mapping[str, object]) -> dict[int, object]:
+    """A mapping whose keys name ranks or ranges of ranks, written out; a rank named twice is an error."""
+    out: dict[int, object] = {}
+    for key, value in values.items():
+        for rank in rank_range(key):
+            if rank in out:
+                raise wrong(f"rank {rank} is named twice", "name each rank once", (key,))
+            out[rank] = value
+    return out

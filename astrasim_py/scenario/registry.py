@@ -1,0 +1,97 @@
+"""Producers by name: what a scenario may name beyond what the package itself brings.
+
+Other packages add to it through entry points of the group ``astrasim_py.producers``, named ``<kind>.<name>``:
+
+* ``algorithm.<name>``: ``factory(collective, ranks, **options) -> Algorithm``
+* ``shape.<name>``: ``factory(**parameters) -> Topology``, with the parameters as the scenario writes them
+* ``network.<name>``: ``factory(engine) -> model``, a network model for the SimPy engine
+
+Nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from astrasim_py.core.errors import AstraError, ScenarioError
+
+GROUP = "astrasim_py.producers"
+KINDS = ("algorithm", "shape", "network")
+
+
+@cache
+def _table() -> dict[str, dict[str, EntryPoint]]:
+    table: dict[str, dict[str, EntryPoint]] = {kind: {} for kind in KINDS}
+    for entry in sorted(entry_points(group=GROUP), key=lambda e: (e.name, e.value)):
+        kind, dot, name = entry.name.partition(".")
+        if not dot or kind not in table:
+            raise ScenarioError(f"entry point {entry.name}", f'its kind "{kind}" is unknown', f"use {', '.join(KINDS)}")
+        if name in table[kind]:
+            raise ScenarioError(f"entry point {entry.name}", "two packages provide it", "uninstall one of them")
+        table[kind][name] = entry
+    return table
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Names that other packages provide, sorted."""
+    return tuple(_table()[kind])
+
+
+def provided(kind: str, name: str) -> Callable:
+    """What another package provides under a name; imported now.
+
+    Raises
+    ------
+    ScenarioError
+        It cannot be imported.
+    """
+    entry = _table()[kind][name]
+    try:
+        return entry.load()
+    except Exception as error:
+        raise ScenarioError(
+            f"entry point {entry.name}", f"cannot be imported: {error}", "mend or uninstall it"
+        ) from None
+
+
+def own_code(path: Path, name: str, place: str) -> Callable:
+    """A function or class of the user's own Python file.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be run, or has no such name.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ScenarioError(place, f"{path} cannot be read: {error.strerror}", "check the name") from None
+    return _own_code(str(path), sha256(data).hexdigest(), name, place)
+
+
+@cache
+def _own_code(path: str, digest: str, name: str, place: str) -> Callable:
+    module_name = f"astrasim_py_own_{digest[:16]}"
+    module = sys.modules.get(module_name)
+    if module is None:
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        if spec is None or spec.loader is None:
+            raise ScenarioError(place, f"{path} is not a Python file", "name a .py file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[module_name]
+            if isinstance(error, AstraError):
+                raise
+            raise ScenarioError(place, f"{path} failed: {type(error).__name__}: {error}", "mend it") from None
+    if not callable(getattr(module, name, None)):
+        raise ScenarioError(place, f'{path} has no function or class "{name}"', "check the name after the colon")
+    return getattr(module, name)

@@ -1,0 +1,340 @@
+"""From a document to the documents of its points: ``--set``, sweep axes, and ``$name`` in its values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import NamedTuple
+
+from astrasim_py.core.errors import AstraError, ScenarioError, UsageError
+from astrasim_py.scenario.document import Mark, Value, join, parse_document
+from astrasim_py.scenario.quantities import did_you_mean
+
+#: Most points of one scenario.
+MAX_POINTS = 10_000
+
+#: Top-level keys that describe the study, not a point: no variables there.
+STUDY_KEYS = ("name", "title", "description", "engine", "record", "sweep", "plots")
+#: Top-level keys that a sweep may vary by their own name.
+SETTINGS = ("topology", "placement", "ranks", "semantics", "verify")
+#: Mappings whose keys the user chooses.
+NAMED = ("topologies", "groups", "jobs", "sweep")
+
+_VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
+
+
+# -- --set ------------------------------------------------------------------------------------------------------
+
+
+def apply_override(document: Value, text: str, known: Sequence[str]) -> Value:
+    """The document with one value replaced.
+
+    Parameters
+    ----------
+    document : Value
+    text : str
+        ``topologies.ring.npus=16``; the value is read as YAML.
+    known : sequence of str
+        Top-level keys.
+
+    Raises
+    ------
+    UsageError
+        A path that leads nowhere.
+    """
+    path, equals, written = text.partition("=")
+    path = path.strip()
+    place = f"--set {path}"
+    steps = _split(path, document)
+    if not equals or not steps:
+        raise UsageError(f"--set {text}"[:200], "is not KEY=VALUE", "write e.g. --set topologies.ring.npus=16")
+    if isinstance(document.data, dict) and steps[0] not in (*document.data, *known):
+        raise UsageError(place, f'"{steps[0]}" is not a key here', did_you_mean(str(steps[0]), known))
+    canonical = reduce(join, steps, "")
+    value = parse_document(written, place, canonical) if written.strip() else Value(None, Mark(place), canonical)
+    return _put(document, steps, _at_once(value, Mark("--set")), place)
+
+
+def _at_once(value: Value, mark: Mark) -> Value:
+    """The same with one place for everything: the command line has no lines."""
+    data = value.data
+    if isinstance(data, dict):
+        data = {key: _at_once(inner, mark) for key, inner in data.items()}
+        return replace(value, data=data, mark=mark, key_marks=dict.fromkeys(data, mark))
+    if isinstance(data, list):
+        data = [_at_once(inner, mark) for inner in data]
+    return replace(value, data=data, mark=mark)
+
+
+def _split(path: str, document: Value) -> list[str | int]:
+    """Steps of ``topologies.ring.npus`` and ``workload[0].all_reduce.size``; keys of the document may hold dots."""
+    steps: list[str | int] = []
+    here: Value | None = document
+    rest = path
+    while rest:
+        keys = list(here.data) if here is not None and isinstance(here.data, dict) else []
+        whole = [k for k in keys if rest == k or rest.startswith((f"{k}.", f"{k}["))]
+        if whole:
+            step: str | int = max(whole, key=len)
+            rest = rest[len(step) :]
+        else:
+            match = _STEP.match(rest)
+            if match is None:
+                return []
+            token = match.group()
+            rest = rest[match.end() :]
+            in_list = here is not None and isinstance(here.data, list)
+            if token[0] == "[" or (in_list and token.isdecimal()):
+                step = int(token.strip("[]"))
+            else:
+                step = token
+        rest = rest.removeprefix(".")
+        steps.append(step)
+        here = here.get(step) if here is not None else None
+    return steps
+
+
+def _put(value: Value, steps: Sequence[str | int], new: Value, place: str, path: str = "") -> Value:
+    step, rest = steps[0], steps[1:]
+    below = join(path, step)
+    data = value.data
+    if isinstance(data, list):
+        if not isinstance(step, int) or step >= len(data):
+            raise UsageError(place, f"{path} is a list of {len(data)}", f"write {path}[0] to {path}[{len(data) - 1}]")
+        inner = _put(data[step], rest, new, place, below) if rest else new
+        return replace(value, data=[*data[:step], inner, *data[step + 1 :]])
+    if data is None or (not isinstance(data, dict) and rest):
+        data = {}
+    if not isinstance(data, dict) or not isinstance(step, str):
+        raise UsageError(place, f"{path or 'the document'} has no keys below it", f"write --set {path}=VALUE")
+    if step not in data and rest and path in NAMED:
+        raise UsageError(place, f'"{step}" is not in {path}', did_you_mean(step, data))
+    old = data.get(step, Value({}, new.mark, below))
+    inner = _put(old, rest, new, place, below) if rest else new
+    marks = {**value.key_marks, step: new.mark if step not in data or not rest else value.key_marks[step]}
+    return replace(value, data={**data, step: inner}, key_marks=marks)
+
+
+# -- the sweep --------------------------------------------------------------------------------------------------
+
+
+class Axis(NamedTuple):
+    """Keys that vary together, and their values row by row."""
+
+    keys: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    labels: tuple[tuple[str, ...], ...]
+
+
+def label_of(value: Value) -> str:
+    """A short text for a plain value or a list of them."""
+    if isinstance(value.data, list):
+        return "x".join(label_of(item) for item in value.data)
+    return "null" if value.data is None else value.raw if value.raw else str(value.data)
+
+
+def _values(value: Value) -> list[tuple[str, Value]]:
+    if isinstance(value.data, dict):
+        return list(value.data.items())
+    items = value.data if isinstance(value.data, list) else [value]
+    return [(label_of(item), item) for item in items]
+
+
+def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]:
+    """The axes of a sweep, in the order written; what is wrong is added to `errors`."""
+    if sweep is None or not isinstance(sweep.data, dict):
+        return ()
+    axes: list[Axis] = []
+    for key, value in sweep.data.items():
+        if key != "zip":
+            groups = [{key: value}]
+        else:
+            items = value.data if isinstance(value.data, list) else [value]
+            groups = [item.data for item in items if isinstance(item.data, dict)]
+        for group in groups:
+            lists = {name: _values(inner) for name, inner in group.items()}
+            lengths = {name: len(values) for name, values in lists.items()}
+            for name, values in lists.items():
+                seen: dict[str, int] = {}
+                for i, (label, item) in enumerate(values):
+                    if label in seen:
+                        errors.append(ScenarioError(item.place, f'"{label}" is swept twice', "write it once"))
+                    seen[label] = i
+                if any(name in axis.keys for axis in axes):
+                    errors.append(ScenarioError(group[name].place, f'"{name}" is swept twice', "sweep it once"))
+            if len(set(lengths.values())) > 1:
+                counted = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+                problem = f"keys that vary together need equally many values, and {counted}"
+                errors.append(ScenarioError(value.place, problem, "add or delete some"))
+                continue
+            columns = list(lists.values())
+            axes.append(
+                Axis(
+                    tuple(lists),
+                    tuple(zip(*([item for _, item in column] for column in columns), strict=True)),
+                    tuple(zip(*([label for label, _ in column] for column in columns), strict=True)),
+                )
+            )
+    return tuple(axes)
+
+
+def count_points(axes: Sequence[Axis]) -> int:
+    """How many points the axes span."""
+    return math.prod(len(axis.rows) for axis in axes)
+
+
+def assignments(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Value], dict[str, str]]]:
+    """Per point, in the order of nested loops (the first axis is the outermost): values and labels by key."""
+    total = count_points(axes)
+    for number in range(total):
+        values: dict[str, Value] = {}
+        labels: dict[str, str] = {}
+        rest = total
+        for axis in axes:
+            rest //= len(axis.rows)
+            row = number // rest % len(axis.rows)
+            values.update(zip(axis.keys, axis.rows[row], strict=True))
+            labels.update(zip(axis.keys, axis.labels[row], strict=True))
+        yield values, labels
+
+
+# -- variables --------------------------------------------------------------------------------------------------
+
+
+def variables_in(text: str) -> list[str]:
+    """Names of the variables in a text."""
+    return [m[1] or m[2] for m in _VARIABLE.finditer(text) if m[1] or m[2]]
+
+
+def is_path(key: str) -> bool:
+    """Whether a swept key is a path into the document rather than a variable."""
+    return key in SETTINGS or "." in key or "[" in key
+
+
+@dataclass(frozen=True, eq=False)
+class Resolver:
+    """Gives every top-level key of every point its value; equal values are made once.
+
+    Parameters
+    ----------
+    document : Value
+    axes : sequence of Axis
+    """
+
+    document: Value
+    axes: tuple[Axis, ...]
+    _sections: dict
+    _users: dict
+
+    @classmethod
+    def of(cls, document: Value, axes: Sequence[Axis]) -> Resolver:
+        """A resolver of a document with its axes."""
+        values = {key: [row[i] for row in axis.rows] for axis in axes for i, key in enumerate(axis.keys)}
+
+        def closure(sources: Sequence[Value], found: dict[str, None]) -> dict[str, None]:
+            for source in sources:
+                for scalar in source.scalars():
+                    for name in variables_in(scalar.data) if isinstance(scalar.data, str) else ():
+                        if name not in found:
+                            found[name] = None
+                            closure(values.get(name, ()), found)
+            return found
+
+        users: dict[str, tuple[str, ...]] = {}
+        paths = {key: _split(key, document) for key in values if is_path(key)}
+        for key in dict.fromkeys((*document.data, *(str(steps[0]) for steps in paths.values() if steps))):
+            if key in STUDY_KEYS:
+                continue
+            sources = [document.data[key]] if key in document.data else []
+            into = [path for path, steps in paths.items() if steps and steps[0] == key]
+            sources += [value for path in into for value in values[path]]
+            users[key] = (*into, *closure(sources, {}))
+        return cls(document, tuple(axes), {}, users)
+
+    def unused(self) -> list[str]:
+        """Swept keys that nothing uses."""
+        used = {name for names in self._users.values() for name in names}  # membership only
+        return [key for axis in self.axes for key in axis.keys if key not in used]
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Top-level keys of a point."""
+        return tuple(self._users)
+
+    def section(self, key: str, assignment: Mapping[str, Value]) -> Value | None:
+        """The value of a top-level key at a point; the same object for equal points.
+
+        Raises
+        ------
+        ScenarioError
+            A variable that is not swept, or a path that leads nowhere.
+        """
+        if key not in self._users:
+            return None
+        used = self._users[key]
+        memo = (key, *(id(assignment.get(name)) for name in used))
+        if memo not in self._sections:
+            self._sections[memo] = self._resolve(key, used, assignment)
+        found = self._sections[memo]
+        if isinstance(found, AstraError):
+            raise found
+        return found
+
+    def _resolve(self, key: str, used: Sequence[str], assignment: Mapping[str, Value]) -> Value | AstraError:
+        try:
+            value = self.document.data.get(key)
+            for path in used:
+                if is_path(path):
+                    steps = _split(path, self.document)
+                    if steps[0] != key:
+                        continue
+                    new = assignment[path]
+                    try:
+                        value = _put(value or Value({}, new.mark, key), steps[1:], new, "", key) if steps[1:] else new
+                    except UsageError as error:
+                        return ScenarioError(f"{new.mark}: sweep.{path}", error.problem, error.remedy)
+            return self._substitute(value, assignment, ())
+        except ScenarioError as error:
+            return error
+
+    def _substitute(self, value: Value, assignment: Mapping[str, Value], active: tuple[str, ...]) -> Value:
+        data = value.data
+        if isinstance(data, dict):
+            new = {key: self._substitute(inner, assignment, active) for key, inner in data.items()}
+            same = all(new[key] is data[key] for key in data)
+            return value if same else replace(value, data=new)
+        if isinstance(data, list):
+            items = [self._substitute(inner, assignment, active) for inner in data]
+            same = all(a is b for a, b in zip(items, data, strict=True))
+            return value if same else replace(value, data=items)
+        if not isinstance(data, str) or "$" not in data:
+            return value
+        whole = _VARIABLE.fullmatch(data)
+        if whole is not None and (whole[1] or whole[2]):
+            return self._value_of(whole[1] or whole[2], value, assignment, active)
+
+        def text(match: re.Match) -> str:
+            name = match[1] or match[2]
+            if not name:
+                return "$"
+            found = self._value_of(name, value, assignment, active)
+            if isinstance(found.data, dict | list):
+                problem = f'${name} stands inside the text "{data[:64]}", and its value is not plain'
+                raise ScenarioError(found.place, problem, "write a text or a number")
+            return label_of(found)
+
+        done = _VARIABLE.sub(text, data)
+        return replace(value, data=done, raw=done)
+
+    def _value_of(self, name: str, value: Value, assignment: Mapping[str, Value], active: tuple[str, ...]) -> Value:
+        if name in active:
+            raise ScenarioError(value.place, f"${name} stands in its own value", "write the value itself")
+        if name not in assignment:
+            swept = [f"${key}" for axis in self.axes for key in axis.keys if not is_path(key)]
+            remedy = did_you_mean(f"${name}", swept) if swept else f"add e.g. sweep: {{{name}: [...]}}"
+            raise ScenarioError(value.place, f"${name} is not in the sweep", remedy)
+        return self._substitute(assignment[name], assignment, (*active, name))

@@ -1,0 +1,245 @@
+"""What a scenario may say: strict models, one per thing, from which the JSON Schema is generated too.
+
+The models are validated once variables (``$name``) have their values, so every field has its plain type here;
+`json_schema` adds the variables back for editors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
+
+from astrasim_py.core.records import LEVELS
+from astrasim_py.scenario.machine_models import Compute, LimitsSpec, Memory, Network, SemanticsSpec, Stragglers
+from astrasim_py.scenario.quantities import (
+    Count,
+    Name,
+    Ranks,
+    Scalar,
+    Text,
+    choice,
+    shown,
+    wrong,
+)
+from astrasim_py.scenario.resolve import STUDY_KEYS
+from astrasim_py.scenario.strict import Strict, example
+from astrasim_py.scenario.topology_models import Placement, TopologySpec
+from astrasim_py.scenario.workload_models import AlgorithmSpec, CollectiveName, GroupSpec, WorkloadSpec
+
+#: Version of this format; raised when an old scenario would mean something else.
+SCENARIO_SCHEMA = 1
+
+
+class JobSpec(Strict):
+    """One of several jobs that share the network, on NPUs of its own."""
+
+    workload: WorkloadSpec = Field(examples=["[{all_reduce: {size: 64 MiB}}]"])
+    placement: Ranks = Field(description="rank → NPU", examples=['["0-7"]'])
+    groups: dict[Name, GroupSpec] = Field(default_factory=dict)
+    algorithms: dict[CollectiveName, AlgorithmSpec] = Field(default_factory=dict)
+    stragglers: Stragglers = Field(default_factory=Stragglers)
+
+
+Engine = choice("auto", "simpy")
+Level = choice(*LEVELS)
+PLOT_KINDS = ("slowdown", "time", "busbw", "breakdown", "links", "gantt")
+
+
+class PlotSpec(Strict):
+    """A figure; `x`, `series` and `facet` name swept keys."""
+
+    kind: choice(*PLOT_KINDS) = example("slowdown")
+    x: Text | None = None
+    series: Text | None = None
+    facet: Text | None = None
+    baseline: Text | None = Field(default=None, description="value of `series` that the others are divided by")
+    where: dict[Text, Scalar] = Field(default_factory=dict, description="only points with these values")
+    title: Text | None = None
+    name: Name | None = Field(default=None, description="of the files; the kind by default")
+
+
+def _axis(value: object) -> object:
+    if isinstance(value, Mapping):
+        if not value:
+            raise wrong("no values", "write label: value for each")
+        return value
+    if not isinstance(value, list | tuple):
+        return (value,)
+    if not value:
+        raise wrong("no values", "write e.g. [1 MiB, 16 MiB]")
+    for i, item in enumerate(value):
+        if isinstance(item, Mapping):
+            raise wrong("a mapping has no short name", "write the axis as {label: value, …}", (i,))
+        if item is None:
+            raise wrong("null is not a value", "write a value", (i,))
+    return value
+
+
+#: Values of one swept key: a list of plain values, or label → value.
+Axis = Annotated[
+    Any,
+    BeforeValidator(_axis),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "minItems": 1, "items": {"type": ["string", "number", "boolean", "array"]}},
+                {"type": "object", "minProperties": 1},
+                {"type": ["string", "number", "boolean"]},
+            ],
+            "description": "a list of values, or label: value for values that are not plain",
+        }
+    ),
+]
+
+
+def _zip_groups(value: object) -> object:
+    groups = value if isinstance(value, list | tuple) else (value,)
+    for i, group in enumerate(groups):
+        at = (i,) if isinstance(value, list | tuple) else ()
+        if not isinstance(group, Mapping) or not group:
+            raise wrong(f"{shown(group)} is not a group of keys", "write {size: […], npus: […]}", at)
+        for key, axis in group.items():
+            try:
+                _axis(axis)
+            except Exception as error:
+                context = getattr(error, "context", None) or {}
+                raise wrong(context["problem"], context["remedy"], (*at, key, *context["at"])) from None
+    return value
+
+
+ZipGroups = Annotated[
+    Any,
+    BeforeValidator(_zip_groups),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}],
+            "description": "keys that vary together: {size: [1 MiB, 2 MiB], npus: [8, 16]}",
+        }
+    ),
+]
+
+
+class Sweep(Strict):
+    """Keys and the values they take: every combination, but for the keys under `zip`, which vary together.
+
+    A key is a variable, used as `$key` elsewhere; or `topology`, `placement`, `ranks`, `semantics`; or a path
+    such as `network.model`, as with `--set`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Axis]
+
+    zip: ZipGroups | None = None
+
+
+class Scenario(Strict):
+    """A scenario: what to simulate, over which values, and which figures to draw."""
+
+    model_config = ConfigDict(title="astrasim_py scenario")
+
+    name: Name = example("ring_vs_torus")
+    title: Text | None = None
+    description: Text | None = None
+    topologies: dict[Name, TopologySpec] = Field(
+        min_length=1, examples=["{ring: {shape: ring, npus: 8, bandwidth: 50 GB/s, latency: 500 ns}}"]
+    )
+    topology: Name | None = Field(default=None, description="which of the topologies; needed if there are several")
+    placement: Placement | None = Field(default=None, description="rank → NPU; before that of the topology")
+    ranks: Count | None = Field(default=None, description="number of ranks; one per NPU by default")
+    workload: WorkloadSpec | None = None
+    groups: dict[Name, GroupSpec] = Field(default_factory=dict)
+    algorithms: dict[CollectiveName, AlgorithmSpec] = Field(default_factory=dict)
+    stragglers: Stragglers = Field(default_factory=Stragglers)
+    jobs: dict[Name, JobSpec] = Field(default={}, description="several workloads that share the network")
+    network: Network = Field(default_factory=Network)
+    compute: Compute = Field(default_factory=Compute)
+    memory: Memory = Field(default_factory=lambda: Memory(kind="none"))
+    semantics: SemanticsSpec = Field(default_factory=SemanticsSpec)
+    engine: Engine = "auto"
+    verify: choice(True, False, "strict") = Field(default=True, description="verification of injected algorithms")
+    record: Level = "links"
+    limits: LimitsSpec = Field(default_factory=LimitsSpec)
+    sweep: Sweep = Field(default_factory=Sweep)
+    plots: tuple[PlotSpec, ...] = ()
+
+
+_VARIABLE = {"$ref": "#/$defs/Variable"}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of scenario files, variables included."""
+    schema = Scenario.model_json_schema(by_alias=True, mode="validation")
+    properties = schema["properties"]
+    definitions = schema.get("$defs", {})
+    study = {"Sweep", "PlotSpec", "Scenario"}
+    for name, definition in definitions.items():
+        if name not in study:
+            _admit_variables(definition)
+    for name, sub in properties.items():
+        if name not in STUDY_KEYS:
+            _admit_variables(sub)
+    for sub in (*definitions.values(), schema):
+        _tidy(sub)
+    definitions["Variable"] = {
+        "type": "string",
+        "pattern": r"\$",
+        "description": "a swept value: $name, alone or inside a text",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"scenario-{SCENARIO_SCHEMA}.schema.json",
+        **schema,
+    }
+
+
+def _admit_variables(schema: Any) -> None:
+    """Let every value below be a variable as well."""
+    if not isinstance(schema, dict):
+        return
+    for key in ("properties", "$defs"):
+        for name, sub in schema.get(key, {}).items():
+            _admit_variables(sub)
+            schema[key][name] = _or_variable(sub)
+    for key in ("additionalProperties", "items"):
+        if isinstance(schema.get(key), dict):
+            _admit_variables(schema[key])
+            schema[key] = _or_variable(schema[key])
+    for key in ("anyOf", "oneOf", "prefixItems"):
+        for sub in schema.get(key, []):
+            _admit_variables(sub)
+
+
+def _or_variable(schema: dict[str, Any]) -> dict[str, Any]:
+    if (schema.get("type") == "string" and "pattern" not in schema) or schema == _VARIABLE:
+        return schema
+    if "const" in schema and "anyOf" not in schema:
+        return schema  # shape: ring tells the kinds of topology apart
+    outer = {key: schema.pop(key) for key in ("description", "default", "title", "examples") if key in schema}
+    if "anyOf" in schema:
+        return {**outer, **schema, "anyOf": [*schema["anyOf"], _VARIABLE]}
+    return {**outer, "anyOf": [schema, _VARIABLE]}
+
+
+def _tidy(schema: Any) -> None:
+    """Drop the titles that pydantic makes up, and defaults that are null."""
+    if isinstance(schema, list):
+        for sub in schema:
+            _tidy(sub)
+    if not isinstance(schema, dict):
+        return
+    for key, sub in schema.items():
+        if key in ("properties", "$defs"):
+            for inner in sub.values():
+                inner.pop("title", None)
+                if inner.get("default", 0) is None:
+                    inner.pop("default")
+                _tidy(inner)
+        elif key not in ("default", "examples", "const", "enum"):
+            _tidy(sub)
