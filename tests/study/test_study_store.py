@@ -1,0 +1,467 @@
+"""What is written is whole: a point's folder appears complete or not at all, whatever goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
+from astrasim_py.report.tables import csv_chunks, json_text
+from astrasim_py.study import store
+from astrasim_py.study.store import Wanted
+
+CALLS = ("write", "fsync", "rename", "open", "mkdir", "close", "replace")
+FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def collective(**more) -> Table:
+    row = {
+        "instance": 0,
+        "job": "job0",
+        "group": "world",
+        "type": "all_reduce",
+        "size": 1000,
+        "algorithm": "ring",
+        "ranks": 4,
+        "start": 0,
+        "end": 20_000,
+        "bound": 10_000,
+    } | more
+    return Table({name: [row[name]] for name in COLLECTIVE_COLUMNS})
+
+
+def row(name: str, **more) -> dict:
+    return {
+        "scenario": "s",
+        "point": name,
+        "sweep": {"size": name},
+        "topology": "ring",
+        "time_ns": Decimal("20"),
+        "status": "done",
+    } | more
+
+
+def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status="done", level="links", **more) -> Path:
+    """Store a small point; `more` goes to the manifest, `row` to the row."""
+    identity = identity or store.point_digest({"name": name}, {}, engine="simpy", version="1")
+    folder = store.scenario_folder(out, "s") / store.folder_name(name, identity)
+    manifest = {
+        "scenario": "s",
+        "point": name,
+        "folder": folder.name,
+        "digest": identity,
+        "level": level,
+        "status": status,
+        "exit_code": 0 if status == "done" else 4,
+        "timeline": False,
+        "limits": {},
+    }
+    values = more.pop("row", {})
+    finished = more.pop("finished", 1)
+    files = {
+        "summary.json": json_text({"row": row(name, **values), "busbw_factors": [["all_reduce", 4, "3/2"]]}).encode(),
+        "collective.csv": csv_chunks(more.pop("table", collective())),
+        "link.csv": b"link,bytes\n0,500\n",
+    }
+    wanted = Wanted(level=level)
+    return store.write_point(
+        folder, files, manifest | more, {"finished": finished, "cpu_s": 0.5}, wanted=wanted, replace=replace
+    )
+
+
+def leftovers(out: Path) -> list[str]:
+    return [p.name for p in out.rglob(".*")]
+
+
+class Nth:
+    """Does something at the n-th of the system calls that the store makes."""
+
+    def __init__(self, n: int, action, calls=CALLS) -> None:
+        self.left, self.action, self.calls = n, action, calls
+        self.real = {name: getattr(os, name) for name in calls}
+
+    def wrap(self, name):
+        def call(*args, **kwargs):
+            self.left -= 1
+            if self.left == 0:
+                self.action(name)
+            return self.real[name](*args, **kwargs)
+
+        return call
+
+    def __enter__(self):
+        for name in self.calls:
+            setattr(os, name, self.wrap(name))
+        return self
+
+    def __exit__(self, *_):
+        for name, real in self.real.items():
+            setattr(os, name, real)
+
+
+def fail(name: str) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def die(name: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# -- whole or nothing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_failed_write_leaves_no_trace_and_touches_nothing_else(tmp_path, replace):
+    earlier = save(tmp_path, "earlier")
+    before = {p.name: p.read_bytes() for p in sorted(earlier.iterdir())}
+    if replace:
+        save(tmp_path, "new", version_of="old")
+    failures = 0
+    for n in range(1, 1000):
+        with Nth(n, fail) as calls:
+            try:
+                new = save(tmp_path, "new", replace=True, version_of=f"new {n}")
+            except OutputError as error:
+                failures += 1
+                assert error.exit_code == 5
+                assert "No space left" in str(error)
+                new = None
+        assert leftovers(tmp_path) == [], n
+        assert {p.name: p.read_bytes() for p in sorted(earlier.iterdir())} == before
+        names = [p.manifest["point"] for p in store.read_points(tmp_path / "s")]
+        assert names in (["earlier"], ["earlier", "new"]), n
+        if replace:
+            assert names == ["earlier", "new"], f"call {n} lost the point that was to be replaced"
+        if calls.left > 0:
+            assert new is not None
+            break
+        for point in store.read_points(tmp_path / "s"):
+            if point.manifest["point"] == "new" and not replace:
+                shutil.rmtree(point.folder)
+    assert failures >= 15
+
+
+@FORK
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_process_killed_at_any_call_leaves_no_half_point(tmp_path, replace):
+    save(tmp_path, "earlier")
+    survived = absent = 0
+    for n in range(1, 1000):
+        out = tmp_path / str(n)
+        if replace:
+            save(out, "new", mark="old")
+        child = os.fork()
+        if child == 0:
+            with Nth(n, die):
+                save(out, "new", replace=True, mark="new")
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        store.clean(out / "s")
+        assert leftovers(out) == []
+        points = store.read_points(out / "s") if (out / "s").is_dir() else ()
+        assert len(points) == 1 or (not replace and not points), n
+        assert all(store.read_manifest(p.folder, contents=True) for p in points)
+        survived += len(points)
+        absent += not points
+        assert [p.manifest["point"] for p in store.read_points(save(out, "new").parent)] == ["new"]
+        if os.WIFEXITED(status):
+            break
+    assert absent >= 15 or (replace and survived >= 20)
+
+
+@FORK
+def test_kill_at_any_time_leaves_whole_points_only(tmp_path):
+    for kill in range(40):
+        child = os.fork()
+        if child == 0:
+            for number in range(1000):
+                save(tmp_path, f"{kill}-{number}", table=collective(size=number))
+            os._exit(0)
+        time.sleep(0.0007 * kill)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    folder = tmp_path / "s"
+    visible = [p for p in folder.iterdir() if not p.name.startswith(".")]
+    assert len(visible) > 40
+    for point in visible:
+        assert store.read_manifest(point, contents=True), point
+    store.clean(folder)
+    assert leftovers(tmp_path) == []
+
+
+@FORK
+@pytest.mark.parametrize("replace", [False, True])
+def test_writers_of_the_same_point_do_not_disturb_each_other(tmp_path, replace):
+    for round_ in range(6):
+        children = []
+        for writer in range(4):
+            child = os.fork()
+            if child == 0:
+                try:
+                    for _ in range(4):
+                        save(tmp_path, f"same {round_}", replace=replace, writer=writer)
+                    os._exit(0)
+                except BaseException:
+                    os._exit(1)
+            children.append(child)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    points = store.read_points(tmp_path / "s")
+    assert [p.manifest["point"] for p in points] == [f"same {i}" for i in range(6)]
+    assert all(store.read_manifest(p.folder, contents=True) for p in points)
+    assert leftovers(tmp_path) == []
+
+
+def test_a_full_disk_is_an_output_error(tmp_path):
+    code = f"""
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        from pathlib import Path
+        from astrasim_py.core.errors import OutputError
+        from astrasim_py.study import store
+        keys = dict.fromkeys(store.REQUIRED, "x") | {{"folder": "p-1", "level": "links"}}
+        try:
+            files = {{"summary.json": b"{{}}", "big": b"x" * 5000}}
+            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, keys, {{}}, wanted=store.Wanted())
+        except OutputError as error:
+            print(error.exit_code, error)
+    """
+    pytest.importorskip("resource")
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("5 ") and "File too large" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        save(tmp_path / "file")
+    with pytest.raises(OutputError, match="shorter path"):
+        save(tmp_path / "/".join(["x" * 250] * 20))
+
+
+def test_write_file_replaces_in_one_step(tmp_path):
+    path = tmp_path / "a" / "b.csv"
+    store.write_file(path, b"old")
+    failures = 0
+    for n in range(1, 100):
+        with Nth(n, fail) as calls:
+            try:
+                store.write_file(path, [b"n", b"ew"])
+            except OutputError:
+                failures += 1
+        assert path.read_bytes() in (b"old", b"new")
+        assert leftovers(tmp_path) == []
+        if calls.left > 0:
+            break
+    assert failures >= 5
+    assert path.read_bytes() == b"new"
+
+
+def test_interrupting_a_write_removes_its_folder(tmp_path):
+    def chunks():
+        yield b"some"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.write_point(
+            tmp_path / "p",
+            {"summary.json": chunks()},
+            dict.fromkeys(store.REQUIRED, "x") | {"folder": "p"},
+            {},
+            wanted=Wanted(),
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- leftovers --------------------------------------------------------------------------------------------------
+
+
+def dead_pid() -> int:
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    return done.pid
+
+
+def test_leftovers_of_dead_processes_are_removed_and_of_living_ones_kept(tmp_path):
+    host = store._host()
+    dead, alive = f".tmp-{dead_pid()}-{host}00000000", f".tmp-{os.getppid()}-{host}00000000"
+    elsewhere, old = f".tmp-1-{'0' * 16}", f".tmp-1-{'0' * 15}1"
+    for name in (dead, alive, elsewhere, old):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "node.csv").write_text("half")
+    os.utime(tmp_path / old, (0, 0))
+    (tmp_path / ".hidden").mkdir()
+    assert store.clean(tmp_path) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([alive, elsewhere, ".hidden"])
+    assert store.clean(tmp_path / "missing") == 0
+
+
+def test_a_point_moved_aside_by_a_dead_process_comes_back(tmp_path):
+    point = save(tmp_path)
+    aside = point.parent / f".old-{dead_pid()}-{store._host()}00000000"
+    point.rename(aside)
+    assert store.read_points(point.parent) == ()
+    store.clean(point.parent)
+    assert [p.folder for p in store.read_points(point.parent)] == [point]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda p: (p / "manifest.json").unlink(),
+        lambda p: (p / "manifest.json").write_text("{"),
+        lambda p: (p / "manifest.json").write_text("[]"),
+        lambda p: (p / "manifest.json").write_text(
+            json.dumps(json.loads((p / "manifest.json").read_text()) | {"format": 99})
+        ),
+        lambda p: (p / "manifest.json").write_text(
+            json.dumps(json.loads((p / "manifest.json").read_text()) | {"files": {"../x": {"bytes": 1}}})
+        ),
+        lambda p: (p / "summary.json").unlink(),
+        lambda p: (p / "summary.json").write_bytes((p / "summary.json").read_bytes().replace(b"done", b"d0ne")),
+        lambda p: (p / "collective.csv").write_bytes(b"short"),
+        lambda p: (p / "link.csv").write_bytes(b"short"),
+    ],
+)
+def test_a_damaged_point_is_ignored(tmp_path, damage):
+    damage(save(tmp_path, "bad"))
+    good = save(tmp_path, "good")
+    (tmp_path / "s" / "notes").mkdir()
+    (tmp_path / "s" / "file").write_text("")
+    assert [p.folder for p in store.read_points(tmp_path / "s")] == [good]
+    assert save(tmp_path, "bad") in [p.folder for p in store.read_points(tmp_path / "s")], "it can be computed again"
+
+
+def test_changed_content_is_noticed(tmp_path):
+    point = save(tmp_path)
+    path = point / "link.csv"
+    path.write_bytes(path.read_bytes().replace(b"500", b"600"))
+    assert store.read_manifest(point) is not None
+    assert store.read_manifest(point, contents=True) is None
+    with pytest.raises(OutputError, match="not what the manifest says"):
+        store.read_point(point).table("link")
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    point = store.read_point(save(tmp_path, row={"time_ns": Decimal("9007199254740993.125"), "point": "=1+1"}))
+    assert point.row["time_ns"] == Decimal("9007199254740993.125")
+    assert point.row["point"] == "=1+1"
+    assert point.row["cpu_s"] == Decimal("0.5")
+    assert [c.tolist() for c in point.table("collective").values()] == [c.tolist() for c in collective().values()]
+    with pytest.raises(KeyError):
+        point.table("node")
+
+
+def test_volatile_facts_are_outside_the_digests(tmp_path):
+    a, b = save(tmp_path / "a", finished=1), save(tmp_path / "b", finished=2)
+    for name in sorted(os.listdir(a)):
+        same = (a / name).read_bytes() == (b / name).read_bytes()
+        assert same == (name != "run.json"), name
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "met"),
+    [
+        ({}, {}, True),
+        ({"level": "messages"}, {"level": "summary"}, True),
+        ({"level": "links"}, {"level": "nodes"}, False),
+        ({"timeline": True}, {}, True),
+        ({}, {"timeline": True}, False),
+        ({"status": "stuck"}, {"limits": {"max_events": 5}}, True),
+        ({"status": "limit", "limits": {"max_events": 5}}, {"limits": {"max_events": 5}}, True),
+        ({"status": "limit", "limits": {"max_events": 5}}, {"limits": {"max_events": 6}}, False),
+        ({"status": "done", "limits": {"max_events": 5}}, {"limits": {"max_events": 1}}, True),
+    ],
+)
+def test_a_point_is_used_again_when_it_holds_what_is_wanted(stored, wanted, met):
+    manifest = {"level": "links", "timeline": False, "status": "done", "limits": {}} | stored
+    assert Wanted(**wanted).met_by(manifest) == met
+
+
+def test_a_higher_level_replaces_a_lower_one_and_not_the_other_way_round(tmp_path):
+    folder = save(tmp_path, level="links")
+    save(tmp_path, level="messages")
+    assert store.read_point(folder).manifest["level"] == "messages"
+    save(tmp_path, level="links")
+    assert store.read_point(folder).manifest["level"] == "messages"
+    save(tmp_path, level="links", replace=True)
+    assert store.read_point(folder).manifest["level"] == "links"
+
+
+# -- names ------------------------------------------------------------------------------------------------------
+
+
+def test_whatever_can_change_the_records_changes_the_hash():
+    base = {"resolved": {"a": 1}, "inputs": {"x.et": "00"}, "engine": "simpy", "version": "1"}
+    changes = [{"resolved": {"a": 2}}, {"inputs": {"x.et": "01"}}, {"engine": "compiled"}, {"version": "2"}]
+    made = [store.point_digest(**(base | change)) for change in [{}, *changes]]
+    assert len(set(made)) == len(made)
+
+
+@pytest.mark.parametrize("name", ["../x", ".x", "", "a/b", "a\nb", "x" * 65, "a\0b"])
+def test_a_scenario_cannot_leave_the_results_folder(tmp_path, name):
+    with pytest.raises(UsageError):
+        store.scenario_folder(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["../../etc", ".hidden", "a\nb", "size=64 KiB,x=é", "", "x" * 300, "a/b\\c:d*?"])
+def test_folder_names_are_plain(name):
+    made = store.folder_name(name, "0" * 64)
+    assert "/" not in made and not made.startswith(".") and len(made) < 100 and made.isascii() and made.isprintable()
+
+
+# -- tables over all points -------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[dict]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_tables_follow_from_the_folders_alone(tmp_path):
+    for name in ("1 MiB", "64 KiB", "2 GiB"):
+        save(tmp_path / "a", name)
+    for name in ("2 GiB", "1 MiB", "64 KiB"):
+        save(tmp_path / "b", name, finished=7)
+    made = [store.write_tables(tmp_path / x / "s") for x in "ab"]
+    assert [p.read_bytes() for p in made[0]] == [p.read_bytes() for p in made[1]]
+    summary = read(made[0][0])
+    assert [r["size"] for r in summary] == ["64 KiB", "1 MiB", "2 GiB"]
+    assert [r["superseded"] for r in summary] == ["no"] * 3
+    collectives = read(made[0][1])
+    assert collectives[0]["algbw_GBps"] == "50" and collectives[0]["busbw_GBps"] == "75"
+    assert collectives[0]["efficiency"] == "0.5"
+
+
+def test_an_older_result_of_the_same_point_is_marked(tmp_path):
+    save(tmp_path, "1 MiB", identity="a" * 64, finished=1)
+    save(tmp_path, "1 MiB", identity="b" * 64, finished=2)
+    marks = {r["folder"]: r["superseded"] for r in read(store.write_tables(tmp_path / "s")[0])}
+    assert marks == {"1_MiB-aaaaaaaaaaaa": "yes", "1_MiB-bbbbbbbbbbbb": "no"}
+    assert [p.manifest["digest"][0] for p in store.newest(store.read_points(tmp_path / "s"))] == ["b"]
+
+
+@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "'quoted", 'a,"b"\nc'])
+def test_csv_cells_are_never_formulas(tmp_path, text):
+    save(tmp_path, "p", row={"point": text, "sweep": {text: text}}, table=collective(group=text, algorithm=text))
+    for path in store.write_tables(tmp_path / "s"):
+        for line in csv.reader(io.StringIO(path.read_text(), newline="")):
+            assert not [cell for cell in line if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert store.read_points(tmp_path / "s")[0].table("collective")["group"].tolist() == [text]
