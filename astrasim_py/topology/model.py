@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,12 +89,6 @@ class Topology:
     NPUs are the vertices 0..npus-1, switches follow. Every link is directed, with its own bandwidth and
     latency; parallel links are legal. Arrays are read-only.
 
-    Routes
-    ------
-    A regular shape has closed-form routes (see `routing` and `shapes`). Everything else, and every pair whose
-    closed-form route crosses a failed element, takes the shortest path over what is left, with the fixed
-    tie-break of `routing.ShortestPaths`. With ``routing.ecmp`` all pairs take a hashed shortest path.
-
     Attributes
     ----------
     name : str
@@ -119,6 +115,12 @@ class Topology:
     routing : Routing
     tiers : tuple of int
         For drawing: how many vertices, in id order, each tier holds (NPUs first); empty without tiers.
+
+    Notes
+    -----
+    A regular shape has closed-form routes (see `routing` and `shapes`). Everything else, and every pair whose
+    closed-form route crosses a failed element, takes the shortest path over what is left, with the fixed
+    tie-break of `routing.ShortestPaths`. With ``routing.ecmp`` all pairs take a hashed shortest path.
     """
 
     name: str
@@ -235,12 +237,15 @@ class Topology:
         """``"7"`` for NPU 7, ``"leaf2"`` and the like for switches."""
         if vertex < self.npus:
             return str(vertex)
-        rest = vertex - self.npus
-        for prefix, count in self.switches:
-            if rest < (1 if count is None else count):
-                return prefix if count is None else f"{prefix}{rest}"
-            rest -= 1 if count is None else count
-        return f"switch{rest}"
+        block = bisect_right(self._blocks, vertex) - 1
+        prefix, count = self.switches[block]
+        return prefix if count is None else f"{prefix}{vertex - self._blocks[block]}"
+
+    @cached_property
+    def _blocks(self) -> list[int]:
+        """The first vertex of each block of switches."""
+        sizes = [1 if count is None else count for _, count in self.switches]
+        return list(accumulate(sizes[:-1], initial=self.npus))
 
     def link_name(self, link: int) -> str:
         """``"0->1"``; the second of parallel links is ``"0->1#2"``, the third ``"0->1#3"``."""
