@@ -42,7 +42,7 @@ ROW_KEYS = (
     "status",
 )
 #: Columns of records that hold text; every other column holds whole numbers.
-TEXT_COLUMNS = frozenset({"group", "type", "algorithm", "kind", "name"})
+TEXT_COLUMNS = frozenset({"job", "group", "type", "algorithm", "kind", "name"})
 
 # A spreadsheet takes a cell that begins with one of these for a formula (or strips it to reach one).
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
