@@ -188,6 +188,8 @@ class Topology:
         }
         for column in columns.values():
             column.setflags(write=False)
+        if vertices > npus:
+            more.setdefault("switches", (("switch", vertices - npus),))
         topology = cls(
             name=name,
             shape=shape,
