@@ -60,13 +60,12 @@ class Engine:
         self.hops = 0
         self.sent = 0
         self.limits = plan.problem.limits
+        self.most = self.limits.max_events + FIRST_OP
         self.record_nodes = level in ("nodes", "messages")
         self.record_messages = level == "messages"
         self.recorder = Recorder(plan, level)
         self.counting = level != "summary"
         self.links = self._links()
-        self.link_routes = {pair: [self.links[i] for i in route] for pair, route in plan.routes.items()}
-        self.npu_count = plan.problem.topology.npus
         self.templates = Templates()
         self.calls: dict[int, Call] = {}
         self.call_spans: dict[int, Call] = {}
@@ -82,8 +81,10 @@ class Engine:
         self.shared_space = shared
         workload_block = block_class(self, of_workload=True)
         self.npus = [Npu(self, rank) for rank in range(plan.ranks)]
+        job_ranks = [tuple(range(f, f + j.ranks)) for f, j in zip(plan.first_rank, plan.problem.jobs, strict=True)]
         for npu in self.npus:
             job = plan.job_of[npu.rank]
+            npu.members = job_ranks[job]
             position = npu.rank - plan.first_rank[job]
             template = self.templates.get(plan.workload[npu.rank], plan.p2p[job], position, of_workload=True)
             npu.blocks[0] = workload_block(npu, template, -1, self.p2p_spaces[job], None, -1)
@@ -145,7 +146,7 @@ class Engine:
     def memory_request(self, block: Block, node: int) -> None:
         """Serve a remote-memory node."""
         memory = self.plan.problem.memory
-        duration = block.template.duration[node]
+        duration = block.duration[node]
         now = self.env.now
         if memory.kind == "per_npu":
             end = now + duration
@@ -162,28 +163,30 @@ class Engine:
 
     def destination(self, message: Message) -> int:
         """Rank that a message goes to."""
-        return self.peer_rank(message.block, message.node)
+        block = message.block
+        return block.members[block.peer[message.node]]
 
-    def peer_rank(self, block: Block, node: int) -> int:
-        """Rank at the other end of a send or receive."""
-        peer = block.template.peer[node]
-        if block.call is None:
-            return self.plan.first_rank[self.plan.job_of[block.npu.rank]] + peer
-        return block.call.members[peer]
+    def route(self, npu: Npu, dst: int) -> list[Link]:
+        """Links from an NPU to a rank."""
+        pair = npu.npu * self.plan.problem.topology.npus + self.plan.npu_of[dst]
+        route = npu.routes[dst] = [self.links[i] for i in self.plan.routes[pair]]
+        return route
 
-    def send(self, block: Block, node: int, meet: int) -> None:
+    def send(self, block: Block, node: int, meet: int, now: int) -> None:
         """Issue a send."""
-        template = block.template
-        dst = self.peer_rank(block, node)
-        route = self.link_routes[block.npu.npu * self.npu_count + self.plan.npu_of[dst]]
+        npu = block.npu
+        dst = block.members[block.peer[node]]
+        route = npu.routes.get(dst)
+        if route is None:
+            route = self.route(npu, dst)
         op = self.op
         self.op = op + 1
-        message = Message(self.env, block, node, block.space.table, meet, template.nbytes[node], route, op)
+        message = Message(self.env, block, node, meet, block.nbytes[node], route, op)
         self.sent += 1
         self.hops += len(route)
         if self.record_messages:
-            message.row = self.recorder.message(message, dst, int(template.program.tag[node]), self.env.now)
-        self.model.send(message)
+            message.row = self.recorder.message(message, dst, int(block.template.program.tag[node]), now)
+        self.model.send(message, now)
 
     def inject_at(self, message: Message, at: int) -> None:
         """The send of `message` completes at `at` ps, once its tail has entered the network."""
@@ -192,22 +195,23 @@ class Engine:
 
     def deliver(self, message: Message) -> None:
         """The tail of a message is at its destination: its send completes, then its receive if posted."""
+        sender = message.block
         if self.record_messages:
             self.recorder.delivered(message.row, self.env.now)
         if not self.injected:
-            message.block.complete(message.node)
-        table = message.space
+            sender.complete(message.node)
+        table = sender.table
         waiting = table.pop(message.meet, None)
         if waiting is None:
             table[message.meet] = message
             return
         block, node, _ = waiting
-        self.check_bytes(message, block, node)
-        block.complete(node, message.block.row + message.node if self.record_nodes else -1)
+        self.match(message, block, node)
+        block.complete(node, sender.row + message.node)
 
-    def check_bytes(self, message: Message, block: Block, node: int) -> None:
-        """A matched pair must be of equal bytes."""
-        if message.bytes != block.template.nbytes[node]:
+    def match(self, message: Message, block: Block, node: int) -> None:
+        """A send and a receive have met: they must be of equal bytes."""
+        if message.bytes != block.nbytes[node]:
             raise unequal_bytes(message, block, node)
         if self.record_messages:
             self.recorder.received(message.row, block.row + node)
@@ -249,10 +253,9 @@ class Engine:
 
     # -- the run --------------------------------------------------------------------------------------------
 
-    def check_limits(self) -> None:
-        """Raise `LimitReached` when too many events have been made."""
-        if self.op - FIRST_OP + self.hops > self.limits.max_events:
-            raise LimitReached(f"more than {self.limits.max_events} events (--max-events)")
+    def give_up(self) -> None:
+        """Too many events have been made."""
+        raise LimitReached(f"more than {self.limits.max_events} events (--max-events)")
 
     def run(self) -> Outcome:
         """Run until nothing is left to do, or a limit is reached."""
@@ -301,11 +304,11 @@ class Engine:
             rank=block.npu.rank,
             instance=(block.base >> INSTANCE_SHIFT) - 1,
             node=int(program.node_id[node]),
-            peer=self.peer_rank(block, node),
+            peer=block.members[block.peer[node]],
             tag=int(program.tag[node]),
-            bytes=block.template.nbytes[node],
+            bytes=block.nbytes[node],
             since=since,
-            kind=block.template.shape.kind[node],
+            kind=block.kind[node],
             row=int(program.rows[node]),
         )
 

@@ -36,7 +36,7 @@ class Message(Event):
     block, node : Block, int
         The send node.
     meet : int
-        Where in `space` it meets its receive.
+        Where in the space of `block` it meets its receive.
     bytes : int
     route : list of Link
     at : int
@@ -49,14 +49,13 @@ class Message(Event):
         Its row in the message table, -1 if messages are not recorded.
     """
 
-    def __init__(self, env, block: Block, node: int, space: dict, meet: int, nbytes: int, route: list, op: int) -> None:
+    def __init__(self, env, block: Block, node: int, meet: int, nbytes: int, route: list, op: int) -> None:
         self.env = env
         self.callbacks = []
         self._value = None
         self._ok = True
         self.block = block
         self.node = node
-        self.space = space
         self.meet = meet
         self.bytes = nbytes
         self.route = route
@@ -80,7 +79,7 @@ class Model:
         self.injected = network.send_completes == "injected"
         self.record = engine.record_messages
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, now: int) -> None:
         """Put a message on its way: its head and its tail are at the first link now."""
         raise NotImplementedError
 
@@ -103,13 +102,16 @@ class Model:
 class CutThrough(Model):
     """A message's head moves on while its tail is still coming."""
 
-    def send(self, message: Message) -> None:
-        message.tail = self.env.now
-        self.hop(message)
+    def send(self, message: Message, now: int) -> None:
+        message.tail = now
+        self.advance(message, now)
 
     def hop(self, message: Message) -> None:
         """The head is at the next link now."""
-        now = self.env.now
+        self.advance(message, self.env.now)
+
+    def advance(self, message: Message, now: int) -> None:
+        """Take the link that the head is at."""
         route = message.route
         link = route[message.at]
         nbytes = message.bytes
@@ -127,9 +129,11 @@ class CutThrough(Model):
         message.at += 1
         message.tail = tail
         if message.at < len(route):
-            self.schedule(message, self.hop, start + link.latency)
+            message.callbacks = [self.hop]
+            self.env.schedule(message, message.op, start + link.latency - now)
         else:
-            self.schedule(message, self.engine.deliver, tail)
+            message.callbacks = [self.engine.deliver]
+            self.env.schedule(message, message.op, tail - now)
         if self.injected and message.at == 1:
             self.engine.inject_at(message, end)
 
@@ -137,12 +141,15 @@ class CutThrough(Model):
 class StoreAndForward(Model):
     """A message is received whole before it moves on."""
 
-    def send(self, message: Message) -> None:
-        self.hop(message)
+    def send(self, message: Message, now: int) -> None:
+        self.advance(message, now)
 
     def hop(self, message: Message) -> None:
         """The tail is at the next link now."""
-        now = self.env.now
+        self.advance(message, self.env.now)
+
+    def advance(self, message: Message, now: int) -> None:
+        """Take the link that the whole message is at."""
         route = message.route
         link = route[message.at]
         nbytes = message.bytes
@@ -156,10 +163,8 @@ class StoreAndForward(Model):
         if self.record:
             self.note(message, link, now, start, free)
         message.at += 1
-        if message.at < len(route):
-            self.schedule(message, self.hop, arrival)
-        else:
-            self.schedule(message, self.engine.deliver, arrival)
+        message.callbacks = [self.hop if message.at < len(route) else self.engine.deliver]
+        self.env.schedule(message, message.op, arrival - now)
         if self.injected and message.at == 1:
             self.engine.inject_at(message, end)
 
@@ -193,12 +198,11 @@ class Analytical(Model):
         serialization = transfer_ps(nbytes, rate)
         return latency + serialization, serialization
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, now: int) -> None:
         key = message.block.npu.npu * self.topology.npus + self.engine.plan.npu_of[self.engine.destination(message)]
         known = self.known.get((key, message.bytes))
         if known is None:
             known = self.known[key, message.bytes] = self.delay(message)
-        now = self.env.now
         for link in message.route:
             link.reserve(now, now, now + link.hold[message.bytes], message.bytes)
         if self.record:

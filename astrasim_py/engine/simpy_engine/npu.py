@@ -31,16 +31,17 @@ WAKE_PRIORITY = 1 << 60
 
 
 class Wake(Event):
-    """The event an idle NPU waits for."""
+    """The event an idle NPU waits for: one object, scheduled again for every dispatch."""
 
     def __init__(self, env) -> None:
         super().__init__(env)
-
-    def fire(self, priority: int) -> None:
-        """Let the NPU go on at the present time, after all that has a lower priority."""
         self._ok = True
         self._value = None
-        self.env.schedule(self, priority)
+
+    def again(self) -> Wake:
+        """Ready to be waited for once more."""
+        self.callbacks = []
+        return self
 
 
 class Timer(Event):
@@ -97,7 +98,12 @@ class Npu:
         self.ready: list[int] = []
         self.blocks: dict[int, Block] = {}
         self.awake = True
-        self.wake: Wake
+        self.wake = Wake(self.env)
+        self.wake_priority = WAKE_PRIORITY + rank
+        #: destination rank → route, as `Link`s.
+        self.routes: dict[int, list] = {}
+        #: Ranks of its job.
+        self.members: tuple[int, ...] = ()
         self.finish = 0
         self.computing = 0
         self.communicating = 0
@@ -119,59 +125,56 @@ class Npu:
 
     def walk(self) -> Iterator[Event]:
         """The process: dispatch whatever is ready, sleep, again."""
-        wake_priority = WAKE_PRIORITY + self.rank
-        self.wake_priority = wake_priority
-        delay = self.engine.plan.start_delay[self.rank]
-        self.wake = Wake(self.env)
-        self.engine.start(self, delay)
+        wake = self.wake
+        self.engine.start(self, self.engine.plan.start_delay[self.rank])
         while True:
-            yield self.wake
-            self.wake = Wake(self.env)
+            yield wake.again()
             self.dispatch()
             self.awake = False
 
     def poke(self) -> None:
         """Something is ready: dispatch once nothing else is left at this instant."""
         self.awake = True
-        self.wake.fire(self.wake_priority)
+        self.env.schedule(self.wake, self.wake_priority)
 
     # -- dispatch -------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
         """Issue all ready nodes in ascending (instance, node id); those made ready meanwhile are the next wave."""
-        engine, env, blocks = self.engine, self.env, self.blocks
-        now = env.now
+        engine, blocks = self.engine, self.blocks
+        now = self.env.now
         record = engine.record_nodes
+        send = engine.send
         while self.ready:
             wave = self.ready
-            wave.sort()
+            if len(wave) > 1:
+                wave.sort()
             self.ready = []
             for key in wave:
                 block = blocks[key >> INSTANCE_SHIFT]
                 node = key & NODE_MASK
-                template = block.template
-                if template.slot and not self.admit(block, node, key):
+                if block.slot and not self.admit(block, node, key):
                     continue
                 if record:
                     block.start[node] = now
-                kind = template.shape.kind[node]
+                kind = block.kind[node]
                 if kind == SEND:
-                    meet = template.meet[node]
+                    meet = block.meet[node]
                     if meet < 0:
                         meet = numbered(block.space.sent, meet)
-                    engine.send(block, node, meet)
+                    send(block, node, meet, now)
                 elif kind == RECV:
-                    meet = template.meet[node]
+                    meet = block.meet[node]
                     if meet < 0:
                         meet = numbered(block.space.posted, meet)
-                    message = block.space.table.pop(meet, None)
+                    message = block.table.pop(meet, None)
                     if message is None:
-                        block.space.table[meet] = (block, node, now)
+                        block.table[meet] = (block, node, now)
                     else:
-                        engine.check_bytes(message, block, node)
+                        engine.match(message, block, node)
                         block.complete(node)
                 elif kind == COMPUTE:
-                    duration = template.duration[node]
+                    duration = block.duration[node]
                     if duration:
                         engine.after(duration, block, node)
                     else:
@@ -182,7 +185,8 @@ class Npu:
                     engine.memory_request(block, node)
                 else:
                     block.complete(node)
-        engine.check_limits()
+        if engine.op + engine.hops > engine.most:
+            engine.give_up()
 
     def splice(self, block: Block, node: int) -> None:
         """Instantiate the algorithm of a collective node in this rank's live graph."""
@@ -219,16 +223,16 @@ class Npu:
 
     def admit(self, block: Block, node: int, key: int) -> bool:
         """Take the slot of a workload node, and open its account."""
-        slot = block.template.slot[node]
+        slot = block.slot[node]
         slots = self.slots[slot]
         if slots is not None and not slots.take(key):
             return False
-        kind = block.template.shape.kind[node]
+        kind = block.kind[node]
         if kind == COMPUTE:
             self.account()
             self.computing += 1
             if slot == COMPUTE_SLOT:
-                self.compute_sum_ps += block.template.duration[node]
+                self.compute_sum_ps += block.duration[node]
         elif kind in (SEND, RECV, COLLECTIVE):
             self.account()
             self.communicating += 1
@@ -236,14 +240,14 @@ class Npu:
 
     def node_ended(self, block: Block, node: int) -> None:
         """Close the account of a workload node and free its slot."""
-        kind = block.template.shape.kind[node]
+        kind = block.kind[node]
         if kind == COMPUTE:
             self.account()
             self.computing -= 1
         elif kind in (SEND, RECV, COLLECTIVE):
             self.account()
             self.communicating -= 1
-        slot = block.template.slot[node]
+        slot = block.slot[node]
         slots = self.slots[slot] if slot != NO_SLOT else None
         if slots is not None:
             slots.users.remove(block.base + node)
@@ -273,13 +277,13 @@ def unequal_bytes(message, block: Block, node: int) -> SimulationError:
     receiver = block.template.program
 
     def side(b: Block, n: int) -> str:
-        kind = KIND_NAMES[b.template.shape.kind[n]]
+        kind = KIND_NAMES[b.kind[n]]
         p = b.template.program
         return f"{kind} node {int(p.node_id[n])} of rank {b.npu.rank}"
 
     return SimulationError(
         receiver.trace.place or program.trace.place,
         f"{side(sender, message.node)} sends {message.bytes} B and {side(block, node)} expects "
-        f"{block.template.nbytes[node]} B (tag {int(receiver.tag[node])})",
+        f"{block.nbytes[node]} B (tag {int(receiver.tag[node])})",
         "give both the same size",
     )

@@ -109,14 +109,42 @@ class Call:
 class Block:
     """A program spliced into one rank's live graph."""
 
-    __slots__ = ("base", "call", "left", "need", "npu", "parent", "row", "space", "succ", "template")
+    __slots__ = (
+        "base",
+        "call",
+        "duration",
+        "kind",
+        "left",
+        "meet",
+        "members",
+        "nbytes",
+        "need",
+        "npu",
+        "parent",
+        "peer",
+        "row",
+        "slot",
+        "space",
+        "succ",
+        "table",
+        "template",
+    )
 
     def __init__(self, npu: Npu, template: Template, index: int, space: Space, call: Call | None, parent: int) -> None:
         self.npu = npu
         self.template = template
         self.base = (index + 1) << INSTANCE_SHIFT
         self.space = space
+        self.table = space.table
         self.call = call
+        #: Ranks by position in the group (of a workload: by rank in the job).
+        self.members = npu.members if call is None else call.members
+        self.kind = template.shape.kind
+        self.meet = template.meet
+        self.nbytes = template.nbytes
+        self.duration = template.duration
+        self.peer = template.peer
+        self.slot = template.slot
         #: Collective node of the workload that this block carries out, -1 for the workload itself.
         self.parent = parent
         self.need = template.shape.need.copy()
