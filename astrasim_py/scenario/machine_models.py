@@ -28,6 +28,7 @@ from astrasim_py.scenario.quantities import (
     wrong,
 )
 from astrasim_py.scenario.strict import Strict, example
+from astrasim_py.topology.hardware import preset_names
 
 
 class Network(Strict):
@@ -58,10 +59,22 @@ NETWORK_MODELS = ("cut_through", "store_and_forward", "analytical")
 class Compute(Strict):
     """What an NPU computes."""
 
-    preset: Text | None = None
+    preset: Text | None = Field(default=None, examples=["dgx_a100"])
+    precision: Text | None = Field(default=None, description="number format of the preset's peak, e.g. bf16")
     roofline: bool | None = Field(default=None, description="take times from operations and bytes")
     peak: ComputeRate | None = example("312 TFLOP/s", default=None)
     memory_bandwidth: MemoryBandwidth | None = example("2 TB/s", default=None)
+
+    @model_validator(mode="after")
+    def _preset_exists(self):
+        names = preset_names("compute")
+        if self.preset is not None and self.preset not in names:
+            raise wrong(f"there is no preset {shown(self.preset)}", did_you_mean(self.preset, names), ("preset",))
+        if self.precision is not None and self.preset is None:
+            raise wrong("precision without preset", "drop it, or name a preset", ("precision",))
+        if self.roofline and self.peak is None and self.preset is None:
+            raise wrong("the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"', ("roofline",))
+        return self
 
 
 class Memory(Strict):

@@ -163,6 +163,17 @@ def _needs_link(model: Any) -> None:
             raise wrong(f'"{key}" is missing', f'write e.g. {key}: "{example}"')
 
 
+def _plain(value: Any) -> Any:
+    """A model as a mapping of what was written (pydantic's own would turn fractions into text)."""
+    if isinstance(value, Strict):
+        fields = type(value).model_fields
+        given = {**value.__dict__, **(value.model_extra or {})}
+        names = {name: fields[name].alias or name if name in fields else name for name in given}
+        written = [key for key, item in given.items() if item is not None and key in value.model_fields_set]
+        return {names[key]: _plain(given[key]) for key in written}
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
+
+
 class TopologyBase(Strict):
     """What every topology may say."""
 
@@ -173,7 +184,7 @@ class TopologyBase(Strict):
 
     def parameters(self) -> dict[str, Any]:
         """What `topology.spec.build` reads."""
-        return self.model_dump(by_alias=True, exclude_none=True, exclude_unset=True, exclude={"placement"})
+        return {key: value for key, value in _plain(self).items() if key != "placement"}
 
 
 _TYPES: dict[str, tuple[Any, str]] = {

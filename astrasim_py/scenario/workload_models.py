@@ -179,6 +179,7 @@ class TraceWorkload(Strict):
     groups: FileName | None = Field(default=None, description='JSON: {"1": [0, 1, …], …}')
     size_unit: choice("bytes", "elements") = Field(default="bytes", description="what comm_size counts")
     dtype_bytes: whole(1, 64) | None = Field(default=None, description="bytes of an element")
+    macs: bool = Field(default=False, description="num_ops counts multiply-accumulates")
     dependencies: choice("data", "data+ctrl") | None = None
 
     @model_validator(mode="after")

@@ -1,0 +1,516 @@
+"""From a point to a Problem: topologies are built, files read, injected algorithms verified.
+
+Everything is kept per process by its content, so that the points of a sweep share what they have in common.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from astrasim_py.chakra.et_io import find_prefix, read_workload
+from astrasim_py.chakra.trace import Workload
+from astrasim_py.collectives.algorithm import Algorithm, read_algorithm
+from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
+from astrasim_py.collectives.selection import AlgorithmTable, Case, Condition
+from astrasim_py.collectives.verify import verify
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
+from astrasim_py.scenario.check import confined, split_code
+from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.registry import names, own_code, provided
+from astrasim_py.scenario.topology_models import ForeignShape
+from astrasim_py.scenario.workload_models import (
+    AlgorithmCode,
+    AlgorithmFile,
+    BarrierItem,
+    CollectiveItem,
+    ComputeItem,
+    Item,
+    MemoryItem,
+    Partition,
+    SendItem,
+    TraceWorkload,
+)
+from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, NetworkModel, Problem
+from astrasim_py.system.semantics import NAMED, Semantics
+from astrasim_py.topology.hardware import preset
+from astrasim_py.topology.model import Topology, placement
+from astrasim_py.topology.spec import build as build_topology
+from astrasim_py.workload import microbenchmarks
+
+_CHUNK = 2**20
+
+
+def prepare(point: Point, *, limits: Limits | None = None, warnings: list[str] | None = None) -> Problem:
+    """Make the Problem of a point.
+
+    Parameters
+    ----------
+    point : Point
+    limits : Limits, optional
+        Instead of those of the scenario.
+    warnings : list of str, optional
+        What a person should know of is added: injected algorithms that could not be verified.
+
+    Returns
+    -------
+    Problem
+
+    Raises
+    ------
+    ScenarioError, TopologyError
+        The point contradicts itself.
+    TraceError, AlgorithmError
+        A file that cannot be read, or an injected algorithm that is wrong; with ``verify: strict`` also one of
+        which that is unknown.
+    """
+    return _Preparation(point, [] if warnings is None else warnings).problem(limits)
+
+
+class _Preparation:
+    def __init__(self, point: Point, warnings: list[str]) -> None:
+        self.point, self.spec, self.warnings = point, point.spec, warnings
+        self.folder = Path(point.folder)
+
+    def problem(self, limits: Limits | None) -> Problem:
+        spec = self.spec
+        topology = self.topology()
+        if spec.jobs:
+            jobs = tuple(self.job(topology, name, f"jobs.{name}", one) for name, one in spec.jobs.items())
+        else:
+            jobs = (self.job(topology, "job0", "", spec),)
+        return Problem(
+            topology=topology,
+            jobs=jobs,
+            network=self.network(),
+            semantics=self.semantics(),
+            compute=self.compute(),
+            memory=self.memory(),
+            limits=limits or self.limits(),
+        )
+
+    def at(self, *path: str) -> str:
+        """The place of a dotted path."""
+        return self.point.place(".".join(part for part in path if part))
+
+    def path(self, name: str, place: str) -> Path:
+        """A file that the scenario names."""
+        return confined(name, self.folder, place, self.point.allow_outside)
+
+    # -- topology and rules -------------------------------------------------------------------------------------
+
+    def topology(self) -> Topology:
+        topology, place = self.spec.topology, self.at("topology")
+        name = self.spec.topology_name
+        if isinstance(topology, ForeignShape):
+            parameters = topology.parameters()
+            shape = parameters.pop("shape")
+            try:
+                return provided("shape", shape)(**parameters).named(name)
+            except TypeError as error:
+                raise ScenarioError(place, f"shape {shape}: {error}", "see the package that provides it") from None
+        parameters = topology.parameters()
+        content = ""
+        if parameters.get("file"):
+            path = self.path(parameters["file"], self.at("topology.file"))
+            parameters["file"] = str(path)
+            content = file_digest(path)
+        return _topology(_Keyed((digest(parameters), content, place), (parameters, place))).named(name)
+
+    def network(self) -> NetworkModel:
+        network, factory = self.spec.network, None
+        place = self.at("network.model")
+        if ".py:" in network.model:
+            factory = self._own(network.model, place)
+        elif network.model in names("network"):
+            factory = provided("network", network.model)
+        return NetworkModel(
+            model=network.model,
+            link_busy=network.link_busy,
+            send_completes=network.send_completes,
+            factory=factory,
+        )
+
+    def _own(self, text: str, place: str) -> Callable:
+        if not self.point.allow_code:
+            raise ScenarioError(place, f'"{text}" is Python code', "run with --allow-code if you trust it")
+        file, name = split_code(text, place)
+        return own_code(self.path(file, place), name, place)
+
+    def semantics(self) -> Semantics:
+        return NAMED[self.spec.semantics.base](**self.spec.semantics.overrides())
+
+    def compute(self) -> ComputeModel:
+        compute, place = self.spec.compute, self.at("compute")
+        peak, bandwidth = compute.peak, compute.memory_bandwidth
+        if compute.preset is not None:
+            figures = preset(compute.preset, self.at("compute.preset"), "compute").compute
+            formats = figures.peak
+            precision = compute.precision or next(iter(formats))
+            if precision not in formats:
+                raise ScenarioError(
+                    self.at("compute.precision"),
+                    f"{figures.npu} has no peak for {precision}",
+                    f"write one of {', '.join(formats)}",
+                )
+            peak = peak or formats[precision]
+            bandwidth = bandwidth or figures.memory_bandwidth
+        roofline = compute.roofline if compute.roofline is not None else peak is not None
+        if roofline and peak is None:
+            raise ScenarioError(place, "the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"')
+        return ComputeModel(roofline=roofline, peak=peak, memory_bandwidth=bandwidth)
+
+    def memory(self) -> MemoryModel:
+        memory = self.spec.memory
+        return MemoryModel(
+            kind=memory.kind,
+            latency_ps=memory.latency,
+            bandwidth=memory.bandwidth,
+            npus_per_node=memory.npus_per_node,
+        )
+
+    def limits(self) -> Limits:
+        given = self.spec.limits
+        limits = Limits(max_sim_time_ps=given.max_sim_time)
+        return limits if given.max_events is None else replace(limits, max_events=given.max_events)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    def job(self, topology: Topology, name: str, key: str, job: Any) -> Job:
+        """A job of several, or the point itself as the only one."""
+        kind = job.placement
+        if kind is None:
+            kind = self.spec.topology.placement or "linear"
+        where = self.at(key, "placement") if job.placement is not None else self.at("topology.placement")
+        ranks = getattr(job, "ranks", None)
+        dependencies = None
+        if isinstance(job.workload, TraceWorkload):
+            workload = self.read(job.workload, ranks, key)
+            dependencies = job.workload.dependencies
+        else:
+            if ranks is None:
+                ranks = len(kind) if isinstance(kind, tuple) else len(topology.alive)
+            workload = self.generate(job, ranks, key)
+        count = len(workload.traces)
+        where = self.at(key, "ranks") if ranks is not None and not isinstance(kind, tuple) else where
+        stragglers = job.stragglers
+        for option in ("compute_speed", "start_delay"):
+            beyond = [rank for rank in getattr(stragglers, option) if rank >= count]
+            if beyond:
+                problem = f"rank {beyond[0]} does not exist: there are {count}"
+                raise ScenarioError(self.at(key, "stragglers"), problem, f"write 0 to {count - 1}")
+        return Job(
+            name=name,
+            workload=workload,
+            placement=placement(topology, kind, count, where),
+            algorithms=self.table(job, key),
+            start_delay_ps=dict(stragglers.start_delay),
+            compute_speed={rank: Fraction(speed) for rank, speed in stragglers.compute_speed.items()},
+            dependencies=dependencies,
+        )
+
+    def read(self, spec: TraceWorkload, ranks: int | None, key: str) -> Workload:
+        place = self.at(key, "workload")
+        prefix = self.path(spec.trace, place)
+        groups = self.path(spec.groups, place) if spec.groups else None
+        files = self._files(prefix, ranks, place)
+        content = tuple(file_digest(path) for path in (*files, *([groups] if groups else [])))
+        options = (spec.size_unit, spec.dtype_bytes, spec.macs, ranks)
+        return _workload(_Keyed((str(prefix), content, options), (str(prefix), groups, spec, ranks)))
+
+    def _files(self, prefix: Path, ranks: int | None, place: str) -> list[Path]:
+        files = find_prefix(prefix, ranks)
+        for file in files if not self.point.allow_outside else ():
+            confined(os.path.relpath(file, self.folder), self.folder, place, False)
+        return files
+
+    def generate(self, job: Any, ranks: int, key: str) -> Workload:
+        groups = {name: _members(group, ranks) for name, group in job.groups.items()}
+        for name, listed in groups.items():
+            for rank in (rank for members in listed for rank in members):
+                if rank >= ranks:
+                    problem = f"rank {rank} does not exist: there are {ranks}"
+                    raise ScenarioError(self.at(key, f"groups.{name}"), problem, f"write 0 to {ranks - 1}")
+        items = [_item(item) for item in job.workload]
+        name = self.point.scenario if not key else key.removeprefix("jobs.")
+        return microbenchmarks.generate(items, ranks, groups, name=name, place=self.at(key, "workload"))
+
+    # -- algorithms ---------------------------------------------------------------------------------------------
+
+    def table(self, job: Any, key: str) -> AlgorithmTable:
+        chosen = {**self.spec.algorithms, **job.algorithms}
+        cases = {}
+        for collective, listed in chosen.items():
+            below = key if collective in job.algorithms else ""
+            cases[collective] = [
+                Case(
+                    make=self.maker(case, below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}"),
+                    when=_condition(case.when, self.at(below, f"algorithms.{collective}")),
+                )
+                for i, case in enumerate(listed)
+            ]
+        return AlgorithmTable(cases, default=_default)
+
+    def maker(self, case: Any, key: str, path: str) -> Callable[[str, int, int], Algorithm]:
+        place = self.at(key, path)
+
+        def make(collective: str, ranks: int, root: int) -> Algorithm:
+            rooted = {"root": root} if collective in _ROOTED else {}
+            if isinstance(case, AlgorithmFile):
+                algorithm = self.algorithm_file(case, collective, ranks, place)
+                _check_fit(algorithm, ranks, rooted.get("root"), place)
+                return self.verified(algorithm, place)
+            if isinstance(case, AlgorithmCode):
+                return self._made(self._own(case.python, place), case.python, case, collective, ranks, rooted, place)
+            if case.builder in ALGORITHMS:
+                key = (case.builder, collective, ranks, digest({**case.options, **rooted}))
+                return _built(_Keyed(key, (case, collective, ranks, rooted, place)))
+            factory = provided("algorithm", case.builder)
+            return self._made(factory, case.builder, case, collective, ranks, rooted, place)
+
+        return make
+
+    def algorithm_file(self, case: AlgorithmFile, collective: str, ranks: int, place: str) -> Algorithm:
+        path = self.path(case.file, place)
+        files = [path] if path.suffix == ".npz" else self._files(path, None, place)
+        content = tuple(file_digest(file) for file in files)
+        key = (str(path), content, collective, case.made_for, case.root)
+        return _algorithm(_Keyed(key, (str(path), case, collective)))
+
+    def _made(self, factory, text, case, collective, ranks, rooted, place) -> Algorithm:
+        """What a function of the user's or of another package builds: trusted with nothing."""
+        try:
+            algorithm = factory(collective, ranks, **rooted, **case.options)
+        except AstraError:
+            raise
+        except Exception as error:
+            problem = f"{text} failed: {type(error).__name__}: {error}"
+            raise AlgorithmError(place, problem, "mend it") from error
+        if not isinstance(algorithm, Algorithm):
+            raise AlgorithmError(place, f"{text} gave a {type(algorithm).__name__}", "return an Algorithm")
+        if algorithm.collective != collective:
+            raise AlgorithmError(place, f"{text} gave a {algorithm.collective}, not a {collective}", "mend it")
+        _check_fit(algorithm, ranks, rooted.get("root"), place)
+        return self.verified(algorithm, place)
+
+    def verified(self, algorithm: Algorithm, place: str) -> Algorithm:
+        """The algorithm with its verdict, if the policy lets it pass."""
+        policy = self.spec.verify
+        if policy is False:
+            return algorithm.with_verdict(None)
+        verdict = _verdict(_Keyed(algorithm.digest(), algorithm))
+        what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
+        if verdict.correct is False:
+            raise AlgorithmError(
+                place,
+                f"{what} is wrong: {verdict.problem}",
+                "mend the algorithm, or write verify: false to simulate it all the same",
+            )
+        if verdict.correct is None:
+            problem = f"{what} could not be verified: {verdict.problem}"
+            if policy == "strict":
+                raise AlgorithmError(place, problem, "write verify: true to go on with a warning")
+            self.warnings.append(f"{place}: {problem}")
+        return algorithm.with_verdict(verdict.correct)
+
+
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def _check_fit(algorithm: Algorithm, ranks: int, root: int | None, place: str) -> None:
+    if algorithm.ranks != ranks:
+        problem = f"{algorithm.name} is made for {algorithm.ranks} ranks, and the group has {ranks}"
+        raise AlgorithmError(place, problem, "give one made for this group, or choose by when: {ranks: …}")
+    if root is not None and algorithm.root != root:
+        problem = f"{algorithm.name} has root {algorithm.root}, and the workload asks for {root}"
+        raise AlgorithmError(place, problem, f"write root: {algorithm.root} in the workload, or give another file")
+
+
+def _condition(when: Any, place: str) -> Condition:
+    if when is None:
+        return Condition()
+    given = {key: getattr(when, key) for key in ("size", "ranks", "group")}
+    return Condition.parse({key: value for key, value in given.items() if value is not None}, place)
+
+
+def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """The groups that a name stands for."""
+    if isinstance(group, Partition):
+        size, stride = group.size, group.stride
+        if ranks % (size * stride):
+            problem = f"size {size} x stride {stride} does not divide {ranks} ranks"
+            raise ScenarioError("groups", problem, "choose a divisor, or list the ranks")
+        return tuple(
+            tuple(range(block + offset, block + size * stride, stride))
+            for block in range(0, ranks, size * stride)
+            for offset in range(stride)
+        )
+    return group if group and isinstance(group[0], tuple) else (group,)
+
+
+def _item(item: Item) -> microbenchmarks.Item:
+    body = item.body
+    common = {"name": body.name or "", "after": body.after, "repeat": body.repeat}
+    if isinstance(body, CollectiveItem | BarrierItem):
+        group = body.group if body.group not in (None, "world") else ""
+        size, root = getattr(body, "size", 0), getattr(body, "root", 0)
+        return microbenchmarks.Collective(type=item.kind, size=size, group=group, root=root, **common)
+    if isinstance(body, ComputeItem):
+        return microbenchmarks.Compute(
+            time=body.time, operations=body.operations, bytes=body.bytes, ranks=body.ranks, **common
+        )
+    if isinstance(body, SendItem):
+        return microbenchmarks.Send(source=body.source, to=body.to, size=body.size, tag=body.tag, **common)
+    if isinstance(body, MemoryItem):
+        store = body.store is not None
+        size = body.store if store else body.load
+        return microbenchmarks.Memory(size=size, store=store, ranks=body.ranks, **common)
+    raise TypeError(f"{type(body).__name__} is no item")
+
+
+# -- kept per process -------------------------------------------------------------------------------------------
+
+
+class _Keyed:
+    """A value that is told apart by a key only: lets `lru_cache` keep what it makes of large or mutable values."""
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, key: object, value: object) -> None:
+        self.key, self.value = key, value
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Keyed) and self.key == other.key
+
+
+@lru_cache(maxsize=32)
+def _topology(keyed: _Keyed) -> Topology:
+    parameters, place = keyed.value
+    return build_topology(parameters, place)
+
+
+@lru_cache(maxsize=4)
+def _workload(keyed: _Keyed) -> Workload:
+    prefix, groups, spec, ranks = keyed.value
+    return read_workload(
+        prefix,
+        groups=groups,
+        size_unit=spec.size_unit,
+        dtype_bytes=spec.dtype_bytes,
+        macs=spec.macs,
+        ranks=ranks,
+        keep_raw=False,
+    )
+
+
+@lru_cache(maxsize=32)
+def _algorithm(keyed: _Keyed) -> Algorithm:
+    path, case, collective = keyed.value
+    return read_algorithm(path, collective, made_for=case.made_for, root=case.root)
+
+
+@lru_cache(maxsize=64)
+def _built(keyed: _Keyed) -> Algorithm:
+    case, collective, ranks, rooted, place = keyed.value
+    try:
+        # The builders' own algorithms are verified by the tests of this package, not at every run.
+        return build(case.builder, collective, ranks, **rooted, **case.options).with_verdict(True)
+    except AlgorithmError as error:
+        raise AlgorithmError(f"{place}: {error.place}" if error.place else place, error.problem, error.remedy) from None
+
+
+@lru_cache(maxsize=64)
+def _default(collective: str, ranks: int, root: int) -> Algorithm:
+    rooted = {"root": root} if collective in _ROOTED else {}
+    return build(default_algorithm(collective), collective, ranks, **rooted).with_verdict(True)
+
+
+@lru_cache(maxsize=256)
+def _verdict(keyed: _Keyed):
+    return verify(keyed.value)
+
+
+# -- what a point reads -----------------------------------------------------------------------------------------
+
+
+def file_digest(path: Path | str) -> str:
+    """SHA-256 of a file's bytes.
+
+    Raises
+    ------
+    TraceError
+        It is not a regular file, or cannot be read.
+    """
+    place = os.fspath(path)
+    try:
+        status = os.stat(place)
+        if not os.path.isfile(place):
+            raise TraceError(place, "is not a regular file", "name a file")
+        return _file_digest(place, status.st_mtime_ns, status.st_size, status.st_ino)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TraceError(place, f"cannot be read: {reason}", "check the name") from None
+
+
+@lru_cache(maxsize=2**16)
+def _file_digest(place: str, modified: int, size: int, inode: int) -> str:
+    state = sha256()
+    with open(place, "rb") as stream:
+        while block := stream.read(_CHUNK):
+            state.update(block)
+    return state.hexdigest()
+
+
+def input_digests(point: Point) -> dict[str, str]:
+    """File → SHA-256 of its bytes, for every file that a point reads; names are relative to the scenario.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        A file that is missing, or that the scenario may not read.
+    """
+    preparation, spec = _Preparation(point, []), point.spec
+    found: dict[str, str] = {}
+
+    def add(files: list[Path]) -> None:
+        for file in files:
+            found[Path(os.path.relpath(file, preparation.folder)).as_posix()] = file_digest(file)
+
+    def workload(one: Any, ranks: int | None, key: str) -> None:
+        if isinstance(one, TraceWorkload):
+            place = preparation.at(key, "workload")
+            add(preparation._files(preparation.path(one.trace, place), ranks, place))
+            if one.groups:
+                add([preparation.path(one.groups, place)])
+
+    def algorithms(table: Mapping[str, Any], key: str) -> None:
+        for collective, cases in table.items():
+            place = preparation.at(key, f"algorithms.{collective}")
+            for case in cases:
+                if isinstance(case, AlgorithmFile):
+                    path = preparation.path(case.file, place)
+                    add([path] if path.suffix == ".npz" else preparation._files(path, None, place))
+                elif isinstance(case, AlgorithmCode):
+                    add([preparation.path(split_code(case.python, place)[0], place)])
+
+    if getattr(spec.topology, "file", None):
+        add([preparation.path(spec.topology.file, preparation.at("topology.file"))])
+    if ".py:" in spec.network.model:
+        place = preparation.at("network.model")
+        add([preparation.path(split_code(spec.network.model, place)[0], place)])
+    workload(spec.workload, spec.ranks, "")
+    algorithms(spec.algorithms, "")
+    for name, job in spec.jobs.items():
+        workload(job.workload, None, f"jobs.{name}")
+        algorithms(job.algorithms, f"jobs.{name}")
+    return found
