@@ -505,6 +505,8 @@ class ExecutionTrace:
             raise ValueError(f"node_id has shape {ids.shape}, not one dimension")
         size = len(ids)
         check_unique(ids, place)
+        extra = dict(extra or {})
+        int_columns |= {name: extra.pop(name) for name in tuple(extra) if name in COLUMN_KINDS}
         unknown = [name for name in int_columns if name not in COLUMN_KINDS]
         if unknown:
             raise TypeError(f"unknown columns {', '.join(unknown)}; use extra= for attributes of your own")
@@ -533,7 +535,7 @@ class ExecutionTrace:
                 "raw": None,
                 "_metadata": _attributes(metadata),
                 "_columns": _stored(int_columns, size),
-                "_extra": _stored(extra or {}, size),
+                "_extra": _stored(extra, size),
                 "_groups": _groups(pg_name, size),
                 "_touched": None,
                 "_cache": {},
@@ -557,7 +559,7 @@ class ExecutionTrace:
         Returns
         -------
         numpy.ndarray
-            int64[n], read-only, `MISSING` where a node has no such attribute. Converted at each call.
+            int64[n], read-only, `MISSING` where a node has no such attribute.
 
         Raises
         ------
@@ -565,7 +567,16 @@ class ExecutionTrace:
             A node has the attribute, but not as a whole number.
         """
         if name in self._columns:
-            return expand(self._columns[name], len(self))
+            stored = self._columns[name]
+            if not isinstance(stored, np.ndarray) or stored.dtype == np.int64:
+                return expand(stored, len(self))
+            # A few wide copies are kept, for callers that ask again and again.
+            wide = self._cache.setdefault("wide", {})
+            if name not in wide:
+                if len(wide) >= 4:
+                    del wide[next(iter(wide))]
+                wide[name] = expand(stored, len(self))
+            return wide[name]
         if name not in COLUMN_KINDS and name not in self._extra and self.raw is not None:
             from astrasim_py.chakra.wire import decode_attribute
 
@@ -815,7 +826,9 @@ class ExecutionTrace:
         fields["_cache"] = {}
         touched = np.zeros(size, dtype=bool) if self._touched is None else self._touched.copy()
         stored, extra = dict(self._columns), dict(self._extra)
-        extra.update(_stored(columns.pop("extra", None) or {}, size))
+        given = dict(columns.pop("extra", None) or {})
+        columns |= {name: given.pop(name) for name in tuple(given) if name in COLUMN_KINDS}
+        extra.update(_stored(given, size))
         if extra != self._extra and self.raw is not None:
             raise ValueError("a trace read from a file takes no extra columns")
         for name, value in columns.items():
