@@ -292,14 +292,21 @@ class ShortestPaths:
         buckets: dict[int, list[np.ndarray]] = {0: [start]}
         queue = [0]
         wanted = np.unique(rows * vertices + targets)
-        now = -1
+        missing = np.bincount(wanted // vertices, minlength=len(sources))
+        #: Level at which a search had met its targets: it goes no further, and knows nothing beyond.
+        ended = np.full(len(sources), _BIG)
         while queue:
             now = heappop(queue)
             cell = np.concatenate(buckets.pop(now))
             cell = cell[level[cell] == now]
-            wanted = wanted[level[wanted] > now]
-            if not len(wanted):
-                break
+            met = level[wanted] <= now
+            if met.any():
+                missing -= np.bincount(wanted[met] // vertices, minlength=len(sources))
+                ended[(missing == 0) & (ended == _BIG)] = now
+                wanted = wanted[~met]
+                if not len(wanted):
+                    break
+            cell = cell[ended[cell // vertices] == _BIG]
             vertex = cell % vertices
             relays = (vertex < self._npus) & (now > 0)
             for group, cost in ((~relays, 1), (relays, 1 + relay)):
@@ -326,7 +333,8 @@ class ShortestPaths:
                         buckets[then] = []
                         heappush(queue, then)
                     buckets[then].append(fresh)
-        unsettled = level > now
+        # What no search reached is unknown too; no level is as large as that of a search that never ended.
+        unsettled = (level > np.repeat(ended, vertices)) | (level == _BIG)
         shape = (len(sources), vertices)
         if self._seed is None:
             link[start] = 0  # never followed, but known
