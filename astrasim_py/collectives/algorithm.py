@@ -108,7 +108,8 @@ def chunk_bytes(index: np.ndarray, count: np.ndarray, size: int, total: int) -> 
 
 def _scaled(values: np.ndarray, size: int, made_for: int) -> np.ndarray:
     distinct, which = np.unique(values, return_inverse=True)
-    return np.array([v * size // made_for for v in distinct.tolist()], dtype=np.int64)[which]
+    # Rounded up: a rescaled algorithm must not move less than its collective needs.
+    return np.array([-(-v * size // made_for) for v in distinct.tolist()], dtype=np.int64)[which]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +307,7 @@ def _has_cells(trace: ExecutionTrace) -> bool:
     taken = np.isin(trace.node_id, trace.column("payload")[payload].astype(np.uint64))
     known = np.isin(kinds, (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA))
     good = np.where(kinds == NodeType.COMM_SEND, source | payload, True)
-    good &= np.where(kinds == NodeType.COMM_RECV, target | taken, True)
+    # What a receive neither stores nor hands on is lost, which is a statement too.
     reduces = (kinds == NodeType.COMP) & (op == CompOp.REDUCE)
     good &= np.where(reduces, source & (target | (payload & taken)), True)
     good &= np.where((kinds == NodeType.COMP) & (op == CompOp.COPY), (source | payload) & target, True)

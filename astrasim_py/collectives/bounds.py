@@ -18,7 +18,7 @@ _SOURCES = 8
 #: Shapes whose distances are sums over dimensions.
 _PRODUCTS = ("ring", "mesh", "torus", "fully_connected", "switch", "hypercube", "product")
 #: Links beyond which shortest latencies are not searched in irregular topologies.
-_SEARCHED_LINKS = 400_000
+_SEARCHED_LINKS = 100_000
 
 
 # -- bandwidths as nccl-tests defines them ----------------------------------------------------------------------
@@ -46,28 +46,58 @@ def _log(n: int) -> int:
     return max(0, (n - 1).bit_length())
 
 
-#: (algorithm, collective) → time of S bytes on n ranks with latency a, seconds per byte b and reduction time g.
+#: (algorithm, collective) → time of S bytes on n ranks with latency a, seconds per byte b and reduction time g; every
+#: pair of ranks has a link of its own. Names and defaults are those of the builders.
 CLOSED_FORMS: Mapping[tuple[str, str], Callable[[int, Fraction, Fraction, Fraction, Fraction], Fraction]] = {
     # Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009, §4.
     ("ring", "all_reduce"): lambda n, s, a, b, g: 2 * (n - 1) * (a + s / n * b) + (n - 1) * s / n * g,
     ("ring", "all_gather"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
     ("ring", "reduce_scatter"): lambda n, s, a, b, g: (n - 1) * (a + s / n * (b + g)),
+    # Chan et al., "Collective communication: theory, practice, and experience", CCPE 2007, §4 (chain, one piece).
+    ("ring", "broadcast"): lambda n, s, a, b, g: (n - 1) * (a + s * b),
+    ("ring", "reduce"): lambda n, s, a, b, g: (n - 1) * (a + s * (b + g)),
+    ("ring", "barrier"): lambda n, s, a, b, g: (n - 1) * a,
     # One message to every peer at once, over links of their own.
+    ("direct", "all_reduce"): lambda n, s, a, b, g: (2 * (a + s / n * b)) * (n > 1) + (n - 1) * s / n * g,
     ("direct", "all_gather"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
+    ("direct", "reduce_scatter"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1) + (n - 1) * s / n * g,
     ("direct", "all_to_all"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
+    ("direct", "broadcast"): lambda n, s, a, b, g: (a + s * b) * (n > 1),
+    ("direct", "reduce"): lambda n, s, a, b, g: (a + s * b) * (n > 1) + (n - 1) * s * g,
+    ("direct", "gather"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
+    ("direct", "scatter"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
+    ("direct", "barrier"): lambda n, s, a, b, g: a * (n > 1),
+    ("linear", "broadcast"): lambda n, s, a, b, g: (n - 1) * (a + s * b),
+    ("linear", "scatter"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
     # Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH",
-    # IJHPCA 2005, §4; powers of two.
+    # IJHPCA 2005, §3 and §4.
+    ("pairwise", "all_to_all"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
+    ("bruck", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("bruck", "all_to_all"): lambda n, s, a, b, g: _log(n) * (a + s / 2 * b),
     ("halving_doubling", "all_reduce"): lambda n, s, a, b, g: (
         2 * _log(n) * a + 2 * Fraction(n - 1, n) * s * b + Fraction(n - 1, n) * s * g
     ),
     ("halving_doubling", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
     ("halving_doubling", "reduce_scatter"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * (b + g),
     ("recursive_doubling", "all_reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
-    # Chan et al., "Collective communication: theory, practice, and experience", CCPE 2007, §4.
-    ("binomial_tree", "broadcast"): lambda n, s, a, b, g: _log(n) * (a + s * b),
-    ("binomial_tree", "reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
-    ("binomial_tree", "all_reduce"): lambda n, s, a, b, g: _log(n) * (2 * (a + s * b) + s * g),
+    ("recursive_doubling", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("recursive_doubling", "barrier"): lambda n, s, a, b, g: _log(n) * a,
+    ("binomial", "gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("binomial", "scatter"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    # Chan et al. 2007, §4 (minimum-spanning-tree algorithms), for any n.
+    ("binomial", "broadcast"): lambda n, s, a, b, g: _log(n) * (a + s * b),
+    ("binomial", "reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
+    ("binomial", "all_reduce"): lambda n, s, a, b, g: _log(n) * (2 * (a + s * b) + s * g),
+    ("binomial", "barrier"): lambda n, s, a, b, g: 2 * _log(n) * a,
+    # Hensgen, Finkel & Manber, "Two algorithms for barrier synchronization", IJPP 1988.
+    ("dissemination", "barrier"): lambda n, s, a, b, g: _log(n) * a,
 }
+
+#: Closed forms that hold for powers of two only.
+_POWERS_OF_TWO = frozenset(
+    [(name, kind) for name, kind in CLOSED_FORMS if name in ("halving_doubling", "recursive_doubling")]
+    + [("bruck", "all_to_all"), ("binomial", "gather"), ("binomial", "scatter")]
+)
 
 
 def closed_form_ps(
@@ -103,12 +133,12 @@ def closed_form_ps(
     Raises
     ------
     AlgorithmError
-        No closed form is known; halving-doubling and recursive doubling on other than a power of two.
+        No closed form is known, or only one for powers of two.
     """
     form = CLOSED_FORMS.get((algorithm, collective))
     if form is None:
         raise AlgorithmError(f"{algorithm} {collective}", "has no closed form", "simulate it")
-    if algorithm in ("halving_doubling", "recursive_doubling") and ranks & (ranks - 1):
+    if (algorithm, collective) in _POWERS_OF_TWO and ranks & (ranks - 1):
         raise AlgorithmError(f"{algorithm} {collective}", f"{ranks} ranks are not a power of two", "simulate it")
     beta = PS_PER_S / bandwidth
     return Fraction(form(ranks, Fraction(size), Fraction(alpha_ps), beta, gamma * PS_PER_S))
@@ -137,11 +167,19 @@ class Demand:
 def demand(collective: str, size: int, ranks: int) -> Demand:
     """What a collective of `size` bytes (full buffer) on `ranks` members must move.
 
-    Counted per byte of the buffer. all_gather, broadcast: a byte must enter every member that lacks it.
-    reduce_scatter, reduce: a member's contribution must leave it unless the sum is formed there. all_reduce: at
-    every member a byte's contribution must leave, and something of the others must enter; in total it is a complete
-    gossip, which takes 2(n-1) one-way messages (Harary & Schwenk, J. Franklin Inst. 1974; Patarasuk & Yuan 2009).
-    Shards that do not divide are rounded to the side that keeps the bound true. No network device reduces.
+    Counted per byte of the buffer; a relay by an NPU of the group or another one only adds to these counts, and no
+    network device reduces.
+
+    * all_gather, broadcast, gather, scatter: a byte must leave its origin and enter every member that needs it.
+    * reduce_scatter, reduce: a member's contribution to a byte must leave it, unless the sum is formed there, and
+      then the sum must; where the sum belongs, something of the others must enter. A byte takes n-1 messages.
+    * all_reduce: if the sum is complete first at member v, something of the others entered v and the sum leaves it;
+      at every other member its contribution leaves and the sum enters. So every byte costs every member one
+      reception and one sending at least. All together it is a complete gossip, which takes 2(n-1) one-way messages
+      (Harary & Schwenk, J. Franklin Inst. 1974; Patarasuk & Yuan 2009).
+    * all_to_all: a block for each of the other members must leave, and one from each must enter.
+
+    Shards that do not divide are rounded to the side that keeps the bound true for any rounding of messages.
     """
     n, s = ranks, size
     low, high = s // n, -(-s // n)
@@ -154,7 +192,7 @@ def demand(collective: str, size: int, ranks: int) -> Demand:
     if collective == "reduce_scatter":
         return Demand((low, low), (s - high, s - high), (n - 1) * s)
     if collective == "all_to_all":
-        return Demand(((n - 1) * low, (n - 1) * low), (s - high, s - high), n * (s - high))
+        return Demand(((n - 1) * low, (n - 1) * low), ((n - 1) * low, (n - 1) * low), n * (n - 1) * low)
     if collective == "broadcast":
         return Demand((0, s), (s, 0), (n - 1) * s)
     if collective == "reduce":

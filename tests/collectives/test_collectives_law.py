@@ -7,6 +7,7 @@ The executor below is the tests' own: a plain loop over ready nodes with multise
 from __future__ import annotations
 
 from collections import Counter, deque
+from functools import cache
 
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def variants(algorithm: str) -> list[dict]:
 
 
 CASES = [
-    pytest.param(algorithm, collective, options, id=f"{algorithm}-{collective}-{i}")
+    pytest.param(algorithm, collective, i, id=f"{algorithm}-{collective}-{i}")
     for algorithm, (collectives, _) in ALGORITHMS.items()
     for collective in collectives
     for i, options in enumerate(variants(algorithm))
@@ -146,9 +147,12 @@ CASES = [
 ]
 
 
-def groups(algorithm: str, collective: str, options: dict, sizes=SIZES) -> list[Algorithm]:
+@cache
+def groups(algorithm: str, collective: str, variant: int) -> tuple[Algorithm, ...]:
     """The algorithm for every size (and some roots) it is defined for."""
     out = []
+    options = variants(algorithm)[variant]
+    sizes = SIZES if not variant else (1, 2, 3, 5, 8)
     if "dims" in options:
         sizes = [int(np.prod(options["dims"]))]
     for n in sizes:
@@ -157,27 +161,28 @@ def groups(algorithm: str, collective: str, options: dict, sizes=SIZES) -> list[
                 out.append(build(algorithm, collective, n, root=root, **options))
             except AlgorithmError as error:
                 assert "power of two" in str(error) and n & (n - 1), error
-    return out
+    return tuple(out)
 
 
-@pytest.mark.parametrize(("algorithm", "collective", "options"), CASES)
-def test_every_builder_does_what_its_collective_says(algorithm, collective, options):
-    for a in groups(algorithm, collective, options):
+@pytest.mark.parametrize(("algorithm", "collective", "variant"), CASES)
+def test_every_builder_does_what_its_collective_says(algorithm, collective, variant):
+    for a in groups(algorithm, collective, variant):
         assert a.has_cells
         check(a)
         if a.ranks == 1:
             assert a.messages == 0
 
 
-@pytest.mark.parametrize(("algorithm", "collective", "options"), CASES)
-def test_no_result_depends_on_the_order_of_independent_steps(algorithm, collective, options):
-    for a in groups(algorithm, collective, options, sizes=(2, 5, 8)):
-        check(a, reverse=True)
+@pytest.mark.parametrize(("algorithm", "collective", "variant"), CASES)
+def test_no_result_depends_on_the_order_of_independent_steps(algorithm, collective, variant):
+    for a in groups(algorithm, collective, variant):
+        if a.ranks in (2, 5, 6, 8):
+            check(a, reverse=True)
 
 
-@pytest.mark.parametrize(("algorithm", "collective", "options"), CASES)
-def test_node_ids_ascend_in_a_valid_order_and_messages_are_unique(algorithm, collective, options):
-    for a in groups(algorithm, collective, options):
+@pytest.mark.parametrize(("algorithm", "collective", "variant"), CASES)
+def test_node_ids_ascend_in_a_valid_order_and_messages_are_unique(algorithm, collective, variant):
+    for a in groups(algorithm, collective, variant):
         for rank, trace in enumerate(a.traces):
             ptr, rows = trace.parents()
             assert np.array_equal(trace.node_id, np.arange(len(trace)))
