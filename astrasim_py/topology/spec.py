@@ -277,6 +277,12 @@ class _Reader:
             return value
         return None
 
+    def _seed(self, value, param, *path) -> int | None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= INT64_MAX:
+            self.fail(self.at(*path), f"{_show(value)} is not a whole number from 0 to 2^63 - 1", "write e.g. seed: 0")
+            return None
+        return value
+
     def _whole(self, value, param, *path) -> int | None:
         return self._count(value, param, *path, least=0)
 
@@ -424,7 +430,7 @@ class _Reader:
     # The common keys.
 
     def routing(self, value: object) -> Routing:
-        values = self.mapping({"ecmp": Param("bool"), "seed": Param("whole")}, value, "routing")
+        values = self.mapping({"ecmp": Param("bool"), "seed": Param("seed")}, value, "routing")
         return Routing(**(values or {}))
 
     def ends(self, item: object, *path, extra: Sequence[str] = ()) -> tuple[object, object, str] | None:

@@ -377,7 +377,7 @@ def test_switches_are_named_in_overrides():
         ({"failed": {"nodes": [5]}}, "failed.nodes: an unknown key"),
         ({"failed": {"npus": list(range(8))}}, "every NPU has failed"),
         ({"routing": {"ecmp": True, "sead": 1}}, 'routing.sead: an unknown key; did you mean "seed"?'),
-        ({"routing": {"seed": -1}}, "routing.seed: -1 is less than 0"),
+        ({"routing": {"seed": -1}}, "routing.seed: -1 is not a whole number from 0"),
     ],
 )
 def test_changes_that_make_no_sense_are_refused(changes, said):
@@ -487,6 +487,13 @@ def test_connectivity_is_checked_in_linear_time():
     topology = build({"shape": "ring", "npus": 2**17, **L, "failed": {"links": [[0, 1]]}})
     assert time.process_time() - begun < 5
     assert len(topology.route(2, 1)) == 1
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
+def test_seeds_fill_63_bits(seed):
+    topology = build({**TORUS, "routing": {"ecmp": True, "seed": seed}})
+    assert len(topology.route(0, 10)) == 4
+    assert "routing.seed: " in refusal({**TORUS, "routing": {"seed": seed + 2**63}})
 
 
 def test_a_copy_of_a_topology_routes_alike():
