@@ -100,6 +100,14 @@ class _Damaged(Exception):
     """What is wrong with a message; the caller knows where it is."""
 
 
+class _IllTyped(_Damaged):
+    """A well-formed message in which an attribute holds what it must not."""
+
+
+class IllTypedAttribute(TraceError):
+    """An attribute of the wrong kind, or beyond its range."""
+
+
 # --------------------------------------------------------------------------------------------------------
 # Framing
 
@@ -446,20 +454,21 @@ def _read_node(
                     values[name] = number
                 elif strict:
                     low = "0" if name in _COUNTS else "-2^63 + 1"
-                    raise _Damaged(f"{name} is {number}, not in {low}..2^63 - 1")
+                    raise _IllTyped(f"{name} is {number}, not in {low}..2^63 - 1")
             elif member and strict:
-                raise _Damaged(f"{name} is a {ATTRIBUTE_MEMBERS[member]}, not a whole number")
+                raise _IllTyped(f"{name} is a {ATTRIBUTE_MEMBERS[member]}, not a whole number")
         for name in texts:
             member, content = attributes.get(name, (0, None))
             if member == _STRING_MEMBER:
                 labels[name] = _text(data, content, name)
             elif member and node.type not in _FREE_TYPES:
-                raise _Damaged(f"{name} is a {ATTRIBUTE_MEMBERS[member]}, not text")
+                raise _IllTyped(f"{name} is a {ATTRIBUTE_MEMBERS[member]}, not text")
     except _Damaged as error:
         where = f"node {node.id}" if known else f"byte {start}"
-        raise TraceError(
-            f"{place}: {where}", str(error), "write the trace again with a producer of Chakra 0.0.4 or later"
-        ) from None
+        kind, remedy = TraceError, f"the record is damaged, or of an older schema: {_OLD}"
+        if isinstance(error, _IllTyped):
+            kind, remedy = IllTypedAttribute, "write the attribute as the Chakra schema has it"
+        raise kind(f"{place}: {where}", str(error), remedy) from None
     return node, deps, values, labels
 
 
@@ -1062,3 +1071,34 @@ def _csr(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], size: int) 
 def _slice(csr: Csr, low: int, high: int) -> Csr:
     begin, end = int(csr.ptr[low]), int(csr.ptr[high])
     return Csr(csr.ptr[low : high + 1] - begin, csr.ids[begin:end])
+
+
+def attribute_kinds(raw: RawFile, names: Sequence[str]) -> dict[tuple[str, str], int]:
+    """How often each of some attributes uses each oneof member.
+
+    Returns
+    -------
+    dict of (attribute name, member) to int
+        In the order of `names`, then of field numbers; an unset value counts as member ``""``.
+    """
+    buffer = _Buffer([raw.data])
+    nodes = _scan_nodes(buffer, raw.start, raw.end)
+    found = _scan_attributes(buffer, nodes.attributes, names, nodes.odd)
+    counts = np.bincount(found.name * 33 + found.member, minlength=33 * len(names))
+    return {
+        (names[at // 33], ATTRIBUTE_MEMBERS.get(at % 33, "")): int(counts[at]) for at in np.flatnonzero(counts).tolist()
+    }
+
+
+def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
+    """What is wrong with the nodes of a file, each read plainly: up to `limit` errors."""
+    ints, texts = tuple(COLUMN_KINDS), ("pg_name",)
+    errors = []
+    for start, end in zip(raw.start.tolist(), raw.end.tolist(), strict=True):
+        try:
+            _read_node(raw.data, start, end, place, ints, texts)
+        except TraceError as error:
+            errors.append(error)
+            if len(errors) >= limit:
+                break
+    return errors
