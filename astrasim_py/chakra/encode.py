@@ -331,7 +331,7 @@ def patched(trace: ExecutionTrace, row: int):
 
 def encode_changed(trace: ExecutionTrace) -> bytes:
     """Bytes of a trace read from a file and then changed: untouched nodes verbatim, the others patched."""
-    raw, touched = trace.raw, trace._touched
+    raw, touched = trace.raw, trace.changed
     patch = _Patch(trace)
     parts = []
     done = 0

@@ -418,7 +418,7 @@ def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
     """
     if dialect is not None or trace.raw is None:
         return encode.encode_columns(trace, dialect)
-    return trace.raw.data if trace._touched is None else encode.encode_changed(trace)
+    return trace.raw.data if trace.changed is None else encode.encode_changed(trace)
 
 
 def gzip_bytes(data: bytes) -> bytes:

@@ -615,7 +615,7 @@ class ExecutionTrace:
             from astrasim_py.chakra.messages import parse_metadata
 
             begin, end = self.raw.metadata
-            self._cache["metadata"] = parse_metadata(self.raw.data[begin:end])[1]
+            self._cache["metadata"] = parse_metadata(self.raw.data[begin:end], self.place)[1]
         return self._cache["metadata"]
 
     def meta(self, name: str, default: object = None) -> object:
@@ -628,13 +628,25 @@ class ExecutionTrace:
     def node(self, row: int) -> Node:
         """Everything the trace says of the node in that row."""
         row = range(len(self))[row]
-        if self.raw is None or (self._touched is not None and self._touched[row]):
+        raw = self.raw_node(row)
+        if raw is None:
             from astrasim_py.chakra.encode import row_view
 
             return row_view(self, row)
         from astrasim_py.chakra.messages import parse_node
 
-        return parse_node(self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])])
+        return parse_node(raw, f"{self.place}: node {int(self.node_id[row])}")
+
+    def raw_node(self, row: int) -> bytes | None:
+        """Bytes of a node as they are in the file; None for a node that was built or changed."""
+        if self.raw is None or (self._touched is not None and self._touched[row]):
+            return None
+        return self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])]
+
+    @property
+    def changed(self) -> np.ndarray | None:
+        """bool[n]: nodes that differ from the file they came from; None if none does, or if it has no file."""
+        return self._touched
 
     def row(self, node_id: int) -> int:
         """Row of the node with that id; -1 if there is none."""

@@ -1,0 +1,217 @@
+"""What differs between two traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrasim_py.chakra.trace import Attribute, ExecutionTrace, Node, NodeType
+
+MATCHES = ("auto", "id", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that differs between two nodes, or between the metadata of two traces.
+
+    Attributes
+    ----------
+    node : int
+        Id in the first trace; -1 for the metadata.
+    other : int
+        Id in the second trace; -1 for the metadata.
+    field : str
+        ``data_deps``, ``duration_micros``, ``attr comm_size`` …
+    before, after : object
+        Values in the first and the second trace; None where it is absent.
+    """
+
+    node: int
+    other: int
+    field: str
+    before: object
+    after: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What differs between two traces.
+
+    Attributes
+    ----------
+    match : str
+        How nodes were paired: ``"id"`` or ``"name"`` (name and type, in order of appearance).
+    matched : int
+        Pairs of nodes.
+    only_first, only_second : tuple of int
+        Ids of nodes without a partner.
+    changes : tuple of Change
+    reordered : bool
+        Paired nodes come in another order.
+    """
+
+    match: str
+    matched: int
+    only_first: tuple[int, ...] = ()
+    only_second: tuple[int, ...] = ()
+    changes: tuple[Change, ...] = ()
+    reordered: bool = False
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs but, perhaps, the order of the nodes in the file."""
+        return not (self.only_first or self.only_second or self.changes)
+
+
+def _by_name(trace: ExecutionTrace) -> dict[tuple[str, int, int], int]:
+    """(name, type, how many such nodes came before) -> row."""
+    seen: dict[tuple[str, int], int] = {}
+    out = {}
+    for row, (name, kind) in enumerate(zip(trace.names, trace.type.tolist(), strict=True)):
+        nth = seen.get((name, kind), 0)
+        seen[name, kind] = nth + 1
+        out[name, kind, nth] = row
+    return out
+
+
+def _pairs(first: ExecutionTrace, second: ExecutionTrace, match: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of paired nodes in both traces, in the order of the first."""
+    if match == "id":
+        rows = second.rows_of(first.node_id)
+        here = np.flatnonzero(rows >= 0)
+        return here, rows[here]
+    there = _by_name(second)
+    pairs = [(row, there[key]) for key, row in _by_name(first).items() if key in there]
+    pairs.sort()
+    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _choose(first: ExecutionTrace, second: ExecutionTrace) -> str:
+    """By id, unless names and types pair more than twice as many nodes as ids do."""
+    here, there = _pairs(first, second, "id")
+    agreeing = sum(
+        first.names[a] == second.names[b]
+        for a, b in zip(here.tolist(), there.tolist(), strict=True)
+        if first.type[a] == second.type[b]
+    )
+    return "id" if agreeing and agreeing * 2 >= len(_pairs(first, second, "name")[0]) else "name"
+
+
+def _close(a: int, b: int, tolerance: float) -> bool:
+    return abs(a - b) <= tolerance * max(a, b)
+
+
+def _attribute_map(attributes: tuple[Attribute, ...]) -> dict[tuple[str, int], Attribute]:
+    seen: dict[str, int] = {}
+    out = {}
+    for attribute in attributes:
+        nth = seen.get(attribute.name, 0)
+        seen[attribute.name] = nth + 1
+        out[attribute.name, nth] = attribute
+    return out
+
+
+def _attributes(a: tuple[Attribute, ...], b: tuple[Attribute, ...]) -> Iterator[tuple[str, object, object]]:
+    one, two = _attribute_map(a), _attribute_map(b)
+    for key in [*one, *(key for key in two if key not in one)]:
+        x, y = one.get(key), two.get(key)
+        label = f"attr {key[0]}"
+        if x is None or y is None:
+            yield label, x.value if x else None, y.value if y else None
+        elif repr(x.value) != repr(y.value):  # repr: not-a-number equals itself
+            yield label, x.value, y.value
+        elif x.kind != y.kind:
+            yield f"{label} kind", x.kind, y.kind
+        elif x.doc != y.doc:
+            yield f"{label} doc_string", x.doc, y.doc
+
+
+def _node_changes(a: Node, b: Node, partner: dict[int, int] | None, tolerance: float) -> Iterator[tuple]:
+    for name in ("name", "type"):
+        if getattr(a, name) != getattr(b, name):
+            values = [getattr(a, name), getattr(b, name)]
+            yield name, *([NodeType(v).name for v in values] if name == "type" else values)
+    for name in ("data_deps", "ctrl_deps"):
+        mine = tuple(sorted({i if partner is None else partner.get(i, -1 - i) for i in getattr(a, name)}))
+        theirs = tuple(sorted(set(getattr(b, name))))
+        if mine != theirs:
+            yield name, getattr(a, name), getattr(b, name)
+    if a.start_time_micros != b.start_time_micros:
+        yield "start_time_micros", a.start_time_micros, b.start_time_micros
+    if not _close(a.duration_micros, b.duration_micros, tolerance):
+        yield "duration_micros", a.duration_micros, b.duration_micros
+    for name in ("inputs", "outputs"):
+        if getattr(a, name) != getattr(b, name):
+            yield name, getattr(a, name), getattr(b, name)
+    yield from _attributes(a.attributes, b.attributes)
+
+
+def diff(
+    first: ExecutionTrace,
+    second: ExecutionTrace,
+    *,
+    match: str = "auto",
+    duration_tolerance: float = 0.0,
+) -> Difference:
+    """Compare two traces node by node.
+
+    Parameters
+    ----------
+    first, second : ExecutionTrace
+    match : str
+        ``"id"``, ``"name"`` (name and type, for renumbered traces; dependencies are then compared through the
+        pairing), or ``"auto"``.
+    duration_tolerance : float
+        Relative difference of durations that does not count, e.g. 0.05.
+
+    Returns
+    -------
+    Difference
+
+    Raises
+    ------
+    TraceError
+        A node of a damaged file that the columns did not need.
+    ValueError
+        An unknown `match`.
+    """
+    if match not in MATCHES:
+        raise ValueError(f"match is one of {', '.join(MATCHES)}, not {match!r}")
+    if match == "auto":
+        match = _choose(first, second)
+    here, there = _pairs(first, second, match)
+    partner = None
+    if match == "name":
+        partner = dict(zip(first.node_id[here].tolist(), second.node_id[there].tolist(), strict=True))
+    changes = [
+        Change(-1, -1, f"metadata {what.removeprefix('attr ')}", before, after)
+        for what, before, after in _attributes(first.metadata, second.metadata)
+    ]
+    if first.version != second.version:
+        changes.insert(0, Change(-1, -1, "metadata version", first.version, second.version))
+    for a, b in zip(here.tolist(), there.tolist(), strict=True):
+        if partner is None and _same_bytes(first, second, a, b):
+            continue
+        ids = int(first.node_id[a]), int(second.node_id[b])
+        for what, before, after in _node_changes(first.node(a), second.node(b), partner, duration_tolerance):
+            changes.append(Change(*ids, what, before, after))
+    alone = np.ones(len(first), dtype=bool)
+    alone[here] = False
+    other = np.ones(len(second), dtype=bool)
+    other[there] = False
+    return Difference(
+        match=match,
+        matched=len(here),
+        only_first=tuple(first.node_id[alone].tolist()),
+        only_second=tuple(second.node_id[other].tolist()),
+        changes=tuple(changes),
+        reordered=bool((there[1:] < there[:-1]).any()),
+    )
+
+
+def _same_bytes(first: ExecutionTrace, second: ExecutionTrace, a: int, b: int) -> bool:
+    one, two = first.raw_node(a), second.raw_node(b)
+    return one is not None and one == two

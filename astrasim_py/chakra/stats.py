@@ -1,0 +1,264 @@
+"""Figures of traces, and traces as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astrasim_py.chakra import graph
+from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, Node, NodeType
+from astrasim_py.core.errors import TraceError
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """How many, and how many bytes."""
+
+    count: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Volume) -> Volume:
+        return Volume(self.count + other.count, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStats:
+    """Figures of one trace, or of several together.
+
+    Attributes
+    ----------
+    traces, nodes, data_edges, ctrl_edges : int
+    by_type : mapping of str to int
+        Nodes by type, in Chakra's order.
+    by_collective : mapping of str to Volume
+        Collective calls and the sum of their `comm_size`, as stated by each rank.
+    by_group : mapping of str to Volume
+        The same by communicator group; ``""`` is the group of all ranks.
+    sent, received : mapping of int to Volume
+        Messages by peer. Bytes count where `comm_size` states them.
+    flops : int
+        Sum of `num_ops`.
+    memory_bytes : int
+        Sum of `tensor_size` over memory nodes.
+    compute_micros, comm_micros : int
+        Sums of recorded durations.
+    depth : int
+        Nodes on the longest path; -1 where dependencies are cyclic or dangling.
+    critical_micros : int
+        Largest sum of recorded durations along a path; -1 likewise.
+    width : int
+        Most nodes at one depth; -1 likewise.
+    problem : str
+        Why depth, critical path and width are not known.
+    """
+
+    traces: int
+    nodes: int
+    data_edges: int
+    ctrl_edges: int
+    by_type: Mapping[str, int] = field(default_factory=dict)
+    by_collective: Mapping[str, Volume] = field(default_factory=dict)
+    by_group: Mapping[str, Volume] = field(default_factory=dict)
+    sent: Mapping[int, Volume] = field(default_factory=dict)
+    received: Mapping[int, Volume] = field(default_factory=dict)
+    flops: int = 0
+    memory_bytes: int = 0
+    compute_micros: int = 0
+    comm_micros: int = 0
+    depth: int = 0
+    critical_micros: int = 0
+    width: int = 0
+    problem: str = ""
+
+
+def _sum(values: np.ndarray, chosen: np.ndarray | None = None) -> int:
+    """Exact sum of a column, absent values left out."""
+    values = values if chosen is None else values[chosen]
+    if values.dtype != np.uint64:
+        values = values[values != MISSING]
+    # Two halves of 32 bits each cannot overflow 64 bits within 2^31 nodes.
+    low = int((values & values.dtype.type(0xFFFFFFFF)).sum(dtype=np.int64))
+    return (int((values >> values.dtype.type(32)).sum(dtype=np.int64)) << 32) + low
+
+
+def _volumes(keys: np.ndarray, sizes: np.ndarray) -> dict[int, Volume]:
+    out = {}
+    for key in np.unique(keys).tolist():
+        chosen = keys == key
+        out[key] = Volume(int(chosen.sum()), _sum(sizes, chosen))
+    return out
+
+
+def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
+    """Figures of one trace.
+
+    Parameters
+    ----------
+    trace : ExecutionTrace
+    kind : str
+        Dependencies that make paths: ``"data"`` or ``"data+ctrl"``.
+
+    Returns
+    -------
+    TraceStats
+        A cyclic or dangling graph is no error: `problem` says so.
+    """
+    size = trace.column("comm_size")
+    coll = trace.type == NodeType.COMM_COLL
+    codes, names = trace.group_of()
+    by_group: dict[str, Volume] = {}
+    for code, volume in _volumes(codes[coll], size[coll]).items():
+        name = names[code] if code >= 0 else ""
+        name = "" if name == "0" else name
+        by_group[name] = by_group.get(name, Volume()) + volume
+    by_collective: dict[str, Volume] = {}
+    for code, volume in _volumes(trace.column("comm_type")[coll], size[coll]).items():
+        name = COLLECTIVE_NAMES.get(code, "unknown")
+        by_collective[name] = by_collective.get(name, Volume()) + volume
+    ends = {}
+    for what, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
+        rows = (trace.type == what) & (trace.column(peer) != MISSING)
+        ends[what] = _volumes(trace.column(peer)[rows], size[rows])
+    counts = np.bincount(trace.type, minlength=8).tolist()
+    compute = trace.type == NodeType.COMP
+    memory = (trace.type == NodeType.MEM_LOAD) | (trace.type == NodeType.MEM_STORE)
+    comm = trace.type >= NodeType.COMM_SEND
+    depth = critical = width = -1
+    problem = ""
+    try:
+        ptr, rows = trace.parents(kind)
+        order = trace.order(kind)
+        levels = graph.depth(ptr, rows, order)
+        depth = int(levels.max(initial=0))
+        width = int(np.bincount(levels).max(initial=0)) if len(levels) else 0
+        # No path can leave 64 bits, whatever a file claims.
+        limit = np.uint64(2**63 // (len(trace) + 1))
+        duration = np.minimum(trace.duration_micros, limit).astype(np.int64)
+        critical = int(graph.longest_path(ptr, rows, order, duration).max(initial=0))
+    except TraceError as error:
+        problem = error.problem
+    return TraceStats(
+        traces=1,
+        nodes=len(trace),
+        data_edges=len(trace.data_deps.ids),
+        ctrl_edges=len(trace.ctrl_deps.ids),
+        by_type={NodeType(code).name: count for code, count in enumerate(counts) if count},
+        by_collective=dict(sorted(by_collective.items())),
+        by_group=dict(sorted(by_group.items())),
+        sent=ends[NodeType.COMM_SEND],
+        received=ends[NodeType.COMM_RECV],
+        flops=_sum(trace.column("num_ops")),
+        memory_bytes=_sum(trace.column("tensor_size"), memory),
+        compute_micros=_sum(trace.duration_micros, compute),
+        comm_micros=_sum(trace.duration_micros, comm),
+        depth=depth,
+        critical_micros=critical,
+        width=width,
+        problem=problem,
+    )
+
+
+def _merge(mappings: Iterable[Mapping]) -> dict:
+    out: dict = {}
+    for mapping in mappings:
+        for key, value in mapping.items():
+            out[key] = out[key] + value if key in out else value
+    return dict(sorted(out.items()))
+
+
+def workload_stats(traces: Sequence[ExecutionTrace], kind: str = "data") -> TraceStats:
+    """Figures of all ranks together: sums, and the largest depth, critical path and width."""
+    once: dict[int, TraceStats] = {}
+    for trace in traces:
+        if id(trace) not in once:
+            once[id(trace)] = trace_stats(trace, kind)
+    parts = [once[id(trace)] for trace in traces]
+    problem = next((part.problem for part in parts if part.problem), "")
+
+    def total(name: str) -> int:
+        return sum(getattr(part, name) for part in parts)
+
+    def most(name: str) -> int:
+        return -1 if problem else max((getattr(part, name) for part in parts), default=0)
+
+    by_type = _merge(part.by_type for part in parts)
+    return TraceStats(
+        traces=len(parts),
+        nodes=total("nodes"),
+        data_edges=total("data_edges"),
+        ctrl_edges=total("ctrl_edges"),
+        by_type={kind.name: by_type[kind.name] for kind in NodeType if kind.name in by_type},
+        by_collective=_merge(part.by_collective for part in parts),
+        by_group=_merge(part.by_group for part in parts),
+        sent=_merge(part.sent for part in parts),
+        received=_merge(part.received for part in parts),
+        flops=total("flops"),
+        memory_bytes=total("memory_bytes"),
+        compute_micros=total("compute_micros"),
+        comm_micros=total("comm_micros"),
+        depth=most("depth"),
+        critical_micros=most("critical_micros"),
+        width=most("width"),
+        problem=problem,
+    )
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, tuple):
+        shown = ", ".join(_value_text(item) for item in value[:8])
+        return f"[{shown}{', …' if len(value) > 8 else ''}]"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def node_lines(node: Node) -> Iterator[str]:
+    """A node as a few lines of text."""
+    kind = NodeType(node.type).name if 0 <= node.type <= 7 else str(node.type)
+    yield f"node {node.id} {kind}{f' {node.name}' if node.name else ''}"
+    for name in ("data_deps", "ctrl_deps"):
+        if getattr(node, name):
+            yield f"  {name} {_value_text(getattr(node, name))}"
+    for name in ("start_time_micros", "duration_micros"):
+        if getattr(node, name):
+            yield f"  {name} {getattr(node, name)}"
+    for name in ("inputs", "outputs"):
+        info = getattr(node, name)
+        if info is not None:
+            for part in ("values", "shapes", "types"):
+                if getattr(info, part):
+                    yield f"  {name}.{part} {_value_text(getattr(info, part))}"
+    for attribute in node.attributes:
+        value = "" if attribute.value is None else f" = {_value_text(attribute.value)}"
+        yield f"  {attribute.name}{f' ({attribute.kind})' if attribute.kind else ''}{value}"
+
+
+def show(trace: ExecutionTrace, nodes: Iterable[int] | None = None) -> Iterator[str]:
+    """A trace, or some of its nodes, as lines of text.
+
+    Parameters
+    ----------
+    trace : ExecutionTrace
+    nodes : iterable of int, optional
+        Ids of the nodes wanted, in that order; all nodes, after the metadata, by default.
+
+    Raises
+    ------
+    TraceError
+        No node of that id; a node of a damaged file that the columns did not need.
+    """
+    if nodes is None:
+        yield f"{trace.place or 'trace'}: {len(trace)} nodes" + (f", version {trace.version}" if trace.version else "")
+        for attribute in trace.metadata:
+            yield f"  {attribute.name} ({attribute.kind}) = {_value_text(attribute.value)}"
+        rows: Iterable[int] = range(len(trace))
+    else:
+        rows = []
+        for node in nodes:
+            row = trace.row(node) if 0 <= node < 2**64 else -1
+            if row < 0:
+                raise TraceError(trace.place, f"there is no node {node}", "name an id of the trace")
+            rows.append(row)
+    for row in rows:
+        yield from node_lines(trace.node(row))
