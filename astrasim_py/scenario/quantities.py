@@ -249,10 +249,11 @@ def _ranks(value: object) -> object:
     return tuple(flat)
 
 
+_RANGE_SCHEMA = {"type": "string", "pattern": r"^\s*\d"}
 _RANKS_SCHEMA = {
     "anyOf": [
-        {"type": "array", "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}},
-        {"type": "string"},
+        {"type": "array", "items": {"anyOf": [{"type": "integer", "minimum": 0}, _RANGE_SCHEMA]}},
+        _RANGE_SCHEMA,
     ],
     "description": 'ranks: a list such as [0, 1, "4-7"]',
 }

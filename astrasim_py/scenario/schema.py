@@ -174,19 +174,20 @@ _VARIABLE = {"$ref": "#/$defs/Variable"}
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of scenario files, variables included."""
+    """The JSON Schema (2020-12) of scenario files, variables and shorthands included."""
     schema = Scenario.model_json_schema(by_alias=True, mode="validation")
-    properties = schema["properties"]
-    definitions = schema.get("$defs", {})
-    study = {"Sweep", "PlotSpec", "Scenario"}
+    properties, definitions = schema["properties"], schema["$defs"]
     for name, definition in definitions.items():
-        if name not in study:
+        if name not in ("Sweep", "PlotSpec"):
             _admit_variables(definition)
     for name, sub in properties.items():
         if name not in STUDY_KEYS:
             _admit_variables(sub)
-    for sub in (*definitions.values(), schema):
-        _tidy(sub)
+            properties[name] = _or_variable(sub)
+    definitions["SemanticsSpec"] = {"anyOf": [{"enum": ["native", "astra_sim"]}, definitions["SemanticsSpec"]]}
+    definitions["Item"] = {"anyOf": [{"const": "barrier"}, definitions["Item"]]}
+    schema["anyOf"] = [{"required": ["workload"]}, {"required": ["jobs"]}]
+    _tidy(schema)
     definitions["Variable"] = {
         "type": "string",
         "pattern": r"\$",
@@ -207,6 +208,11 @@ def _admit_variables(schema: Any) -> None:
         for name, sub in schema.get(key, {}).items():
             _admit_variables(sub)
             schema[key][name] = _or_variable(sub)
+    for name, sub in schema.get("patternProperties", {}).items():
+        _admit_variables(sub)
+        schema["patternProperties"][name] = _or_variable(sub)
+    if "patternProperties" in schema:
+        schema["additionalProperties"] = False
     for key in ("additionalProperties", "items"):
         if isinstance(schema.get(key), dict):
             _admit_variables(schema[key])
@@ -228,18 +234,22 @@ def _or_variable(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tidy(schema: Any) -> None:
-    """Drop the titles that pydantic makes up, and defaults that are null."""
+    """Drop the titles that pydantic makes up, defaults that are null, and choices that nothing fits."""
     if isinstance(schema, list):
         for sub in schema:
             _tidy(sub)
     if not isinstance(schema, dict):
         return
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            schema[key] = [sub for sub in schema[key] if sub != {"not": {}}]
     for key, sub in schema.items():
-        if key in ("properties", "$defs"):
+        if key in ("properties", "$defs", "patternProperties"):
             for inner in sub.values():
-                inner.pop("title", None)
-                if inner.get("default", 0) is None:
-                    inner.pop("default")
+                if isinstance(inner, dict):
+                    inner.pop("title", None)
+                    if inner.get("default", 0) is None:
+                        inner.pop("default")
                 _tidy(inner)
-        elif key not in ("default", "examples", "const", "enum"):
+        elif key not in ("default", "examples", "const", "enum", "not"):
             _tidy(sub)

@@ -6,7 +6,7 @@ Everything is kept per process by its content, so that the points of a sweep sha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -14,8 +14,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from astrasim_py.chakra.et_io import find_prefix, read_workload
-from astrasim_py.chakra.trace import Workload
+from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, NodeType, Workload
 from astrasim_py.collectives.algorithm import Algorithm, read_algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.selection import AlgorithmTable, Case, Condition
@@ -440,7 +442,7 @@ def _verdict(keyed: _Keyed):
     return verify(keyed.value)
 
 
-# -- what a point reads -----------------------------------------------------------------------------------------
+# -- files ----------------------------------------------------------------------------------------------------
 
 
 def file_digest(path: Path | str) -> str:
@@ -471,46 +473,46 @@ def _file_digest(place: str, modified: int, size: int, inode: int) -> str:
     return state.hexdigest()
 
 
-def input_digests(point: Point) -> dict[str, str]:
-    """File → SHA-256 of its bytes, for every file that a point reads; names are relative to the scenario.
+# -- what it comes to -------------------------------------------------------------------------------------------
+
+
+def count_messages(problem: Problem) -> int:
+    """Messages that a complete run of a problem sends, without planning it.
 
     Raises
     ------
-    ScenarioError, TraceError
-        A file that is missing, or that the scenario may not read.
+    AlgorithmError
+        A collective for which there is no algorithm.
     """
-    preparation, spec = _Preparation(point, []), point.spec
-    found: dict[str, str] = {}
+    return sum(_messages_of(job) for job in problem.jobs)
 
-    def add(files: list[Path]) -> None:
-        for file in files:
-            found[Path(os.path.relpath(file, preparation.folder)).as_posix()] = file_digest(file)
 
-    def workload(one: Any, ranks: int | None, key: str) -> None:
-        if isinstance(one, TraceWorkload):
-            place = preparation.at(key, "workload")
-            add(preparation._files(preparation.path(one.trace, place), ranks, place))
-            if one.groups:
-                add([preparation.path(one.groups, place)])
+def _messages_of(job: Job) -> int:
+    workload, total = job.workload, 0
+    everybody = range(len(workload.traces))
+    calls: dict[int, list[tuple[str, str, int, int]]] = {}
+    for rank, trace in enumerate(workload.traces):
+        if id(trace) not in calls:
+            calls[id(trace)] = _calls(trace)
+        total += int((trace.type == NodeType.COMM_SEND).sum())
+        for group, collective, size, root in calls[id(trace)]:
+            members = workload.groups.get(group, everybody) if group not in ("", "0") else everybody
+            if not len(members) or members[0] != rank or len(members) < 2:
+                continue
+            size = size * len(members) if size < 0 else size
+            total += job.algorithms.select(collective, abs(size), len(members), group or "world", root).messages
+    return total
 
-    def algorithms(table: Mapping[str, Any], key: str) -> None:
-        for collective, cases in table.items():
-            place = preparation.at(key, f"algorithms.{collective}")
-            for case in cases:
-                if isinstance(case, AlgorithmFile):
-                    path = preparation.path(case.file, place)
-                    add([path] if path.suffix == ".npz" else preparation._files(path, None, place))
-                elif isinstance(case, AlgorithmCode):
-                    add([preparation.path(split_code(case.python, place)[0], place)])
 
-    if getattr(spec.topology, "file", None):
-        add([preparation.path(spec.topology.file, preparation.at("topology.file"))])
-    if ".py:" in spec.network.model:
-        place = preparation.at("network.model")
-        add([preparation.path(split_code(spec.network.model, place)[0], place)])
-    workload(spec.workload, spec.ranks, "")
-    algorithms(spec.algorithms, "")
-    for name, job in spec.jobs.items():
-        workload(job.workload, None, f"jobs.{name}")
-        algorithms(job.algorithms, f"jobs.{name}")
-    return found
+def _calls(trace: ExecutionTrace) -> list[tuple[str, str, int, int]]:
+    """(group, collective, size, root) of every collective of a trace; a negative size is one shard."""
+    codes, labels = trace.group_of()
+    kinds, sizes = trace.column("comm_type"), trace.column("comm_size")
+    full, roots = trace.column("coll_size"), trace.column("comm_root")
+    out = []
+    for row in np.flatnonzero(trace.type == NodeType.COMM_COLL).tolist():
+        collective = COLLECTIVE_NAMES.get(int(kinds[row]), "")
+        shard = collective == "all_gather" and full[row] == MISSING
+        size = -max(int(sizes[row]), 0) if shard else max(int(full[row] if full[row] != MISSING else sizes[row]), 0)
+        out.append((labels[codes[row]] if codes[row] >= 0 else "", collective, size, max(int(roots[row]), 0)))
+    return out

@@ -1,0 +1,63 @@
+"""astrasim_py: simulate distributed-ML communication.
+
+Run a scenario and look at it:
+
+>>> import astrasim_py as ap
+>>> result = ap.run("scenarios/ring_vs_torus.yaml", out="results")       # doctest: +SKIP
+>>> result.rows[0]["time_ns"]                                            # doctest: +SKIP
+
+Or put a problem together:
+
+>>> topology = ap.build_topology(shape="ring", npus=4, bandwidth="50 GB/s", latency="500 ns")
+>>> problem = ap.collective("all_reduce", "1 MiB", topology)
+>>> records = ap.simulate(problem)
+>>> records.makespan                                                     # picoseconds
+34457280
+>>> records.link["bytes"].tolist()
+[1572864, 1572864, 1572864, 1572864]
+
+``records.tables()`` holds columns; ``records.link.to_dataframe()`` makes a pandas DataFrame of a table. Names are
+imported when they are used: ``import astrasim_py`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+#: Public name → module.
+_HOME = {
+    "Algorithm": "astrasim_py.collectives.algorithm",
+    "AstraError": "astrasim_py.core.errors",
+    "Problem": "astrasim_py.system.problem",
+    "Records": "astrasim_py.core.records",
+    "Topology": "astrasim_py.topology.model",
+    "Workload": "astrasim_py.chakra.trace",
+    "build_algorithm": "astrasim_py.api",
+    "build_topology": "astrasim_py.api",
+    "collective": "astrasim_py.api",
+    "expand": "astrasim_py.scenario.expand",
+    "load_scenario": "astrasim_py.scenario.load",
+    "prepare": "astrasim_py.study.prepare",
+    "read_algorithm": "astrasim_py.collectives.algorithm",
+    "read_workload": "astrasim_py.chakra.et_io",
+    "run": "astrasim_py.api",
+    "simulate": "astrasim_py.engine.simulation",
+    "verify": "astrasim_py.collectives.verify",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("astrasim-py")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

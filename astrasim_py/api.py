@@ -1,0 +1,163 @@
+"""The few functions of the Python interface that are not simply another module's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from astrasim_py.collectives.algorithm import Algorithm
+    from astrasim_py.scenario.load import LoadedScenario
+    from astrasim_py.study.run import RunResult
+    from astrasim_py.system.problem import Problem
+    from astrasim_py.topology.model import Topology
+
+
+def run(scenario: str | os.PathLike | LoadedScenario, *, overrides: Sequence[str] = (), **options: Any) -> RunResult:
+    """Run a scenario: every point is simulated, or reused if its result is there; tables and figures are written.
+
+    Parameters
+    ----------
+    scenario : path or LoadedScenario
+    overrides : sequence of str
+        ``KEY=VALUE``, as with ``--set``; for a path only.
+    **options
+        Of `astrasim_py.study.run.run_scenario`: ``out``, ``jobs``, ``fresh``, ``level``, ``engine`` …
+
+    Returns
+    -------
+    RunResult
+        With ``rows``, one dict per point.
+
+    Raises
+    ------
+    AstraError
+        The scenario is wrong, or the output cannot be written.
+    """
+    from astrasim_py.scenario.load import load_scenario
+    from astrasim_py.study.run import run_scenario
+
+    if isinstance(scenario, str | os.PathLike):
+        scenario = load_scenario(scenario, overrides)
+    return run_scenario(scenario, **options)
+
+
+def build_topology(**keys: Any) -> Topology:
+    """Make a topology of the keys that a scenario would use.
+
+    Parameters
+    ----------
+    **keys
+        ``shape`` or ``preset``, and the keys of that shape; quantities are text with units.
+
+    Returns
+    -------
+    Topology
+
+    Raises
+    ------
+    TopologyError
+
+    Examples
+    --------
+    >>> build_topology(shape="torus", dims=[4, 4], bandwidth="50 GB/s", latency="500 ns").links
+    64
+    """
+    from astrasim_py.topology.spec import build
+
+    return build(keys, "build_topology", parsed=False)
+
+
+def build_algorithm(algorithm: str, collective: str, ranks: int, **options: Any) -> Algorithm:
+    """Build one of the algorithms that come with the package.
+
+    Parameters
+    ----------
+    algorithm : str
+        For example ``ring``.
+    collective : str
+        For example ``all_reduce``.
+    ranks : int
+    **options
+        Of that builder.
+
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    AlgorithmError
+
+    Examples
+    --------
+    >>> build_algorithm("ring", "all_reduce", 4).messages
+    24
+    """
+    from astrasim_py.collectives.builders import build
+
+    return build(algorithm, collective, ranks, **options)
+
+
+def collective(
+    kind: str,
+    size: int | str,
+    topology: Topology,
+    *,
+    algorithm: Algorithm | str | None = None,
+    model: str = "cut_through",
+    root: int = 0,
+) -> Problem:
+    """One collective of all NPUs, as a problem for `simulate`.
+
+    Parameters
+    ----------
+    kind : str
+        For example ``all_reduce``.
+    size : int or str
+        Full buffer: bytes, or text with a unit.
+    topology : Topology
+    algorithm : Algorithm or str, optional
+        An injected algorithm, or the name of a builder; the builder's default otherwise.
+    model : str
+        ``cut_through``, ``store_and_forward`` or ``analytical``.
+    root : int
+        For rooted collectives.
+
+    Returns
+    -------
+    Problem
+
+    Raises
+    ------
+    AstraError
+
+    Examples
+    --------
+    >>> from astrasim_py import simulate
+    >>> ring = build_topology(shape="ring", npus=4, bandwidth="50 GB/s", latency="500 ns")
+    >>> simulate(collective("all_gather", "1 MiB", ring)).makespan
+    17228640
+    """
+    from astrasim_py.collectives.algorithm import ROOTED, Algorithm, collective_name
+    from astrasim_py.collectives.builders import build, default_algorithm
+    from astrasim_py.collectives.selection import AlgorithmTable, Case
+    from astrasim_py.core.units import parse_size
+    from astrasim_py.system.problem import Job, NetworkModel, Problem
+    from astrasim_py.topology.model import placement
+    from astrasim_py.workload.microbenchmarks import Collective, generate
+
+    kind = collective_name(kind, "collective")
+    nbytes = parse_size(size, "collective") if isinstance(size, str) else int(size)
+
+    def make(collective: str, ranks: int, root: int) -> Algorithm:
+        if isinstance(algorithm, Algorithm):
+            return algorithm
+        rooted = {"root": root} if collective in ROOTED else {}
+        return build(algorithm or default_algorithm(collective), collective, ranks, **rooted)
+
+    npus = placement(topology)
+    workload = generate([Collective(type=kind, size=nbytes, root=root)], len(npus), name=kind)
+    job = Job(workload=workload, placement=npus, algorithms=AlgorithmTable({kind: [Case(make=make)]}))
+    return Problem(topology=topology, jobs=(job,), network=NetworkModel(model=model))

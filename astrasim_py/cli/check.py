@@ -1,0 +1,71 @@
+"""Load and expand scenarios, build and read what they name, and say how many points and messages they have.
+
+Nothing is simulated. Every error is told with its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
+    parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
+    parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check every scenario; the worst exit code."""
+    import json
+    import sys
+
+    from astrasim_py.core.errors import AstraError, worst
+
+    rows, codes = [], [0]
+    for path in args.scenarios:
+        try:
+            rows.append(_check(path, args))
+        except AstraError as error:
+            for line in error.lines():
+                print(f"astrasim-py: {line}", file=sys.stderr)
+            codes.append(error.exit_code)
+    if args.format == "json":
+        print(json.dumps(rows, indent=1))
+    else:
+        for row in rows:
+            messages = f"{row['messages']:,} messages" if row["points"] else "nothing"
+            print(f"{row['file']}: {row['scenario']}: {row['points']} points, {messages}")
+            for warning in row["warnings"]:
+                print(f"  warning: {warning}")
+    return worst(codes)
+
+
+def _check(path: str, args: argparse.Namespace) -> dict:
+    from astrasim_py.core.errors import AstraError, ErrorList
+    from astrasim_py.scenario.expand import expand
+    from astrasim_py.scenario.load import load_scenario
+
+    scenario = load_scenario(path, args.set, allow_outside=args.allow_outside, allow_code=args.allow_code)
+    from astrasim_py.study.prepare import count_messages, prepare
+
+    points = expand(scenario)
+    warnings: list[str] = []
+    errors: dict[str, AstraError] = {}
+    messages = 0
+    for point in points:
+        try:
+            messages += count_messages(prepare(point, warnings=warnings))
+        except AstraError as error:
+            errors.setdefault(str(error), error)
+    if errors:
+        raise ErrorList(list(errors.values()))
+    return {
+        "file": str(path),
+        "scenario": scenario.name,
+        "points": len(points),
+        "messages": messages,
+        "warnings": list(dict.fromkeys(warnings)),
+    }

@@ -1,0 +1,21 @@
+"""Print the JSON Schema of scenarios, for editors: name it in a first line
+# yaml-language-server: $schema=scenario.schema.json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """No arguments."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it."""
+    import json
+
+    from astrasim_py.scenario.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=1, sort_keys=False))
+    return 0

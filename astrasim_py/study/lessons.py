@@ -1,0 +1,84 @@
+"""The lessons that come with the package: scenarios of the repository, copied into the wheel when it is built."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from astrasim_py.core.errors import InternalError, OutputError, UsageError
+from astrasim_py.scenario.quantities import did_you_mean
+
+_SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
+SCHEMA = "scenario.schema.json"
+
+
+def folder() -> Path:
+    """Where the lessons are: in the installed package, or in a clone beside it.
+
+    Raises
+    ------
+    InternalError
+        Neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for place in (package / "data" / "lessons", package.parent / "scenarios"):
+        if place.is_dir():
+            return place
+    raise InternalError("this installation has no lessons")
+
+
+def listed() -> list[tuple[str, str]]:
+    """Name and title of every lesson, by name."""
+    from astrasim_py.scenario.document import read_document
+
+    found = []
+    for path in sorted(folder().glob("*.yaml")):
+        title = read_document(path).get("title")
+        found.append((path.stem, str(title.data) if title is not None else ""))
+    return found
+
+
+def copy(name: str, target: str | os.PathLike) -> list[Path]:
+    """Copy a lesson, the files that it names, and the schema for editors.
+
+    Returns
+    -------
+    list of Path
+        What was written.
+
+    Raises
+    ------
+    UsageError
+        No such lesson.
+    OutputError
+        A file is there already, or cannot be written.
+    """
+    from astrasim_py.scenario.expand import expand
+    from astrasim_py.scenario.load import load_scenario
+    from astrasim_py.study.inputs import input_digests
+
+    source = folder()
+    names = sorted(path.stem for path in source.glob("*.yaml"))
+    stem = name.removesuffix(".yaml")
+    if stem not in names:
+        raise UsageError(f"new {name}"[:80], "there is no such lesson", did_you_mean(stem, names))
+    lesson = source / f"{stem}.yaml"
+    files = {file: None for point in expand(load_scenario(lesson)) for file in input_digests(point)}
+    text = _SCHEMA_LINE.sub(f"# yaml-language-server: $schema={SCHEMA}", lesson.read_text("utf-8"), count=1)
+    target = Path(target)
+    written = [target / lesson.name, target / SCHEMA, *(target / file for file in files)]
+    for path in written:
+        if path.name != SCHEMA and os.path.lexists(path):
+            raise OutputError(str(path), "is there already", "name another folder")
+    try:
+        for path in written:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        written[0].write_text(text, "utf-8")
+        shutil.copyfile(Path(__file__).resolve().parents[1] / "data" / "schema" / SCHEMA, written[1])
+        for file in files:
+            shutil.copyfile(source / file, target / file)
+    except OSError as error:
+        raise OutputError(str(target), f"cannot be written: {error.strerror}", "name another folder") from None
+    return written
