@@ -38,13 +38,9 @@ _SIZE = {f"{p}B": Fraction(m) for p, m in _PREFIX.items()} | {
 _BANDWIDTH = {f"{unit}/s": factor for unit, factor in _SIZE.items()} | {
     f"{p}bps": Fraction(m, 8) for p, m in _PREFIX.items()
 }
-_BINARY_BANDWIDTH = _BANDWIDTH | {
-    f"{p}B/s": Fraction(_BINARY[f"{p.upper()}i"]) for p in ("k", "K", "M", "G", "T")
-}
+_BINARY_BANDWIDTH = _BANDWIDTH | {f"{p}B/s": Fraction(_BINARY[f"{p.upper()}i"]) for p in ("k", "K", "M", "G", "T")}
 _COMPUTE = {
-    f"{p}{unit}": Fraction(m)
-    for p, m in _DECIMAL.items()
-    for unit in ("FLOP/s", "FLOPS", "FLOPs/s", "OP/s", "OPS")
+    f"{p}{unit}": Fraction(m) for p, m in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS", "FLOPs/s", "OP/s", "OPS")
 }
 _OPERATIONS = {f"{p}{unit}": Fraction(m) for p, m in _DECIMAL.items() for unit in ("FLOP", "FLOPs", "OP")}
 

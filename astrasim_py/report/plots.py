@@ -58,7 +58,8 @@ _METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 
 _MAX_FACETS = 16
 _MAX_BARS = 60
-_MAX_PANELS = 9
+#: Most points that a figure of links or a Gantt chart shows.
+PANELS = 9
 _MAX_LANES = 64
 _MAX_TEXT = 60
 
@@ -572,7 +573,7 @@ def _links(panels: Sequence[Panel], heading: str):
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.colors import Normalize
 
-    panels = list(panels)[:_MAX_PANELS]
+    panels = list(panels)[:PANELS]
     figure, every = _canvas(len(panels), heading, width=4.4, height=4.3, columns=3)
     if not panels:
         _nothing(every[0])
@@ -692,7 +693,7 @@ def _gantt(panels: Sequence[Panel], heading: str):
     from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    panels = list(panels)[:_MAX_PANELS]
+    panels = list(panels)[:PANELS]
     lanes = max((min(_ranks(p.tables["node"]), _MAX_LANES) for p in panels), default=1)
     height = min(max(2.4, 0.22 * lanes + 1.2), 12.0)
     figure, every = _canvas(len(panels), heading, width=7.0, height=height, columns=1 if len(panels) < 4 else 2)

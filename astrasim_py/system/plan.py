@@ -280,11 +280,11 @@ class _Builder:
                     row = int(rows[bad[0]])
                     value = int(values[bad[0]])
                     what = f"lacks {name}" if value == MISSING else f"has {name} {value}"
-                    raise TraceError(
-                        node_place(trace, row, f"rank {rank}"),
-                        f"a {'send' if kind == NodeType.COMM_SEND else 'receive'} node {what}",
-                        f"give it {other}, comm_size and comm_tag",
-                    )
+                    remedy = f"give it {other}, comm_size and comm_tag"
+                    if name == "comm_size" and int(trace.column("total_chunk_cnt")[row]) > 0:
+                        remedy = "its size is in chunks: these files are an algorithm, inject them under algorithms"
+                    kind_name = "send" if kind == NodeType.COMM_SEND else "receive"
+                    raise TraceError(node_place(trace, row, f"rank {rank}"), f"a {kind_name} node {what}", remedy)
             partner = trace.column(other)[rows]
             wrong = np.flatnonzero((partner >= ranks) | (partner == rank))
             if len(wrong):

@@ -15,6 +15,7 @@ import pytest
 from astrasim_py.chakra.trace import MISSING, NodeType
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build
+from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16)
@@ -169,6 +170,7 @@ def test_every_builder_does_what_its_collective_says(algorithm, collective, vari
     for a in groups(algorithm, collective, variant):
         assert a.has_cells
         check(a)
+        assert verify(a).correct is True
         if a.ranks == 1:
             assert a.messages == 0
 
