@@ -1,0 +1,68 @@
+"""Digests of the files that a point reads: a changed file makes another point."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from astrasim_py.core.errors import TraceError
+from astrasim_py.scenario.expand import Point
+from astrasim_py.study.prepare import file_digest
+
+_OF_A_PREFIX = re.compile(r"\.\d+\.et(\.gz)?")
+
+
+def named_files(point: Point) -> Iterator[str]:
+    """Files, and prefixes of ``.et`` files, that a point names, as written."""
+    spec = point.spec
+    yield from _text(spec.topology, "file")
+    yield from _of_job(spec)
+    for job in spec.jobs.values():
+        yield from _of_job(job)
+    if ".py:" in spec.network.model:
+        yield spec.network.model.rpartition(":")[0]
+
+
+def _of_job(job: object) -> Iterator[str]:
+    if hasattr(job.workload, "trace"):
+        yield from _text(job.workload, "trace")
+        yield from _text(job.workload, "groups")
+    for cases in job.algorithms.values():
+        for case in cases:
+            yield from _text(case, "file")
+            if hasattr(case, "python"):
+                yield case.python.rpartition(":")[0]
+
+
+def _text(spec: object, key: str) -> Iterator[str]:
+    name = getattr(spec, key, None)
+    if isinstance(name, str):
+        yield name
+
+
+def input_digests(point: Point) -> dict[str, str]:
+    """SHA-256 of every file that a point reads, by its path relative to the scenario.
+
+    A name may be a prefix: ``traces/gpt3`` of ``traces/gpt3.0.et``, ``traces/gpt3.1.et.gz`` … Files that are
+    missing or cannot be read are left out; preparing the point says what is wrong with them.
+    """
+    found: dict[str, str] = {}
+    for name in named_files(point):
+        path = Path(point.folder) / name
+        for file in _files(path):
+            try:
+                found[Path(os.path.relpath(file, point.folder)).as_posix()] = file_digest(file)
+            except TraceError:
+                continue
+    return dict(sorted(found.items()))
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        names = sorted(os.listdir(path.parent))
+    except (OSError, ValueError):
+        return []
+    wanted = (n for n in names if n == path.name or _OF_A_PREFIX.fullmatch(n.removeprefix(path.name)))
+    return [path.parent / n for n in wanted if n.startswith(path.name)]
