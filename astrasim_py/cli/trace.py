@@ -1,0 +1,186 @@
+"""Lint, summarise, show or compare Chakra traces.
+
+A trace is named by the prefix of a set (PREFIX.0.et, PREFIX.1.et, …) or by one file (.et, .et.gz, .jsonl).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
+
+_FORMATS = ("text", "json")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=text, description=text)
+        made.add_argument("--format", choices=_FORMATS, default="text")
+        return made
+
+    lint = action("lint", "check files, dependencies, attributes, and what ranks say of each other")
+    lint.add_argument("trace", nargs="+", metavar="TRACE")
+    lint.add_argument("--groups", metavar="FILE", help="communicator groups, JSON of id: [ranks]")
+    stats = action("stats", "counts, bytes by collective, group and peer, operations, depth, critical path")
+    stats.add_argument("trace", metavar="TRACE")
+    stats.add_argument("--dependencies", choices=("data", "data+ctrl"), default="data")
+    show = action("show", "nodes as text")
+    show.add_argument("trace", metavar="TRACE")
+    show.add_argument("--rank", type=int, default=0)
+    show.add_argument("--node", type=int, action="append", metavar="ID", help="only this one; may be repeated")
+    diff = action("diff", "what differs between two traces")
+    diff.add_argument("first", metavar="A")
+    diff.add_argument("second", metavar="B")
+    diff.add_argument("--match", choices=("auto", "id", "name"), default="auto", help="how nodes are paired")
+    diff.add_argument("--tolerance", type=float, default=0.0, help="relative difference of durations that is no change")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action; lint and diff exit with 1 when they found something."""
+    return {"lint": _lint, "stats": _stats, "show": _show, "diff": _diff}[args.action](args)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith((".et", ".et.gz", ".jsonl")) or (os.path.exists(name) and not os.path.exists(f"{name}.0.et"))
+
+
+def _read(name: str) -> tuple:
+    """Traces by rank."""
+    from astrasim_py.chakra.et_io import read_prefix, read_trace
+    from astrasim_py.chakra.text_io import read_jsonl
+
+    if name.endswith(".jsonl"):
+        return (read_jsonl(name),)
+    return (read_trace(name),) if _is_file(name) else read_prefix(name)
+
+
+def _lint(args: argparse.Namespace) -> int:
+    from astrasim_py.chakra.lint import lint_file, lint_prefix, lint_trace, worst_severity
+
+    findings = []
+    for name in args.trace:
+        if name.endswith(".jsonl"):
+            try:
+                findings += lint_trace(_read(name)[0])
+            except AstraError as error:
+                findings += _as_findings(error)
+        elif _is_file(name):
+            trace, found = lint_file(name)
+            findings += found + (lint_trace(trace) if trace is not None else [])
+        else:
+            findings += lint_prefix(name, args.groups)
+    if args.format == "json":
+        print(json.dumps([dataclasses.asdict(f) for f in findings], indent=1))
+    else:
+        for found in findings:
+            print(f"{found.place}: {found.severity}: {found.message} [{found.rule}]")
+        counts = {s: sum(f.severity == s for f in findings) for s in ("error", "warning", "info")}
+        print(", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts.items()))
+    return EXIT_CHECK_FAILED if worst_severity(findings) == "error" else EXIT_OK
+
+
+def _as_findings(error: AstraError) -> list:
+    from astrasim_py.chakra.lint import Finding
+
+    parts = error.errors if isinstance(error, ErrorList) else (error,)
+    return [Finding(severity="error", rule="framing", place=e.place, message=e.problem) for e in parts]
+
+
+def _stats(args: argparse.Namespace) -> int:
+    from astrasim_py.chakra.stats import workload_stats
+    from astrasim_py.core.units import format_size
+
+    found = workload_stats(_read(args.trace), args.dependencies)
+    if args.format == "json":
+        print(json.dumps(dataclasses.asdict(found), indent=1))
+        return EXIT_OK
+    print(f"traces          {found.traces}")
+    print(f"nodes           {found.nodes}")
+    for name, count in found.by_type.items():
+        print(f"  {name:<14}{count}")
+    print(f"dependencies    {found.data_edges} data, {found.ctrl_edges} control")
+    for title, volumes in (("collectives", found.by_collective), ("groups", found.by_group)):
+        if volumes:
+            print(title)
+        for name, volume in volumes.items():
+            print(f"  {name or 'world':<22}{volume.count:>8}  {format_size(volume.bytes)}")
+    for title, volumes in (("sent to rank", found.sent), ("received from rank", found.received)):
+        if volumes:
+            print(title)
+        for peer, volume in volumes.items():
+            print(f"  {peer:<22}{volume.count:>8}  {format_size(volume.bytes)}")
+    print(f"operations      {found.flops}")
+    print(f"memory bytes    {format_size(found.memory_bytes)}")
+    print(f"recorded time   compute {found.compute_micros} us, communication {found.comm_micros} us")
+    if found.problem:
+        print(f"no paths        {found.problem}")
+    else:
+        print(f"depth           {found.depth} nodes")
+        print(f"critical path   {found.critical_micros} us of recorded durations")
+        print(f"width           at most {found.width} nodes side by side")
+    return EXIT_OK
+
+
+def _show(args: argparse.Namespace) -> int:
+    from astrasim_py.chakra.stats import show
+    from astrasim_py.chakra.text_io import to_lines
+
+    traces = _read(args.trace)
+    if not 0 <= args.rank < len(traces):
+        raise UsageError("--rank", f"{args.rank} is not one of {len(traces)} ranks", f"write 0..{len(traces) - 1}")
+    if args.format == "json":
+        if args.node:
+            raise UsageError("--node", "JSON lines are of whole traces", "drop --node")
+        lines: Sequence[str] = to_lines(traces[args.rank])
+    else:
+        lines = show(traces[args.rank], args.node)
+    for line in lines:
+        print(line)
+    return EXIT_OK
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from astrasim_py.chakra.diff import diff
+
+    if not 0 <= args.tolerance < float("inf"):
+        raise UsageError("--tolerance", f"{args.tolerance} is not a fraction", "write e.g. 0.05")
+    first, second = _read(args.first), _read(args.second)
+    if len(first) != len(second):
+        print(f"{args.first} has {len(first)} ranks, {args.second} has {len(second)}")
+        return EXIT_CHECK_FAILED
+    results = [
+        diff(a, b, match=args.match, duration_tolerance=args.tolerance) for a, b in zip(first, second, strict=True)
+    ]
+    different = False
+    if args.format == "json":
+        print(json.dumps([dataclasses.asdict(r) for r in results], indent=1, default=str))
+    for rank, result in enumerate(results):
+        same = not (result.changes or result.only_first or result.only_second or result.reordered)
+        different |= not same
+        if args.format == "json" or same:
+            continue
+        print(f"rank {rank}: {result.matched} nodes paired by {result.match}")
+        for title, ids in (
+            (f"only in {Path(args.first).name}", result.only_first),
+            (f"only in {Path(args.second).name}", result.only_second),
+        ):
+            if ids:
+                print(f"  {title}: {', '.join(map(str, ids[:16]))}{', …' if len(ids) > 16 else ''}")
+        if result.reordered:
+            print("  the same nodes in another order")
+        for change in result.changes[:50]:
+            who = f"node {change.node}" if change.node == change.other else f"node {change.node} / {change.other}"
+            print(f"  {who} {change.field}: {change.before!r} -> {change.after!r}")
+        if len(result.changes) > 50:
+            print(f"  … {len(result.changes) - 50} more changes")
+    if not different and args.format == "text":
+        print(f"no difference in {len(results)} rank{'s' if len(results) != 1 else ''}")
+    return EXIT_CHECK_FAILED if different else EXIT_OK
