@@ -300,10 +300,10 @@ def _pen(index: int, count: int) -> dict:
     return {
         "color": PALETTE[index % len(PALETTE)],
         "marker": MARKERS[index % len(MARKERS)],
-        "markersize": 10.0 - 6.0 * share if count > 1 else 6.0,
+        "markersize": 10.0 - 5.5 * share if count > 1 else 6.0,
         "markerfacecolor": "white" if index % 2 == 0 else PALETTE[index % len(PALETTE)],
         "markeredgewidth": 1.3,
-        "linewidth": 3.4 - 2.2 * share if count > 1 else 1.8,
+        "linewidth": 3.2 - 1.8 * share if count > 1 else 1.8,
         "linestyle": DASHES[0] if index == 0 else DASHES[(index - 1) % (len(DASHES) - 1) + 1],
         "zorder": 3 + share,
     }

@@ -125,6 +125,8 @@ def _json(value: object, indent: int | None, depth: int) -> Iterator[str]:
 
 def _json_items(opening, items, closing, indent, depth) -> Iterator[str]:
     yield opening
+    if opening == "[" and not any(isinstance(item, Mapping | list | tuple) for _, item in items):
+        indent = None  # a list of plain values stays on one line
     newline = "" if indent is None or not items else "\n" + " " * (indent * (depth + 1))
     separator = "," + (newline or " ")
     for number, (prefix, item) in enumerate(items):
@@ -277,6 +279,7 @@ def _rate(value: object) -> str:
 #: Heading, key of the row, and how it is shown; a column without any value is left out.
 _SHOWN = (
     ("time", "time_ns", _time),
+    ("closed form", "closed_form_ns", _time),
     ("bound", "bound_ns", _time),
     ("bound/time", "efficiency", _percent),
     ("exposed comm", "exposed_comm_ns", _time),
@@ -288,8 +291,16 @@ _SHOWN = (
 )
 
 
-def shown_rows(rows: Sequence[Mapping]) -> tuple[list[str], list[list[str]], list[bool]]:
+def shown_rows(
+    rows: Sequence[Mapping], summaries: Sequence[Mapping | None] = ()
+) -> tuple[list[str], list[list[str]], list[bool]]:
     """What a person is shown of the rows of a run.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+    summaries : sequence of mapping or None
+        Summary of each row's point: adds the closed form of an algorithm on links of its own, to be compared.
 
     Returns
     -------
@@ -299,6 +310,8 @@ def shown_rows(rows: Sequence[Mapping]) -> tuple[list[str], list[list[str]], lis
     numeric : list of bool
         Columns to be aligned to the right.
     """
+    forms = [summary.get("closed_form_ns") if summary else None for summary in summaries]
+    rows = [{**row, "closed_form_ns": form} for row, form in zip(rows, forms, strict=True)] if forms else rows
     keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
     headings, columns, numeric = [], [], []
     if keys:
@@ -347,9 +360,9 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def summary_text(rows: Sequence[Mapping]) -> str:
+def summary_text(rows: Sequence[Mapping], summaries: Sequence[Mapping | None] = ()) -> str:
     """The rows of a run as plain text; the same characters wherever it is printed."""
-    return text_table(*shown_rows(rows)) if rows else "no points"
+    return text_table(*shown_rows(rows, summaries)) if rows else "no points"
 
 
 def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], title: str = ""):

@@ -1,0 +1,101 @@
+"""Figures of a scenario's folder, drawn from its stored points alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from astrasim_py.core.records import LEVELS
+from astrasim_py.report import plots
+from astrasim_py.report.tables import json_text, parse_json
+from astrasim_py.study.store import StoredPoint, write_file
+
+STUDY = "study.json"
+FIGURES = "figures"
+
+
+def write_study(
+    folder: Path, scenario: str, title: str, specs: Sequence[Mapping], points: Sequence[str | None]
+) -> Path:
+    """Note beside the points what the scenario draws of them, and in which order."""
+    study = {"scenario": scenario, "title": title, "plots": list(specs), "points": list(points)}
+    return write_file(folder / STUDY, (json_text(study) + "\n").encode())
+
+
+def read_study(folder: Path) -> dict:
+    """What `write_study` noted; empty if it is not there or damaged."""
+    try:
+        study = parse_json((folder / STUDY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return study if isinstance(study, dict) else {}
+
+
+def plot_row(point: StoredPoint) -> dict:
+    """The row of a point with the parts of its time."""
+    parts = point.summary.get("breakdown") or {}
+    return {**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")}
+
+
+def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:
+    """The points that a figure of links or a Gantt chart shows."""
+    where = spec.get("where") or {}
+    shown = [p for p in points if p.manifest["status"] == "done" and plots.select([p.row], where)]
+    return shown[: plots.PANELS]
+
+
+def panel(point: StoredPoint, kind: str) -> plots.Panel:
+    """What a figure of links or a Gantt chart needs of a point."""
+    names = ("link", "vertex", "edge") if kind == "links" else ("node", "collective")
+    sweep = point.row["sweep"]
+    title = ", ".join(map(str, sweep.values())) or point.manifest["point"]
+    return plots.Panel(
+        title=title,
+        makespan=int(point.summary["makespan_ps"]),
+        tables={name: point.table(name) for name in names},
+    )
+
+
+def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Sequence[StoredPoint]) -> list[Path]:
+    """Draw every figure of a scenario as SVG and PNG.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the scenario; figures go to ``figures/`` in it.
+    title : str
+        For figures without one.
+    specs : sequence of mapping
+        As in the scenario's ``plots``.
+    points : sequence of StoredPoint
+        In the order of the sweep.
+
+    Returns
+    -------
+    list of Path
+
+    Raises
+    ------
+    OutputError
+        A figure cannot be written.
+    ScenarioError
+        A figure asks for something that the points do not have.
+    """
+    rows = [plot_row(point) for point in points]
+    written: list[Path] = []
+    taken: dict[str, int] = {}
+    for number, spec in enumerate(specs):
+        place = f"plots[{number}]"
+        panels = []
+        if spec["kind"] in plots.NEEDS:
+            need = LEVELS.index(plots.NEEDS[spec["kind"]])
+            shown = [p for p in panel_points(spec, points) if LEVELS.index(p.manifest["level"]) >= need]
+            panels = [panel(point, spec["kind"]) for point in shown]
+        name = str(spec.get("name") or spec["kind"])
+        taken[name] = taken.get(name, 0) + 1
+        if taken[name] > 1:
+            name = f"{name}-{taken[name]}"
+        images = plots.draw(spec, rows, panels=panels, title=title, place=place)
+        for form, data in images.items():
+            written.append(write_file(folder / FIGURES / f"{name}.{form}", data))
+    return written

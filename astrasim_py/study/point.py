@@ -1,0 +1,371 @@
+"""One point: its identity, its simulation, its folder, and its records read back."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from astrasim_py.core.errors import (
+    EXIT_CHECK_FAILED,
+    EXIT_INTERNAL,
+    EXIT_OK,
+    EXIT_STUCK,
+    AstraError,
+    UsageError,
+)
+from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Outcome, Records
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.scenario.expand import Point
+from astrasim_py.study import store
+from astrasim_py.study.inputs import input_digests
+from astrasim_py.study.prepare import prepare
+from astrasim_py.study.rows import empty_row, files_of, summary_of
+from astrasim_py.study.store import StoredPoint, Wanted
+from astrasim_py.system.plan import make_plan
+from astrasim_py.system.problem import Limits
+
+FAILED = "failed"
+#: Engine that ``auto`` stands for. Part of a point's identity, so that `auto` and its choice are the same point.
+AUTO = "simpy"
+
+
+def package_version() -> str:
+    """Version of this package."""
+    try:
+        return version("astrasim-py")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A point to be computed, with everything that another process needs."""
+
+    point: Point
+    folder: Path
+    identity: str
+    inputs: Mapping[str, str]
+    limits: Limits
+    level: str = "links"
+    timeline: bool = False
+    engine: str = "auto"
+    replace: bool = False
+
+    @property
+    def wanted(self) -> Wanted:
+        """What a stored point must hold to make this task needless."""
+        return Wanted(level=self.level, timeline=self.timeline, limits=limits_json(self.limits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a task ended.
+
+    Attributes
+    ----------
+    row : dict
+    exit_code : int
+    lines : tuple of str
+        What a person should know, one line each; empty if all is well.
+    warnings : tuple of str
+    simulated_ps : int
+    detail : str
+        Traceback of a defect of ours.
+    stored : bool
+        Whether the point is in the store.
+    """
+
+    row: dict
+    exit_code: int = EXIT_OK
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    simulated_ps: int = 0
+    detail: str = ""
+    stored: bool = False
+
+
+def limits_json(limits: Limits) -> dict[str, int | None]:
+    """Limits as plain values."""
+    return {"max_events": limits.max_events, "max_sim_time_ps": limits.max_sim_time_ps}
+
+
+def limits_of(point: Point, max_events: int | None, max_sim_time_ps: int | None) -> Limits:
+    """Limits of a point: those of the command line before those of the scenario."""
+    given = point.spec.limits
+    limits = Limits(max_sim_time_ps=given.max_sim_time if max_sim_time_ps is None else max_sim_time_ps)
+    most = given.max_events if max_events is None else max_events
+    return limits if most is None else replace(limits, max_events=most)
+
+
+def make_task(
+    point: Point,
+    scenario_folder: Path,
+    *,
+    level: str,
+    engine: str = "auto",
+    timeline: bool = False,
+    max_events: int | None = None,
+    max_sim_time_ps: int | None = None,
+    replace: bool = False,
+) -> Task:
+    """Find out where a point belongs.
+
+    Limits and record levels are no part of its identity: they decide how far it is computed, not what comes out.
+
+    Raises
+    ------
+    AstraError
+        A file that the point reads is missing, or may not be read.
+    """
+    inputs = input_digests(point)
+    resolved = {key: value for key, value in point.resolved.items() if key != "limits"}
+    identity = store.point_digest(
+        {"point": resolved, "sweep": dict(point.values)},
+        inputs,
+        engine=AUTO if engine == "auto" else engine,
+        version=package_version(),
+    )
+    return Task(
+        point=point,
+        folder=scenario_folder / store.folder_name(point.name, identity),
+        identity=identity,
+        inputs=inputs,
+        limits=limits_of(point, max_events, max_sim_time_ps),
+        level="messages" if timeline else level,
+        timeline=timeline,
+        engine=engine,
+        replace=replace,
+    )
+
+
+def run_task(task: Task) -> Result:
+    """Simulate a point and store it. Lets no exception out but an interruption."""
+    point = task.point
+    row = empty_row(point.scenario, point.name, point.values, FAILED)
+    row["topology"] = point.config.get("topology_name")
+    try:
+        return _run(task, row)
+    except AstraError as error:
+        return Result(row=row, exit_code=error.exit_code, lines=tuple(error.lines()))
+    except MemoryError:
+        remedy = "use fewer NPUs, a lower --record level or fewer --jobs"
+        return Result(row=row, exit_code=EXIT_CHECK_FAILED, lines=(f"{point.name}: out of memory; {remedy}",))
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        line = f"{point.name}: this is a defect of astrasim_py, please report it: {text}"
+        return Result(row=row, exit_code=EXIT_INTERNAL, lines=(line,), detail=traceback.format_exc())
+
+
+def _run(task: Task, row: dict) -> Result:
+    point = task.point
+    began, cpu_began = time.time(), time.process_time()
+    warnings: list[str] = []
+    plan = make_plan(prepare(point, limits=task.limits, warnings=warnings))
+    records = simulate(plan, engine=task.engine, level=task.level)
+    summary = summary_of(plan, records, row)
+    summary["warnings"] = [*warnings, *summary["warnings"]]
+    status = records.outcome.status
+    exit_code = EXIT_OK if status == "done" else EXIT_STUCK
+    manifest = {
+        "package": "astrasim-py",
+        "version": package_version(),
+        "record_schema": RECORD_SCHEMA,
+        "engine_semantics": store.ENGINE_SEMANTICS,
+        "scenario": point.scenario,
+        "point": point.name,
+        "folder": task.folder.name,
+        "digest": task.identity,
+        "sweep": dict(point.values),
+        "status": status,
+        "exit_code": exit_code,
+        "level": task.level,
+        "timeline": task.timeline,
+        "engine": records.engine,
+        "limits": limits_json(task.limits),
+        "seeds": dict(_seeds(point.config, "")),
+        "inputs": dict(task.inputs),
+        "resolved": dict(point.config),
+    }
+    volatile = {
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "python": sys.version.split()[0],
+        "versions": {name: _version(name) for name in ("astrasim-py", "numpy", "simpy")},
+        "source": os.path.abspath(point.folder),
+        "allow_outside": point.allow_outside,
+        "allow_code": point.allow_code,
+        "started": _decimal(began),
+        "finished": _decimal(time.time()),
+        "wall_s": _decimal(time.time() - began),
+        "total_cpu_s": _decimal(time.process_time() - cpu_began),
+        "cpu_s": _decimal(records.cpu_s),
+    }
+    files = files_of(plan, records, summary, with_timeline=task.timeline)
+    store.write_point(task.folder, files, manifest, volatile, wanted=task.wanted, replace=task.replace)
+    return Result(
+        row={key: summary["row"].get(key) for key in row} | {"cpu_s": volatile["cpu_s"]},
+        exit_code=exit_code,
+        lines=tuple(_stuck_lines(point.name, summary)),
+        warnings=tuple(summary["warnings"]),
+        simulated_ps=records.makespan,
+        stored=True,
+    )
+
+
+def _decimal(seconds: float) -> Decimal:
+    return Decimal(f"{seconds:.6f}")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _seeds(value: object, path: str):
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            below = f"{path}.{key}" if path else str(key)
+            if key == "seed":
+                yield below, inner
+            else:
+                yield from _seeds(inner, below)
+    elif isinstance(value, list | tuple):
+        for i, inner in enumerate(value):
+            yield from _seeds(inner, f"{path}[{i}]")
+
+
+def _stuck_lines(name: str, summary: Mapping) -> list[str]:
+    lines = list(summary.get("explanation") or ())
+    return [f"{name}: {lines[0]}", *lines[1:]] if lines else []
+
+
+# -- points read back -------------------------------------------------------------------------------------------
+
+
+def stored_result(point: StoredPoint) -> Result:
+    """The result of a point that was computed before."""
+    return Result(
+        row=point.row,
+        exit_code=point.exit_code,
+        lines=tuple(_stuck_lines(point.manifest["point"], point.summary)),
+        warnings=tuple(point.summary.get("warnings") or ()),
+        simulated_ps=int(point.summary.get("makespan_ps", 0)),
+        stored=True,
+    )
+
+
+def records_of(stored: StoredPoint) -> Records:
+    """The records of a stored point.
+
+    Tables above its level are empty, and of its outcome only status and cause are kept.
+
+    Raises
+    ------
+    OutputError
+        A file that cannot be read any more.
+    """
+    rank = stored.table("rank")
+    tables = {
+        name: stored.table(name)
+        for name in ("collective", "link", "node", "message", "hop")
+        if f"{name}.csv" in stored.manifest["files"]
+    }
+    row = stored.row
+    return Records(
+        level=stored.manifest["level"],
+        makespan=int(stored.summary["makespan_ps"]),
+        finish=rank["finish"],
+        compute=rank["compute"],
+        exposed_comm=rank["exposed_comm"],
+        messages=row["messages"],
+        message_hops=row["message_hops"],
+        events=int(stored.summary["events"]),
+        outcome=Outcome(status=stored.manifest["status"], cause=stored.summary.get("cause", "")),
+        engine=stored.manifest.get("engine", ""),
+        cpu_s=float(stored.volatile.get("cpu_s") or 0),
+        **tables,
+    )
+
+
+@dataclass(slots=True)
+class Notes:
+    """Lines for a person about what was done beside what was asked."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """One more."""
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+def at_level(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = False) -> StoredPoint:
+    """The point with records of at least `level`: as it is, or run again (and the notes say so).
+
+    Raises
+    ------
+    UsageError
+        What it was computed from has changed since.
+    AstraError
+        It cannot be run any more.
+    """
+    manifest = stored.manifest
+    enough = LEVELS.index(manifest["level"]) >= LEVELS.index(level) and (manifest["timeline"] or not timeline)
+    if enough:
+        return stored
+    name = manifest["point"]
+    limits = manifest["limits"]
+    point = Point(
+        scenario=manifest["scenario"],
+        index=0,
+        name=name,
+        values=dict(manifest["sweep"]),
+        config=_floats(manifest["resolved"]),
+        folder=str(stored.volatile.get("source", "")),
+        allow_outside=bool(stored.volatile.get("allow_outside")),
+        allow_code=bool(stored.volatile.get("allow_code")),
+    )
+    task = make_task(
+        point,
+        stored.folder.parent,
+        level=level,
+        engine=manifest.get("engine") or "auto",
+        timeline=timeline,
+        max_events=limits.get("max_events"),
+        max_sim_time_ps=limits.get("max_sim_time_ps"),
+    )
+    if task.identity != manifest["digest"]:
+        raise UsageError(
+            str(stored.folder),
+            f'holds records of level "{manifest["level"]}", level "{level}" is needed, and what it was computed from '
+            "has changed since",
+            f"run the scenario again with --record {level}",
+        )
+    notes.add(f"{name}: ran it again to record {level}")
+    result = run_task(task)
+    again = store.read_point(task.folder)
+    if again is None or (not result.stored and result.lines):
+        raise AstraError(str(stored.folder), "; ".join(result.lines) or "cannot be run again")
+    return again
+
+
+def _floats(value: object) -> object:
+    """Plain values as YAML gives them: JSON reads decimals."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {key: _floats(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_floats(inner) for inner in value]
+    return value

@@ -1,0 +1,126 @@
+"""Run independent tasks in worker processes; one that dies takes only its own task with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_for_processes
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """In place of a result: the process that worked on the task died."""
+
+    reason: str = "its process was killed (out of memory?)"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the parent, and end with it even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait_for_processes([sentinel])
+    os._exit(1)
+
+
+class _Pool:
+    """A pool and the processes it started."""
+
+    def __init__(self, workers: int) -> None:
+        self.others = {p.pid for p in multiprocessing.active_children()}
+        self.executor = ProcessPoolExecutor(
+            max_workers=workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
+        )
+
+    def kill(self) -> None:
+        """End the workers at once and wait until they are gone."""
+        mine = [p for p in multiprocessing.active_children() if p.pid not in self.others]
+        for process in mine:
+            process.kill()
+        self.executor.shutdown(wait=True, cancel_futures=True)
+        for process in mine:
+            process.join()
+
+
+def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tuple[int, object]]:
+    """Call ``function(task)`` for every task in worker processes.
+
+    Parameters
+    ----------
+    function : callable
+        Importable, and it lets no exception out.
+    tasks : sequence
+        Picklable.
+    workers : int
+
+    Yields
+    ------
+    tuple of int and object
+        Number of the task and its result, in the order in which they end; `Killed` where the worker died twice.
+        Closing the generator kills the workers.
+    """
+    waiting = deque(range(len(tasks)))
+    suspects: deque[int] = deque()
+    running: dict[Future, int] = {}
+
+    def results(futures: Collection[Future]) -> Iterator[tuple[int, object]]:
+        for future in sorted(futures, key=running.__getitem__):
+            number = running.pop(future)
+            if isinstance(future.exception(), BrokenProcessPool):
+                suspects.append(number)
+            else:
+                yield number, future.result()
+
+    pool = _Pool(workers)
+    try:
+        while waiting or running or suspects:
+            if suspects and not running:
+                # A broken pool does not say which task killed its worker: try those one by one, each alone.
+                yield suspects[0], _alone(function, tasks[suspects[0]])
+                suspects.popleft()
+                continue
+            broken = False
+            while waiting and len(running) < workers and not broken:
+                try:
+                    running[pool.executor.submit(function, tasks[waiting[0]])] = waiting[0]
+                    waiting.popleft()
+                except BrokenProcessPool:
+                    broken = True
+            if running and not broken:
+                yield from results(wait(running, return_when=FIRST_COMPLETED).done)
+            if broken or suspects:
+                wait(running)
+                yield from results(list(running))
+                pool.kill()
+                pool = _Pool(workers)
+    finally:
+        pool.kill()
+
+
+def _alone(function: Callable, task: object) -> object:
+    pool = _Pool(1)
+    try:
+        future = pool.executor.submit(function, task)
+        return Killed() if isinstance(future.exception(), BrokenProcessPool) else future.result()
+    finally:
+        pool.kill()

@@ -1,0 +1,87 @@
+"""Progress of a sweep on a terminal: points done, simulated time, expected end. Nothing where nobody watches."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol, TextIO
+
+from astrasim_py.core.units import format_time
+
+
+class Progress(Protocol):
+    """What `run_scenario` tells while it runs."""
+
+    def begin(self, points: int, reused: int) -> None:
+        """So many points, of which so many are finished already."""
+
+    def point(self, name: str, status: str, simulated_ps: int) -> None:
+        """A point has ended."""
+
+    def end(self) -> None:
+        """The run is over, or is being stopped."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def begin(self, points: int, reused: int) -> None:
+        """Nothing."""
+
+    def point(self, name: str, status: str, simulated_ps: int) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+class Terminal:
+    """A line that changes, drawn by rich.
+
+    Parameters
+    ----------
+    stream : text stream
+    title : str
+    """
+
+    def __init__(self, stream: TextIO, title: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self.simulated = 0
+        self.bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[simulated]}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("to go"),
+            TimeRemainingColumn(),
+            console=Console(file=stream),
+            transient=True,
+        )
+        self.task = self.bar.add_task(title, total=None, simulated="")
+
+    def begin(self, points: int, reused: int) -> None:
+        """Show the line. Finished points are left out, so that the expected end is right."""
+        self.bar.update(self.task, total=points - reused)
+        self.bar.start()
+
+    def point(self, name: str, status: str, simulated_ps: int) -> None:
+        """One step further."""
+        self.simulated += simulated_ps
+        self.bar.update(self.task, advance=1, simulated=f"{format_time(self.simulated)} simulated")
+
+    def end(self) -> None:
+        """Take the line away."""
+        self.bar.stop()
+
+
+def on_terminal(title: str, *, quiet: bool = False, stream: TextIO | None = None) -> Progress:
+    """Progress for a person: on stderr if it is a terminal, else silent."""
+    stream = sys.stderr if stream is None else stream
+    try:
+        watched = not quiet and stream is not None and stream.isatty()
+    except ValueError:  # closed
+        watched = False
+    return Terminal(stream, title) if watched else Silent()

@@ -1,0 +1,184 @@
+"""What is kept of a finished simulation: its row, its summary, and its records as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.collectives.bounds import CLOSED_FORMS, busbw_factor, closed_form_ps
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.records import LEVELS, Records, Table
+from astrasim_py.engine.stuck import explanation
+from astrasim_py.report.drawing import edge_table, vertex_table
+from astrasim_py.report.explain import busiest_links
+from astrasim_py.report.tables import (
+    ROW_KEYS,
+    bandwidth_GBps,
+    csv_chunks,
+    efficiency_of,
+    json_text,
+    ns_number,
+    rounded,
+)
+from astrasim_py.report.timeline import timeline
+from astrasim_py.system.bound import problem_bound
+from astrasim_py.system.plan import COLLECTIVE, INSTANT, Instance, Plan
+
+#: Tables of records by the level from which on they are kept.
+_FROM = {"rank": "summary", "collective": "summary", "link": "summary", "node": "nodes", "message": "messages"}
+_FROM["hop"] = "messages"
+
+
+def empty_row(scenario: str, point: str, values: Mapping[str, str], status: str) -> dict:
+    """A row with all its keys, of a point of which nothing more is known."""
+    row = dict.fromkeys(ROW_KEYS)
+    row |= {"scenario": scenario, "point": point, "sweep": dict(values), "status": status}
+    return row
+
+
+def only_collective(plan: Plan) -> Instance | None:
+    """The collective of a plan that is one collective and nothing else; else None."""
+    if len(plan.instances) != 1:
+        return None
+    structures = {id(p.structure): p.structure for p in plan.workload}
+    kinds = np.unique(np.concatenate([s.kind for s in structures.values()]))
+    return plan.instances[0] if set(kinds.tolist()) <= {COLLECTIVE, INSTANT} else None
+
+
+def closed_form(plan: Plan) -> Fraction | None:
+    """Alpha-beta time (ps) of a plan that is one collective over links that are all alike; else None.
+
+    It is what the algorithm takes when no two of its messages share a link and every message crosses one.
+    """
+    instance, topology = only_collective(plan), plan.problem.topology
+    if instance is None or instance.algorithm is None or not topology.links:
+        return None
+    key = (instance.algorithm.name, instance.type)
+    alike = len(topology.bandwidths) == 1 and len(np.unique(topology.latency_ps)) == 1
+    if key not in CLOSED_FORMS or not alike or plan.problem.semantics.name != "native":
+        return None
+    n, alpha, rate = len(instance.members), int(topology.latency_ps[0]), topology.bandwidths[0]
+    try:
+        return closed_form_ps(*key, n, instance.size, alpha, rate, plan.problem.semantics.gamma)
+    except AlgorithmError:
+        return None  # a formula for powers of two only
+
+
+def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
+    """The summary of a finished simulation.
+
+    Parameters
+    ----------
+    plan : Plan
+    records : Records
+    row : mapping
+        From `empty_row`, with what is known of the point.
+
+    Returns
+    -------
+    dict
+        ``row`` (without ``cpu_s``, which differs from run to run) and what does not fit in a row.
+    """
+    problem, topology = plan.problem, plan.problem.topology
+    done = records.outcome.status == "done"
+    row = dict(row) | {
+        "npus": topology.npus,
+        "engine": records.engine,
+        "network_model": problem.network.model,
+        "messages": records.messages,
+        "message_hops": records.message_hops,
+        "status": records.outcome.status,
+    }
+    busiest = busiest_links(records.link, {}, 1)
+    if busiest and (busiest[0].busy or busiest[0].bytes):
+        row["busiest_link"] = topology.link_name(busiest[0].link)
+    instance = only_collective(plan)
+    if instance is not None:
+        row |= {"algorithm": instance.algorithm_name or None, "size_bytes": instance.size}
+    formula = None
+    if done:
+        bound = problem_bound(plan)
+        row |= {
+            "time_ns": ns_number(records.makespan),
+            "bound_ns": ns_number(bound),
+            "efficiency": efficiency_of(bound, records.makespan),
+            "exposed_comm_ns": ns_number(int(records.exposed_comm.max(initial=0))),
+        }
+        if instance is not None and instance.size:
+            duration = int(records.collective["end"][0] - records.collective["start"][0])
+            rate = bandwidth_GBps(instance.size, duration)
+            factor = busbw_factor(instance.type, len(instance.members))
+            row["algbw_GBps"] = rate
+            if rate is not None:
+                row["busbw_GBps"] = rounded(Fraction(instance.size * 1000, duration) * factor)
+        formula = closed_form(plan)
+    del row["cpu_s"]
+    calls = dict.fromkeys((i.type, len(i.members)) for i in plan.instances)
+    algorithms = {id(i.algorithm): (i.type, i.algorithm) for i in plan.instances if i.algorithm is not None}
+    return {
+        "row": row,
+        "breakdown": breakdown(records) if done else None,
+        "closed_form_ns": None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
+        "busbw_factors": [[kind, n, str(busbw_factor(kind, n))] for kind, n in calls],
+        "makespan_ps": records.makespan,
+        "events": records.events,
+        "cause": records.outcome.cause,
+        "explanation": explanation(records.outcome),
+        "waiting": [
+            {key: getattr(w, key) for key in ("rank", "node", "name", "kind", "instance", "src", "dst", "tag", "bytes")}
+            | {"since_ns": ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
+            for w in records.outcome.waiting
+        ],
+        "cycle": list(records.outcome.cycle),
+        "unfinished": records.outcome.unfinished,
+        "warnings": list(plan.warnings),
+        "algorithms": [
+            {"collective": kind, "name": a.name, "ranks": a.ranks, "correct": a.verdict}
+            for kind, a in algorithms.values()
+        ],
+        "npu_of": list(plan.npu_of),
+    }
+
+
+def breakdown(records: Records) -> dict:
+    """Where the time of the rank with most exposed communication went: compute, exposed communication, the rest."""
+    if not len(records.exposed_comm):
+        return {"rank": None, "compute_ns": ns_number(0), "exposed_comm_ns": ns_number(0), "other_ns": ns_number(0)}
+    rank = int(records.exposed_comm.argmax())
+    compute, exposed = int(records.compute[rank]), int(records.exposed_comm[rank])
+    return {
+        "rank": rank,
+        "compute_ns": ns_number(compute),
+        "exposed_comm_ns": ns_number(exposed),
+        "other_ns": ns_number(max(records.makespan - compute - exposed, 0)),
+    }
+
+
+def rank_table(records: Records) -> Table:
+    """Per rank: completion of its last node, compute, exposed communication (ps)."""
+    return Table(
+        {
+            "rank": np.arange(len(records.finish)),
+            "finish": records.finish,
+            "compute": records.compute,
+            "exposed_comm": records.exposed_comm,
+        }
+    )
+
+
+def files_of(plan: Plan, records: Records, summary: Mapping, *, with_timeline: bool) -> dict[str, Iterable[bytes]]:
+    """The files of a point, as they are stored (the manifest apart)."""
+    topology = plan.problem.topology
+    edges = edge_table(topology, records.link["link"])
+    tables = {"rank": rank_table(records), **records.tables()}
+    files: dict[str, Iterable[bytes]] = {"summary.json": ((json_text(summary) + "\n").encode(),)}
+    for name, table in tables.items():
+        if LEVELS.index(records.level) >= LEVELS.index(_FROM[name]):
+            files[f"{name}.csv"] = csv_chunks(table)
+    files["vertex.csv"] = csv_chunks(vertex_table(topology))
+    files["edge.csv"] = csv_chunks(edges)
+    if with_timeline:
+        files["timeline.json"] = timeline(records, edges, plan.npu_of)
+    return files

@@ -1,0 +1,379 @@
+"""Run a scenario: expand it, use finished points again, compute the others, and draw the figures."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from astrasim_py.core.errors import (
+    EXIT_CHECK_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OUTPUT,
+    AstraError,
+    UsageError,
+    worst,
+)
+from astrasim_py.core.records import LEVELS
+from astrasim_py.engine.simulation import ENGINES
+from astrasim_py.report.plots import NEEDS, PANELS, text_of
+from astrasim_py.scenario.expand import Point, expand
+from astrasim_py.scenario.load import LoadedScenario
+from astrasim_py.study import store
+from astrasim_py.study.figures import draw_figures, write_study
+from astrasim_py.study.point import FAILED, Notes, Result, Task, make_task, run_task, stored_result
+from astrasim_py.study.pool import Killed, cores, run_tasks
+from astrasim_py.study.progress import Progress, Silent
+from astrasim_py.study.rows import empty_row
+
+#: Status of points that were not reached.
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A point that is not done.
+
+    Attributes
+    ----------
+    point : str
+        Its name.
+    exit_code : int
+    lines : tuple of str
+        Why, for a person.
+    detail : str
+        Traceback of a defect of ours.
+    """
+
+    point: str
+    exit_code: int
+    lines: tuple[str, ...]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What came of running a scenario.
+
+    Attributes
+    ----------
+    scenario, title : str
+    folder : Path
+        Of its results.
+    rows : tuple of dict
+        One per point asked for, in the order of the sweep; keys of `report.tables.ROW_KEYS`.
+    exit_code : int
+        The worst of its points, or 130.
+    failures : tuple of Failure
+    notes : tuple of str
+        What was done beside what was asked: points used again, levels raised, warnings.
+    figures : tuple of Path
+    computed, reused : int
+    interrupted : bool
+    summaries : tuple of dict or None
+        ``summary.json`` of each row's point, None where it has none.
+    """
+
+    scenario: str
+    title: str
+    folder: Path
+    rows: tuple[dict, ...]
+    exit_code: int
+    failures: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
+    figures: tuple[Path, ...] = ()
+    computed: int = 0
+    reused: int = 0
+    interrupted: bool = False
+    summaries: tuple[dict | None, ...] = field(default=(), repr=False)
+
+
+def parse_share(text: str) -> tuple[int, int]:
+    """Read ``--points i/n``: the i-th of n shares, 1 ≤ i ≤ n.
+
+    Examples
+    --------
+    >>> parse_share("2/8")
+    (2, 8)
+    """
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise UsageError("--points", f'"{text}" is not a share i/n with 1 ≤ i ≤ n', "write e.g. --points 1/4")
+    return int(match[1]), int(match[2])
+
+
+def run_scenario(
+    scenario: LoadedScenario,
+    *,
+    out: str | os.PathLike = "results",
+    jobs: int | None = 1,
+    points: tuple[int, int] | None = None,
+    fresh: bool = False,
+    level: str | None = None,
+    timeline: bool = False,
+    engine: str | None = None,
+    max_events: int | None = None,
+    max_sim_time_ps: int | None = None,
+    figures: bool = True,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Run the points of a scenario and leave tables and figures in ``<out>/<name of the scenario>/``.
+
+    A point that fails is recorded and the others go on. Ctrl-C (and SIGTERM) stops at once: finished points are
+    kept, of those under way nothing is, and running again goes on from there.
+
+    Parameters
+    ----------
+    scenario : LoadedScenario
+    out : path
+        Folder of all results.
+    jobs : int or None
+        Worker processes; 1 runs in this process, None means one per core.
+    points : tuple of int, optional
+        ``(i, n)``: only the i-th of n shares of the points.
+    fresh : bool
+        Compute finished points again.
+    level : str, optional
+        Record level; by default the scenario's.
+    timeline : bool
+        Also write ``timeline.json`` (needs level ``messages``, which is then recorded).
+    engine : str, optional
+        By default the scenario's.
+    max_events, max_sim_time_ps : int, optional
+        Instead of the scenario's limits.
+    figures : bool
+        Draw the scenario's figures.
+    progress : Progress, optional
+        Silent by default.
+
+    Returns
+    -------
+    RunResult
+
+    Raises
+    ------
+    UsageError
+        An unknown level or engine, fewer than one job, or a name that is no name of a folder.
+    OutputError
+        The folder of results cannot be written at all.
+    """
+    level, engine = level or scenario.record, engine or scenario.engine
+    for key, value, known in (("--record", level, LEVELS), ("--engine", engine, ENGINES)):
+        if value not in known:
+            raise UsageError(key, f'"{value}" is unknown', f"write one of {', '.join(known)}")
+    if jobs is not None and jobs < 1:
+        raise UsageError("--jobs", f"{jobs} is less than 1", "write 1 or more")
+    run = _Run(scenario, Path(out), progress or Silent())
+    with _terminable():
+        try:
+            run.plan(
+                points,
+                level=level,
+                engine=engine,
+                timeline=timeline,
+                max_events=max_events,
+                max_sim_time_ps=max_sim_time_ps,
+                replace=fresh,
+            )
+            run.compute(cores() if jobs is None else jobs)
+        except KeyboardInterrupt:
+            run.interrupted = True
+        finally:
+            run.progress.end()
+        return run.finish(draw=figures)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM (batch systems send it) acts like Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
+class _Run:
+    """State of `run_scenario`."""
+
+    def __init__(self, scenario: LoadedScenario, out: Path, progress: Progress) -> None:
+        self.scenario = scenario
+        self.folder = store.scenario_folder(out, scenario.name)
+        self.progress = progress
+        self.points: tuple[Point, ...] = ()
+        self.chosen: list[int] = []
+        self.tasks: dict[int, Task] = {}
+        self.results: dict[int, Result] = {}
+        self.reused = 0
+        self.notes = Notes()
+        self.failures: list[Failure] = []
+        self.interrupted = False
+
+    # -- what is to be done -------------------------------------------------------------------------------------
+
+    def plan(self, share: tuple[int, int] | None, *, level: str, timeline: bool, **options) -> None:
+        """Find every point's place, and take the finished ones from the store."""
+        self.points = expand(self.scenario)
+        first, step = (share[0] - 1, share[1]) if share else (0, 1)
+        self.chosen = list(range(first, len(self.points), step))
+        store.clean(self.folder)
+        levels = self._levels(level)
+        for number, point in enumerate(self.points):
+            try:
+                task = make_task(point, self.folder, level=levels[number], timeline=timeline, **options)
+            except AstraError as error:
+                row = self._row(point, FAILED)
+                self.results[number] = Result(row=row, exit_code=error.exit_code, lines=tuple(error.lines()))
+                continue
+            self.tasks[number] = task
+            if number % step == first and not task.replace:
+                stored = store.read_point(task.folder, contents=True)
+                if stored is not None and task.wanted.met_by(stored.manifest):
+                    self.results[number] = stored_result(stored)
+                    self.reused += 1
+
+    def _levels(self, level: str) -> list[str]:
+        """Record levels: figures of links and Gantt charts need more than the rows, for the points they show."""
+        levels = [level] * len(self.points)
+        for spec in self.scenario.plots:
+            need = NEEDS.get(spec.kind, "summary")
+            if LEVELS.index(need) <= LEVELS.index(level):
+                continue
+            shown = 0
+            for number, point in enumerate(self.points):
+                row = self._row(point, NOT_RUN)
+                fits = all(text_of(row, key) in (None, str(value)) for key, value in spec.where.items())
+                if fits and shown < PANELS:
+                    shown += 1
+                    levels[number] = max(levels[number], need, key=LEVELS.index)
+            if shown:
+                self.notes.add(f"the figure {spec.name or spec.kind} needs level {need}: recorded for {shown} points")
+        return levels
+
+    def _row(self, point: Point, status: str) -> dict:
+        row = empty_row(point.scenario, point.name, point.values, status)
+        row["topology"] = point.config.get("topology_name")
+        return row
+
+    # -- doing it -----------------------------------------------------------------------------------------------
+
+    def compute(self, jobs: int) -> None:
+        """Run what is not finished."""
+        self.progress.begin(len(self.chosen), len(self.chosen) - self._missing())
+        todo = [number for number in self.chosen if number not in self.results]
+        workers = min(jobs, len(todo))
+        tasks = [self.tasks[number] for number in todo]
+        with closing(_each(tasks, workers)) as ended:
+            for position, result in ended:
+                number = todo[position]
+                if isinstance(result, Killed):
+                    name = self.points[number].name
+                    row = self._row(self.points[number], FAILED)
+                    result = Result(row=row, exit_code=EXIT_CHECK_FAILED, lines=(f"{name}: {result.reason}",))
+                self.results[number] = result
+                self.progress.point(self.points[number].name, result.row["status"], result.simulated_ps)
+                if result.exit_code == EXIT_OUTPUT:
+                    self.notes.add("stopped: the results cannot be written")
+                    break
+
+    def _missing(self) -> int:
+        return sum(number not in self.results for number in self.chosen)
+
+    # -- afterwards ---------------------------------------------------------------------------------------------
+
+    def finish(self, *, draw: bool) -> RunResult:
+        """Tables and figures from the store, and the result."""
+        done = [self.results.get(n) or Result(row=self._row(self.points[n], NOT_RUN)) for n in self.chosen]
+        for number, result in zip(self.chosen, done, strict=True):
+            if result.exit_code:
+                self.failures.append(
+                    Failure(
+                        point=self.points[number].name,
+                        exit_code=result.exit_code,
+                        lines=result.lines,
+                        detail=result.detail,
+                    )
+                )
+            for warning in result.warnings:
+                self.notes.add(f"warning: {warning}")
+        if self.reused:
+            what = f"{self.reused} of {len(self.chosen)} points were finished already"
+            self.notes.add(f"{what} (--fresh computes them again)")
+        drawn: list[Path] = []
+        summaries: list[dict | None] = [None] * len(self.chosen)
+        try:
+            if self.folder.is_dir():
+                drawn = self._write(draw and not self.interrupted, summaries)
+        except AstraError as error:
+            self.failures.append(Failure(point="", exit_code=error.exit_code, lines=tuple(error.lines())))
+        if self.interrupted:
+            left = self._missing()
+            kept = len(self.chosen) - left
+            self.notes.add(f"interrupted: {kept} of {len(self.chosen)} points are kept; run it again to go on")
+        codes = [failure.exit_code for failure in self.failures]
+        computed = sum(n in self.results and self.results[n].stored for n in self.chosen) - self.reused
+        return RunResult(
+            scenario=self.scenario.name,
+            title=self.scenario.title,
+            folder=self.folder,
+            rows=tuple(result.row for result in done),
+            exit_code=EXIT_INTERRUPTED if self.interrupted else worst(codes),
+            failures=tuple(self.failures),
+            notes=tuple(self.notes.lines),
+            figures=tuple(drawn),
+            computed=computed,
+            reused=self.reused,
+            interrupted=self.interrupted,
+            summaries=tuple(summaries),
+        )
+
+    def _write(self, draw: bool, summaries: list[dict | None]) -> list[Path]:
+        stored = {point.folder.name: point for point in store.read_points(self.folder)}
+        if not stored:
+            return []
+        store.write_tables(self.folder, tuple(stored.values()))
+        for place, number in enumerate(self.chosen):
+            task = self.tasks.get(number)
+            if task is not None and task.folder.name in stored:
+                summaries[place] = stored[task.folder.name].summary
+        names = [self.tasks[n].folder.name if n in self.tasks else None for n in range(len(self.points))]
+        plots = [_plain(spec) for spec in self.scenario.plots]
+        write_study(self.folder, self.scenario.name, self.scenario.title, plots, names)
+        if not draw or not plots:
+            return []
+        ready = [stored[name] for name in names if name in stored]
+        if len(self.chosen) < len(self.points) and len(ready) < len(self.points):
+            self.notes.add(f"no figures yet: {len(ready)} of {len(self.points)} points are finished")
+            return []
+        return draw_figures(self.folder, self.scenario.title or self.scenario.name, plots, ready)
+
+
+def _each(tasks: Sequence[Task], workers: int) -> Iterator[tuple[int, object]]:
+    """(number, result) of every task: in this process, or in workers."""
+    if workers <= 1:
+        yield from enumerate(map(run_task, tasks))
+    else:
+        yield from run_tasks(run_task, tasks, workers)
+
+
+def _plain(spec: object) -> Mapping[str, object]:
+    """A plot's specification as plain values."""
+    return spec.model_dump(exclude_none=True) if hasattr(spec, "model_dump") else dict(spec)
+
+
+def exit_code_of(results: Sequence[RunResult]) -> int:
+    """Exit code of several scenarios: interrupted before all, else the worst."""
+    codes = [result.exit_code for result in results]
+    return EXIT_INTERRUPTED if EXIT_INTERRUPTED in codes else worst(codes)
