@@ -184,6 +184,8 @@ class _Builder:
         self.programs: dict[tuple, Program] = {}
         self.matchings: dict[object, Matching] = {}
         self.bounds: dict[tuple, int] = {}
+        self.call_columns: dict[int, tuple] = {}
+        self.program_sets: dict[tuple, tuple[Program, ...]] = {}
         self.keep: list[object] = []  # keeps objects alive whose id() is a key
 
     # -- programs -------------------------------------------------------------------------------------------
@@ -435,14 +437,18 @@ class _Builder:
 
     def signature(self, trace: ExecutionTrace, row: int, rank: int, n: int) -> tuple[str, int, int]:
         """Type, full-buffer bytes and root of a collective node."""
-        code = int(trace.column("comm_type")[row])
+        columns = self.call_columns.get(id(trace))
+        if columns is None:
+            names = ("comm_type", "coll_size", "comm_size", "comm_root")
+            columns = self.call_columns[id(trace)] = tuple(trace.column(name) for name in names)
+            self.keep.append(trace)
+        code, size, comm_size, root = (int(column[row]) for column in columns)
         if code not in COLLECTIVE_NAMES:
             what = "lacks comm_type" if code == MISSING else f"comm_type {code} is unknown"
             raise TraceError(node_place(trace, row, f"rank {rank}"), what, "write one of 0..9 (ALL_REDUCE is 0)")
         kind = COLLECTIVE_NAMES[code]
-        size = int(trace.column("coll_size")[row])
         if size == MISSING:
-            size = int(trace.column("comm_size")[row])
+            size = comm_size
             if size == MISSING and kind == "barrier":
                 size = 0
             elif kind == "all_gather" and size > 0:
@@ -450,8 +456,7 @@ class _Builder:
         if size < 0:
             what = "lacks comm_size" if size == MISSING else f"comm_size {size} is negative"
             raise TraceError(node_place(trace, row, f"rank {rank}"), what, "write its bytes, 0 or more")
-        root = int(trace.column("comm_root")[row]) if kind in ROOTED else 0
-        root = 0 if root == MISSING else root
+        root = 0 if root == MISSING or kind not in ROOTED else root
         if not 0 <= root < n:
             raise TraceError(node_place(trace, row, f"rank {rank}"), f"root {root} is not a position in a group of {n}")
         return kind, size, root
@@ -659,11 +664,21 @@ def make_plan(problem: Problem) -> Plan:
                         f"is made for {algorithm.ranks} ranks, and {entry['place']} calls {entry['type']} on {n}",
                         "inject one made for that many",
                     )
+                if algorithm.root is not None and algorithm.root != entry["root"]:
+                    raise AlgorithmError(
+                        algorithm.source or algorithm.name,
+                        f"has root {algorithm.root}, and {entry['place']} calls with root {entry['root']}",
+                        "inject one with that root",
+                    )
                 entry["algorithm"] = algorithm
-                entry["programs"] = tuple(
-                    build.algorithm_program(algorithm, p, entry["size"], Fraction(job.compute_speed.get(r, 1)))
-                    for p, r in enumerate(local)
-                )
+                speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
+                key = (id(algorithm), entry["size"], speeds)
+                if key not in build.program_sets:
+                    build.program_sets[key] = tuple(
+                        build.algorithm_program(algorithm, p, entry["size"], speeds[p] if speeds else Fraction(1))
+                        for p in range(n)
+                    )
+                entry["programs"] = build.program_sets[key]
             entries.append(entry)
         programs = []
         for rank in range(job.ranks):
