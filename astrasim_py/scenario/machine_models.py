@@ -67,8 +67,7 @@ class Compute(Strict):
 
     @model_validator(mode="after")
     def _preset_exists(self):
-        names = preset_names("compute")
-        if self.preset is not None and self.preset not in names:
+        if self.preset is not None and self.preset not in (names := preset_names("compute")):
             raise wrong(f"there is no preset {shown(self.preset)}", did_you_mean(self.preset, names), ("preset",))
         if self.precision is not None and self.preset is None:
             raise wrong("precision without preset", "drop it, or name a preset", ("precision",))

@@ -36,6 +36,7 @@ def _adapter(key: str) -> TypeAdapter:
     return TypeAdapter(Scenario.model_fields[key].rebuild_annotation())
 
 
+@cache
 def default(key: str) -> Any:
     """The value of a top-level key that is not written."""
     return Scenario.model_fields[key].get_default(call_default_factory=True)

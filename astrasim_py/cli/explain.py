@@ -1,0 +1,32 @@
+"""Say where the time of a finished point went: the critical path across ranks, exposed communication by
+collective, the busiest links.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", metavar="DIR", help="folder of a point: results/SCENARIO/POINT-HASH")
+    parser.add_argument("--lines", type=int, default=None, metavar="N", help="rows of each table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain."""
+    import sys
+
+    from astrasim_py.core.errors import UsageError
+    from astrasim_py.report.explain import explanation_text
+    from astrasim_py.study.again import explain_folder
+
+    if args.lines is not None and args.lines < 1:
+        raise UsageError("--lines", f"{args.lines} is less than 1", "write 1 or more")
+    explained = explain_folder(args.folder)
+    for note in explained.notes:
+        print(f"astrasim-py: {note}", file=sys.stderr)
+    more = {} if args.lines is None else {"lines": args.lines}
+    print(f"{explained.point.manifest['scenario']}: {explained.point.manifest['point']}")
+    print(explanation_text(explained.explanation, **more))
+    return 0

@@ -1,0 +1,24 @@
+"""Draw the figures of a finished scenario again; of the folder of one point, its links and a Gantt chart."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", metavar="DIR", help="results/SCENARIO, or the folder of a point in it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw."""
+    import sys
+
+    from astrasim_py.study.again import plot_folder
+
+    drawn = plot_folder(args.folder)
+    for note in drawn.notes:
+        print(f"astrasim-py: {note}", file=sys.stderr)
+    for path in drawn.figures:
+        print(path)
+    return 0

@@ -1,0 +1,129 @@
+"""Run scenarios: simulate every point, or use it again where it is finished, and leave tables and figures in
+OUT/<scenario>/.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
+    parser.add_argument("--engine", choices=("auto", "simpy"), help="by default that of the scenario")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
+    parser.add_argument("--points", metavar="I/N", help="only the I-th of N shares of the points")
+    parser.add_argument("--fresh", action="store_true", help="compute finished points again")
+    parser.add_argument("--record", choices=("summary", "links", "nodes", "messages"), help="how much to record")
+    parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
+    parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
+    parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
+    parser.add_argument("--max-events", type=int, metavar="N", help="give up a point after so many events")
+    parser.add_argument("--max-sim-time", metavar="T", help='give up a point after e.g. "10 s" of simulated time')
+    loud = parser.add_mutually_exclusive_group()
+    loud.add_argument("--quiet", action="store_true", help="no progress, no notes")
+    loud.add_argument("-v", "--verbose", action="store_true", help="also every collective of every point")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run every scenario; the worst exit code."""
+    from astrasim_py.core.errors import EXIT_INTERRUPTED, AstraError, UsageError, worst
+    from astrasim_py.core.units import parse_time
+    from astrasim_py.scenario.load import load_scenario
+
+    if args.max_events is not None and args.max_events < 1:
+        raise UsageError("--max-events", f"{args.max_events} is less than 1", "write 1 or more")
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError("--jobs", f"{args.jobs} is less than 1", "write 1 or more")
+    limit = None if args.max_sim_time is None else parse_time(args.max_sim_time, "--max-sim-time")
+    loaded, codes = [], [0]
+    for path in args.scenarios:
+        try:
+            loaded.append(load_scenario(path, args.set, allow_outside=args.allow_outside, allow_code=args.allow_code))
+        except AstraError as error:
+            _complain(error.lines())
+            codes.append(error.exit_code)
+    names = [scenario.name for scenario in loaded]
+    twice = sorted(name for name in dict.fromkeys(names) if names.count(name) > 1)
+    if twice:
+        raise UsageError("run", f'two scenarios are called "{twice[0]}"', "give each a name of its own")
+    from astrasim_py.study.progress import on_terminal
+    from astrasim_py.study.run import parse_share, run_scenario
+
+    share = None if args.points is None else parse_share(args.points)
+    rows: list[dict] = []
+    for scenario in loaded:
+        try:
+            result = run_scenario(
+                scenario,
+                out=args.out,
+                jobs=args.jobs,
+                points=share,
+                fresh=args.fresh,
+                level=args.record,
+                timeline=args.timeline,
+                engine=args.engine,
+                max_events=args.max_events,
+                max_sim_time_ps=limit,
+                progress=on_terminal(scenario.name, quiet=args.quiet),
+            )
+        except AstraError as error:
+            _complain(error.lines())
+            codes.append(error.exit_code)
+            continue
+        _failures(result)
+        if not args.quiet:
+            _complain(result.notes)
+        rows += result.rows
+        if args.format == "text":
+            _show(result, args)
+        codes.append(result.exit_code)
+        if result.interrupted:
+            break
+    if args.format == "json":
+        from astrasim_py.report.tables import json_text
+
+        print(json_text(rows))
+    return EXIT_INTERRUPTED if EXIT_INTERRUPTED in codes else worst(codes)
+
+
+def _complain(lines) -> None:
+    import sys
+
+    for line in lines:
+        print(f"astrasim-py: {line}", file=sys.stderr)
+
+
+def _failures(result) -> None:
+    """Why points failed; what several have in common is told once."""
+    import os
+    import sys
+
+    told: dict[str, list[str]] = {}
+    for failure in result.failures:
+        for line in failure.lines:
+            told.setdefault(line, []).append(failure.point)
+        if failure.detail and os.environ.get("ASTRASIM_DEBUG") == "1":
+            print(failure.detail, file=sys.stderr)
+    for line, points in told.items():
+        more = f" (and {len(points) - 1} more points)" if len(points) > 1 else ""
+        _complain([f"{line}{more}"])
+
+
+def _show(result, args: argparse.Namespace) -> None:
+    from astrasim_py.report.tables import collectives_text, summary_text
+
+    if result.title:
+        print(result.title)
+    print(summary_text(result.rows))
+    if args.verbose:
+        for row, summary in zip(result.rows, result.summaries, strict=True):
+            if summary and summary.get("collectives"):
+                print(f"\n{row['point']}")
+                print(collectives_text(summary["collectives"]))
+    print(f"\nresults: {result.folder}")
+    for figure in result.figures:
+        print(f"figure: {figure}")
