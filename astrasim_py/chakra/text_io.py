@@ -121,14 +121,14 @@ def lines_of_bytes(data: bytes, place: str = "") -> Iterator[str]:
         body = data[start:end]
         where = f"{place}: byte {before}" if place else f"byte {before}"
         if record:
-            node = messages.parse_node(body, where)
-            usual = messages.node_message(node).SerializeToString(deterministic=True)
-            fields = _node_fields(node)
+            fields = _node_fields(messages.parse_node(body, where))
         else:
-            version, attributes = messages.parse_metadata(body, where)
-            usual = messages.metadata_message(version, attributes).SerializeToString(deterministic=True)
-            fields = _metadata_fields(version, attributes)
-        if usual != body:
+            fields = _metadata_fields(*messages.parse_metadata(body, where))
+        try:
+            usual, _ = _record(fields, not record)
+        except _Wrong as error:
+            raise TraceError(where, str(error), "make or copy the file again") from None
+        if not usual.endswith(body) or len(usual) != len(varint(len(body))) + len(body):
             fields["raw"] = base64.b64encode(body).decode()
         if data[before:start] != varint(len(body)):
             fields["prefix"] = base64.b64encode(data[before:start]).decode()

@@ -1,0 +1,344 @@
+"""The columnar decoder, the encoder and the text form against protobuf, on random messages."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astrasim_py.chakra import encode, et_io, messages, text_io, wire
+from astrasim_py.chakra import et_def_pb2 as pb
+from astrasim_py.chakra.trace import COLUMN_KINDS, INT_COLUMNS, MISSING, Csr, ExecutionTrace
+from astrasim_py.core.errors import TraceError
+
+UINT64 = st.one_of(st.integers(0, 300), st.sampled_from([2**k - d for k in range(7, 65, 7) for d in (0, 1)]))
+SIGNED = st.one_of(st.integers(-300, 300), st.sampled_from([-(2**31), 2**31 - 1]))
+WIDE = st.one_of(SIGNED, st.sampled_from([1 - 2**63, 2**63 - 1, 2**32, 2**49 + 3]))
+UNSIGNED = st.one_of(st.integers(0, 300), st.just(2**32 - 1))
+UNSIGNED_WIDE = st.one_of(UNSIGNED, st.just(2**63 - 1))
+INTEGERS = {
+    "int32_val": SIGNED,
+    "int64_val": WIDE,
+    "uint32_val": UNSIGNED,
+    "uint64_val": UNSIGNED_WIDE,
+    "sint32_val": SIGNED,
+    "sint64_val": WIDE,
+    "fixed32_val": UNSIGNED,
+    "fixed64_val": UNSIGNED_WIDE,
+    "sfixed32_val": SIGNED,
+    "sfixed64_val": WIDE,
+    "bool_val": st.booleans(),
+}
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+COUNTS = ("comm_size", "num_ops", "tensor_size", "coll_size")
+
+
+@st.composite
+def known_attributes(draw) -> pb.AttributeProto:
+    name = draw(st.sampled_from(INT_COLUMNS))
+    kind = draw(st.sampled_from(["", *INTEGERS]))
+    attribute = pb.AttributeProto(name=name, doc_string=draw(st.sampled_from(["", "doc"])))
+    if kind:
+        value = draw(INTEGERS[kind])
+        setattr(attribute, kind, max(value, type(value)(0)) if name in COUNTS else value)
+    return attribute
+
+
+@st.composite
+def foreign_attributes(draw) -> pb.AttributeProto:
+    attribute = pb.AttributeProto(
+        name=draw(st.one_of(TEXT, st.sampled_from(["comm_sizes", "comm", "total_chunk_count"])))
+    )
+    kind = draw(
+        st.sampled_from(["", "double_val", "float_list", "int64_list", "bool_list", "string_list", "bytes_val"])
+    )
+    if kind == "double_val":
+        attribute.double_val = draw(st.floats())
+    elif kind == "float_list":
+        attribute.float_list.values.extend(draw(st.lists(st.floats(width=32), max_size=3)))
+    elif kind == "bytes_val":
+        attribute.bytes_val = draw(st.binary(max_size=200))
+    elif kind:
+        values = {"int64_list": WIDE, "bool_list": st.booleans(), "string_list": TEXT}[kind]
+        getattr(attribute, kind).SetInParent()
+        getattr(attribute, kind).values.extend(draw(st.lists(values, max_size=3)))
+    return attribute
+
+
+@st.composite
+def nodes(draw, number: int) -> pb.Node:
+    node = pb.Node(
+        id=number * 2 ** draw(st.sampled_from([0, 20, 50])) + number,
+        name=draw(TEXT),
+        type=draw(st.integers(0, 7)),
+        ctrl_deps=draw(st.lists(UINT64, max_size=4)),
+        data_deps=draw(st.lists(UINT64, max_size=4)),
+        start_time_micros=draw(UINT64),
+        duration_micros=draw(UINT64),
+    )
+    if draw(st.booleans()):
+        node.inputs.values = draw(TEXT)
+    attributes = draw(st.lists(st.one_of(known_attributes(), foreign_attributes()), max_size=8))
+    if draw(st.booleans()):
+        attributes.append(pb.AttributeProto(name="pg_name", string_val=draw(TEXT)))
+    node.attr.extend(attributes)
+    return node
+
+
+@st.composite
+def oddities(draw) -> bytes:
+    """Well-formed wire content that no usual producer writes, to be put behind a node."""
+    return draw(
+        st.sampled_from(
+            [
+                b"",
+                b"\x20\x07\x28\x88\x00",  # unpacked ctrl_deps 7 and data_deps 8, the latter overlong
+                b"\x2a\x03\x01\x80\x00",  # packed data_deps 1, 0, the latter overlong
+                b"\x98\x06\x05",  # unknown field 99, a varint
+                b"\xa2\x06\x02hi",  # unknown field 100, with a length
+                b"\x5d\x01\x02\x03\x04\x61\x01\x02\x03\x04\x05\x06\x07\x08",  # unknown fixed32 and fixed64
+                b"\x5b\x08\x01\x5c",  # unknown group 11
+                b"\x38\x85\x80\x80\x00",  # duration_micros 5, overlong
+                b"\x52\x00",  # an attribute without name and value
+                b"\x52\x0d\x48\x07\x0a\x09comm_size",  # the value before the name
+                b"\x52\x0f\x0a\x09comm_size\x38\x03\x48\x04",  # two members: the last counts
+            ]
+        )
+    )
+
+
+@st.composite
+def files(draw) -> tuple[bytes, list[pb.Node]]:
+    header = pb.GlobalMetadata(version=draw(st.sampled_from(["", "0.0.4", "1.0.0"])))
+    header.attr.extend(draw(st.lists(foreign_attributes(), max_size=2)))
+    out = encode.varint(header.ByteSize()) + header.SerializeToString()
+    content = []
+    for number in range(draw(st.integers(0, 6))):
+        body = draw(nodes(number)).SerializeToString() + draw(oddities())
+        content.append(pb.Node.FromString(body))
+        out += encode.varint(len(body)) + body
+    return out, content
+
+
+def last_values(node: pb.Node) -> dict[str, object]:
+    values = {}
+    for attribute in node.attr:
+        kind = attribute.WhichOneof("value")
+        values[attribute.name] = getattr(attribute, kind) if kind else None
+    return values
+
+
+def check(trace: ExecutionTrace, content: list[pb.Node]) -> None:
+    assert trace.node_id.tolist() == [node.id for node in content]
+    assert trace.type.tolist() == [node.type for node in content]
+    assert trace.start_time_micros.tolist() == [node.start_time_micros for node in content]
+    assert trace.duration_micros.tolist() == [node.duration_micros for node in content]
+    assert list(trace.names) == [node.name for node in content]
+    for csr, field in ((trace.data_deps, "data_deps"), (trace.ctrl_deps, "ctrl_deps")):
+        split = [part.tolist() for part in np.split(csr.ids, csr.ptr[1:-1])] if content else []
+        assert split == [list(getattr(node, field)) for node in content]
+    values = [last_values(node) for node in content]
+    for name in INT_COLUMNS:
+        expected = [v.get(name) for v in values]
+        assert trace.column(name).tolist() == [MISSING if v is None else int(v) for v in expected], name
+    codes, names = trace.group_of()
+    groups = [v.get("pg_name") for v in values]
+    assert [names[code] if code >= 0 else None for code in codes.tolist()] == groups
+
+
+@given(files())
+def test_decoder_agrees_with_protobuf(case):
+    data, content = case
+    check(et_io.parse_trace(data), content)
+
+
+@given(files())
+def test_plain_reader_agrees_with_protobuf(case):
+    data, content = case
+    raw, _ = wire.frame(data, "")
+    for start, end, node in zip(raw.start.tolist(), raw.end.tolist(), content, strict=True):
+        plain, deps, ints, texts = wire._read_node(data, start, end, "", INT_COLUMNS, ("pg_name",))
+        expected = last_values(node)
+        assert (plain.id, plain.type, plain.start, plain.duration) == (
+            node.id,
+            node.type,
+            node.start_time_micros,
+            node.duration_micros,
+        )
+        assert deps == {4: list(node.ctrl_deps), 5: list(node.data_deps)}
+        assert ints == {name: int(expected[name]) for name in INT_COLUMNS if expected.get(name) is not None}
+        assert texts.get("pg_name") == expected.get("pg_name")
+
+
+@given(files())
+def test_what_was_read_is_written_byte_for_byte(case):
+    data, _ = case
+    trace = et_io.parse_trace(data)
+    assert et_io.encode_trace(trace) == data
+    assert et_io.encode_trace(trace.replace(place="elsewhere")) == data
+
+
+@given(files())
+def test_text_form_is_exact(case):
+    data, _ = case
+    lines = "".join(f"{line}\n" for line in text_io.lines_of_bytes(data))
+    assert text_io.bytes_of_lines(lines.encode()) == data
+
+
+@given(files(), st.data())
+def test_a_changed_column_changes_only_itself(case, data):
+    content = case[1]
+    trace = et_io.parse_trace(case[0])
+    name = data.draw(st.sampled_from(INT_COLUMNS))
+    new = [data.draw(st.sampled_from([MISSING, 0, 1, 2**31, 2**62])) for _ in content]
+    changed = trace.replace(**{name: new, "duration_micros": [9] * len(new)})
+    again = et_io.parse_trace(et_io.encode_trace(changed))
+    assert again.digest() == changed.digest()
+    assert again.column(name).tolist() == new
+    for row, node in enumerate(content):
+        kept = [a.SerializeToString() for a in node.attr if a.name != name]
+        view = messages.node_message(again.node(row))
+        assert [a.SerializeToString() for a in view.attr if a.name != name] == kept
+        assert repr(changed.node(row)) == repr(again.node(row))
+
+
+@given(files())
+def test_many_files_at_once_are_the_same_as_one_by_one(case):
+    data, content = case
+    other = b"\x00\x02\x08\x05"
+    batch = wire.decode([(data, "a"), (other, "b"), (data, "c")] * 6)
+    assert [len(columns.node_id) for columns in batch] == [len(content), 1, len(content)] * 6
+    alone = et_io.parse_trace(data)
+    for columns in (batch[0], batch[-1]):
+        assert columns.node_id.tolist() == alone.node_id.tolist()
+        assert columns.data_deps.ids.tolist() == alone.data_deps.ids.tolist()
+        assert columns.data_deps.ptr.tolist() == alone.data_deps.ptr.tolist()
+        for name, column in columns.ints.items():
+            assert column.tolist() == alone.column(name).tolist()
+
+
+@st.composite
+def built(draw) -> ExecutionTrace:
+    size = draw(st.integers(0, 8))
+    column = {name: st.one_of(st.just(MISSING), INTEGERS[kind].map(int)) for name, kind in COLUMN_KINDS.items()}
+    chosen = draw(st.lists(st.sampled_from(INT_COLUMNS), unique=True, max_size=6))
+    lengths = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+    ptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    deps = Csr(ptr, np.array(draw(st.lists(UINT64, min_size=int(ptr[-1]), max_size=int(ptr[-1]))), dtype=np.uint64))
+    several = {"min_size": size, "max_size": size}
+    return ExecutionTrace.from_columns(
+        node_id=np.array(draw(st.lists(UINT64, unique=True, **several)), dtype=np.uint64),
+        type=np.array(draw(st.lists(st.integers(0, 7), **several)), dtype=np.int64),
+        data_deps=deps,
+        ctrl_deps=draw(st.sampled_from([None, deps])),
+        duration_micros=np.array(draw(st.lists(UINT64, **several)), dtype=np.uint64),
+        names=draw(st.one_of(st.none(), st.lists(TEXT, **several))),
+        pg_name=draw(st.one_of(st.none(), st.lists(st.one_of(st.none(), TEXT), **several))),
+        version=draw(st.sampled_from(["", "0.0.4"])),
+        metadata=draw(st.sampled_from([(), {"schema": "s", "n": 3, "f": 0.5, "b": b"\xff", "t": True}])),
+        extra={"mine": draw(st.lists(st.one_of(st.just(MISSING), WIDE), **several))} if size else None,
+        **{
+            name: draw(
+                st.lists(
+                    column[name].map(lambda v, n=name: max(v, 0) if n in COUNTS and v != MISSING else v), **several
+                )
+            )
+            for name in chosen
+            if size
+        },
+    )
+
+
+@given(built())
+def test_columns_are_written_as_protobuf_writes_them(trace):
+    header = messages.metadata_message(trace.version, trace.metadata).SerializeToString()
+    expected = encode.varint(len(header)) + header
+    for row in range(len(trace)):
+        body = messages.node_message(trace.node(row)).SerializeToString()
+        expected += encode.varint(len(body)) + body
+    assert et_io.encode_trace(trace) == expected
+
+
+@given(built())
+def test_a_built_trace_is_read_back_as_it_was(trace):
+    data = et_io.encode_trace(trace)
+    again = et_io.parse_trace(data)
+    free = np.isin(trace.type, (0, 1))
+    if not free.any():
+        assert again.digest() == trace.digest()
+    assert again.column("mine").tolist() == trace.column("mine").tolist()
+    assert repr(again.metadata) == repr(trace.metadata)
+    assert et_io.encode_trace(again.without_raw().replace(extra={"mine": trace.column("mine")})) == data
+
+
+@pytest.mark.parametrize("kind", list(INTEGERS))
+def test_any_integer_member_is_read(kind):
+    node = pb.Node(id=1, type=7)
+    setattr(node.attr.add(name="comm_size"), kind, 1)
+    body = node.SerializeToString()
+    assert et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body).column("comm_size").tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", ["double_val", "float_val", "string_val", "bytes_val", "int64_list", "bool_list"])
+@pytest.mark.parametrize("type_", [3, 4, 5, 6, 7])
+def test_a_size_of_another_kind_names_node_and_attribute(kind, type_):
+    node = pb.Node(id=12, type=type_)
+    attribute = node.attr.add(name="comm_size")
+    if kind.endswith("_list"):
+        getattr(attribute, kind).values.append(1)
+    else:
+        setattr(attribute, kind, {"string_val": "1", "bytes_val": b"1"}.get(kind, 1.0))
+    body = node.SerializeToString()
+    with pytest.raises(TraceError) as caught:
+        et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body, "w.0.et")
+    assert str(caught.value).startswith(f"w.0.et: node 12: comm_size is a {kind}, not a whole number")
+
+
+def test_a_metadata_node_may_carry_anything():
+    node = pb.Node(id=12, type=1)
+    node.attr.add(name="comm_size", string_val="large")
+    node.attr.add(name="pg_name", int64_val=3)
+    body = node.SerializeToString()
+    trace = et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body)
+    assert trace.column("comm_size").tolist() == [MISSING]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("int64_val", -1), ("uint64_val", 2**63), ("sint32_val", -5), ("fixed64_val", 2**64 - 1)]
+)
+@pytest.mark.parametrize("name", ["comm_size", "tensor_size", "num_ops"])
+def test_sizes_outside_of_63_bits_are_refused(name, kind, value):
+    node = pb.Node(id=7, type=7)
+    setattr(node.attr.add(name=name), kind, value)
+    body = node.SerializeToString()
+    with pytest.raises(TraceError, match=rf"node 7: {name} is {value}, not in 0\.\.2\^63 - 1"):
+        et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body, "w.0.et")
+
+
+def test_nodes_with_very_many_fields_are_read():
+    body = b"\x08\x01" + b"\x28\x05" * 5000 + b"\x52\x0d\x0a\x09comm_size\x48\x04"
+    trace = et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body)
+    assert trace.data_deps.ids.tolist() == [5] * 5000
+    assert trace.column("comm_size").tolist() == [4]
+
+
+def test_names_longer_than_two_words_are_told_apart():
+    node = pb.Node(id=1, type=4)
+    node.attr.add(name="a_long_attribute_name_of_one", int64_val=1)
+    node.attr.add(name="a_long_contribute_name_of_one", int64_val=2)
+    body = node.SerializeToString()
+    trace = et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body)
+    assert trace.column("a_long_attribute_name_of_one").tolist() == [1]
+    assert trace.column("a_long_attribute_xxxx_of_one").tolist() == [MISSING]
+
+
+def test_not_a_number_keeps_its_bits_in_text():
+    node = pb.Node(id=1)
+    body = node.SerializeToString() + b"\x52\x0c\x0a\x01x\x19" + struct.pack("<Q", 0x7FF8000000000123)[:8]
+    data = b"\x00" + encode.varint(len(body)) + body
+    lines = "\n".join(text_io.lines_of_bytes(data)).encode()
+    assert b'"nan"' in lines
+    assert text_io.bytes_of_lines(lines) == data
