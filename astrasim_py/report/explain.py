@@ -29,6 +29,8 @@ CATEGORIES = {
     "waiting": "start delays, and time after the last completed node",
 }
 _LINES = 24
+#: A path of so few steps is shown message by message too.
+_FEW = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -500,6 +502,10 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
         headings = ["from", "to", "what", "time"]
         text = text_table(headings, steps[:lines], [True, True, False, True])
         blocks.append("critical path, in order\n" + text + _more(steps, lines))
+    if 0 < len(steps) <= _FEW and any(piece.message >= 0 and piece.instance >= 0 for piece in e.path):
+        singly = _steps(e, whole_collectives=False)
+        text = text_table(headings, singly[:lines], [True, True, False, True])
+        blocks.append("message by message\n" + text + _more(singly, lines))
     return "\n\n".join(blocks)
 
 
@@ -507,11 +513,11 @@ def _more(rows: Sequence, shown: int) -> str:
     return f"\n… and {len(rows) - shown} more" if len(rows) > shown else ""
 
 
-def _steps(e: Explanation) -> list[list[str]]:
-    """Consecutive pieces of one node or message as one line; runs of messages of one collective as one."""
+def _steps(e: Explanation, *, whole_collectives: bool = True) -> list[list[str]]:
+    """Consecutive pieces of one node or message as one line; if asked, those of one collective as one."""
     steps: list[dict] = []
     for piece in e.path:
-        collective = piece.instance >= 0
+        collective = whole_collectives and piece.instance >= 0
         key = ("c", piece.instance) if collective else ("m", piece.message) if piece.message >= 0 else ("n", piece.row)
         if not steps or steps[-1]["key"] != key:
             steps.append({"key": key, "first": piece, "spent": {}, "messages": set(), "start": piece.start})
@@ -525,18 +531,18 @@ def _steps(e: Explanation) -> list[list[str]]:
         [
             format_time(step["start"]),
             format_time(step["end"]),
-            _said(step, e, names),
+            _said(step, e, names, whole_collectives),
             format_time(step["end"] - step["start"]),
         ]
         for step in steps
     ]
 
 
-def _said(step: dict, e: Explanation, names: Mapping[int, str]) -> str:
+def _said(step: dict, e: Explanation, names: Mapping[int, str], whole_collectives: bool) -> str:
     piece = step["first"]
     parts = sorted(step["spent"].items(), key=lambda item: -item[1])
     spent = ", ".join(f"{category} {format_time(ps)}" for category, ps in parts)
-    if piece.instance >= 0:
+    if whole_collectives and piece.instance >= 0:
         count = len(step["messages"])
         messages = f"{count} message{'s' if count != 1 else ''} one after the other"
         return f"collective {piece.instance} {names.get(piece.instance, '')}: {messages} ({spent})"
