@@ -219,13 +219,12 @@ def read_csv(data: bytes, text_columns: Iterable[str] = TEXT_COLUMNS) -> Table:
 
 
 def _split(content: str) -> tuple[list[str], list[Sequence[str]]]:
-    first, _, rest = content.partition("\n")
-    width = first.count(",") + 1
-    if '"' not in content and "\r" not in content:  # no quoted cell: one split of the whole text is enough
-        cells = rest.removesuffix("\n").replace("\n", ",").split(",") if rest else []
-        rows, odd = divmod(len(cells), width)
-        if odd or rest.count("\n") != rows:
+    if '"' not in content and "\r" not in content:  # no quoted cell: splitting the text is enough
+        first, *lines = content.removesuffix("\n").split("\n")
+        width = first.count(",") + 1
+        if any(line.count(",") != width - 1 for line in lines):
             raise ValueError(f"a line has more or fewer than {width} cells")
+        cells = ",".join(lines).split(",") if lines else []
         return first.split(","), [cells[i::width] for i in range(width)]
     lines = list(csv.reader(io.StringIO(content, newline="")))
     if any(len(line) != len(lines[0]) for line in lines):

@@ -1,0 +1,301 @@
+"""Figures: the same bytes on every run, text never taken for mathematics, every series to be seen."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.records import Table
+from astrasim_py.core.units import parse_size
+from astrasim_py.report import plots
+from astrasim_py.report.drawing import edge_table, vertex_table
+from astrasim_py.report.tables import bandwidth_GBps, ns_number
+from astrasim_py.topology import shapes
+
+RATE = Fraction(50 * 10**9)
+
+
+def rows(series=("ring", "torus", "mesh"), sizes=("64 KiB", "1 MiB", "1 GiB"), models=("cut_through",), factor=None):
+    made = []
+    for s, name in enumerate(series):
+        for size in sizes:
+            for model in models:
+                ps = 500_000 + 20 * parse_size(size) * (1 + (factor or {}).get(name, 0))
+                made.append(
+                    {
+                        "point": f"{name},{size},{model}",
+                        "sweep": {"topology": name, "size": size, "model": model},
+                        "topology": name,
+                        "size_bytes": parse_size(size),
+                        "status": "done",
+                        "time_ns": ns_number(ps),
+                        "bound_ns": ns_number(ps // 2),
+                        "busbw_GBps": bandwidth_GBps(parse_size(size), ps),
+                        "exposed_comm_ns": ns_number(ps // 4),
+                        "compute_ns": ns_number(ps // 2 + s),
+                        "other_ns": ns_number(ps - ps // 4 - ps // 2 - s),
+                    }
+                )
+    return made
+
+
+SPECS = {
+    "slowdown": {"kind": "slowdown", "x": "size", "series": "topology", "facet": "model", "baseline": "ring"},
+    "time": {"kind": "time", "x": "size", "series": "topology", "facet": "model"},
+    "busbw": {"kind": "busbw", "x": "size", "series": "topology"},
+    "breakdown": {"kind": "breakdown", "x": "size", "series": "topology"},
+}
+
+
+def link_panel(topology) -> plots.Panel:
+    used = np.arange(0, topology.links, 2)
+    link = Table({"link": used, "busy": used * 7 % 90, "bytes": used})
+    return plots.Panel(
+        title="a $x$ panel",
+        makespan=100,
+        tables={"link": link, "vertex": vertex_table(topology), "edge": edge_table(topology, used)},
+    )
+
+
+def gantt_panel(ranks: int = 3) -> plots.Panel:
+    node = Table(
+        {
+            "rank": np.repeat(np.arange(ranks), 4),
+            "node": np.tile(np.arange(4), ranks),
+            "instance": np.tile([-1, -1, 0, -1], ranks),
+            "kind": ["compute", "collective", "send", "recv"] * ranks,
+            "name": [""] * (4 * ranks),
+            "start": np.tile([0, 10, 10, 30], ranks),
+            "end": np.tile([10, 30, 20, -1], ranks),
+            "released_by": np.concatenate([[-1, 4 * r, 4 * r + 1, -1] for r in range(ranks)]),
+            "ended_by": np.full(4 * ranks, -1),
+        }
+    )
+    return plots.Panel(
+        title="run", makespan=30, tables={"node": node, "collective": Table({"instance": [0], "type": ["all_reduce"]})}
+    )
+
+
+def figure(spec, data, **more):
+    """The matplotlib figure behind `draw`, without spending time on its bytes."""
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "_render", lambda fig, form: made.append(fig))
+        plots.draw(spec, data, **more)
+    return made[0]
+
+
+@pytest.mark.parametrize("kind", sorted(SPECS))
+def test_figures_are_drawn_as_svg_and_png(kind):
+    images = plots.draw(SPECS[kind], rows(sizes=("64 KiB", "1 GiB"), models=("a", "b")), title="t")
+    assert images["png"].startswith(b"\x89PNG") and images["svg"].startswith(b"<?xml")
+
+
+def test_figures_have_the_same_bytes_in_every_process():
+    code = """
+        import hashlib, importlib.util, sys
+        spec = importlib.util.spec_from_file_location("cases", sys.argv[1])
+        cases = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(cases)
+        state = hashlib.sha256()
+        jobs = [(cases.SPECS["slowdown"], cases.rows(), ())]
+        jobs.append(({"kind": "links"}, [], [cases.link_panel(cases.shapes.torus([3, 3], cases.RATE, 1))]))
+        for spec, rows, panels in jobs:
+            for data in cases.plots.draw(spec, rows, panels=panels, title="t").values():
+                state.update(data)
+        print(state.hexdigest())
+    """
+    printed = set()
+    for seed, locale, home in (("0", "C", "/"), ("1", "de_DE.UTF-8", "/tmp")):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "LC_ALL": locale, "TZ": "Asia/Tokyo", "HOME": home}
+        command = [sys.executable, "-c", textwrap.dedent(code), __file__]
+        printed.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert len(printed) == 1 and len(printed.pop()) == 65
+
+
+def test_a_matplotlibrc_of_the_user_changes_nothing():
+    import matplotlib
+
+    before = plots.draw(SPECS["time"], rows(), title="t")
+    with matplotlib.rc_context({"lines.linewidth": 9, "axes.facecolor": "red", "text.parse_math": True}):
+        after = plots.draw(SPECS["time"], rows(), title="t")
+        assert matplotlib.rcParams["lines.linewidth"] == 9
+    assert before == after
+
+
+def test_figures_carry_no_date():
+    svg = plots.draw(SPECS["time"], rows(), title="t")["svg"]
+    assert not re.search(rb"<dc:date>|matplotlib v|Matplotlib v", svg)
+
+
+def test_text_of_the_user_is_never_mathematics():
+    evil = r"$\frac{1}{0} <script> & \$ _^"
+    data = rows(series=(evil, "a\nb\x07", "$", "x" * 500))
+    spec = {"kind": "time", "x": "size", "series": "topology"}
+    fig = figure(spec, data, title=evil + "\n$x^{")
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert labels[0] == evil
+    assert labels[1].startswith("a b ") and len(labels[3]) <= 100
+    written = [fig._suptitle, *fig.legends[0].get_texts()]
+    assert not any(text.get_parse_math() for text in written)
+    assert b"<script>" not in plots.draw(spec, data, title=evil + "\n$x^{")["svg"]
+
+
+@pytest.mark.parametrize("spec", [{"kind": "time", "x": "topology"}, {"kind": "breakdown", "x": "topology"}])
+def test_labels_of_ticks_are_never_mathematics(spec):
+    bad = r"$\nonsense{$"  # matplotlib refuses to draw this as mathematics
+    assert plots.draw({**spec, "facet": "model"}, rows(series=(bad,), sizes=("1 KiB",), models=(bad,)))
+
+
+def test_series_that_coincide_say_so_and_differ_in_size():
+    fig = figure(SPECS["slowdown"], rows(factor={"mesh": 1}))
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert labels == ["ring", "torus (= ring)", "mesh"]
+    lines = [line for line in fig.axes[0].lines if line.get_marker() not in ("None", None, "")]
+    assert len({line.get_marker() for line in lines}) == len({line.get_markersize() for line in lines}) == 3
+    assert len({line.get_color() for line in lines}) == len({line.get_linewidth() for line in lines}) == 3
+    assert lines[0].get_markersize() > lines[1].get_markersize()
+    assert lines[0].get_zorder() < lines[1].get_zorder()
+
+
+def test_slowdown_is_time_over_the_time_of_the_baseline():
+    fig = figure(SPECS["slowdown"], rows(factor={"mesh": 1, "torus": Fraction(1, 2)}))
+    base, half, double = (line.get_ydata() for line in fig.axes[0].lines[:3])
+    assert list(base) == [1.0, 1.0, 1.0]
+    assert half[-1] == pytest.approx(1.5, rel=1e-3) and double[-1] == pytest.approx(2, rel=1e-3)
+
+
+def test_every_panel_shows_its_highest_point():
+    data = rows(models=("a", "b"))
+    for row in data:
+        if row["sweep"]["model"] == "b" and row["topology"] == "mesh":
+            row["time_ns"] *= 3
+    fig = figure(SPECS["slowdown"], data)
+    for axes in fig.axes:
+        low, high = axes.get_ylim()
+        for line in axes.lines:
+            assert low <= min(line.get_ydata()) and max(line.get_ydata()) <= high
+
+
+def test_axes_of_sizes_are_readable():
+    fig = figure(SPECS["time"], rows(sizes=("64 KiB", "1 MiB", "16 MiB", "256 MiB", "1 GiB")))
+    labels = [tick.get_text() for tick in fig.axes[0].get_xticklabels()]
+    assert labels == ["64 KiB", "1 MiB", "16 MiB", "256 MiB", "1 GiB"]
+    assert fig.axes[0].get_xscale() == "log" and fig.axes[0].get_yscale() == "log"
+    shown = [tick.get_text() for tick in fig.axes[0].get_yticklabels()]
+    assert "1 ms" in shown
+
+
+def test_values_are_ordered_by_what_they_are_worth():
+    fig = figure(SPECS["time"], rows(sizes=("1 GiB", "64 KiB", "1 MiB")))
+    assert list(fig.axes[0].lines[0].get_xdata()) == sorted(fig.axes[0].lines[0].get_xdata())
+
+
+def test_the_bound_is_dashed_and_never_crossed():
+    fig = figure(SPECS["busbw"], rows())
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert labels[-1] == "upper bound"
+    curves = [line.get_ydata() for line in fig.axes[0].lines]
+    assert all(b >= a for a, b in zip(curves[0], curves[-1], strict=True))
+
+
+def test_a_swept_key_that_no_axis_shows_goes_to_the_series():
+    fig = figure({"kind": "time", "x": "size", "series": "topology"}, rows(models=("a", "b")))
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert labels[:2] == ["ring, a", "ring, b (= ring, a)"]
+
+
+def test_only_finished_points_are_drawn():
+    data = rows()
+    data[0]["status"] = "stuck"
+    data[0]["time_ns"] = None
+    fig = figure(SPECS["slowdown"], data)
+    assert [len(line.get_xdata()) for line in fig.axes[0].lines[:3]] == [2, 2, 2]
+    assert figure(SPECS["breakdown"], [{**row, "status": "failed"} for row in rows()]).axes[0].texts
+
+
+def test_where_chooses_points():
+    fig = figure({**SPECS["time"], "where": {"topology": "ring"}}, rows())
+    assert len([line for line in fig.axes[0].lines if line.get_marker() == "o"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"kind": "pie"}, "unknown"),
+        ({"kind": "time", "x": "colour"}, '"colour" is not swept; write one of the swept keys: topology, size'),
+        ({"kind": "slowdown", "x": "size", "series": "topology", "baseline": "rnig"}, "write one of ring, torus, mesh"),
+        ({"kind": "slowdown", "x": "size"}, "there is no series"),
+    ],
+)
+def test_what_cannot_be_drawn_says_why(spec, problem):
+    with pytest.raises(ScenarioError, match=re.escape(problem)):
+        plots.draw(spec, rows())
+
+
+def test_parts_of_a_bar_add_up_to_the_time():
+    fig = figure(SPECS["breakdown"], rows(sizes=("1 MiB",)))
+    ends = {}
+    for bar in fig.axes[0].patches:
+        ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
+    assert set(ends.values()) == {float(rows(sizes=("1 MiB",))[0]["time_ns"] * 1000)}
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        shapes.ring(5, RATE, 1),
+        shapes.torus([4, 4], RATE, 1),
+        shapes.mesh([3, 3, 3], RATE, 1),
+        shapes.switch(6, RATE, 1),
+        shapes.leaf_spine(2, 2, 2, RATE, 1),
+        shapes.dragonfly(2, 1, 1, RATE, 1),
+    ],
+    ids=lambda t: t.shape,
+)
+def test_links_are_drawn_on_any_topology(topology):
+    fig = figure({"kind": "links"}, [], panels=[link_panel(topology)])
+    drawn = sum(len(c.get_paths()) for c in fig.axes[0].collections if type(c).__name__ == "LineCollection")
+    assert drawn == topology.links
+
+
+def test_vertices_without_a_place_get_one():
+    vertex = Table(
+        {
+            "vertex": np.arange(4),
+            "name": ["0", "1", "s", "t"],
+            "kind": ["npu", "npu", "switch", "switch"],
+            "x": np.full(4, np.nan),
+            "y": np.full(4, np.nan),
+        }
+    )
+    edge = Table({"src": np.array([0, 1, 2, 2, 2, 3]), "dst": np.array([2, 2, 0, 1, 3, 2])})
+    x, y, switch = plots._places(vertex, edge)
+    assert not np.isnan(x).any() and y.tolist()[0] == y.tolist()[1] < y[2] < y[3]
+    assert switch.tolist() == [False, False, True, True]
+
+
+def test_the_gantt_chart_has_a_lane_per_rank():
+    fig = figure({"kind": "gantt"}, [], panels=[gantt_panel(4)])
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert labels == ["compute", "all-reduce"]
+    assert fig.axes[0].get_xlim() == (0, 30) and sorted(fig.axes[0].get_ylim()) == [-0.55, 3.55]
+
+
+def test_many_ranks_are_cut_and_the_title_says_so():
+    fig = figure({"kind": "gantt"}, [], panels=[gantt_panel(100)])
+    assert fig.axes[0].get_title() == "run (first 64 of 100 ranks)"
+
+
+def test_nothing_to_draw_is_drawn_as_such():
+    for spec in (*SPECS.values(), {"kind": "links"}, {"kind": "gantt"}):
+        fig = figure(spec, [])
+        assert "no finished points" in [text.get_text() for text in fig.axes[0].texts]

@@ -1,0 +1,171 @@
+"""Tables are exact, the same everywhere, and no cell is a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astrasim_py.core.records import NODE_COLUMNS, Table, empty_table
+from astrasim_py.report import tables
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
+
+
+def row(**more) -> dict:
+    base = dict.fromkeys(tables.ROW_KEYS)
+    return base | {"scenario": "s", "point": "p", "sweep": {"size": "1 MiB"}, "status": "done"} | more
+
+
+@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), TEXT), max_size=8))
+def test_csv_reads_back_what_was_written(rows):
+    numbers, texts = [r[0] for r in rows], np.empty(len(rows), dtype=object)
+    texts[:] = [r[1] for r in rows]
+    table = Table({"start": np.array(numbers, dtype=np.int64), "name": texts})
+    data = b"".join(tables.csv_chunks(table))
+    again = tables.read_csv(data)
+    assert again["start"].tolist() == numbers
+    assert again["name"].tolist() == texts.tolist()
+    for line in csv.reader(io.StringIO(data.decode(), newline="")):
+        assert not line[1].startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_csv_of_wide_and_fractional_columns():
+    wide = np.array([2**64 - 1], dtype=np.uint64)
+    table = Table({"node": wide, "x": np.array([float("nan")]), "y": np.array([0.1])})
+    again = tables.read_csv(b"".join(tables.csv_chunks(table)))
+    assert again["node"].tolist() == [2**64 - 1] and again["y"].tolist() == [0.1]
+    assert np.isnan(again["x"][0])
+
+
+def test_csv_of_many_blocks(monkeypatch):
+    monkeypatch.setattr(tables, "_CHUNK_ROWS", 7)
+    table = Table({"start": np.arange(50)})
+    chunks = list(tables.csv_chunks(table))
+    assert len(chunks) == 9
+    assert tables.read_csv(b"".join(chunks))["start"].tolist() == list(range(50))
+
+
+def test_an_empty_table_has_its_heading():
+    data = b"".join(tables.csv_chunks(empty_table(NODE_COLUMNS)))
+    assert data.decode() == ",".join(NODE_COLUMNS) + "\n"
+    assert tables.read_csv(data).height == 0
+
+
+@pytest.mark.parametrize("data", [b"a,b\n1\n", b"a,b\n1,2,3\n", b'a,b\n"1"\n', b"a,b\n1,2\n3\n,4,5\n", b"start\nx\n"])
+def test_a_damaged_csv_is_refused(data):
+    with pytest.raises(ValueError):
+        tables.read_csv(data)
+
+
+@pytest.mark.parametrize(
+    "value", ["9007199254740993.125", "0.001", "-1.5", "92233720368547758.07", "0", "1E+3", "12345678901234567890"]
+)
+def test_json_keeps_decimals_exact(value):
+    text = tables.json_text({"time_ns": Decimal(value)})
+    assert Decimal(tables.parse_json(text)["time_ns"]) == Decimal(value)
+    assert "E" not in text
+    assert float(json.loads(text)["time_ns"]) == float(value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.sampled_from([None, 2]))
+def test_json_is_what_the_standard_library_reads(value, indent):
+    assert json.loads(tables.json_text(value, indent)) == value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("NaN"), {1, 2}, object()])
+def test_json_refuses_what_it_cannot_hold(value):
+    with pytest.raises((TypeError, ValueError)):
+        tables.json_text([value])
+
+
+def test_numpy_integers_are_numbers_in_json():
+    assert tables.json_text([np.int64(3), True], None) == "[3, true]"
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_nanoseconds_are_exact(ps):
+    assert tables.ps_of(tables.ns_number(ps)) == ps
+    assert tables.ps_of(tables.parse_json(tables.json_text(tables.ns_number(ps)))) == ps
+
+
+def test_bandwidths_are_bytes_per_nanosecond():
+    assert tables.bandwidth_GBps(10**9, 10**12) == 1
+    assert tables.bandwidth_GBps(1, 3) == Decimal("333.333333")
+    assert tables.bandwidth_GBps(1, 0) is None
+    assert tables.efficiency_of(1, 3) == Decimal("0.333333333")
+    assert tables.efficiency_of(None, 3) is None and tables.efficiency_of(1, 0) is None
+
+
+def test_the_table_of_a_run_is_plain_text():
+    rows = [
+        row(time_ns=Decimal("1500"), bound_ns=Decimal("750"), efficiency=Decimal("0.5"), messages=3),
+        row(sweep={"size": "16 MiB"}, time_ns=None, status="stuck"),
+    ]
+    assert tables.summary_text(rows).splitlines() == [
+        "size      time   bound  bound/time  messages  status",
+        "------  ------  ------  ----------  --------  ------",
+        "1 MiB   1.5 us  750 ns      50.0 %         3  done",
+        "16 MiB                                        stuck",
+    ]
+    assert tables.summary_text([]) == "no points"
+
+
+def test_the_closed_form_stands_beside_the_time():
+    text = tables.summary_text([row(time_ns=Decimal(10))], [{"closed_form_ns": Decimal(9)}])
+    assert text.splitlines()[0].split() == ["size", "time", "closed", "form"]
+    assert text.splitlines()[2].split() == ["1", "MiB", "10", "ns", "9", "ns"]
+    assert "closed" not in tables.summary_text([row(time_ns=Decimal(10))], [None])
+
+
+def test_text_of_the_user_stays_on_its_line():
+    text = tables.summary_text([row(sweep={"a\nb": "c\x1b[31m"})])
+    assert len(text.splitlines()) == 3 and "\x1b" not in text
+
+
+def test_a_point_without_a_sweep_is_shown_by_name():
+    assert tables.summary_text([row(sweep={}, point="only")]).splitlines()[2] == "only"
+
+
+def test_collectives_have_their_bandwidths():
+    table = Table(
+        {
+            "instance": [0, 1],
+            "job": ["job0", "job0"],
+            "group": ["world", "world"],
+            "type": ["all_reduce", "barrier"],
+            "size": [1000, 0],
+            "algorithm": ["ring", ""],
+            "ranks": [4, 4],
+            "start": [0, -1],
+            "end": [20_000, -1],
+            "bound": [10_000, -1],
+        }
+    )
+    done, missing = tables.collective_rows("p", table, {("all_reduce", 4): Fraction(3, 2)})
+    assert (done["algbw_GBps"], done["busbw_GBps"], done["efficiency"]) == (50, 75, Decimal("0.5"))
+    assert [missing[key] for key in ("start_ns", "time_ns", "bound_ns", "algbw_GBps", "busbw_GBps")] == [None] * 5
+    assert "all_reduce" in tables.collectives_text([done, missing])
+
+
+def test_the_rich_table_shows_the_same_cells():
+    from rich.console import Console
+
+    headings, cells, numeric = tables.shown_rows([row(time_ns=Decimal("1500"), sweep={"x": "[red]a[/red]"})])
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(tables.rich_table(headings, cells, numeric, "title"))
+    assert "[red]a[/red]" in stream.getvalue() and "1.5 us" in stream.getvalue()
