@@ -34,13 +34,17 @@ def build(
     root: int | None = None,
     bidirectional: bool = False,
     chunks: int = 1,
+    overlap: bool = False,
 ) -> Algorithm:
     """Ring algorithm.
 
-    all_reduce takes 2(n-1) steps, all_gather and reduce_scatter n-1. In step s a rank receives from its
-    predecessor, reduces where the collective does, and in step s+1 sends what it got to its successor. A send
-    waits for the reduction (or receive) of the step before, a receive for the receive before; a receive never
-    waits for a send, so that both directions of a link are used at once.
+    all_reduce takes 2(n-1) steps, all_gather and reduce_scatter n-1. In step s a rank sends to its successor,
+    receives from its predecessor, and reduces where the collective does; in step s+1 it sends what it got.
+
+    As on a GPU, where one thread block carries these steps out one after the other, a receive waits for the send
+    of its step, and a send is done when it is delivered. Where all steps take equally long that costs nothing;
+    where one neighbour is several hops away, everybody is paced by it. With `overlap` a receive waits for the
+    receive before it only, and a slow step delays just the chunk that takes it.
 
     Parameters
     ----------
@@ -53,6 +57,8 @@ def build(
     chunks : int
         Pieces into which each shard (broadcast, reduce: the buffer; with `bidirectional`: each half) is cut; they
         follow each other through the ring as a pipeline.
+    overlap : bool
+        Of all_reduce, all_gather and reduce_scatter: post a receive without waiting for the send of its step.
 
     Returns
     -------
@@ -74,11 +80,11 @@ def build(
     elif collective == "barrier":
         draft = _rounds(ranks)
     else:
-        draft = _shards(collective, ranks, directions)
+        draft = _shards(collective, ranks, directions, overlap)
     return finish(draft, name, collective, root=root, in_place=collective != "all_to_all")
 
 
-def _shards(collective: str, n: int, directions: np.ndarray) -> Uniform:
+def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool) -> Uniform:
     """reduce_scatter, all_gather, and all_reduce as one after the other."""
     lanes = len(directions)
     draft = Uniform(n, n * lanes)
@@ -99,12 +105,12 @@ def _shards(collective: str, n: int, directions: np.ndarray) -> Uniform:
         last_done, last_recv, first = NONE, NONE, 0
         if collective != "all_gather":
             tag = s * lanes + lane
-            recvs, reduces = draft.next_handles(2 * (n - 1)).reshape(2, n - 1)
+            recvs, reduces, sends = draft.next_handles(3 * (n - 1)).reshape(3, n - 1)
             draft.recv(
                 peer=left,
                 tag=tag,
                 idx=cell(s + 2),
-                after=(np.append(NONE, recvs[:-1]),),
+                after=(np.append(NONE, recvs[:-1]) if overlap else sends,),
                 order=order(s, 1),
             )
             draft.reduce(
@@ -125,13 +131,13 @@ def _shards(collective: str, n: int, directions: np.ndarray) -> Uniform:
             last_done, last_recv, first = reduces[-1], recvs[-1], n - 1
         if collective != "reduce_scatter":
             tag = (s + first) * lanes + lane
-            recvs = draft.next_handles(n - 1)
+            recvs, sends = draft.next_handles(2 * (n - 1)).reshape(2, n - 1)
             draft.recv(
                 peer=left,
                 tag=tag,
                 idx=cell(s + 1),
                 dst=(buffer, cell(s + 1)),
-                after=(np.append(last_recv, recvs[:-1]),),
+                after=(np.append(last_recv, recvs[:-1]) if overlap else sends,),
                 order=order(s + first, 1),
             )
             draft.send(
