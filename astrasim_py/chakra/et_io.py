@@ -62,11 +62,12 @@ def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
     """
     place = os.fspath(path)
     handle = _open(place)
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise TraceError(place, "is not a regular file", "name a file")
     try:
         with os.fdopen(handle, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise TraceError(place, "is not a regular file", "name a file")
             if status.st_size > MAX_FILE:
                 raise TraceError(place, f"has {status.st_size} bytes, more than {MAX_FILE}", "split the trace")
             data = file.read(_HEAD)

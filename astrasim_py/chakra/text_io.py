@@ -128,7 +128,7 @@ def lines_of_bytes(data: bytes, place: str = "") -> Iterator[str]:
             usual, _ = _record(fields, not record)
         except _Wrong as error:
             raise TraceError(where, str(error), "make or copy the file again") from None
-        if not usual.endswith(body) or len(usual) != len(varint(len(body))) + len(body):
+        if usual != varint(len(body)) + body:
             fields["raw"] = base64.b64encode(body).decode()
         if data[before:start] != varint(len(body)):
             fields["prefix"] = base64.b64encode(data[before:start]).decode()
