@@ -196,10 +196,11 @@ def read_document(path: str | os.PathLike) -> Value:
         raise ScenarioError(file, f"cannot be read: {error.strerror}", "check the name") from None
     except ValueError:
         raise ScenarioError(repr(file), "is not a file name", "check the name") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ScenarioError(file, "is not a regular file", "name a YAML file")
     with open(descriptor, "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ScenarioError(file, "is not a regular file", "name a YAML file")
         if status.st_size > MAX_BYTES:
             raise ScenarioError(file, f"{status.st_size:,} bytes; a scenario has at most {MAX_BYTES:,}")
         data = stream.read(MAX_BYTES + 1)

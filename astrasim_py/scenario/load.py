@@ -108,14 +108,18 @@ class _Loading:
 
     def run(self) -> LoadedScenario:
         self._top_level()
-        study = {key: self._study(key) for key in resolve.STUDY_KEYS}
+        before = len(self.errors)
+        study = {"sweep": self._study("sweep")}
         axes = resolve.read_axes(self.document.get("sweep"), self.errors)
         count = resolve.count_points(axes)
-        place = self._place("sweep")
         if count > resolve.MAX_POINTS:
-            self._fail(place, f"{count:,} points are more than the cap of {resolve.MAX_POINTS:,}", "sweep fewer values")
+            remedy = "sweep fewer values"
+            problem = f"{count:,} points are more than the cap of {resolve.MAX_POINTS:,}"
+            self._fail(self._place("sweep"), problem, remedy)
+        swept = len(self.errors) == before and "topologies" in self.document.data
+        study |= {key: self._study(key) for key in resolve.STUDY_KEYS if key != "sweep"}
         resolver = None
-        if not self.errors:
+        if swept:
             resolver = resolve.Resolver.of(self.document, axes)
             self._sweep(resolver)
             for assignment, _ in resolve.assignments(axes):

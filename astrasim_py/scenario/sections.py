@@ -84,11 +84,11 @@ def _sentence(error: Mapping[str, Any], root: Value) -> ScenarioError:
     loc = [step for step in loc if step != "[key]"]
     here, above, last = root, None, ""
     for step in [*loc, *at]:
-        below = here.get(step)
+        below = here.get(step) or here.get(str(step))
         if below is None:
             continue  # a missing key, or a step of pydantic's own
-        here, above, last = below, here, step
-    if on_key and above is not None and isinstance(last, str):
+        here, above, last = below, here, str(step)
+    if on_key and above is not None:
         mark = above.key_marks.get(last, here.mark)
         place = f"{mark}: {join(above.path, last)}"
     else:
