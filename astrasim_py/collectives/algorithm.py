@@ -297,22 +297,20 @@ def _distinct(traces: Sequence[ExecutionTrace]) -> list[ExecutionTrace]:
 
 
 def _has_cells(trace: ExecutionTrace) -> bool:
-    def present(*names: str) -> np.ndarray:
-        return np.logical_and.reduce([trace.column(name) >= 0 for name in names])
+    def present(side: str) -> np.ndarray:
+        return (trace.column(f"{side}_buf") >= 0) & (trace.column(f"{side}_off") >= 0)
 
-    kinds, op = trace.type, trace.column("comp_op")
-    payload = trace.column("payload") != MISSING
-    source, target = present("src_buf", "src_off"), present("dst_buf", "dst_off")
-    empty = trace.column("msg_chunk_cnt") == 0
-    taken = np.isin(trace.node_id, trace.column("payload")[payload].astype(np.uint64))
-    known = np.isin(kinds, (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA))
-    good = np.where(kinds == NodeType.COMM_SEND, source | payload, True)
-    # What a receive neither stores nor hands on is lost, which is a statement too.
-    reduces = (kinds == NodeType.COMP) & (op == CompOp.REDUCE)
-    good &= np.where(reduces, source & (target | (payload & taken)), True)
-    good &= np.where((kinds == NodeType.COMP) & (op == CompOp.COPY), (source | payload) & target, True)
-    # A COMP node without an operation (a join of dependencies) moves nothing.
-    return bool(((good | empty) & known).all())
+    kinds, op, payload = trace.type, trace.column("comp_op"), trace.column("payload")
+    source, target, handed = present("src"), present("dst"), payload != MISSING
+    send, comp = kinds == NodeType.COMM_SEND, kinds == NodeType.COMP
+    known = send | comp | (kinds == NodeType.COMM_RECV) | (kinds == NodeType.METADATA)
+    # What a receive neither stores nor hands on is lost, which is a statement too; a COMP node without an operation
+    # (a join of dependencies) moves nothing.
+    lacks = send & ~(source | handed)
+    lacks |= comp & (op == CompOp.COPY) & ~((source | handed) & target)
+    lacks |= comp & (op == CompOp.REDUCE) & ~(source & (target | handed))
+    lacks &= trace.column("msg_chunk_cnt") != 0
+    return bool(known.all()) and not lacks.any()
 
 
 # ---------------------------------------------------------------------------------------------- files

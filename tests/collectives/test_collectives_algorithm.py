@@ -133,7 +133,7 @@ def test_a_message_without_size_is_an_error():
 @pytest.mark.parametrize(("algorithm", "collective"), ALL)
 @pytest.mark.parametrize("form", ["et", "et.gz", "npz"])
 def test_a_written_algorithm_is_read_back_equal(algorithm, collective, form, tmp_path):
-    a = any_of(algorithm, collective)
+    a = any_of(algorithm, collective, 4)
     if form == "npz":
         write_npz(tmp_path / "a.npz", a)
         b = read_algorithm(tmp_path / "a.npz")
@@ -354,7 +354,7 @@ def test_every_collective_has_a_default_that_serves_any_group(collective):
 
 
 def test_options_are_listed():
-    assert options_of("ring") == ("root", "bidirectional", "chunks")
+    assert options_of("ring") == ("root", "bidirectional", "chunks", "overlap")
     assert options_of("hierarchical") == ("root", "dims", "algorithms", "chunks")
 
 

@@ -58,8 +58,11 @@ def test_no_simulated_time_is_below_the_bound(algorithm, collective, model):
     n = 8 if algorithm == "halving_doubling" else 6
     options = {"dims": [2, 3]} if algorithm == "hierarchical" else {}
     a = build(algorithm, collective, n, root=1 if collective in ROOTED else None, **options)
-    # Sizes that divide, that do not, and that leave some chunks empty, two per topology.
+    # Sizes that divide, that do not, and that leave some chunks empty, two per topology; a model per topology.
+    mine = (model == "cut_through") ^ (ALL.index((algorithm, collective)) % 2)
     for i, topology in enumerate(topologies(n)):
+        if i % 2 == mine:
+            continue
         npus = tuple(np.roll(np.arange(n), i).tolist())
         for size in ((1, 1_000_003), (4, 1000), (5, 48_000))[i % 3]:
             bound = lower_bound_ps(collective, size, topology, npus, a.root or 0)
