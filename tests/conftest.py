@@ -13,6 +13,18 @@ settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    """Tests neither use nor fill the user's cache."""
+    before = os.environ.get("ASTRASIM_CACHE")
+    os.environ["ASTRASIM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["ASTRASIM_CACHE"]
+    else:
+        os.environ["ASTRASIM_CACHE"] = before
+
+
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """Folder with other systems' files; tests that need it are skipped without it."""

@@ -23,7 +23,7 @@ from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorith
 from astrasim_py.collectives.selection import AlgorithmTable, Case, Condition
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
+from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.registry import names, own_code, provided
@@ -40,6 +40,7 @@ from astrasim_py.scenario.workload_models import (
     SendItem,
     TraceWorkload,
 )
+from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, NetworkModel, Problem
 from astrasim_py.system.semantics import NAMED, Semantics
 from astrasim_py.topology.hardware import preset
@@ -123,7 +124,10 @@ class _Preparation:
         if parameters.get("file"):
             path = self.path(parameters["file"], self.at("topology.file"))
             parameters["file"] = str(path)
-            content = file_digest(path)
+            try:
+                content = file_digest(path)
+            except TraceError as error:
+                raise TopologyError(*error.args) from None
         return _topology(_Keyed((digest(parameters), content, place), (parameters, place))).named(name)
 
     def network(self) -> NetworkModel:
@@ -267,9 +271,9 @@ class _Preparation:
         def make(collective: str, ranks: int, root: int) -> Algorithm:
             rooted = {"root": root} if collective in _ROOTED else {}
             if isinstance(case, AlgorithmFile):
-                algorithm = self.algorithm_file(case, collective, ranks, place)
+                algorithm, content = self.algorithm_file(case, collective, place)
                 _check_fit(algorithm, ranks, rooted.get("root"), place)
-                return self.verified(algorithm, place)
+                return self.verified(algorithm, place, content)
             if isinstance(case, AlgorithmCode):
                 return self._made(self._own(case.python, place), case.python, case, collective, ranks, rooted, place)
             if case.builder in ALGORITHMS:
@@ -280,12 +284,13 @@ class _Preparation:
 
         return make
 
-    def algorithm_file(self, case: AlgorithmFile, collective: str, ranks: int, place: str) -> Algorithm:
+    def algorithm_file(self, case: AlgorithmFile, collective: str, place: str) -> tuple[Algorithm, tuple]:
+        """The algorithm that a file holds, and what tells its content apart."""
         path = self.path(case.file, place)
         files = [path] if path.suffix == ".npz" else self._files(path, None, place)
         content = tuple(file_digest(file) for file in files)
         key = (str(path), content, collective, case.made_for, case.root)
-        return _algorithm(_Keyed(key, (str(path), case, collective)))
+        return _algorithm(_Keyed(key, (str(path), case, collective))), content
 
     def _made(self, factory, text, case, collective, ranks, rooted, place) -> Algorithm:
         """What a function of the user's or of another package builds: trusted with nothing."""
@@ -303,12 +308,16 @@ class _Preparation:
         _check_fit(algorithm, ranks, rooted.get("root"), place)
         return self.verified(algorithm, place)
 
-    def verified(self, algorithm: Algorithm, place: str) -> Algorithm:
+    def verified(self, algorithm: Algorithm, place: str, content: tuple | None = None) -> Algorithm:
         """The algorithm with its verdict, if the policy lets it pass."""
         policy = self.spec.verify
         if policy is False:
             return algorithm.with_verdict(None)
-        verdict = _verdict(_Keyed(algorithm.digest(), algorithm))
+        if content is None:
+            verdict = _verdict(_Keyed(algorithm.digest(), (algorithm, None)))
+        else:
+            contract = (content, algorithm.collective, algorithm.root, algorithm.in_place)
+            verdict = _verdict(_Keyed(contract, (algorithm, content)))
         what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
         if verdict.correct is False:
             raise AlgorithmError(
@@ -440,7 +449,8 @@ def _default(collective: str, ranks: int, root: int) -> Algorithm:
 
 @lru_cache(maxsize=256)
 def _verdict(keyed: _Keyed):
-    return verify(keyed.value)
+    algorithm, content = keyed.value
+    return verify(algorithm) if content is None else kept_verdict(algorithm, content)
 
 
 # -- files ----------------------------------------------------------------------------------------------------

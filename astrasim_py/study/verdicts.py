@@ -1,0 +1,71 @@
+"""Verdicts on algorithms, kept in the user's cache folder by content, so that each is verified once."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import version
+from pathlib import Path
+
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.verify import Verdict, verify
+from astrasim_py.core.digest import digest
+
+
+def cache_folder() -> Path | None:
+    """Where verdicts are kept: ``ASTRASIM_CACHE``, else the user's cache folder; None where there is none.
+
+    ``ASTRASIM_CACHE=`` (empty) turns keeping off.
+    """
+    chosen = os.environ.get("ASTRASIM_CACHE")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "astrasim_py"
+    try:
+        return Path.home() / ".cache" / "astrasim_py"
+    except RuntimeError:
+        return None
+
+
+def kept_verdict(algorithm: Algorithm, content: object) -> Verdict:
+    """The verdict on an algorithm read from files, from the cache where the same content was verified before.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    content : object
+        What tells its files apart (their digests); see `astrasim_py.core.digest.digest`.
+
+    Returns
+    -------
+    Verdict
+        Only what was found correct, or could not be decided, is kept. A cache that cannot be read or written is
+        passed over.
+    """
+    folder = cache_folder()
+    if folder is None:
+        return verify(algorithm)
+    contract = (algorithm.collective, algorithm.root, algorithm.in_place, algorithm.ranks)
+    path = folder / "verdicts" / f"{digest((version('astrasim-py'), content, contract))}.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["correct"] in (True, None) and isinstance(found["problem"], str):
+            return Verdict(correct=found["correct"], problem=found["problem"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    verdict = verify(algorithm)
+    if verdict.correct is not False:
+        _keep(path, verdict)
+    return verdict
+
+
+def _keep(path: Path, verdict: Verdict) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps({"correct": verdict.correct, "problem": verdict.problem}), encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
