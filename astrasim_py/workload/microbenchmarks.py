@@ -133,11 +133,11 @@ def generate(
             if wanted not in names:
                 raise ScenarioError(f"{where}.after", f'"{wanted}" is no item before this one', "name an earlier item")
         own: dict[int, tuple[int, ...]] = {}
-        for _ in range(item.repeat):
-            made = _nodes(item, ranks, groups, defined, where)
-            total += len(made)
-            if total > MAX_NODES:
-                raise ScenarioError(where, f"the workload has more than {MAX_NODES} nodes", "repeat less")
+        made = _nodes(item, ranks, groups, defined, where)
+        total += len(made) * item.repeat
+        if total > MAX_NODES:
+            raise ScenarioError(where, f"the workload has {total} nodes, more than {MAX_NODES}", "repeat less")
+        for _ in range(item.repeat if made else 0):
             added: dict[int, list[int]] = {}
             for rank, node in made:
                 mine = state[rank]
@@ -160,7 +160,8 @@ def generate(
     known: dict[tuple, ExecutionTrace] = {}
     traces = []
     for mine in state:
-        key = tuple(tuple(sorted(node.items())) for node in mine.nodes), tuple(mine.deps)
+        # Ranks that take part in the same items hold the same node objects.
+        key = tuple(map(id, mine.nodes)), tuple(mine.deps)
         if key not in known:
             known[key] = _trace(mine)
         traces.append(known[key])

@@ -1,0 +1,191 @@
+"""Generated workloads: what every item becomes, in which order, on which ranks."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from astrasim_py.chakra.et_io import encode_trace
+from astrasim_py.chakra.lint import lint
+from astrasim_py.chakra.trace import MISSING, CommType, NodeType
+from astrasim_py.core.errors import ScenarioError, TraceError
+from astrasim_py.workload.microbenchmarks import MAX_NODES, Collective, Compute, Memory, Send, generate
+
+
+def parents(trace) -> list[list[int]]:
+    ptr, rows = trace.parents()
+    return [rows[ptr[i] : ptr[i + 1]].tolist() for i in range(len(trace))]
+
+
+def test_items_run_one_after_the_other_on_every_rank():
+    items = [Collective(type="all_reduce", size=64), Compute(time=1), Collective(type="barrier")]
+    workload = generate(items, 3)
+    assert workload.ranks == 3
+    assert [parents(trace) for trace in workload.traces] == [[[], [0], [1]]] * 3
+
+
+def test_a_rank_that_takes_no_part_waits_for_its_own_last_item():
+    items = [Compute(time=1), Compute(time=2, ranks=(1,)), Compute(time=3)]
+    workload = generate(items, 2)
+    assert parents(workload.traces[0]) == [[], [0]]
+    assert parents(workload.traces[1]) == [[], [0], [1]]
+
+
+def test_after_names_what_an_item_waits_for():
+    items = [
+        Compute(time=1, name="a"),
+        Compute(time=2, name="b", after=()),
+        Compute(time=3, after=("a", "b")),
+        Compute(time=4, after=("a",)),
+        Compute(time=5),
+    ]
+    assert parents(generate(items, 1).traces[0]) == [[], [], [0, 1], [0], [3]]
+
+
+def test_repetitions_follow_each_other():
+    items = [Compute(time=1), Collective(type="all_reduce", size=8, repeat=3), Compute(time=2)]
+    assert parents(generate(items, 2).traces[1]) == [[], [0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "comm_size"),
+    [
+        ("all_reduce", CommType.ALL_REDUCE, 1000),
+        ("reduce_scatter", CommType.REDUCE_SCATTER, 1000),
+        ("all_to_all", CommType.ALL_TO_ALL, 1000),
+        ("broadcast", CommType.BROADCAST, 1000),
+        ("reduce", CommType.REDUCE, 1000),
+        ("gather", CommType.GATHER, 1000),
+        ("scatter", CommType.SCATTER, 1000),
+        # The shard, rounded up; coll_size is exact.
+        ("all_gather", CommType.ALL_GATHER, 334),
+    ],
+)
+def test_a_collective_states_its_exact_size(kind, code, comm_size):
+    trace = generate([Collective(type=kind, size=1000)], 3).traces[0]
+    assert trace.type.tolist() == [NodeType.COMM_COLL]
+    assert trace.column("comm_type").tolist() == [code]
+    assert trace.column("comm_size").tolist() == [comm_size]
+    assert trace.column("coll_size").tolist() == [1000]
+
+
+def test_a_root_is_stated():
+    trace = generate([Collective(type="broadcast", size=10, root=2)], 3).traces[0]
+    assert trace.column("comm_root").tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("picoseconds", "micros"), [(0, 0), (1, 1), (10**6, 1), (10**6 + 1, 2), (3 * 10**12, 3 * 10**6)]
+)
+def test_compute_times_are_exact(picoseconds, micros):
+    trace = generate([Compute(time=picoseconds)], 1).traces[0]
+    assert trace.column("duration_ps").tolist() == [picoseconds]
+    assert trace.duration_micros.tolist() == [micros]
+
+
+def test_compute_may_be_operations_for_the_roofline():
+    trace = generate([Compute(operations=10**12, bytes=10**9)], 1).traces[0]
+    assert trace.column("num_ops").tolist() == [10**12]
+    assert trace.column("tensor_size").tolist() == [10**9]
+    assert not trace.has_column("duration_ps")
+
+
+def test_memory_requests_are_loads_and_stores():
+    workload = generate([Memory(size=5), Memory(size=6, store=True, ranks=(0,))], 2)
+    assert workload.traces[0].type.tolist() == [NodeType.MEM_LOAD, NodeType.MEM_STORE]
+    assert workload.traces[0].column("tensor_size").tolist() == [5, 6]
+    assert workload.traces[1].type.tolist() == [NodeType.MEM_LOAD]
+
+
+def test_a_message_is_a_send_and_a_receive():
+    workload = generate([Send(source=0, to=2, size=7, tag=3)], 3)
+    send, none, recv = workload.traces
+    assert (send.type.tolist(), recv.type.tolist(), len(none)) == ([NodeType.COMM_SEND], [NodeType.COMM_RECV], 0)
+    for trace in (send, recv):
+        columns = {c: trace.column(c).tolist() for c in ("comm_src", "comm_dst", "comm_size", "comm_tag")}
+        assert columns == {"comm_src": [0], "comm_dst": [2], "comm_size": [7], "comm_tag": [3]}
+
+
+def test_groups_run_side_by_side_under_names_of_their_own():
+    groups = {"tp": [[0, 1], [2, 3]], "dp": [[3, 1]]}
+    items = [Collective(type="all_reduce", size=8, group="tp"), Collective(type="all_gather", size=8, group="dp")]
+    workload = generate(items, 5, groups)
+    assert workload.groups == {"tp.0": (0, 1), "tp.1": (2, 3), "dp": (3, 1)}
+    assert [len(trace) for trace in workload.traces] == [1, 2, 1, 2, 0]
+    codes, names = workload.traces[3].group_of()
+    assert [names[c] for c in codes] == ["tp.1", "dp"]
+    assert workload.traces[3].column("comm_size").tolist() == [8, 4]
+
+
+def test_a_group_may_be_listed_in_place():
+    workload = generate([Collective(type="all_reduce", size=8, group=(2, 0))], 3)
+    (name,) = workload.groups
+    assert workload.members(name) == (2, 0)
+    assert len(workload.traces[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        (Collective(type="all_reduce", group="tp"), 'group "tp" is not defined'),
+        (Collective(type="all_reduce", group=(0, 9)), "has rank 9, and there are 4"),
+        (Collective(type="broadcast", root=4), "4 is no position in a group of 4"),
+        (Compute(time=1, ranks=(4,)), "rank 4 does not exist"),
+        (Memory(size=1, ranks=(-1,)), "rank -1 does not exist"),
+        (Send(source=0, to=4, size=1), "rank 4 does not exist"),
+        (Compute(time=1, after=("x",)), '"x" is no item before this one'),
+        (Compute(time=1, repeat=MAX_NODES), f"the workload has {4 * MAX_NODES} nodes, more than {MAX_NODES}"),
+    ],
+)
+def test_what_cannot_be_generated_is_said_with_its_place(item, problem):
+    with pytest.raises(ScenarioError, match=rf"^w\[0\].*{problem}"):
+        generate([item], 4, place="w")
+
+
+def test_a_group_that_lists_a_rank_twice_is_refused():
+    with pytest.raises(TraceError, match="rank 1 is listed twice"):
+        generate([Collective(type="all_reduce", size=8, group="g")], 3, {"g": [[0, 1, 1]]})
+
+
+def test_ranks_that_do_the_same_share_one_trace():
+    workload = generate([Collective(type="all_reduce", size=8), Compute(time=1, ranks=(5,))], 64)
+    assert len({id(trace) for trace in workload.traces}) == 2
+
+
+def test_repeating_nothing_is_nothing():
+    workload = generate([Compute(time=1, ranks=(), repeat=10**9)], 2)
+    assert [len(trace) for trace in workload.traces] == [0, 0]
+
+
+def test_generated_traces_lint_clean_and_encode():
+    items = [
+        Collective(type="all_gather", size=1000),
+        Compute(time=1500),
+        Send(source=1, to=0, size=8),
+        Collective(type="barrier"),
+    ]
+    workload = generate(items, 3)
+    assert [f for f in lint(workload.traces) if f.level == "error"] == []
+    assert all(encode_trace(trace) for trace in workload.traces)
+
+
+def test_equal_items_give_equal_digests():
+    items = [Collective(type="all_reduce", size=8, repeat=2), Compute(time=7)]
+    assert generate(items, 4).digest() == generate(list(items), 4, name="other").digest()
+    assert generate(items, 4).digest() != generate(items, 5).digest()
+
+
+def test_a_thousand_ranks_are_quick():
+    begin = time.process_time()
+    workload = generate([Collective(type="all_reduce", size=8, repeat=20), Compute(time=1)], 1024)
+    assert sum(map(len, workload.traces)) == 1024 * 21
+    assert time.process_time() - begin < 3  # about 0.1 s
+
+
+def test_absent_attributes_stay_absent():
+    trace = generate([Compute(time=1), Collective(type="all_reduce", size=8)], 2).traces[0]
+    assert trace.column("comm_size").tolist() == [MISSING, 8]
+    assert trace.column("duration_ps").tolist() == [1, MISSING]
+    assert np.array_equal(trace.node_id, [0, 1])
