@@ -212,8 +212,13 @@ class _Loading:
                 self._fail(value, f"{key} leads nowhere", "write the path of a key of the scenario")
             else:
                 self._fail(value, f'"{key}" is swept and never used', f"write ${key} where it belongs, or delete it")
+        known = tuple(key for key in Scenario.model_fields if key not in resolve.STUDY_KEYS)
         for axis in resolver.axes:
             for i, key in enumerate(axis.keys):
+                first = str(resolve.split_path(key, self.document)[0]) if resolve.is_path(key) else known[0]
+                if first not in known:
+                    place = self._swept(sweep, key)
+                    self._fail(place, f'{key} leads nowhere: there is no key "{first}"', did_you_mean(first, known))
                 if key == "topology":
                     for row in axis.rows:
                         self._known_topology(row[i], names)

@@ -49,7 +49,7 @@ def apply_override(document: Value, text: str, known: Sequence[str]) -> Value:
     path, equals, written = text.partition("=")
     path = path.strip()
     place = f"--set {path}"
-    steps = _split(path, document)
+    steps = split_path(path, document)
     if not equals or not steps:
         raise UsageError(f"--set {text}"[:200], "is not KEY=VALUE", "write e.g. --set topologies.ring.npus=16")
     if isinstance(document.data, dict) and steps[0] not in (*document.data, *known):
@@ -70,7 +70,7 @@ def _at_once(value: Value, mark: Mark) -> Value:
     return replace(value, data=data, mark=mark)
 
 
-def _split(path: str, document: Value) -> list[str | int]:
+def split_path(path: str, document: Value) -> list[str | int]:
     """Steps of ``topologies.ring.npus`` and ``workload[0].all_reduce.size``; keys of the document may hold dots."""
     steps: list[str | int] = []
     here: Value | None = document
@@ -84,7 +84,7 @@ def _split(path: str, document: Value) -> list[str | int]:
         else:
             match = _STEP.match(rest)
             if match is None:
-                return []
+                return [rest]
             token = match.group()
             rest = rest[match.end() :]
             in_list = here is not None and isinstance(here.data, list)
@@ -245,7 +245,7 @@ class Resolver:
             return found
 
         users: dict[str, tuple[str, ...]] = {}
-        paths = {key: _split(key, document) for key in values if is_path(key)}
+        paths = {key: split_path(key, document) for key in values if is_path(key)}
         for key in dict.fromkeys((*document.data, *(str(steps[0]) for steps in paths.values() if steps))):
             if key in STUDY_KEYS:
                 continue
@@ -289,7 +289,7 @@ class Resolver:
             value = self.document.data.get(key)
             for path in used:
                 if is_path(path):
-                    steps = _split(path, self.document)
+                    steps = split_path(path, self.document)
                     if steps[0] != key:
                         continue
                     new = assignment[path]

@@ -1,0 +1,279 @@
+"""The command line: result on stdout, the rest on stderr, one exit code for each kind of ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from astrasim_py.cli.main import VERBS, main
+
+RING = """\
+name: demo
+title: Two sizes
+topologies: {r: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}}
+workload: [{all_reduce: {size: $size}}]
+sweep: {size: [1 KiB, 1 MiB]}
+"""
+STUCK = """\
+name: stuck
+topologies: {r: {shape: ring, npus: 2, bandwidth: 1 GB/s, latency: 0 ns}}
+workload: [{compute: {time: 1 ms}}]
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path, monkeypatch) -> Path:
+    """A small scenario; the current folder is its own."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "demo.yaml"
+    path.write_text(RING)
+    return path
+
+
+def run(capsys, *argv) -> tuple[int, str, str]:
+    code = main([str(a) for a in argv])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err
+
+
+def process(*argv, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "astrasim_py", *map(str, argv)], capture_output=True, **options)
+
+
+def test_run_leaves_tables_and_says_where(scenario, capsys):
+    code, out, err = run(capsys, scenario, "--jobs", 1)
+    assert code == 0 and not err
+    assert out.splitlines()[0] == "Two sizes"
+    assert "results: results/demo" in out
+    assert Path("results/demo/summary.csv").is_file()
+    assert len([p for p in Path("results/demo").iterdir() if (p / "manifest.json").is_file()]) == 2
+
+
+def test_run_is_the_verb_that_need_not_be_said(scenario, capsys):
+    assert run(capsys, "run", scenario, "--jobs", 1)[1] == run(capsys, scenario, "--jobs", 1, "--fresh")[1]
+
+
+def test_finished_points_are_used_again_and_the_run_says_so(scenario, capsys):
+    run(capsys, scenario, "--jobs", 1)
+    code, _, err = run(capsys, scenario, "--jobs", 1)
+    assert code == 0 and "2 of 2 points were finished already" in err
+    assert "finished already" not in run(capsys, scenario, "--jobs", 1, "--fresh")[2]
+    assert not run(capsys, scenario, "--jobs", 1, "--quiet")[2]
+
+
+def test_rows_have_the_keys_that_were_promised(scenario, capsys):
+    code, out, _ = run(capsys, scenario, "--format", "json", "--jobs", 1)
+    rows = json.loads(out)
+    assert code == 0 and len(rows) == 2
+    assert list(rows[0]) == [
+        "scenario",
+        "point",
+        "sweep",
+        "topology",
+        "algorithm",
+        "size_bytes",
+        "npus",
+        "engine",
+        "network_model",
+        "time_ns",
+        "bound_ns",
+        "efficiency",
+        "algbw_GBps",
+        "busbw_GBps",
+        "exposed_comm_ns",
+        "messages",
+        "message_hops",
+        "busiest_link",
+        "cpu_s",
+        "status",
+    ]
+    assert rows[1]["sweep"] == {"size": "1 MiB"}
+    assert rows[1]["time_ns"] == 6 * 500 + 6 * 2**18 / 50
+    assert (rows[1]["algorithm"], rows[1]["size_bytes"], rows[1]["status"]) == ("ring", 2**20, "done")
+
+
+def test_shares_of_the_points_make_up_the_whole(scenario, capsys):
+    names = []
+    for share in ("1/2", "2/2"):
+        code, out, _ = run(capsys, scenario, "--points", share, "--format", "json", "--jobs", 1)
+        assert code == 0
+        names += [row["point"] for row in json.loads(out)]
+    assert names == ["size=1 KiB", "size=1 MiB"]
+
+
+def test_set_reaches_the_run(scenario, capsys):
+    _, out, _ = run(capsys, scenario, "--set", "topologies.r.npus=8", "--format", "json", "--jobs", 1)
+    assert [row["npus"] for row in json.loads(out)] == [8, 8]
+
+
+EXITS = [
+    (0, ["--help"], None),
+    (0, ["run", "--help"], None),
+    (0, ["--version"], None),
+    (0, [], None),
+    (2, ["absent.yaml"], None),
+    (2, ["nonsense", "--option"], None),
+    (2, ["run"], None),
+    (2, ["run", "s.yaml", "--points", "3/2"], RING),
+    (2, ["run", "s.yaml", "--jobs", "0"], RING),
+    (2, ["run", "s.yaml", "--max-sim-time", "5"], RING),
+    (2, ["run", "s.yaml", "--set", "x"], RING),
+    (2, ["check", "s.yaml"], RING.replace("npus: 4", "npus: 0")),
+    (2, ["s.yaml"], RING.replace("npus: 4", "npus: 0")),
+    (3, ["s.yaml", "--jobs", "1"], RING + "algorithms: {all_reduce: {file: nothing}}\n"),
+    (3, ["check", "s.yaml"], RING + "algorithms: {all_reduce: {file: nothing}}\n"),
+    (4, ["s.yaml", "--jobs", "1", "--max-sim-time", "1 us"], STUCK),
+    (4, ["s.yaml", "--jobs", "1", "--max-events", "3"], RING),
+    (5, ["s.yaml", "--jobs", "1", "--out", "s.yaml"], RING),
+    (2, ["explain", "nowhere"], None),
+    (2, ["plot", "nowhere"], None),
+    (2, ["new", "no_such_lesson"], None),
+]
+
+
+@pytest.mark.parametrize(("expected", "argv", "text"), EXITS, ids=[" ".join(e[1]) or "(nothing)" for e in EXITS])
+def test_exit_codes(tmp_path, monkeypatch, capsys, expected, argv, text):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("s.yaml").write_text(text)
+    code, _, err = run(capsys, *argv)
+    assert code == expected
+    assert bool(err) == bool(expected)
+    assert all(line.startswith("astrasim-py: ") for line in err.splitlines())
+
+
+def test_several_scenarios_exit_with_the_worst(scenario, capsys):
+    Path("bad.yaml").write_text(RING.replace("npus: 4", "npus: 0").replace("demo", "bad"))
+    code, out, err = run(capsys, "bad.yaml", scenario, "--jobs", 1)
+    assert code == 2
+    assert "results/demo" in out and "npus: 0 is less than 1" in err
+
+
+def test_check_counts_points_and_messages(scenario, capsys):
+    code, out, err = run(capsys, "check", scenario)
+    assert (code, err) == (0, "")
+    assert out == f"{scenario}: demo: 2 points, 48 messages\n"
+    assert json.loads(run(capsys, "check", scenario, "--format", "json")[1])[0]["messages"] == 48
+    assert not Path("results").exists()
+
+
+def test_explain_and_plot_a_finished_point(scenario, capsys):
+    run(capsys, scenario, "--jobs", 1)
+    folder = next(Path("results/demo").glob("size=1_MiB*"))
+    code, out, err = run(capsys, "explain", folder)
+    assert code == 0 and "critical path" in out and "ran it again" in err
+    code, out, _ = run(capsys, "plot", folder)
+    assert code == 0 and all(Path(line).is_file() for line in out.splitlines()) and out
+
+
+def test_schema_prints_what_ships(capsys, repo):
+    code, out, _ = run(capsys, "schema")
+    assert code == 0
+    assert out == (repo / "astrasim_py/data/schema/scenario.schema.json").read_text("utf-8")
+
+
+def test_a_lesson_can_be_copied_checked_and_only_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "new")
+    names = [line.split()[0] for line in out.splitlines()]
+    assert code == 0 and "ring_vs_torus" in names
+    code, out, _ = run(capsys, "new", "ring_vs_torus")
+    assert code == 0
+    assert (
+        (tmp_path / "ring_vs_torus.yaml").read_text().startswith("# yaml-language-server: $schema=scenario.schema.json")
+    )
+    assert (tmp_path / "scenario.schema.json").is_file()
+    assert run(capsys, "check", "ring_vs_torus.yaml", "--set", "sweep.size=[64 KiB]")[0] == 0
+    code, _, err = run(capsys, "new", "ring_vs_torus")
+    assert code == 5 and "is there already" in err
+
+
+def test_names_of_results_cannot_leave_the_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("../../x", "/x", ".x", '"a\\nb"', "a/b"):
+        Path("s.yaml").write_text(RING.replace("name: demo", f"name: {name}"))
+        assert run(capsys, "s.yaml")[0] == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s.yaml"]
+
+
+def test_a_defect_of_ours_is_one_line_that_asks_for_a_report(scenario, capsys, monkeypatch):
+    from astrasim_py.cli import schema
+
+    def broken(args):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(schema, "run", broken)
+    code, out, err = run(capsys, "schema")
+    assert (code, out) == (70, "")
+    assert err.count("\n") == 1 and "please report" in err and "RuntimeError: two lines" in err
+    monkeypatch.setenv("ASTRASIM_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        main(["schema"])
+
+
+def test_an_interruption_exits_with_130(scenario, capsys, monkeypatch):
+    from astrasim_py.cli import schema
+
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schema, "run", interrupted)
+    assert run(capsys, "schema")[0] == 130
+
+
+def test_help_imports_nothing_heavy():
+    program = (
+        "import sys; from astrasim_py.cli.main import main; main(['--help']); main(['run', '--help']);"
+        "heavy = {'matplotlib', 'networkx', 'numba', 'numpy', 'pydantic', 'simpy', 'yaml', 'rich', 'pandas'};"
+        "sys.exit(1 if heavy & {name.partition('.')[0] for name in sys.modules} else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
+
+
+def test_import_astrasim_py_costs_nothing():
+    program = "import sys, astrasim_py; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_check_imports_no_plotting(scenario):
+    program = (
+        "import sys; from astrasim_py.cli.main import main; main(['check', sys.argv[1]]);"
+        "sys.exit(bool({'matplotlib', 'networkx', 'numba'} & {n.partition('.')[0] for n in sys.modules}))"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(scenario)], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no shell pipes")
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m astrasim_py schema | head -c 10; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout.endswith("0\n") and not done.stderr
+
+
+def test_terminals_without_unicode_are_safe(scenario):
+    scenario.write_text(RING.replace("Two sizes", "Größe → λ"), "utf-8")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = process("run", scenario, "--jobs", 1, env=env, cwd=scenario.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == b"Gr??e ? ?"
+
+
+def test_the_same_in_a_folder_with_spaces_and_umlauts(tmp_path):
+    folder = tmp_path / "ein Ordner für Läufe"
+    folder.mkdir()
+    (folder / "s.yaml").write_text(RING.replace("\n", "\r\n"), "utf-8", newline="")
+    done = process("s.yaml", "--jobs", 1, "--format", "json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == 2
+
+
+def test_every_verb_has_help(capsys):
+    for verb in VERBS:
+        code, out, err = run(capsys, verb, "--help")
+        assert (code, err) == (0, "") and "usage:" in out

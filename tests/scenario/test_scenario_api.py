@@ -1,0 +1,43 @@
+"""``import astrasim_py as ap``."""
+
+from __future__ import annotations
+
+import pytest
+
+import astrasim_py as ap
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in ap.__all__:
+        value = getattr(ap, name)
+        assert value is not None
+        if name != "__version__":
+            assert value.__doc__, name
+    assert set(ap.__all__) <= set(dir(ap))
+    with pytest.raises(AttributeError):
+        _ = ap.nothing
+
+
+def test_a_scenario_runs_from_python(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: demo\ntopologies: {r: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}}\n"
+        "workload: [{all_reduce: {size: 1 MiB}}]\n"
+    )
+    result = ap.run(path, out=tmp_path / "out", overrides=["topologies.r.npus=8"])
+    assert result.exit_code == 0
+    assert result.rows[0]["npus"] == 8
+    assert (tmp_path / "out" / "demo" / "summary.csv").is_file()
+
+
+@pytest.mark.parametrize("algorithm", [None, "direct", "built"])
+def test_a_collective_of_one_s_own(algorithm):
+    topology = ap.build_topology(shape="fully_connected", npus=4, bandwidth="50 GB/s", latency="500 ns")
+    chosen = ap.build_algorithm("ring", "all_reduce", 4) if algorithm == "built" else algorithm
+    records = ap.simulate(ap.collective("all_reduce", 2**20, topology, algorithm=chosen))
+    assert records.outcome.status == "done"
+    assert records.collective["type"].tolist() == ["all_reduce"]
+
+
+def test_an_algorithm_is_verified_from_python():
+    assert ap.verify(ap.build_algorithm("ring", "all_gather", 5)).correct is True

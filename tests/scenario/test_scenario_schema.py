@@ -1,0 +1,50 @@
+"""The JSON Schema that ships is the one that the models make."""
+
+from __future__ import annotations
+
+import json
+
+from astrasim_py.scenario.schema import Scenario, json_schema
+
+
+def test_the_schema_that_ships_is_up_to_date(repo):
+    shipped = json.loads((repo / "astrasim_py/data/schema/scenario.schema.json").read_text("utf-8"))
+    assert shipped == json.loads(json.dumps(json_schema())), (
+        "write it anew: python -m astrasim_py schema > astrasim_py/data/schema/scenario.schema.json"
+    )
+
+
+def test_every_scenario_names_the_schema_in_its_first_line(repo):
+    for path in sorted((repo / "scenarios").glob("*.yaml")):
+        first = path.read_text("utf-8").splitlines()[0]
+        assert first == "# yaml-language-server: $schema=../astrasim_py/data/schema/scenario.schema.json", path.name
+
+
+def test_every_reference_of_the_schema_leads_somewhere():
+    schema = json_schema()
+
+    def references(part):
+        if isinstance(part, dict):
+            if "$ref" in part:
+                yield part["$ref"]
+            for sub in part.values():
+                yield from references(sub)
+        elif isinstance(part, list):
+            for sub in part:
+                yield from references(sub)
+
+    for reference in references(schema):
+        assert reference.removeprefix("#/$defs/") in schema["$defs"]
+    assert list(schema["properties"]) == list(Scenario.model_fields)
+    assert schema["additionalProperties"] is False
+
+
+def test_every_example_of_a_key_is_what_the_key_accepts():
+    from astrasim_py.scenario.document import parse_document
+    from astrasim_py.scenario.sections import read_section
+
+    for key, field in Scenario.model_fields.items():
+        for example in field.examples or ():
+            errors: list = []
+            read_section(key, parse_document(example, "example"), errors)
+            assert not errors, (key, [str(e) for e in errors])
