@@ -31,6 +31,9 @@ from astrasim_py.core.errors import OutputError, TraceError
 MAX_FILE = 2 * 2**30
 #: Largest content of a gzip'd file, bytes.
 MAX_GUNZIP = 2**30
+#: How much larger content of more than `_AMPLE` bytes may be than its gzip stream; traces stay well below.
+MAX_RATIO = 500
+_AMPLE = 2**26
 #: Bytes of the beginning of a file that are looked at before the rest is read.
 _HEAD = 2**20
 _GZIP = b"\x1f\x8b"
@@ -81,7 +84,7 @@ def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
 
 
 def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
-    """Content of a gzip stream, of at most `MAX_GUNZIP` bytes.
+    """Content of a gzip stream, of at most `MAX_GUNZIP` bytes and not absurdly larger than the stream.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
         A damaged or cut stream, or one that unzips to more.
     """
     parts: list[bytes] = []
-    held = 0
+    held, zipped = 0, len(data)
     while data.rstrip(b"\0"):
         stream = zlib.decompressobj(wbits=31)
         try:
@@ -99,7 +102,10 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
                 held += len(part)
                 if held > MAX_GUNZIP:
                     raise TraceError(place, f"unzips to more than {MAX_GUNZIP} bytes", "split the trace")
-                if head and not parts and not stream.eof:
+                if held > _AMPLE and held > MAX_RATIO * zipped:
+                    problem = f"unzips to more than {MAX_RATIO} times its size"
+                    raise TraceError(place, problem, "if it is no zip bomb, unzip it yourself")
+                if head and not parts and (not stream.eof or stream.unused_data):
                     wire.frame(part, place, whole=False)
                 parts.append(part)
                 if not part and not data and not stream.eof:

@@ -38,8 +38,8 @@ def sample(count: int = 8) -> bytes:
         node.attr.add(name="comm_tag", int32_val=-1)
         node.attr.add(name="is_cpu_op", bool_val=False)
         node.attr.add(name="pg_name", string_val=str(number % 2))
-        if number == count // 2 + 1:
-            node.attr.add(name="involved_dim").bool_list.values.extend([True] * 90)
+        if number == count - 1:
+            node.attr.add(name="involved_dim").bool_list.values.extend([True] * 20)
         node.attr.add(name="outputs")
         out += message(node)
     return out
@@ -83,7 +83,7 @@ def test_truncation_says_what_is_needed_and_what_is_left():
 
 
 def test_a_single_flipped_bit_is_an_error_or_another_trace():
-    data = bytearray(sample(3))
+    data = bytearray(sample(2))
     outcomes = {"read": 0, "refused": 0}
     for position in range(len(data)):
         for bit in range(8):
@@ -266,10 +266,15 @@ def test_a_damaged_gzip_stream_is_refused(tmp_path):
         file.write_bytes(whole[:size])
         with pytest.raises(TraceError, match=r"gzip stream|cut short"):
             et_io.read_trace(file)
+    refused = 0
     for position in range(10, len(whole)):
         file.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
-        with pytest.raises(TraceError):
-            et_io.read_trace(file)
+        try:
+            # The last byte of a deflate stream has bits that mean nothing.
+            assert et_io.encode_trace(et_io.read_trace(file)) == sample()
+        except TraceError:
+            refused += 1
+    assert refused >= len(whole) - 11
 
 
 def peak_mib() -> float:
