@@ -124,6 +124,7 @@ def _show(result, args: argparse.Namespace) -> None:
             if summary and summary.get("collectives"):
                 print(f"\n{row['point']}")
                 print(collectives_text(summary["collectives"]))
-    print(f"\nresults: {result.folder}")
+    if result.folder.is_dir():
+        print(f"\nresults: {result.folder}")
     for figure in result.figures:
         print(f"figure: {figure}")
