@@ -261,7 +261,11 @@ class Engine:
         """Run until nothing is left to do, or a limit is reached."""
         limit = self.limits.max_sim_time_ps
         try:
-            self.env.run(until=None if limit is None else limit + 1)
+            if limit is None:
+                self.env.run()
+            else:  # run(until=…) would leave its own stop event behind, as if work were left
+                while self.env.peek() <= limit:
+                    self.env.step()
         except LimitReached as reached:
             return Outcome(status="limit", cause=str(reached), unfinished=self.unfinished())
         unfinished = self.unfinished()
