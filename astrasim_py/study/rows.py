@@ -16,6 +16,7 @@ from astrasim_py.report.explain import busiest_links
 from astrasim_py.report.tables import (
     ROW_KEYS,
     bandwidth_GBps,
+    collective_rows,
     csv_chunks,
     efficiency_of,
     json_text,
@@ -29,6 +30,8 @@ from astrasim_py.system.plan import COLLECTIVE, INSTANT, Instance, Plan
 #: Tables of records by the level from which on they are kept.
 _FROM = {"rank": "summary", "collective": "summary", "link": "summary", "node": "nodes", "message": "messages"}
 _FROM["hop"] = "messages"
+#: Collectives that a summary lists.
+_FEW = 64
 
 
 def empty_row(scenario: str, point: str, values: Mapping[str, str], status: str) -> dict:
@@ -121,6 +124,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         "row": row,
         "breakdown": breakdown(records) if done else None,
         "closed_form_ns": None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
+        "collectives": _collectives(row["point"], records, calls),
         "busbw_factors": [[kind, n, str(busbw_factor(kind, n))] for kind, n in calls],
         "makespan_ps": records.makespan,
         "events": records.events,
@@ -140,6 +144,12 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         ],
         "npu_of": list(plan.npu_of),
     }
+
+
+def _collectives(point: str, records: Records, calls: Iterable[tuple[str, int]]) -> list[dict]:
+    """The first collectives of a point, for people; all of them are in its records."""
+    first = Table({name: column[:_FEW] for name, column in records.collective.items()})
+    return collective_rows(point, first, {call: busbw_factor(*call) for call in calls})
 
 
 def breakdown(records: Records) -> dict:

@@ -314,6 +314,7 @@ class _Run:
         drawn: list[Path] = []
         summaries: list[dict | None] = [None] * len(self.chosen)
         try:
+            store.clean(self.folder)  # of workers that were killed
             if self.folder.is_dir():
                 drawn = self._write(draw and not self.interrupted, summaries)
         except AstraError as error:

@@ -1,0 +1,424 @@
+"""Running a scenario: same bytes for any number of jobs, finished points reused, failures told and survived."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.report.explain import explanation_text
+from astrasim_py.report.tables import ROW_KEYS, json_text, summary_text
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study import store
+from astrasim_py.study.again import explain_folder, find, plot_folder
+from astrasim_py.study.progress import Silent, on_terminal
+from astrasim_py.study.run import exit_code_of, parse_share, run_scenario
+
+SCENARIO = """
+name: small
+title: A small study
+topologies:
+  ring: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}
+  mesh: {shape: mesh, dims: [2, 2], bandwidth: 50 GB/s, latency: 500 ns}
+workload:
+  - all_reduce: {size: $size}
+network: {model: $model}
+sweep:
+  topology: [ring, mesh]
+  size: [64 KiB, 1 MiB]
+  model: [cut_through, store_and_forward]
+"""
+STUCK = """
+name: stuck
+topologies: {ring: {shape: ring, npus: 2, bandwidth: 1 GB/s, latency: 1 us}}
+workload: [{all_reduce: {size: 1 KiB, repeat: 20}}]
+limits: {max_sim_time: $limit}
+sweep: {limit: [1 s, 10 us]}
+"""
+
+
+def scenario(folder: Path, text: str = SCENARIO, *overrides: str, **options):
+    path = folder / "scenario.yaml"
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+    return load_scenario(path, overrides, **options)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a scenario's results but those that hold volatile facts."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != store.VOLATILE]
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+
+
+def without_time(rows) -> list[dict]:
+    return [{key: value for key, value in row.items() if key != "cpu_s"} for row in rows]
+
+
+def test_one_job_and_two_leave_the_same_bytes(tmp_path):
+    text = SCENARIO + "plots: [{kind: time, x: size, series: topology, facet: model}]\n"
+    one = run_scenario(scenario(tmp_path, text), out=tmp_path / "a", jobs=1)
+    two = run_scenario(scenario(tmp_path, text), out=tmp_path / "b", jobs=2)
+    assert one.exit_code == two.exit_code == 0 and one.computed == two.computed == 8
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert without_time(one.rows) == without_time(two.rows)
+    assert [p.suffix for p in two.figures] == [".svg", ".png"]
+
+
+def test_rows_have_stable_keys_and_exact_numbers(tmp_path):
+    result = run_scenario(scenario(tmp_path), out=tmp_path)
+    row = result.rows[0]
+    assert tuple(row) == ROW_KEYS
+    # 2 (n-1) (alpha + S / (n B)), to the picosecond
+    assert str(row["time_ns"]) == "4966.08" and str(result.summaries[0]["closed_form_ns"]) == "4966.08"
+    assert row["sweep"] == {"topology": "ring", "size": "64 KiB", "model": "cut_through"}
+    known = {key: row[key] for key in ("scenario", "topology", "algorithm", "size_bytes", "npus", "engine", "status")}
+    assert known == {
+        "scenario": "small",
+        "topology": "ring",
+        "algorithm": "ring",
+        "size_bytes": 65536,
+        "npus": 4,
+        "engine": "simpy",
+        "status": "done",
+    }
+    assert row["messages"] == row["message_hops"] == 24 and row["busiest_link"] == "0->1"
+    assert 0 < row["bound_ns"] <= row["time_ns"] and row["exposed_comm_ns"] == row["time_ns"]
+    assert float(row["efficiency"]) == pytest.approx(float(row["bound_ns"] / row["time_ns"]))
+    assert float(row["busbw_GBps"]) == pytest.approx(float(row["algbw_GBps"]) * 1.5)
+    assert json.loads(json_text(list(result.rows)))[0]["time_ns"] == 4966.08
+    assert "closed form" in summary_text(result.rows, result.summaries)
+
+
+def test_a_finished_point_is_used_again(tmp_path):
+    first = run_scenario(scenario(tmp_path), out=tmp_path / "out")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("manifest.json")}
+    again = run_scenario(scenario(tmp_path), out=tmp_path / "out", jobs=2)
+    assert (again.computed, again.reused) == (0, 8)
+    assert again.rows == first.rows
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("manifest.json")} == before
+    assert "8 of 8 points were finished already (--fresh computes them again)" in again.notes
+    fresh = run_scenario(scenario(tmp_path), out=tmp_path / "out", fresh=True)
+    assert (fresh.computed, fresh.reused) == (8, 0)
+    assert len(before) == 8 == len(list((tmp_path / "out").rglob("manifest.json")))
+
+
+def test_a_higher_level_serves_a_lower_one_and_not_the_other_way_round(tmp_path):
+    run = lambda **more: run_scenario(scenario(tmp_path), out=tmp_path, **more)  # noqa: E731
+    assert run(level="links").computed == 8
+    assert run(level="messages").computed == 8
+    assert run(level="summary").reused == 8
+    assert run(level="summary", timeline=True).computed == 8
+    assert run(timeline=True).reused == 8
+    point = store.read_points(tmp_path / "small")[0]
+    assert json.loads((point.folder / "timeline.json").read_text())["traceEvents"]
+
+
+def test_a_changed_scenario_is_computed_and_the_old_points_are_kept(tmp_path):
+    run_scenario(scenario(tmp_path), out=tmp_path)
+    changed = SCENARIO.replace(
+        "ring: {shape: ring, npus: 4, bandwidth: 50", "ring: {shape: ring, npus: 4, bandwidth: 60"
+    )
+    result = run_scenario(scenario(tmp_path, changed), out=tmp_path)
+    assert (result.computed, result.reused) == (4, 4)
+    summary = (tmp_path / "small" / "summary.csv").read_text().splitlines()
+    assert len(summary) == 13 and sum(",yes," in line for line in summary) == 4
+    assert len(find(tmp_path / "small")[1]) == 8
+
+
+def test_a_changed_input_file_is_another_point(tmp_path):
+    text = SCENARIO.replace("ring: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}", "ring: {file: t.csv}")
+    edges = ["src,dst,bandwidth,latency"] + [f"{i},{(i + d) % 4},50 GB/s,1 us" for i in range(4) for d in (1, 3)]
+    (tmp_path / "t.csv").write_text("\n".join(edges))
+    text = text.replace("{file: t.csv}", "{shape: edge_list, file: t.csv}")
+    first = run_scenario(scenario(tmp_path, text), out=tmp_path)
+    assert first.exit_code == 0, first.failures
+    (tmp_path / "t.csv").write_text("\n".join(edges).replace("1 us", "2 us"))
+    assert run_scenario(scenario(tmp_path, text), out=tmp_path).computed == 4
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_limits_are_results_too(tmp_path, jobs):
+    first = run_scenario(scenario(tmp_path, STUCK), out=tmp_path, jobs=jobs)
+    assert [row["status"] for row in first.rows] == ["done", "limit"]
+    assert first.rows[1]["time_ns"] is None and first.exit_code == 4
+    assert first.failures[0].point == "limit=10 us" and "--max-sim-time" in first.failures[0].lines[0]
+    again = run_scenario(scenario(tmp_path, STUCK), out=tmp_path, jobs=jobs)
+    assert again.reused == 2 and again.exit_code == 4 and again.failures == first.failures
+    more = run_scenario(scenario(tmp_path, STUCK), out=tmp_path, jobs=jobs, max_sim_time_ps=10**15)
+    assert (more.reused, more.computed, more.exit_code) == (1, 1, 0)
+
+
+def test_a_share_of_the_points(tmp_path):
+    text = SCENARIO + "plots: [{kind: time, x: size, series: topology}]\n"
+    parts = [run_scenario(scenario(tmp_path, text), out=tmp_path / "a", points=(i, 3)) for i in (1, 2, 3)]
+    assert [len(part.rows) for part in parts] == [3, 3, 2]
+    assert [bool(part.figures) for part in parts] == [False, False, True]
+    assert "no figures yet: 3 of 8 points are finished" in parts[0].notes
+    whole = run_scenario(scenario(tmp_path, text), out=tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert {row["point"] for part in parts for row in part.rows} == {row["point"] for row in whole.rows}
+
+
+@pytest.mark.parametrize("text", ["0/1", "2/1", "1", "a/b", "1/0", "-1/2", "1/2/3", ""])
+def test_a_bad_share_is_refused(text):
+    with pytest.raises(UsageError, match="--points 1/4"):
+        parse_share(text)
+
+
+@pytest.mark.parametrize("bad", [{"level": "all"}, {"engine": "fast"}, {"jobs": 0}])
+def test_bad_options_are_refused(tmp_path, bad):
+    with pytest.raises(UsageError):
+        run_scenario(scenario(tmp_path), out=tmp_path, **bad)
+
+
+MODELS = """
+import os
+from astrasim_py.engine.simpy_engine.network import CutThrough
+
+def killed(engine):
+    os.kill(os.getpid(), 9)
+
+def broken(engine):
+    raise RuntimeError("a defect")
+
+def memory(engine):
+    raise MemoryError
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs", "code", "why"),
+    [
+        ("killed", 2, 1, "its process was killed"),
+        ("memory", 1, 1, "out of memory"),
+        ("broken", 1, 70, "RuntimeError: a defect"),
+        ("broken", 2, 70, "RuntimeError: a defect"),
+        ("missing", 1, 2, "missing"),
+    ],
+)
+def test_a_failed_point_is_recorded_and_the_others_go_on(tmp_path, name, jobs, code, why):
+    (tmp_path / "models.py").write_text(MODELS)
+    models = f'["models.py:{name}", cut_through, store_and_forward]'
+    text = SCENARIO.replace("[cut_through, store_and_forward]", models).replace("[ring, mesh]", "[ring]")
+    text = text.replace("[64 KiB, 1 MiB]", "[1 MiB]")
+    result = run_scenario(scenario(tmp_path, text, allow_code=True), out=tmp_path, jobs=jobs)
+    assert [row["status"] for row in result.rows] == ["failed", "done", "done"]
+    assert result.exit_code == code
+    (failure,) = result.failures
+    assert why in failure.lines[0] and failure.exit_code == code
+    assert bool(failure.detail) == (code == 70)
+    assert len(store.read_points(tmp_path / "small")) == 2
+    again = run_scenario(scenario(tmp_path, text, allow_code=True), out=tmp_path) if jobs == 1 else result
+    assert again.exit_code == code and again.reused == (2 if jobs == 1 else 0)
+
+
+def test_a_missing_file_fails_its_points_only(tmp_path):
+    text = SCENARIO.replace("mesh: {shape: mesh, dims: [2, 2], bandwidth: 50 GB/s, latency: 500 ns}", "mesh: {MESH}")
+    text = text.replace("{MESH}", "{shape: edge_list, file: none.csv}")
+    result = run_scenario(scenario(tmp_path, text), out=tmp_path)
+    assert [row["status"] for row in result.rows] == ["done"] * 4 + ["failed"] * 4
+    assert "none.csv" in result.failures[0].lines[0] and result.exit_code in (2, 3)
+
+
+def test_results_that_cannot_be_written_stop_the_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError):
+        run_scenario(scenario(tmp_path), out=tmp_path / "file" / "x")
+
+
+def test_a_disk_that_fills_up_stops_the_run(tmp_path, monkeypatch):
+    real, count = store.write_point, []
+
+    def full(*args, **kwargs):
+        count.append(1)
+        if len(count) == 3:
+            raise OutputError("out", "cannot be written: No space left on device")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(store, "write_point", full)
+    result = run_scenario(scenario(tmp_path), out=tmp_path)
+    assert [row["status"] for row in result.rows] == ["done"] * 2 + ["failed"] + ["not run"] * 5
+    assert result.exit_code == 5 and "stopped: the results cannot be written" in result.notes
+
+
+class Interrupting(Silent):
+    """Presses Ctrl-C after some points."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def point(self, name: str, status: str, simulated_ps: int) -> None:
+        self.after -= 1
+        if not self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupted_run_keeps_finished_points_and_goes_on(tmp_path, jobs):
+    stopped = run_scenario(scenario(tmp_path), out=tmp_path / "a", jobs=jobs, progress=Interrupting(3))
+    assert stopped.exit_code == 130 and stopped.interrupted and not stopped.figures
+    assert [row["status"] for row in stopped.rows].count("done") == 3
+    assert "interrupted: 3 of 8 points are kept; run it again to go on" in stopped.notes
+    kept = len(store.read_points(tmp_path / "a" / "small"))
+    assert 3 <= kept < 8 and not list((tmp_path / "a").rglob(".*"))
+    went_on = run_scenario(scenario(tmp_path), out=tmp_path / "a")
+    assert (went_on.reused, went_on.computed) == (kept, 8 - kept)
+    run_scenario(scenario(tmp_path), out=tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert exit_code_of([stopped, went_on]) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_a_real_run_at_once(tmp_path, number):
+    sizes = ", ".join(f"{i} MiB" for i in range(1, 200))
+    scenario(tmp_path, SCENARIO.replace("64 KiB, 1 MiB", sizes).replace("npus: 4", "npus: 16"))
+    code = f"""
+        from astrasim_py.scenario.load import load_scenario
+        from astrasim_py.study.run import run_scenario
+        if __name__ == "__main__":
+            result = run_scenario(load_scenario({str(tmp_path / "scenario.yaml")!r}), out={str(tmp_path)!r}, jobs=2)
+            print(result.exit_code, result.notes)
+    """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up and len(list((tmp_path / "small").glob("*/manifest.json"))) < 3:
+        time.sleep(0.02)
+    process.send_signal(number)
+    began = time.monotonic()
+    out, _ = process.communicate(timeout=60)
+    assert out.startswith("130 ") and "run it again" in out
+    assert time.monotonic() - began < 30
+    folder = tmp_path / "small"
+    points = store.read_points(folder)
+    assert 3 <= len(points) < 700
+    assert not [p for p in folder.iterdir() if p.name.startswith(".")]
+    assert len((folder / "summary.csv").read_text().splitlines()) == len(points) + 1
+
+
+def test_it_runs_in_a_thread_as_well(tmp_path):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run_scenario(scenario(tmp_path), out=tmp_path)))
+    thread.start()
+    thread.join()
+    assert results[0].exit_code == 0
+
+
+def test_progress_is_silent_unless_somebody_watches(tmp_path):
+    class Stream:
+        def __init__(self, terminal: bool) -> None:
+            self.terminal, self.text = terminal, ""
+
+        def isatty(self) -> bool:
+            return self.terminal
+
+        def write(self, text: str) -> int:
+            self.text += text
+            return len(text)
+
+        def flush(self) -> None:
+            """Nothing to do."""
+
+    assert isinstance(on_terminal("x", stream=Stream(False)), Silent)
+    assert isinstance(on_terminal("x", stream=Stream(True), quiet=True), Silent)
+    watched = Stream(True)
+    run_scenario(scenario(tmp_path), out=tmp_path, progress=on_terminal("[red]x", stream=watched))
+    assert "[red]x" in watched.text
+
+
+# -- looking at results again -----------------------------------------------------------------------------------
+
+
+def test_explain_runs_a_point_again_and_says_so(tmp_path):
+    run_scenario(scenario(tmp_path), out=tmp_path)
+    point = store.read_points(tmp_path / "small")[0]
+    first = explain_folder(point.folder)
+    assert first.notes == (f"{point.manifest['point']}: ran it again to record messages",)
+    assert sum(first.explanation.totals.values()) == first.explanation.makespan
+    assert explain_folder(point.folder).notes == ()
+    assert "critical path" in explanation_text(first.explanation)
+    assert len(store.read_points(tmp_path / "small")) == 8
+
+
+def test_explain_refuses_a_point_that_has_changed_since(tmp_path):
+    text = SCENARIO.replace("ring: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}", "ring: {RING}")
+    edges = ["src,dst,bandwidth,latency"] + [f"{i},{(i + d) % 4},50 GB/s,1 us" for i in range(4) for d in (1, 3)]
+    (tmp_path / "t.csv").write_text("\n".join(edges))
+    result = run_scenario(scenario(tmp_path, text.replace("{RING}", "{shape: edge_list, file: t.csv}")), out=tmp_path)
+    folder = next(p.folder for p in store.read_points(tmp_path / "small") if p.manifest["inputs"])
+    assert result.exit_code == 0
+    (tmp_path / "t.csv").unlink()
+    with pytest.raises(UsageError, match="changed since; run the scenario again with --record messages"):
+        explain_folder(folder)
+
+
+def test_folders_without_a_point_say_so(tmp_path):
+    run_scenario(scenario(tmp_path), out=tmp_path)
+    for path, why in (
+        (tmp_path / "small", "holds 8 points; name one of its folders"),
+        (tmp_path, "holds no finished point; name one of small in it"),
+        (tmp_path / "nowhere", "is not a folder"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            explain_folder(path)
+    point = store.read_points(tmp_path / "small")[0].folder
+    (point / "rank.csv").write_text("damaged")
+    with pytest.raises(UsageError, match="is damaged"):
+        explain_folder(point)
+    with pytest.raises(UsageError, match="no figures"):
+        plot_folder(tmp_path / "small")
+
+
+def test_figures_of_links_and_gantt_record_what_they_need(tmp_path):
+    text = SCENARIO + (
+        "plots:\n  - {kind: links, where: {topology: mesh, size: 1 MiB}}\n"
+        "  - {kind: gantt, where: {topology: ring, size: 1 MiB}}\n"
+    )
+    result = run_scenario(scenario(tmp_path, text), out=tmp_path, level="summary")
+    assert len(result.figures) == 4
+    levels = [p.manifest["level"] for p in store.read_points(tmp_path / "small")]
+    assert sorted(levels) == ["links"] * 2 + ["nodes"] * 2 + ["summary"] * 4
+    before = contents(tmp_path / "small" / "figures")
+    for figure in result.figures:
+        figure.unlink()
+    drawn = plot_folder(tmp_path / "small")
+    assert sorted(drawn.figures) == sorted(result.figures) and drawn.notes == ()
+    assert contents(tmp_path / "small" / "figures") == before
+
+
+def test_figures_of_one_point(tmp_path):
+    run_scenario(scenario(tmp_path), out=tmp_path)
+    point = store.read_points(tmp_path / "small")[0]
+    drawn = plot_folder(point.folder)
+    assert [p.name.rsplit("-", 1)[1] for p in drawn.figures if p.suffix == ".png"] == [
+        "links.png",
+        "gantt.png",
+        "breakdown.png",
+    ]
+    assert drawn.notes == (f"{point.manifest['point']}: ran it again to record nodes",)
+
+
+def test_results_do_not_depend_on_where_or_when(tmp_path):
+    made = []
+    for place, zone in (("a b ü", "UTC"), ("c", "Asia/Tokyo")):
+        folder = tmp_path / place
+        folder.mkdir()
+        scenario(folder)
+        code = (
+            "from astrasim_py.scenario.load import load_scenario; from astrasim_py.study.run import run_scenario; "
+            "run_scenario(load_scenario('scenario.yaml'), out='out')"
+        )
+        environment = {**os.environ, "TZ": zone, "PYTHONHASHSEED": "0" if zone == "UTC" else "7", "LC_ALL": "C"}
+        subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, check=True)
+        made.append(contents(folder / "out"))
+    assert made[0] == made[1] and len(made[0]) > 50
