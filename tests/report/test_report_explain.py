@@ -1,0 +1,216 @@
+"""An explanation accounts for the whole makespan, piece by piece."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from astrasim_py.collectives.builders import build
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.report.drawing import edge_table
+from astrasim_py.report.explain import CATEGORIES, _covered, _union, busiest_links, explain, explanation_text
+from astrasim_py.report.tables import json_text
+from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.topology import shapes
+from astrasim_py.workload.microbenchmarks import Collective, Compute, Send, generate
+
+TESTS = Path(__file__).resolve().parents[1]
+RATE = Fraction(10**9)  # a byte a nanosecond
+US = 10**6
+
+
+def load(path: Path):
+    """A helper module beside the tests, under a name of its own."""
+    name = f"tests_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+strategies = load(TESTS / "strategies.py")
+
+
+class One:
+    """One builder for every collective."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def select(self, collective, size, ranks, group, root=0):
+        """The algorithm."""
+        return build(self.name, collective, ranks)
+
+
+def run(topology, items, algorithm="ring", level="messages", **more):
+    job = Job(workload=generate(items, topology.npus), placement=tuple(range(topology.npus)), algorithms=One(algorithm))
+    return simulate(Problem(topology=topology, jobs=(job,), **more), level=level)
+
+
+def contiguous(explanation) -> bool:
+    at = 0
+    for piece in explanation.path:
+        if piece.start != at or piece.end <= piece.start:
+            return False
+        at = piece.end
+    return at == explanation.makespan
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(strategies.problems(), st.booleans())
+def test_the_path_accounts_for_the_whole_makespan(problem, with_edges):
+    records = simulate(problem, level="messages")
+    edges = edge_table(problem.topology, records.link["link"]) if with_edges else None
+    explanation = explain(records, edges)
+    assert contiguous(explanation)
+    assert sum(explanation.totals.values()) == records.makespan
+    assert set(explanation.totals) == set(CATEGORIES)
+    assert explanation_text(explanation)
+    json.loads(json_text(explanation.to_json()))
+
+
+@pytest.mark.parametrize("model", ["cut_through", "store_and_forward", "analytical"])
+@pytest.mark.parametrize("busy", ["bytes", "latency+bytes"])
+@pytest.mark.parametrize("completes", ["delivery", "injected"])
+def test_every_network_model_is_explained(model, busy, completes):
+    topology = shapes.torus([2, 3], RATE, 500)
+    network = NetworkModel(model=model, link_busy=busy, send_completes=completes)
+    items = [Compute(time=US), Collective(type="all_to_all", size=6000), Send(source=0, to=3, size=100)]
+    records = run(topology, items, "direct", network=network)
+    explanation = explain(records, edge_table(topology, records.link["link"]))
+    assert contiguous(explanation)
+    assert bool(explanation.totals["transfer"]) == (model == "analytical")
+    assert bool(explanation.totals["latency"]) == (model != "analytical")
+
+
+def test_a_ring_is_latency_and_serialization_and_nothing_else():
+    topology = shapes.ring(4, RATE, 500)
+    records = run(topology, [Collective(type="all_reduce", size=4000)])
+    explanation = explain(records, edge_table(topology, records.link["link"]))
+    spent = {category: ps for category, ps in explanation.totals.items() if ps}
+    assert spent == {"latency": 6 * 500, "serialization": 6 * 1000 * 1000}
+    assert {piece.instance for piece in explanation.path} == {0}
+    (only,) = explanation.exposures
+    assert (only.duration, only.exposed, only.on_path) == (records.makespan,) * 3
+
+
+def test_waiting_for_a_link_is_charged_to_that_link():
+    topology = shapes.switch(3, RATE, 0)
+    items = [
+        Send(source=0, to=2, size=1000, name="a"),
+        Send(source=1, to=2, size=1000, name="b", after=()),
+    ]
+    records = run(topology, items)
+    explanation = explain(records, edge_table(topology, records.link["link"]))
+    assert explanation.totals["queueing"] == 10**6 and explanation.totals["serialization"] == 10**6
+    assert explanation.waits() == [("switch0->2", 10**6)]
+    assert "waited for switch0->2 1 us" in explanation_text(explanation)
+    (p2p,) = explanation.exposures
+    assert p2p.instance == -1 and p2p.exposed == p2p.duration == records.makespan
+
+
+def test_cut_through_does_not_count_bytes_twice():
+    topology = shapes.mesh([3], RATE, 100)
+    for model, serialized in (("cut_through", 1000), ("store_and_forward", 2000)):
+        records = run(topology, [Send(source=0, to=2, size=1000)], network=NetworkModel(model=model))
+        for edges in (None, edge_table(topology, records.link["link"])):
+            totals = explain(records, edges).totals
+            assert (totals["latency"], totals["serialization"]) == (200, serialized * 1000)
+
+
+def test_compute_hides_communication():
+    topology = shapes.ring(2, RATE, 0)
+    items = [
+        Collective(type="all_reduce", size=2000, name="hidden"),
+        Compute(time=US, after=()),
+    ]
+    records = run(topology, items)
+    explanation = explain(records)
+    assert records.makespan == 2 * US
+    (only,) = explanation.exposures
+    assert (only.duration, only.exposed) == (2 * US, US)
+    assert records.exposed_comm.tolist() == [US, US]
+
+
+def test_the_path_goes_through_the_straggler():
+    topology = shapes.ring(4, RATE, 500)
+    items = [Compute(time=9 * US, ranks=(2,)), Collective(type="all_gather", size=4000)]
+    explanation = explain(run(topology, items))
+    first = explanation.path[0]
+    assert (first.category, first.rank, first.end) == ("compute", 2, 9 * US)
+
+
+def test_start_delays_are_waiting():
+    topology = shapes.ring(2, RATE, 500)
+    job = Job(
+        workload=generate([Collective(type="all_reduce", size=2)], 2),
+        placement=(0, 1),
+        algorithms=One("ring"),
+        start_delay_ps={1: 5 * US},
+    )
+    explanation = explain(simulate(Problem(topology=topology, jobs=(job,)), level="messages"))
+    assert explanation.path[0].category == "waiting" and explanation.path[0].end == 5 * US
+
+
+def test_lower_levels_are_refused():
+    records = run(shapes.ring(2, RATE, 500), [Collective(type="all_reduce", size=2)], level="nodes")
+    with pytest.raises(UsageError, match="messages"):
+        explain(records)
+
+
+def test_a_run_in_which_nothing_happened():
+    node = Table({name: np.empty(0, dtype=np.int64) for name in NODE_COLUMNS})
+    nothing = Records(
+        level="messages",
+        makespan=0,
+        finish=np.zeros(1, dtype=np.int64),
+        compute=np.zeros(1, dtype=np.int64),
+        exposed_comm=np.zeros(1, dtype=np.int64),
+        messages=0,
+        message_hops=0,
+        events=0,
+        collective=empty_table(["instance"]),
+        link=empty_table(["link"]),
+        node=node,
+    )
+    explanation = explain(nothing)
+    assert explanation.path == () and explanation_text(explanation) == "makespan 0 ps"
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda t: (t[0], t[0] + t[1])), max_size=8)
+
+
+@given(INTERVALS, st.integers(0, 45))
+def test_covered_time_is_the_size_of_the_union(intervals, until):
+    start, end = (np.array([i[k] for i in intervals], dtype=np.int64) for k in (0, 1))
+    points = {t for a, b in intervals for t in range(a, b)}
+    assert int(_covered(*_union(start, end), np.array([until]))[0]) == sum(t < until for t in points)
+
+
+def test_busiest_links_are_ordered_by_time_then_bytes_then_number():
+    table = Table(
+        {
+            "link": [0, 1, 2, 3],
+            "src": [0, 1, 2, 3],
+            "dst": [1, 2, 3, 0],
+            "bytes": [5, 9, 5, 5],
+            "busy": [1, 1, 7, 1],
+            "messages": [1] * 4,
+            "max_queue": [-1] * 4,
+            "queued": [-1] * 4,
+        }
+    )
+    uses = busiest_links(table, {2: "two"}, 3)
+    assert [use.name for use in uses] == ["two", "1->2", "0->1"]
+    assert uses[0].queued == 0

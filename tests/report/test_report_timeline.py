@@ -1,0 +1,144 @@
+"""The timeline is valid Chrome trace JSON, exact, and no lane holds two things at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.report import timeline as module
+from astrasim_py.report.drawing import edge_table
+from astrasim_py.report.timeline import lanes, microseconds, timeline
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def load(path: Path):
+    """A helper module beside the tests, under a name of its own."""
+    name = f"tests_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+    return sys.modules[name]
+
+
+strategies = load(TESTS / "strategies.py")
+
+
+@st.composite
+def records(draw, level="messages"):
+    problem = draw(strategies.problems())
+    return problem, simulate(problem, level=level)
+
+
+def events_of(found, edges=None, npus=()) -> list[dict]:
+    data = b"".join(timeline(found, edges, npus))
+    document = json.loads(data, parse_float=Decimal, parse_int=Decimal)
+    assert document["displayTimeUnit"] == "ns"
+    return document["traceEvents"]
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=30)
+@given(records())
+def test_events_follow_the_format(found):
+    problem, run = found
+    edges = edge_table(problem.topology, run.link["link"])
+    events = events_of(run, edges, problem.jobs[0].placement)
+    named = {(e["pid"], e.get("tid")) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    lanes_used: dict[tuple, list] = {}
+    flows: dict[tuple, dict] = {}
+    for event in events:
+        assert event["ph"] in ("M", "X", "s", "f")
+        if event["ph"] == "X":
+            assert set(event) == {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"}
+            assert event["dur"] >= 0 and event["ts"] >= 0
+            assert (event["pid"], event["tid"]) in named
+            lanes_used.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] in "sf":
+            flows[event["id"], event["ph"]] = event
+            assert event["ph"] == "s" or event["bp"] == "e"
+    for spans in lanes_used.values():
+        spans.sort()
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), "two things at once in one lane"
+    starts = {number for number, phase in flows if phase == "s"}
+    assert starts == {number for number, phase in flows if phase == "f"}
+    for number in starts:
+        begin, end = flows[number, "s"], flows[number, "f"]
+        assert begin["ts"] <= end["ts"]
+        for flow in (begin, end):
+            around = lanes_used[flow["pid"], flow["tid"]]
+            assert any(a <= flow["ts"] <= b for a, b in around)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=20)
+@given(records())
+def test_times_are_those_of_the_records(found):
+    _, run = found
+    events = [e for e in events_of(run) if e["ph"] == "X"]
+    ranks = len(run.finish)
+    drawn = sorted((int(e["pid"]), int(e["ts"] * 10**6), int((e["ts"] + e["dur"]) * 10**6)) for e in events)
+    node = run.node
+    kept = (node["end"] >= 0) & (node["kind"] != "metadata")
+    expected = list(
+        zip(node["rank"][kept].tolist(), node["start"][kept].tolist(), node["end"][kept].tolist(), strict=True)
+    )
+    c, hop = run.collective, run.hop
+    expected += [(ranks, s, e) for s, e in zip(c["start"].tolist(), c["end"].tolist(), strict=True) if min(s, e) >= 0]
+    expected += [(ranks + 1, s, e) for s, e in zip(hop["start"].tolist(), hop["end"].tolist(), strict=True)]
+    assert drawn == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("ps", "text"), [(0, "0"), (1, "0.000001"), (10**6, "1"), (1_500_000, "1.5"), (2**63 - 1, "9223372036854.775807")]
+)
+def test_microseconds_are_exact(ps, text):
+    assert microseconds(ps) == text
+    assert Decimal(text) * 10**6 == ps
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=12))
+def test_lanes_are_as_few_as_can_be(spans):
+    start, end = [a for a, _ in spans], [a + d for a, d in spans]
+    where = lanes(start, end)
+    for lane in set(where):
+        mine = sorted((start[i], end[i]) for i in range(len(spans)) if where[i] == lane)
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(mine))
+    deepest = max((sum(s <= t < e for s, e in zip(start, end, strict=True)) for t in range(30)), default=0)
+    empty = sum(s == e for s, e in zip(start, end, strict=True))
+    assert len(set(where)) <= max(deepest + (empty > 0), 1 if spans else 0)
+
+
+def test_it_is_written_piece_by_piece(monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 3)
+    from astrasim_py.topology import shapes
+    from astrasim_py.workload.microbenchmarks import Collective, generate
+
+    topology = shapes.ring(3, strategies.GB, 10)
+    job = strategies.Job(
+        workload=generate([Collective(type="all_reduce", size=300)], 3),
+        placement=(0, 1, 2),
+        algorithms=strategies.Table("ring"),
+    )
+    problem = strategies.Problem(topology=topology, jobs=(job,))
+    run = simulate(problem, level="messages")
+    pieces = list(timeline(run, None, (0, 2, 1)))
+    assert len(pieces) > 20
+    names = [e["args"]["name"] for e in json.loads(b"".join(pieces))["traceEvents"] if e["name"] == "process_name"]
+    assert names == ["rank 0", "rank 1 (NPU 2)", "rank 2 (NPU 1)", "collectives", "links"]
+    nodes = events_of(simulate(problem, level="nodes"))
+    assert {e["ph"] for e in nodes} == {"M", "X"}
+
+
+def test_names_of_the_user_are_encoded():
+    writer = module._Writer()
+    text = writer.slice('"\n</script>', "x", 0, 0, 0, 1, "")
+    assert json.loads(text)["name"] == '"\n</script>'
