@@ -158,12 +158,7 @@ def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]
         for group in groups:
             lists = {name: _values(inner) for name, inner in group.items()}
             lengths = {name: len(values) for name, values in lists.items()}
-            for name, values in lists.items():
-                seen: dict[str, int] = {}
-                for i, (label, item) in enumerate(values):
-                    if label in seen:
-                        errors.append(ScenarioError(item.place, f'"{label}" is swept twice', "write it once"))
-                    seen[label] = i
+            for name in lists:
                 if any(name in axis.keys for axis in axes):
                     errors.append(ScenarioError(group[name].place, f'"{name}" is swept twice', "sweep it once"))
             if len(set(lengths.values())) > 1:
@@ -172,6 +167,13 @@ def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]
                 errors.append(ScenarioError(value.place, problem, "add or delete some"))
                 continue
             columns = list(lists.values())
+            seen: dict[tuple[str, ...], int] = {}
+            for row in zip(*columns, strict=True):
+                labels = tuple(label for label, _ in row)
+                if labels in seen:
+                    shown = ", ".join(labels)
+                    errors.append(ScenarioError(row[0][1].place, f'"{shown}" is swept twice', "write it once"))
+                seen[labels] = 1
             axes.append(
                 Axis(
                     tuple(lists),

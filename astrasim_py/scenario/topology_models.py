@@ -302,7 +302,7 @@ def _tag(value: object) -> str:
 
 _CHOICES = [Annotated[model, Tag(f"<{name}>")] for name, model in _MODELS.items()]
 _CHOICES += [
-    Annotated[Preset, BeforeValidator(_with_preset, json_schema_input_type=Preset), Tag("<preset>")],
+    Annotated[Any, PlainValidator(_with_preset, json_schema_input_type=Preset), Tag("<preset>")],
     Annotated[ForeignShape, BeforeValidator(_other_shape, json_schema_input_type=ForeignShape), Tag("<other>")],
     Annotated[Any, BeforeValidator(_refuse), WithJsonSchema({"not": {}}), Tag("<refused>")],
 ]

@@ -45,13 +45,13 @@ def test_a_product_runs_like_nested_loops(tmp_path):
 def test_zipped_keys_vary_together(tmp_path):
     text = HEAD + (
         "workload: [{all_reduce: {size: $size}}]\n"
-        "sweep:\n  zip: {npus: [2, 4], size: [1 KiB, 2 KiB]}\n  bw: [1 GB/s, 2 GB/s]\n"
+        "sweep:\n  zip: {npus: [2, 2], size: [1 KiB, 2 KiB]}\n  bw: [1 GB/s, 2 GB/s]\n"
     )
     assert [tuple(p.values.values()) for p in points(tmp_path, text)] == [
         ("2", "1 KiB", "1 GB/s"),
         ("2", "1 KiB", "2 GB/s"),
-        ("4", "2 KiB", "1 GB/s"),
-        ("4", "2 KiB", "2 GB/s"),
+        ("2", "2 KiB", "1 GB/s"),
+        ("2", "2 KiB", "2 GB/s"),
     ]
 
 
@@ -130,6 +130,7 @@ def test_variables_inside_text_and_dollars(tmp_path):
         ("{zip: {npus: [4], bw: [1 GB/s, 2 GB/s]}}", "npus has 1, bw has 2"),
         ("{npus: [4], bw: [1 GB/s], zip: {npus: [3]}}", '"npus" is swept twice'),
         ("{npus: [4], bw: [1 GB/s], network.modl: [x]}", "network.modl: is not a key here"),
+        ("{zip: {npus: [4, 4], bw: [1 GB/s, 1 GB/s]}}", '"4, 1 GB/s" is swept twice'),
         ("{npus: [4], bw: [1 GB/s], foo.bar: [x]}", "foo.bar leads nowhere"),
     ],
 )

@@ -154,6 +154,18 @@ def test_rules_and_machines_reach_the_problem(tmp_path):
     assert (made.limits.max_events, made.limits.max_sim_time_ps) == (7, 10**12)
 
 
+def test_presets_are_complete_and_may_be_changed(tmp_path):
+    from astrasim_py.topology.hardware import preset_names
+
+    for name in preset_names("topology"):
+        text = f"name: x\ntopologies: {{d: {{preset: {name}}}}}\nworkload: [barrier]\n"
+        assert problem(tmp_path, text).topology.npus >= 1
+    text = "name: x\ntopologies: {d: {preset: dgx_a100, nodes: 2}}\nworkload: [barrier]\ncompute: {preset: dgx_a100}\n"
+    made = problem(tmp_path, text)
+    assert made.topology.npus == 16
+    assert made.compute.roofline and made.compute.peak > 10**14
+
+
 def test_decimal_bandwidths_are_binary_under_astra_sim(tmp_path):
     assert problem(tmp_path, RING).topology.bandwidths == (Fraction(50 * 10**9),)
     assert problem(tmp_path, RING + "semantics: astra_sim\n").topology.bandwidths == (Fraction(50 * 2**30),)
