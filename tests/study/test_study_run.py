@@ -422,3 +422,41 @@ def test_results_do_not_depend_on_where_or_when(tmp_path):
         subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, check=True)
         made.append(contents(folder / "out"))
     assert made[0] == made[1] and len(made[0]) > 50
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_stuck_point_is_kept_and_told_again(tmp_path, jobs):
+    from astrasim_py.chakra.et_io import write_prefix
+    from astrasim_py.chakra.trace import ExecutionTrace, NodeType
+
+    for name, sends in (("good", True), ("bad", False)):
+        kinds = [[NodeType.COMM_SEND] if sends else [], [NodeType.COMM_RECV]]
+        traces = [
+            ExecutionTrace.from_columns(
+                node_id=list(range(len(kind))),
+                type=[int(k) for k in kind],
+                comm_dst=[1] * len(kind),
+                comm_src=[0] * len(kind),
+                comm_size=[64] * len(kind),
+                comm_tag=[5] * len(kind),
+            )
+            for kind in kinds
+        ]
+        write_prefix(tmp_path / name, traces)
+    text = """
+name: waits
+topologies: {ring: {shape: ring, npus: 2, bandwidth: 1 GB/s, latency: 1 us}}
+workload: {trace: $trace}
+sweep: {trace: [good, bad]}
+"""
+    first = run_scenario(scenario(tmp_path, text), out=tmp_path, jobs=jobs)
+    assert [row["status"] for row in first.rows] == ["done", "stuck"], first.failures
+    assert first.exit_code == 4
+    (failure,) = first.failures
+    assert failure.lines[0].startswith("trace=bad: stuck") and "from rank 0, tag 5, 64 B" in " ".join(failure.lines)
+    waiting = first.summaries[1]["waiting"]
+    assert (waiting[0]["rank"], waiting[0]["src"], waiting[0]["tag"], waiting[0]["bytes"]) == (1, 0, 5, 64)
+    again = run_scenario(scenario(tmp_path, text), out=tmp_path, jobs=jobs)
+    assert again.reused == 2 and again.failures == first.failures and again.exit_code == 4
+    stuck = next(p for p in store.read_points(tmp_path / "waits") if p.manifest["status"] == "stuck")
+    assert "this point is stuck" in explain_folder(stuck.folder).notes[-1]
