@@ -448,8 +448,15 @@ def algorithm_from_traces(
         raise AlgorithmError(place, "has no traces", "give one trace per rank")
     stated = {key: traces[0].meta(key) for key in _METADATA}
     wanted = collective_name(collective, place) if collective is not None else None
-    told = stated["collective"]
-    told = collective_name(told, place) if isinstance(told, str) and (told != "custom" or not wanted) else None
+    told = stated["collective"] if isinstance(stated["collective"], str) else None
+    if told is not None:
+        try:
+            told = collective_name(told, place)
+        except AlgorithmError:
+            # A name of the producer's own, such as "custom": then the caller's word counts.
+            if wanted is None:
+                raise
+            told = None
     if wanted and told and wanted != told:
         raise AlgorithmError(place, f"is made for {told}, not for {wanted}", f"use it for {told}, or name another file")
     kind = wanted or told
@@ -514,10 +521,8 @@ def read_algorithm(
     source = os.fspath(prefix)
     if source.endswith(".npz"):
         found = read_npz(source)
-        traces = found.traces
         if collective is not None and collective_name(collective, source) != found.collective:
             raise AlgorithmError(source, f"is made for {found.collective}, not for {collective}", "name another file")
-        _check_well_formed(traces, source)
         return dataclass_replace(
             found,
             made_for=found.made_for if made_for is None else made_for,
@@ -709,11 +714,13 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
                 **{name: column[begin:end] for name, column in columns.items()},
             )
         )
+    by_rank = tuple(traces[which] for which in trace_of.tolist())
+    _check_well_formed(by_rank, place)
     return Algorithm(
         name=bytes(arrays["name"].astype(np.uint8)).decode("utf-8", "replace")[:256] or "algorithm",
         collective=COLLECTIVES[scalars["collective"]],
         ranks=ranks,
-        traces=tuple(traces[which] for which in trace_of.tolist()),
+        traces=by_rank,
         root=None if scalars["root"] < 0 else scalars["root"],
         chunks=max(scalars["chunks"], 0),
         in_place=bool(scalars["in_place"]),

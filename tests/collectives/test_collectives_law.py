@@ -200,3 +200,81 @@ def test_node_ids_ascend_in_a_valid_order_and_messages_are_unique(algorithm, col
             sends = trace.type == NodeType.COMM_SEND
             pairs = list(zip(trace.column("comm_dst")[sends], trace.column("comm_tag")[sends], strict=True))
             assert len(set(pairs)) == len(pairs), (a, rank)
+
+
+def accesses(a: Algorithm, rank: int) -> dict:
+    """Who reads and writes each cell of a rank: {(buffer, offset): [(row, writes)]}."""
+    trace, found = a.traces[rank], {}
+    for side, writes in (("src", False), ("dst", True)):
+        buffer, offset = trace.column(f"{side}_buf"), trace.column(f"{side}_off")
+        for row in np.flatnonzero(buffer != MISSING).tolist():
+            for i in range(int(trace.column("msg_chunk_cnt")[row])):
+                found.setdefault((int(buffer[row]), int(offset[row]) + i), []).append((row, writes))
+    return found
+
+
+def check_races(a: Algorithm) -> None:
+    """Two accesses to a cell, one of them a write, must be ordered by dependencies and messages."""
+    first = np.cumsum([0, *(len(t) for t in a.traces)]).tolist()
+    parents: list[list[int]] = []
+    ends: dict = {}
+    for rank, t in enumerate(a.traces):
+        ptr, rows = t.parents()
+        parents += [(rows[ptr[i] : ptr[i + 1]] + first[rank]).tolist() for i in range(len(t))]
+        for row in np.flatnonzero(t.type == NodeType.COMM_SEND).tolist():
+            ends[rank, int(t.column("comm_dst")[row]), int(t.column("comm_tag")[row])] = first[rank] + row
+    for rank, t in enumerate(a.traces):
+        for row in np.flatnonzero(t.type == NodeType.COMM_RECV).tolist():
+            send = ends[int(t.column("comm_src")[row]), rank, int(t.column("comm_tag")[row])]
+            parents[first[rank] + row].append(send)
+    above: list = [None] * len(parents)
+    left = deque(range(len(parents)))
+    while left:
+        g = left.popleft()
+        if any(above[p] is None for p in parents[g]):
+            left.append(g)
+            continue
+        above[g] = 1 << g
+        for p in parents[g]:
+            above[g] |= above[p]
+    for rank in range(a.ranks):
+        for cell, who in accesses(a, rank).items():
+            for i, (one, writes) in enumerate(who):
+                for two, also in who[i + 1 :]:
+                    g, h = first[rank] + one, first[rank] + two
+                    ordered = above[g] >> h & 1 or above[h] >> g & 1
+                    assert ordered or not (writes or also), (a, rank, cell, one, two)
+
+
+@pytest.mark.parametrize(("algorithm", "collective", "variant"), CASES)
+def test_no_two_steps_race_for_a_cell(algorithm, collective, variant):
+    for a in groups(algorithm, collective, variant):
+        if a.ranks in (3, 5, 6, 8) or (a.ranks == 12 and variant):
+            check_races(a)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize(
+    ("collective", "dims", "names"),
+    [
+        ("all_reduce", [4, 3], ["halving_doubling", "double_binary_tree"]),
+        ("all_reduce", [4, 3], ["halving_doubling", "recursive_doubling"]),
+        ("all_reduce", [2, 5], ["direct", "binomial"]),
+        ("all_to_all", [4, 3], ["bruck", "pairwise"]),
+        ("all_to_all", [5, 3], ["bruck", "bruck"]),
+        ("all_to_all", [2, 3, 2], ["pairwise", "ring", "direct"]),
+        ("all_gather", [3, 5], ["bruck", "recursive_doubling"]),
+        ("reduce_scatter", [3, 4], ["pairwise", "halving_doubling"]),
+        ("broadcast", [3, 4], ["binomial", "double_binary_tree"]),
+        ("reduce", [3, 4], ["linear", "binomial"]),
+        ("barrier", [3, 4], ["dissemination", "binomial"]),
+    ],
+)
+def test_any_algorithm_may_serve_a_dimension(collective, dims, names, pieces):
+    n = int(np.prod(dims))
+    for root in (0, n // 2, n - 1) if collective in ROOTED else (None,):
+        a = build("hierarchical", collective, n, root=root, dims=dims, algorithms=names, chunks=pieces)
+        check(a)
+        check(a, reverse=True)
+        check_races(a)
+        assert verify(a).correct is True

@@ -52,15 +52,19 @@ def build(collective: str, ranks: int) -> Algorithm:
             span = {"peer": r ^ distance, "tag": tag, "cnt": distance}
             draft.send(idx=given, src=(buffer, given), after=(done,), **span)
             before = draft.recv(idx=kept, after=(before,), **span)
-            done = draft.reduce(payload=before, idx=kept, cnt=distance, src=(buffer, kept), dst=(buffer, kept))
+            # After the reduction before, which wrote the same cells and more.
+            done = draft.reduce(
+                payload=before, idx=kept, cnt=distance, src=(buffer, kept), dst=(buffer, kept), after=(done,)
+            )
             tag += 1
+    summed = done
     if collective != "reduce_scatter":
         for k in range(levels):
             distance = 1 << k
             mine = r & ~(distance - 1)
             theirs = mine ^ distance
             span = {"peer": r ^ distance, "tag": tag, "cnt": distance}
-            draft.send(idx=mine, src=(buffer, mine), after=(done,), **span)
+            draft.send(idx=mine, src=(buffer, mine), after=(summed, done), **span)
             done = before = draft.recv(idx=theirs, dst=(buffer, theirs), after=(before,), **span)
             tag += 1
     return finish(draft, "halving_doubling", collective)

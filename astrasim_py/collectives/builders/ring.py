@@ -56,7 +56,7 @@ def build(
         Half of every shard travels clockwise, half anticlockwise.
     chunks : int
         Pieces into which each shard (broadcast, reduce: the buffer; with `bidirectional`: each half) is cut; they
-        follow each other through the ring as a pipeline.
+        follow each other through the ring as a pipeline. A barrier moves no data and has neither.
     overlap : bool
         Of all_reduce, all_gather and reduce_scatter: post a receive without waiting for the send of its step.
 
