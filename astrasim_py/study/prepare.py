@@ -6,6 +6,7 @@ Everything is kept per process by its content, so that the points of a sweep sha
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -298,7 +299,7 @@ class _Preparation:
             algorithm = factory(collective, ranks, **rooted, **case.options)
         except AstraError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"{text} failed: {type(error).__name__}: {error}"
             raise AlgorithmError(place, problem, "mend it") from error
         if not isinstance(algorithm, Algorithm):
@@ -467,7 +468,7 @@ def file_digest(path: Path | str) -> str:
     place = os.fspath(path)
     try:
         status = os.stat(place)
-        if not os.path.isfile(place):
+        if not stat.S_ISREG(status.st_mode):
             raise TraceError(place, "is not a regular file", "name a file")
         return _file_digest(place, status.st_mtime_ns, status.st_size, status.st_ino)
     except (OSError, ValueError) as error:
