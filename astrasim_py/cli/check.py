@@ -37,9 +37,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         for row in rows:
             messages = f"{row['messages']:,} messages" if row["points"] else "nothing"
-            print(
-                f"{row['file']}: {row['scenario']}: {row['points']} point{'' if row['points'] == 1 else 's'}, {messages}"
-            )
+            points = f"{row['points']} point" + ("s" if row["points"] != 1 else "")
+            print(f"{row['file']}: {row['scenario']}: {points}, {messages}")
             for warning in row["warnings"]:
                 print(f"  warning: {warning}")
     return worst(codes)
