@@ -20,8 +20,8 @@ from astrasim_py.chakra.trace import (
     ExecutionTrace,
     Names,
     Workload,
-    _frozen,
     compact,
+    frozen,
     groups_from_json,
     groups_from_metadata,
 )
@@ -34,6 +34,10 @@ MAX_GUNZIP = 2**30
 #: How much larger content of more than `_AMPLE` bytes may be than its gzip stream; traces stay well below.
 MAX_RATIO = 500
 _AMPLE = 2**26
+#: Most gzip streams in one file.
+MAX_MEMBERS = 2**16
+#: Bytes that are unzipped at a time.
+_FEED = 2**16
 #: Bytes of the beginning of a file that are looked at before the rest is read.
 _HEAD = 2**20
 _GZIP = b"\x1f\x8b"
@@ -92,27 +96,41 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
         A damaged or cut stream, or one that unzips to more.
     """
     parts: list[bytes] = []
-    held, zipped = 0, len(data)
-    while data.rstrip(b"\0"):
+    held = position = members = 0
+    content = memoryview(data)
+    remedy = "copy the file again"
+    while position < len(data):
+        if data[position] == 0:
+            # Zeros may fill the last block of a tape or a disk.
+            if data[position:].strip(b"\0"):
+                raise TraceError(place, "holds something behind its gzip stream", remedy)
+            break
+        members += 1
+        if members > MAX_MEMBERS:
+            raise TraceError(place, f"is made of more than {MAX_MEMBERS} gzip streams", "compress it in one")
         stream = zlib.decompressobj(wbits=31)
         try:
             while not stream.eof:
-                part = stream.decompress(data, _HEAD)
-                data = stream.unconsumed_tail
+                feed = stream.unconsumed_tail
+                if not feed:
+                    feed = content[position : position + _FEED]
+                    position += len(feed)
+                part = stream.decompress(feed, _HEAD)
+                if not len(feed) and not part and not stream.eof:
+                    raise TraceError(place, "its gzip stream is cut short", remedy)
                 held += len(part)
                 if held > MAX_GUNZIP:
                     raise TraceError(place, f"unzips to more than {MAX_GUNZIP} bytes", "split the trace")
-                if held > _AMPLE and held > MAX_RATIO * zipped:
+                if held > _AMPLE and held > MAX_RATIO * len(data):
                     problem = f"unzips to more than {MAX_RATIO} times its size"
                     raise TraceError(place, problem, "if it is no zip bomb, unzip it yourself")
-                if head and not parts and (not stream.eof or stream.unused_data):
+                if head and part and not parts:
                     wire.frame(part, place, whole=False)
-                parts.append(part)
-                if not part and not data and not stream.eof:
-                    raise TraceError(place, "its gzip stream is cut short", "copy the file again")
+                if part:
+                    parts.append(part)
         except zlib.error as error:
-            raise TraceError(place, f"its gzip stream is damaged: {error}", "copy the file again") from None
-        data = stream.unused_data
+            raise TraceError(place, f"its gzip stream is damaged: {error}", remedy) from None
+        position -= len(stream.unused_data)
     return b"".join(parts)
 
 
@@ -122,12 +140,12 @@ def _trace(columns: wire.FileColumns, place: str, rank: int | None, keep_raw: bo
     stored = {name: compact(column, size) for name, column in columns.ints.items()}
     trace = ExecutionTrace(
         {
-            "node_id": _frozen(columns.node_id),
-            "type": _frozen(columns.type),
-            "duration_micros": _frozen(columns.duration_micros),
-            "start_time_micros": _frozen(columns.start_time_micros),
-            "data_deps": Csr(*map(_frozen, columns.data_deps)),
-            "ctrl_deps": Csr(*map(_frozen, columns.ctrl_deps)),
+            "node_id": frozen(columns.node_id),
+            "type": frozen(columns.type),
+            "duration_micros": frozen(columns.duration_micros),
+            "start_time_micros": frozen(columns.start_time_micros),
+            "data_deps": Csr(*map(frozen, columns.data_deps)),
+            "ctrl_deps": Csr(*map(frozen, columns.ctrl_deps)),
             "names": Names(columns.raw.data, columns.name_start, columns.name_length),
             "version": columns.version,
             "place": place,
@@ -138,7 +156,7 @@ def _trace(columns: wire.FileColumns, place: str, rank: int | None, keep_raw: bo
                 name: column for name, column in stored.items() if isinstance(column, np.ndarray) or column != MISSING
             },
             "_extra": {},
-            "_groups": (_frozen(columns.texts["pg_name"][0]), columns.texts["pg_name"][1]),
+            "_groups": (frozen(columns.texts["pg_name"][0]), columns.texts["pg_name"][1]),
             "_touched": None,
             "_cache": {},
         }

@@ -340,8 +340,8 @@ def _record(fields: dict, first: bool) -> tuple[bytes, int]:
     if "prefix" in fields:
         prefix = _bytes(fields["prefix"], "prefix")
         try:
-            length, end = wire._read_varint(prefix, 0, len(prefix))
-        except wire._Damaged:
+            length, end = wire.read_varint(prefix, 0, len(prefix))
+        except wire.Damaged:
             length, end = -1, -1
         if (length, end) != (len(body), len(prefix)):
             raise _Wrong(f'"prefix" does not say {len(body)} bytes')

@@ -267,7 +267,8 @@ class _NoNames(Sequence[str]):
     __hash__ = None
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
+def frozen(array: np.ndarray) -> np.ndarray:
+    """A read-only view of an array."""
     if array.flags.writeable:
         array = array.view()
         array.setflags(write=False)
@@ -316,13 +317,13 @@ def compact(values: object, size: int, what: str = "column") -> int | np.ndarray
         return low
     if high < 2**31:
         if low > _MISSING32:
-            return _frozen(array.astype(np.int32))
+            return frozen(array.astype(np.int32))
         if low == MISSING:
             absent = array == MISSING
             if int(array.min(where=~absent, initial=0)) > _MISSING32:
                 small = np.where(absent, _MISSING32, array).astype(np.int32)
-                return _frozen(small)
-    return _frozen(array.copy() if array.base is not None or array is values else array)
+                return frozen(small)
+    return frozen(array.copy() if array.base is not None or array is values else array)
 
 
 def expand(stored: int | np.ndarray, size: int) -> np.ndarray:
@@ -339,12 +340,12 @@ def expand(stored: int | np.ndarray, size: int) -> np.ndarray:
 
 def _csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
     if value is None:
-        return Csr(_frozen(np.zeros(size + 1, dtype=np.int64)), _frozen(np.empty(0, dtype=np.uint64)))
+        return Csr(frozen(np.zeros(size + 1, dtype=np.int64)), frozen(np.empty(0, dtype=np.uint64)))
     ptr = _whole_numbers(value[0], f"{what}.ptr", np.int64)
     ids = _whole_numbers(value[1], f"{what}.ids", np.uint64)
     if ptr.shape != (size + 1,) or ids.ndim != 1 or ptr[0] != 0 or ptr[-1] != len(ids) or (ptr[1:] < ptr[:-1]).any():
         raise ValueError(f"{what} is not a CSR of {size} nodes and {ids.size} entries")
-    return Csr(_frozen(ptr), _frozen(ids))
+    return Csr(frozen(ptr), frozen(ids))
 
 
 def _groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, ...]]:
@@ -362,7 +363,7 @@ def _groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, ..
         names = tuple(index)
     if codes.shape != (size,) or (size and not -1 <= int(codes.min()) <= int(codes.max()) < max(len(names), 1)):
         raise ValueError(f"pg_name does not give one group for each of {size} nodes")
-    return _frozen(codes), names
+    return frozen(codes), names
 
 
 _VALUE_KINDS = (
@@ -522,8 +523,8 @@ class ExecutionTrace:
             raise ValueError(f"{len(names)} names for {size} nodes")
         return cls(
             {
-                "node_id": _frozen(ids),
-                "type": _frozen(np.broadcast_to(kinds.astype(np.int8), (size,))),
+                "node_id": frozen(ids),
+                "type": frozen(np.broadcast_to(kinds.astype(np.int8), (size,))),
                 "duration_micros": _micros(duration_micros, size, "duration_micros"),
                 "start_time_micros": _micros(start_time_micros, size, "start_time_micros"),
                 "data_deps": _csr(data_deps, size, "data_deps"),
@@ -739,11 +740,11 @@ class ExecutionTrace:
         if len(parts) == 1:
             ptr, rows = parts[0].ptr, looked_up[0]
             if not len(rows) or int(np.diff(ptr).max()) <= 1:
-                return ptr, _frozen(rows)
+                return ptr, frozen(rows)
             if len(rows) == 1 or bool(
                 ((rows[1:] > rows[:-1]) | (graph.owners(ptr)[1:] != graph.owners(ptr)[:-1])).all()
             ):
-                return ptr, _frozen(rows)
+                return ptr, frozen(rows)
         keys = np.concatenate([graph.owners(p.ptr) * size + r for p, r in zip(parts, looked_up, strict=True)])
         keys.sort()
         if len(keys):
@@ -751,13 +752,13 @@ class ExecutionTrace:
         child, rows = np.divmod(keys, max(size, 1))
         ptr = np.zeros(size + 1, dtype=np.int64)
         np.cumsum(np.bincount(child, minlength=size), out=ptr[1:])
-        return _frozen(ptr), _frozen(rows)
+        return frozen(ptr), frozen(rows)
 
     def children(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
         """The transpose of `parents`: int64[n + 1] and int64[m] rows, ascending."""
         key = f"children of {kind}"
         if key not in self._cache:
-            self._cache[key] = tuple(_frozen(a) for a in graph.transpose(*self.parents(kind)))
+            self._cache[key] = tuple(frozen(a) for a in graph.transpose(*self.parents(kind)))
         return self._cache[key]
 
     def order(self, kind: str = "data") -> np.ndarray:
@@ -785,7 +786,7 @@ class ExecutionTrace:
             if len(order) < len(self):
                 cycle = [int(self.node_id[row]) for row in graph.shortest_cycle(ptr, rows, order)]
                 raise TraceError(self.place, cycle_text(cycle), "remove one of these dependencies")
-            self._cache[key] = _frozen(order)
+            self._cache[key] = frozen(order)
         return self._cache[key]
 
     def id_ranks(self) -> np.ndarray | None:
@@ -860,7 +861,7 @@ class ExecutionTrace:
                             new.ids[new.ptr[row] : new.ptr[row + 1]], old.ids[old.ptr[row] : old.ptr[row + 1]]
                         )
             elif name == "node_id":
-                fields[name] = new = _frozen(_whole_numbers(value, name, np.uint64))
+                fields[name] = new = frozen(_whole_numbers(value, name, np.uint64))
                 if new.shape != (size,):
                     raise ValueError(f"{name} has shape {new.shape}, the trace has {size} nodes")
                 check_unique(new, self.place)
@@ -905,7 +906,7 @@ def _micros(value: object, size: int, what: str) -> np.ndarray:
     array = _whole_numbers(0 if value is None else value, what, np.uint64)
     if array.shape not in ((), (size,)):
         raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
-    return _frozen(np.broadcast_to(array, (size,)))
+    return frozen(np.broadcast_to(array, (size,)))
 
 
 def _stored(columns: Mapping[str, object], size: int) -> dict[str, int | np.ndarray]:

@@ -96,11 +96,11 @@ class FileColumns:
     texts: dict[str, tuple[np.ndarray, tuple[str, ...]]]
 
 
-class _Damaged(Exception):
+class Damaged(Exception):
     """What is wrong with a message; the caller knows where it is."""
 
 
-class _IllTyped(_Damaged):
+class _IllTyped(Damaged):
     """A well-formed message in which an attribute holds what it must not."""
 
 
@@ -250,8 +250,8 @@ def _frame_plainly(data: bytes, place: str, whole: bool) -> tuple[str, tuple[int
 
 def _prefix(data: bytes, position: int, place: str, record: int) -> tuple[int, int]:
     try:
-        return _read_varint(data, position, len(data))
-    except _Damaged as error:
+        return read_varint(data, position, len(data))
+    except Damaged as error:
         if len(data) - position < 10:
             raise _cut_short(place, position, record, "its length prefix ends with the file", data) from None
         raise TraceError(
@@ -272,13 +272,13 @@ def _check_metadata(data: bytes, start: int, end: int, place: str) -> str:
                     _OLD,
                 )
             if number in (1, 2) and wire != _LENGTH:
-                raise _Damaged(f"field {number} has wire type {wire}, not {_LENGTH}")
+                raise Damaged(f"field {number} has wire type {wire}, not {_LENGTH}")
             if number == 1:
                 version = data[value[0] : value[1]]
             elif number == 2:
                 for member, member_wire, _ in _fields(data, *value):
                     _check_member(member, member_wire)
-    except _Damaged as error:
+    except Damaged as error:
         raise TraceError(f"{place}: byte {start}", f"record 0 is not Chakra metadata: {error}", _hint(data)) from None
     try:
         text = version.decode()
@@ -295,7 +295,8 @@ def _check_metadata(data: bytes, start: int, end: int, place: str) -> str:
 # The plain reader: one message at a time, strict, and the author of the messages
 
 
-def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """A number of at most 10 bytes and the position behind it; raises `Damaged`."""
     value = shift = 0
     for at in range(position, min(end, position + 10)):
         byte = data[at]
@@ -303,56 +304,56 @@ def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return value & (2**64 - 1), at + 1
         shift += 7
-    raise _Damaged("a number is longer than 10 bytes" if end - position >= 10 else "a number is cut short")
+    raise Damaged("a number is longer than 10 bytes" if end - position >= 10 else "a number is cut short")
 
 
 def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, object]]:
     """(field number, wire type, value) of a message: an int, or (start, end) for what has a length."""
     while position < end:
-        tag, at = _read_varint(data, position, end)
+        tag, at = read_varint(data, position, end)
         number, wire = tag >> 3, tag & 7
         if not 0 < number < 2**29:
-            raise _Damaged(f"field number {number} is not one of 1..{2**29 - 1}")
+            raise Damaged(f"field number {number} is not one of 1..{2**29 - 1}")
         if wire == _VARINT:
-            value, position = _read_varint(data, at, end)
+            value, position = read_varint(data, at, end)
         elif wire == _LENGTH:
-            length, at = _read_varint(data, at, end)
+            length, at = read_varint(data, at, end)
             if length > end - at:
-                raise _Damaged(f"field {number} is cut short (needs {length} bytes, {end - at} left)")
+                raise Damaged(f"field {number} is cut short (needs {length} bytes, {end - at} left)")
             value, position = (at, at + length), at + length
         elif wire in (_FIXED64, _FIXED32):
             width = 8 if wire == _FIXED64 else 4
             if width > end - at:
-                raise _Damaged(f"field {number} is cut short (needs {width} bytes, {end - at} left)")
+                raise Damaged(f"field {number} is cut short (needs {width} bytes, {end - at} left)")
             value, position = int.from_bytes(data[at : at + width], "little"), at + width
         elif wire == 3:
             value, position = None, _skip_group(data, at, end, number)
         else:
-            raise _Damaged(f"field {number} has wire type {wire}, which does not exist here")
+            raise Damaged(f"field {number} has wire type {wire}, which does not exist here")
         yield number, wire, value
 
 
 def _skip_group(data: bytes, position: int, end: int, number: int) -> int:
     open_groups = [number]
     while open_groups:
-        tag, position = _read_varint(data, position, end)
+        tag, position = read_varint(data, position, end)
         inner, wire = tag >> 3, tag & 7
         if wire == 3 and inner and len(open_groups) < 100:
             open_groups.append(inner)
         elif wire == 4 and inner == open_groups[-1]:
             open_groups.pop()
         elif wire == _VARINT and inner:
-            _, position = _read_varint(data, position, end)
+            _, position = read_varint(data, position, end)
         elif wire in (_LENGTH, _FIXED64, _FIXED32) and inner:
             if wire == _LENGTH:
-                width, position = _read_varint(data, position, end)
+                width, position = read_varint(data, position, end)
             else:
                 width = 8 if wire == _FIXED64 else 4
             if width > end - position:
-                raise _Damaged(f"field {inner} is cut short (needs {width} bytes, {end - position} left)")
+                raise Damaged(f"field {inner} is cut short (needs {width} bytes, {end - position} left)")
             position += width
         else:
-            raise _Damaged(f"the group of field {number} is damaged")
+            raise Damaged(f"the group of field {number} is damaged")
     return position
 
 
@@ -360,7 +361,7 @@ def _check_member(number: int, wire: int) -> None:
     expected = _LENGTH if number in (1, 2) else int(_MEMBER_WIRE[number]) if 3 <= number <= 32 else wire
     if wire != expected:
         name = {1: "name", 2: "doc_string"}.get(number) or ATTRIBUTE_MEMBERS[number]
-        raise _Damaged(f"{name} of an attribute has wire type {wire}, not {expected}")
+        raise Damaged(f"{name} of an attribute has wire type {wire}, not {expected}")
 
 
 def _integer(member: int, value: int) -> int:
@@ -390,7 +391,7 @@ def _text(data: bytes, span: tuple[int, int], what: str) -> str:
     try:
         return data[span[0] : span[1]].decode()
     except UnicodeDecodeError as error:
-        raise _Damaged(f"{what} is not UTF-8 (byte {error.start} of it)") from None
+        raise Damaged(f"{what} is not UTF-8 (byte {error.start} of it)") from None
 
 
 def _read_node(
@@ -413,9 +414,7 @@ def _read_node(
                 deps[number].append(value)
                 continue
             if number in _NODE_WIRE and wire != _NODE_WIRE[number]:
-                raise _Damaged(
-                    f"field {_NODE_FIELDS[number]} ({number}) has wire type {wire}, not {_NODE_WIRE[number]}"
-                )
+                raise Damaged(f"field {_NODE_FIELDS[number]} ({number}) has wire type {wire}, not {_NODE_WIRE[number]}")
             if number == 1:
                 node.id, known = value, True
             elif number == 2:
@@ -425,7 +424,7 @@ def _read_node(
             elif number in (4, 5):
                 at = value[0]
                 while at < value[1]:
-                    one, at = _read_varint(data, at, value[1])
+                    one, at = read_varint(data, at, value[1])
                     deps[number].append(one)
             elif number == 6:
                 node.start = value
@@ -442,7 +441,7 @@ def _read_node(
                 attributes[_text(data, name, "the name of an attribute")] = member, content
         _text(data, node.name, "its name")
         if not 0 <= node.type <= 7:
-            raise _Damaged(f"node type {node.type} is not one of 0..7")
+            raise Damaged(f"node type {node.type} is not one of 0..7")
         values: dict[str, int] = {}
         labels: dict[str, str] = {}
         for name in ints:
@@ -463,7 +462,7 @@ def _read_node(
                 labels[name] = _text(data, content, name)
             elif member and node.type not in _FREE_TYPES:
                 raise _IllTyped(f"{name} is a {ATTRIBUTE_MEMBERS[member]}, not text")
-    except _Damaged as error:
+    except Damaged as error:
         where = f"node {node.id}" if known else f"byte {start}"
         kind, remedy = TraceError, f"the record is damaged, or of an older schema: {_OLD}"
         if isinstance(error, _IllTyped):

@@ -301,6 +301,27 @@ def test_gunzip_is_bounded(monkeypatch):
         et_io.gunzip(gzip.compress(bytes(2**20 + 1)))
 
 
+def test_many_or_odd_gzip_members_are_bounded(monkeypatch):
+    member = gzip.compress(b"ab")
+    assert et_io.gunzip(member * 3 + b"\0\0") == b"ababab"
+    with pytest.raises(TraceError, match="holds something behind its gzip stream"):
+        et_io.gunzip(member + b"\0" + member)
+    with pytest.raises(TraceError, match="gzip stream is damaged"):
+        et_io.gunzip(member + b"more")
+    monkeypatch.setattr(et_io, "MAX_MEMBERS", 2)
+    with pytest.raises(TraceError, match="more than 2 gzip streams"):
+        et_io.gunzip(member * 3)
+
+
+def test_a_stream_far_smaller_than_its_content_is_refused(monkeypatch):
+    monkeypatch.setattr(et_io, "_AMPLE", 2**16)
+    monkeypatch.setattr(et_io, "MAX_RATIO", 100)
+    with pytest.raises(TraceError, match="unzips to more than 100 times its size"):
+        et_io.gunzip(gzip.compress(bytes(2**20)))
+    noise = np.random.default_rng(1).bytes(2**20)
+    assert et_io.gunzip(gzip.compress(noise)) == noise
+
+
 def test_a_huge_file_of_nothing_is_refused_at_its_beginning(tmp_path):
     file = tmp_path / "w.0.et"
     with open(file, "wb") as sparse:
