@@ -158,10 +158,18 @@ def _name(value: object) -> str:
     return text
 
 
-#: Names of scenarios, topologies, groups, items: safe as folder names.
-Name = Annotated[
-    str, PlainValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$", "maxLength": 64})
-]
+def _file_name(value: object) -> str:
+    name = _name(value)
+    if re.fullmatch(r"(?i:con|prn|aux|nul|com\d|lpt\d)(\..*)?", name):
+        raise wrong(f"{shown(name)} is the name of a device on some systems", "choose another name")
+    return name
+
+
+_NAME_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$", "maxLength": 64})
+#: Names of topologies, groups, items.
+Name = Annotated[str, PlainValidator(_name), _NAME_SCHEMA]
+#: Names of scenarios and figures, which become names of folders and files on any system.
+NewFileName = Annotated[str, PlainValidator(_file_name), _NAME_SCHEMA]
 
 Text = Annotated[str, StringConstraints(max_length=4000)]
 FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]

@@ -21,6 +21,7 @@ from astrasim_py.scenario.machine_models import Compute, LimitsSpec, Memory, Net
 from astrasim_py.scenario.quantities import (
     Count,
     Name,
+    NewFileName,
     Ranks,
     Scalar,
     Text,
@@ -62,7 +63,7 @@ class PlotSpec(Strict):
     baseline: Text | None = Field(default=None, description="value of `series` that the others are divided by")
     where: dict[Text, Scalar] = Field(default_factory=dict, description="only points with these values")
     title: Text | None = None
-    name: Name | None = Field(default=None, description="of the files; the kind by default")
+    name: NewFileName | None = Field(default=None, description="of the files; the kind by default")
 
 
 def _axis(value: object) -> object:
@@ -144,7 +145,7 @@ class Scenario(Strict):
 
     model_config = ConfigDict(title="astrasim_py scenario")
 
-    name: Name = example("ring_vs_torus")
+    name: NewFileName = example("ring_vs_torus")
     title: Text | None = None
     description: Text | None = None
     topologies: dict[Name, TopologySpec] = Field(
