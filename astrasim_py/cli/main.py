@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -76,20 +77,19 @@ def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[object, argpa
 
 def main(argv: Sequence[str]) -> int:
     """Run a command line and return its exit code. Nothing escapes as a traceback unless ASTRASIM_DEBUG=1."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    _usable_streams()
     debug = os.environ.get("ASTRASIM_DEBUG") == "1"
     try:
-        parsed = parse(argv)
+        try:
+            parsed = parse(argv)
+        except SystemExit as stop:  # of --help
+            return stop.code if isinstance(stop.code, int) else errors.EXIT_OK
         code = errors.EXIT_OK
         if parsed is not None:
             module, arguments = parsed
             code = module.run(arguments)
         sys.stdout.flush()
         return code
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else errors.EXIT_OK
     except errors.AstraError as error:
         if debug:
             raise
@@ -109,12 +109,25 @@ def main(argv: Sequence[str]) -> int:
             raise
         _say(["out of memory; use fewer NPUs, a lower --record level or --jobs 1"])
         return errors.EXIT_INTERNAL
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            _say([f"stdout cannot be written: {error.strerror}; free some space, or send it elsewhere"])
+            return errors.EXIT_OUTPUT
         if debug:
             raise
         text = " ".join(f"{type(error).__name__}: {error}".split())
         _say([f"this is a defect of astrasim_py, please report it (ASTRASIM_DEBUG=1 shows where): {text}"])
         return errors.EXIT_INTERNAL
+
+
+def _usable_streams() -> None:
+    """Closed streams swallow what is written to them; the others show what their encoding cannot as ``?``."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="replace")
 
 
 def _say(lines: Sequence[str]) -> None:

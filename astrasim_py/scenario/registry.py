@@ -69,6 +69,8 @@ def own_code(path: Path, name: str, place: str) -> Callable:
         The file cannot be run, or has no such name.
     """
     try:
+        if not path.is_file():
+            raise ScenarioError(place, f"{path} is not a file", "check the name")
         data = path.read_bytes()
     except OSError as error:
         raise ScenarioError(place, f"{path} cannot be read: {error.strerror}", "check the name") from None
@@ -87,7 +89,7 @@ def _own_code(path: str, digest: str, name: str, place: str) -> Callable:
         sys.modules[module_name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[module_name]
             if isinstance(error, AstraError):
                 raise
