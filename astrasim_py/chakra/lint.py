@@ -510,7 +510,8 @@ def _check_collectives(
                 "info",
                 "groups-unknown",
                 _label(traces[used[unknown[0]]], used[unknown[0]]),
-                f"no members are known for {len(unknown)} groups ({', '.join(unknown[:4])}, …): "
+                f"no members are known for {len(unknown)} groups "
+                f"({', '.join(unknown[:4])}{', …' if len(unknown) > 4 else ''}): "
                 "give the groups as JSON to have their collectives checked",
             )
         )
