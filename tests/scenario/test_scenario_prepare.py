@@ -252,3 +252,53 @@ def test_points_of_a_sweep_share_what_they_have_in_common(tmp_path):
     assert a.jobs[0].algorithms.select("all_reduce", 1, 4, "world") is b.jobs[0].algorithms.select(
         "all_reduce", 1, 4, "world"
     )
+
+
+def test_an_own_network_model_runs_on_the_simpy_engine(tmp_path):
+    (tmp_path / "models.py").write_text(
+        "from astrasim_py.engine.simpy_engine.network import Model\n"
+        "class Tunnel(Model):\n"
+        "    name = 'tunnel'\n"
+        "    def send(self, message, now):\n"
+        "        self.deliver_at(message, now + 7_000_000)\n"
+    )
+    text = RING + "network: {model: models.py:Tunnel}\n"
+    with pytest.raises(AstraError, match="--allow-code"):
+        problem(tmp_path, text)
+    records = simulate(problem(tmp_path, text, allow_code=True))
+    assert records.makespan == 6 * 7_000_000
+    with pytest.raises(AstraError, match=r"does not name a function in a file|is not a network model"):
+        problem(tmp_path, text.replace("models.py:Tunnel", "models.py"), allow_code=True)
+
+
+def test_other_packages_add_algorithms_shapes_and_networks(tmp_path, monkeypatch):
+    from importlib.metadata import EntryPoint
+
+    from astrasim_py.engine.simpy_engine.network import Model
+    from astrasim_py.scenario import registry
+    from astrasim_py.topology.shapes import ring
+
+    class Tunnel(Model):
+        def send(self, message, now):
+            self.deliver_at(message, now + 1_000_000)
+
+    made = {
+        "algorithm.twice": lambda collective, ranks: build("ring", collective, ranks, chunks=2),
+        "shape.circle": lambda members: ring(members, Fraction(10**9), 0),
+        "network.tunnel": Tunnel,
+    }
+    entries = [EntryPoint(name, f"other:{name}", registry.GROUP) for name in made]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    monkeypatch.setattr(EntryPoint, "load", lambda entry: made[entry.name])
+    registry._table.cache_clear()
+    try:
+        text = (
+            "name: demo\ntopologies: {r: {shape: circle, members: 4}}\nworkload: [{all_reduce: {size: 1 MiB}}]\n"
+            "algorithms: {all_reduce: twice}\nnetwork: {model: tunnel}\n"
+        )
+        records = simulate(problem(tmp_path, text))
+        assert (records.makespan, records.messages) == (6 * 1_000_000, 48)
+        with pytest.raises(AstraError, match='did you mean "circle"'):
+            problem(tmp_path, text.replace("circle", "circel"))
+    finally:
+        registry._table.cache_clear()
