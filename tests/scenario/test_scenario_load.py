@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astrasim_py.core.errors import AstraError, ErrorList
 from astrasim_py.scenario.load import load_scenario
@@ -182,3 +185,24 @@ def test_error_lists_survive_pickling(tmp_path):
     with pytest.raises(ErrorList) as caught:
         load(tmp_path, changed("npus: 8", "npus: 0"))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+PIECES = re.split(r"([\w./$]+|[^\w\s])", GOOD)
+TOKENS = [
+    *("", "ring", "[", "]", "{", "}", "0", "-1", "1e9", "$size", "$model", "null", "true", "[1, 2]", "{a: 1}", "''"),
+    *(": ", ", ", "\n", "  ", "1 MiB", "3 us", "50 GB/s", "zip", "snake", "jobs", "$$", "'0-3'", "&a ", "*a", "<<"),
+]
+
+
+@given(st.lists(st.tuples(st.integers(0, len(PIECES) - 1), st.sampled_from(TOKENS)), min_size=1, max_size=3))
+def test_any_mistake_is_an_error_of_the_user(tmp_path_factory, changes):
+    pieces = list(PIECES)
+    for place, token in changes:
+        pieces[place] = token
+    path = tmp_path_factory.getbasetemp() / "mistake.yaml"
+    path.write_text("".join(pieces), "utf-8")
+    try:
+        load_scenario(path)
+    except AstraError as error:
+        assert error.exit_code == 2
+        assert all(line.startswith(str(path)) for line in error.lines())
