@@ -41,3 +41,12 @@ def test_a_collective_of_one_s_own(algorithm):
 
 def test_an_algorithm_is_verified_from_python():
     assert ap.verify(ap.build_algorithm("ring", "all_gather", 5)).correct is True
+
+
+@pytest.mark.parametrize("module", ["astrasim_py", "astrasim_py.api"])
+def test_examples_in_docstrings_hold(module):
+    import doctest
+    import importlib
+
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted and not result.failed
