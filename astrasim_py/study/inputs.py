@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from astrasim_py.core.errors import TraceError
@@ -42,21 +42,38 @@ def _text(spec: object, key: str) -> Iterator[str]:
         yield name
 
 
-def input_digests(point: Point) -> dict[str, str]:
+def input_digests(
+    point: Point, known: MutableMapping[tuple[str, str], Mapping[str, str]] | None = None
+) -> dict[str, str]:
     """SHA-256 of every file that a point reads, by its path relative to the scenario.
 
     A name may be a prefix: ``traces/gpt3`` of ``traces/gpt3.0.et``, ``traces/gpt3.1.et.gz`` … Files that are
     missing or cannot be read are left out; preparing the point says what is wrong with them.
+
+    Parameters
+    ----------
+    point : Point
+    known : mutable mapping, optional
+        Shared by the points of one run, so that each name is looked up once.
     """
+    known = {} if known is None else known
     found: dict[str, str] = {}
     for name in named_files(point):
-        path = Path(point.folder) / name
-        for file in _files(path):
-            try:
-                found[Path(os.path.relpath(file, point.folder)).as_posix()] = file_digest(file)
-            except TraceError:
-                continue
+        key = (point.folder, name)
+        if key not in known:
+            known[key] = _digests(Path(point.folder), name)
+        found.update(known[key])
     return dict(sorted(found.items()))
+
+
+def _digests(folder: Path, name: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for file in _files(folder / name):
+        try:
+            found[Path(os.path.relpath(file, folder)).as_posix()] = file_digest(file)
+        except TraceError:
+            continue
+    return found
 
 
 def _files(path: Path) -> list[Path]:

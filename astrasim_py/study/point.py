@@ -8,9 +8,10 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -38,6 +39,7 @@ FAILED = "failed"
 AUTO = "simpy"
 
 
+@cache
 def package_version() -> str:
     """Version of this package."""
     try:
@@ -116,8 +118,9 @@ def make_task(
     max_events: int | None = None,
     max_sim_time_ps: int | None = None,
     replace: bool = False,
+    known_inputs: MutableMapping | None = None,
 ) -> Task:
-    """Find out where a point belongs.
+    """Find out where a point belongs (`known_inputs`: see `input_digests`).
 
     Limits and record levels are no part of its identity: they decide how far it is computed, not what comes out.
 
@@ -126,7 +129,7 @@ def make_task(
     AstraError
         A file that the point reads is missing, or may not be read.
     """
-    inputs = input_digests(point)
+    inputs = input_digests(point, known_inputs)
     resolved = {key: value for key, value in point.resolved.items() if key != "limits"}
     identity = store.point_digest(
         {"point": resolved, "sweep": dict(point.values)},

@@ -52,6 +52,17 @@ class _Pool:
             max_workers=workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
 
+    def submit(self, function: Callable, task: object) -> Future:
+        """Hand a task to a worker; workers that are started for it never see a Ctrl-C."""
+        if not hasattr(signal, "pthread_sigmask"):
+            return self.executor.submit(function, task)
+        # They inherit the mask; before `_begin_worker` has run, a Ctrl-C would make them print tracebacks.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self.executor.submit(function, task)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def kill(self) -> None:
         """End the workers at once and wait until they are gone."""
         mine = [p for p in multiprocessing.active_children() if p.pid not in self.others]
@@ -102,7 +113,7 @@ def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tup
             broken = False
             while waiting and len(running) < workers and not broken:
                 try:
-                    running[pool.executor.submit(function, tasks[waiting[0]])] = waiting[0]
+                    running[pool.submit(function, tasks[waiting[0]])] = waiting[0]
                     waiting.popleft()
                 except BrokenProcessPool:
                     broken = True
@@ -120,7 +131,7 @@ def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tup
 def _alone(function: Callable, task: object) -> object:
     pool = _Pool(1)
     try:
-        future = pool.executor.submit(function, task)
+        future = pool.submit(function, task)
         return Killed() if isinstance(future.exception(), BrokenProcessPool) else future.result()
     finally:
         pool.kill()

@@ -25,7 +25,7 @@ from astrasim_py.report.plots import NEEDS, PANELS, text_of
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.study import store
-from astrasim_py.study.figures import draw_figures, write_study
+from astrasim_py.study.figures import FIGURES, draw_figures, write_study
 from astrasim_py.study.point import FAILED, Notes, Result, Task, make_task, run_task, stored_result
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress, Silent
@@ -228,8 +228,9 @@ class _Run:
         self.points = expand(self.scenario)
         first, step = (share[0] - 1, share[1]) if share else (0, 1)
         self.chosen = list(range(first, len(self.points), step))
-        store.clean(self.folder)
+        self._clean()
         levels = self._levels(level)
+        options["known_inputs"] = {}
         for number, point in enumerate(self.points):
             try:
                 task = make_task(point, self.folder, level=levels[number], timeline=timeline, **options)
@@ -243,6 +244,10 @@ class _Run:
                 if stored is not None and task.wanted.met_by(stored.manifest):
                     self.results[number] = stored_result(stored)
                     self.reused += 1
+
+    def _clean(self) -> None:
+        for folder in (self.folder, self.folder / FIGURES):
+            store.clean(folder)
 
     def _levels(self, level: str) -> list[str]:
         """Record levels: figures of links and Gantt charts need more than the rows, for the points they show."""
@@ -314,7 +319,7 @@ class _Run:
         drawn: list[Path] = []
         summaries: list[dict | None] = [None] * len(self.chosen)
         try:
-            store.clean(self.folder)  # of workers that were killed
+            self._clean()  # after workers that were killed
             if self.folder.is_dir():
                 drawn = self._write(draw and not self.interrupted, summaries)
         except AstraError as error:
