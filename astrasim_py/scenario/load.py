@@ -318,6 +318,7 @@ class _Loading:
             place = values["topology"].place if values["topology"] is not None else self._place("topologies")
             self._fail(place, f'no topology is called "{chosen}"', did_you_mean(chosen, topologies))
         self._files(typed, values, topology, chosen)
+        self._machines(typed, values)
         if typed["jobs"]:
             self._jobs(typed, values, topology)
         elif typed["workload"] is not None:
@@ -371,6 +372,22 @@ class _Loading:
                 workload=None, groups={}, algorithms=typed["algorithms"], stragglers=default("stragglers")
             )
             self._tell(JobCheck(shared, values, None).errors())
+
+    def _machines(self, typed: Mapping[str, Any], values: Mapping[str, Value | None]) -> None:
+        """Items that need a machine which the scenario does not describe."""
+        compute, memory = typed["compute"], typed["memory"]
+        rated = compute is None or ((compute.peak or compute.preset) and compute.roofline is not False)
+        jobs = [(typed["workload"], values["workload"])]
+        jobs += [(job.workload, values["jobs"].get(name, "workload")) for name, job in (typed["jobs"] or {}).items()]
+        for workload, value in jobs:
+            for number, item in enumerate(workload if isinstance(workload, tuple) else ()):
+                at = value.get(number, item.kind) or value
+                if item.compute is not None and item.compute.operations is not None and not rated:
+                    remedy = 'write e.g. compute: {peak: "312 TFLOP/s", memory_bandwidth: "2 TB/s"}'
+                    self._fail(at.place, "operations take time only on NPUs of a known peak", remedy)
+                if item.memory is not None and memory is not None and memory.kind == "none":
+                    remedy = 'write e.g. memory: {kind: per_npu, latency: "1 us", bandwidth: "100 GB/s"}'
+                    self._fail(at.place, "the scenario has no remote memory", remedy)
 
     def _files(self, typed: Mapping[str, Any], values: Mapping[str, Value | None], topology, chosen) -> None:
         named: list[tuple[str, str]] = []
