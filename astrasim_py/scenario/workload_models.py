@@ -132,6 +132,9 @@ class MemoryItem(ItemBase):
         return self
 
 
+_EXAMPLES = {"compute": "time: 100 us", "send": "from: 0, to: 1, size: 1 MiB", "memory": "load: 1 MiB"}
+
+
 class Item(Strict):
     """One thing that ranks do; exactly one kind."""
 
@@ -158,6 +161,9 @@ class Item(Strict):
             if len(value) != 1:
                 what = "an item that says nothing" if not value else f"one item says {' and '.join(map(str, value))}"
                 raise wrong(what, "begin a line of its own with - for each")
+            (kind, body), *_ = value.items()
+            if body is None and kind != "barrier" and kind in cls.model_fields:
+                raise wrong("says nothing", f"write e.g. {kind}: {{{_EXAMPLES.get(kind, 'size: 64 MiB')}}}", (kind,))
             return {key: {} if inner is None and key == "barrier" else inner for key, inner in value.items()}
         return value
 
