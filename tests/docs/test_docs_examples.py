@@ -1,0 +1,84 @@
+"""Every example of the documentation runs, and prints what the page says.
+
+In a page, blocks are executed in order in a folder of the page's own, which has a copy of ``scenarios/``:
+
+* ``sh``: its lines are run; ``exit=N`` beside it is the exit code that is expected.
+* ``python`` and ``yaml`` whose first line is a comment with a file's name are written to that file; other
+  ``python`` blocks are executed.
+* ``text``: each of its lines must be in the output of the block before.
+
+Other blocks, such as ``console``, are only shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from astrasim_py.cli.main import main
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+BLOCK = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"#\s+([\w./-]+\.(?:py|yaml|csv|json))\s*\n")
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def run_line(line: str) -> int:
+    words = shlex.split(line)
+    if words[:2] == ["mkdir", "-p"]:
+        Path(words[2]).mkdir(parents=True, exist_ok=True)
+        return 0
+    if words[:3] == ["python", "-m", "astrasim_py"]:
+        return main(words[3:])
+    if words[0] == "python" and words[1].endswith(".py"):
+        runpy.run_path(words[1])
+        return 0
+    raise AssertionError(f"the test does not know how to run: {line}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(DOCS).as_posix())
+def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
+    shutil.copytree(DOCS.parent / "scenarios", tmp_path / "scenarios")
+    monkeypatch.chdir(tmp_path)
+    output, namespace = "", {"__name__": "__main__"}
+    for kind, options, body in BLOCK.findall(page.read_text("utf-8")):
+        named = FILE.match(body)
+        stream = io.StringIO()
+        if kind in ("python", "yaml") and named:
+            path = tmp_path / named[1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(body, "utf-8")
+        elif kind == "python":
+            with contextlib.redirect_stdout(stream):
+                exec(compile(body, f"{page.name}: python block", "exec"), namespace)
+            output = stream.getvalue()
+        elif kind == "sh":
+            expected = int(options.removeprefix("exit=") or 0)
+            with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+                codes = [run_line(line) for line in body.splitlines() if line.strip()]
+            output = stream.getvalue()
+            assert max(codes) == expected, f"{body}gave {codes}:\n{output}"
+        elif kind == "text":
+            lines = [squeezed(line) for line in output.splitlines()]
+            for line in filter(None, (squeezed(line) for line in body.splitlines())):
+                assert any(line in there for there in lines), f"not printed: {line}\n{output}"
+
+
+def test_links_between_pages_lead_somewhere():
+    broken = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.name}: {target}")
+    assert not broken
