@@ -241,6 +241,12 @@ class _Builder:
         rows, ids, structure = self.skeleton(trace, job.dependencies or self.semantics.dependencies)
         kind = structure.kind
         speed = Fraction(job.compute_speed.get(rank, 1))
+        # Ranks that share a trace and name no peer in it share its program.
+        shared = None
+        if not ((kind == SEND) | (kind == RECV)).any():
+            shared = (id(trace), job.dependencies, speed, call.tobytes())
+            if shared in self.programs:
+                return self.programs[shared]
         duration = durations.workload_ps(trace, self.problem.compute, self.semantics, speed)
         duration += durations.memory_ps(trace, self.problem.memory, self.semantics)
         nbytes, peer, tag = self.message_columns(trace, rank, job.ranks)
@@ -249,7 +255,7 @@ class _Builder:
         slot[kind == COMPUTE] = COMPUTE_SLOT
         slot[is_cpu & (kind == COMPUTE)] = CPU_SLOT
         slot[(kind == SEND) | (kind == COLLECTIVE) | (kind == MEMORY)] = COMM_SLOT
-        return Program(
+        program = Program(
             trace=trace,
             rows=rows,
             node_id=ids,
@@ -261,6 +267,9 @@ class _Builder:
             slot=slot,
             call=call[rows],
         )
+        if shared is not None:
+            self.programs[shared] = program
+        return program
 
     def message_columns(self, trace: ExecutionTrace, rank: int, ranks: int) -> tuple[np.ndarray, ...]:
         """Bytes, peer and tag of a workload's sends and receives, in the order of the trace."""
