@@ -1,0 +1,92 @@
+"""The documentation names everything there is: verbs, options, builders, presets, rules, columns, lessons."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+
+import pytest
+
+from astrasim_py.chakra import lint
+from astrasim_py.chakra.trace import INT_COLUMNS
+from astrasim_py.cli.main import VERBS
+from astrasim_py.collectives.bounds import CLOSED_FORMS
+from astrasim_py.collectives.builders import ALGORITHMS, options_of
+from astrasim_py.core import records
+from astrasim_py.report.tables import ROW_KEYS
+from astrasim_py.system.semantics import PARAMETERS
+from astrasim_py.topology.hardware import preset_names
+
+
+def missing(page: str, words) -> list[str]:
+    return sorted(word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", page))
+
+
+@pytest.fixture(scope="module")
+def page(repo):
+    return lambda name: (repo / "docs" / name).read_text("utf-8")
+
+
+def options_of_verb(verb: str) -> set[str]:
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(f"astrasim_py.cli.{VERBS[verb][0]}").arguments(parser)
+    return {max(action.option_strings, key=len) for action in parser._actions if action.option_strings} - {"--verbose"}
+
+
+def test_the_command_line_is_described(page):
+    assert not missing(page("cli.md"), VERBS)
+    assert not missing(page("cli.md"), options_of_verb("run"))
+
+
+def test_every_column_of_records_and_key_of_rows_is_described(page):
+    columns = (
+        *records.COLLECTIVE_COLUMNS,
+        *records.LINK_COLUMNS,
+        *records.NODE_COLUMNS,
+        *records.MESSAGE_COLUMNS,
+        *records.HOP_COLUMNS,
+        *records.LEVELS,
+        *ROW_KEYS,
+    )
+    assert not missing(page("cli.md"), columns)
+
+
+def test_every_builder_with_its_options_is_described(page):
+    text = page("algorithms.md")
+    assert not missing(text, ALGORITHMS)
+    assert not missing(text, {option for name in ALGORITHMS for option in options_of(name)} - {"root"})
+    for name, collective in CLOSED_FORMS:
+        assert name in text and collective in text
+
+
+def test_every_rule_of_semantics_is_described(page):
+    keys = {"zero_duration" if key == "zero_duration_ps" else key for key in PARAMETERS}
+    assert not missing(page("semantics.md"), keys)
+
+
+def test_every_preset_is_described(page):
+    text = page("hardware.md")
+    for kind in ("topology", "link", "compute"):
+        assert not missing(text, preset_names(kind))
+
+
+def test_every_attribute_of_traces_is_described(page):
+    assert not missing(page("traces.md"), set(INT_COLUMNS) - {"comm_priority", "tensor_loc"})
+
+
+def test_every_lint_rule_is_described(page, repo):
+    source = (repo / lint.__file__).read_text("utf-8")
+    rules = set(re.findall(r'"((?:[a-z]+-)+[a-z]+|damaged)"', source)) | {"dangling-data-dep", "dangling-ctrl-dep"}
+    assert len(rules) > 20
+    assert not missing(page("traces.md"), rules)
+
+
+def test_every_lesson_is_listed(page, repo):
+    assert not missing(page("index.md"), (path.stem for path in (repo / "scenarios").glob("*.yaml")))
+
+
+def test_every_page_is_listed(page, repo):
+    pages = {path.relative_to(repo / "docs").as_posix() for path in (repo / "docs").rglob("*.md")} - {"index.md"}
+    text = page("index.md")
+    assert sorted(name for name in pages if f"({name})" not in text) == []
