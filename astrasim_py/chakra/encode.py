@@ -106,6 +106,8 @@ def _texts(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _names(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
+    if not trace.has_names:
+        return _texts([b""] * len(trace))
     parts = []
     for name in trace.names:
         text = name.encode()

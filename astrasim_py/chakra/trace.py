@@ -589,6 +589,11 @@ class ExecutionTrace:
         stored = self._columns.get(name, MISSING) if name in COLUMN_KINDS else self.column(name)
         return bool((stored != MISSING).any()) if isinstance(stored, np.ndarray) else stored != MISSING
 
+    @property
+    def has_names(self) -> bool:
+        """Whether names were given (they may be empty all the same)."""
+        return not isinstance(self.names, _NoNames)
+
     def group_of(self) -> tuple[np.ndarray, tuple[str, ...]]:
         """Communicator group of each node.
 
@@ -811,7 +816,7 @@ class ExecutionTrace:
                 if code >= 0:
                     table[code] = labels.index(names[code])
             columns = {name: self.column(name) for name in INT_COLUMNS if self.has_column(name)}
-            names_text = list(self.names)
+            names_text = list(self.names) if self.has_names else []
             self._cache["digest"] = digest(
                 {
                     "node_id": self.node_id,

@@ -939,19 +939,17 @@ def _decode_batch(
     columns: dict[str, np.ndarray] = {}
     kind = nodes.type.astype(np.int8)
     # Fancy assignment keeps the last of several values for one row: the last attribute of a name counts.
-    numeric = found.name < len(ints)
+    numeric = slice(None) if not texts else found.name < len(ints)
     integers, wrong = _integers(buffer, found.member[numeric], found.value[numeric], found.payload[numeric])
     which, owner, unset = found.name[numeric], found.node[numeric], found.member[numeric] == 0
     integers[unset] = MISSING
     counts = np.array([name in _COUNTS for name in ints] + [False], dtype=bool)
     wrong |= counts[which] & (integers < 0) & ~unset
     odd[owner[wrong]] = True
-    for i, name in enumerate(ints):
-        rows = np.flatnonzero(which == i)
-        if len(rows):
-            column = np.full(size, MISSING, dtype=np.int64)
-            column[owner[rows]] = integers[rows]
-            columns[name] = column
+    used = np.flatnonzero(np.bincount(which, minlength=len(ints)))
+    table = np.full((len(used), size), MISSING, dtype=np.int64)
+    table[np.searchsorted(used, which), owner] = integers
+    columns |= {ints[i]: table[at] for at, i in enumerate(used.tolist())}
     labels: dict[str, tuple[np.ndarray, list[str]]] = {}
     for i, name in enumerate(texts, start=len(ints)):
         labels[name] = _labels(buffer, found, i, size, odd)
