@@ -1,0 +1,123 @@
+"""Lessons show what their opening comments say."""
+
+from __future__ import annotations
+
+import pytest
+
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.prepare import prepare
+
+
+def runs(repo, lesson: str, *overrides: str) -> dict[tuple[str, ...], object]:
+    """Swept values → records."""
+    points = expand(load_scenario(repo / "scenarios" / f"{lesson}.yaml", (*overrides, "plots=[]")))
+    return {tuple(point.values.values()): simulate(prepare(point), level="summary") for point in points}
+
+
+def times(repo, lesson: str, *overrides: str) -> dict[tuple[str, ...], int]:
+    return {key: records.makespan for key, records in runs(repo, lesson, *overrides).items()}
+
+
+def test_a_ring_pays_for_the_longest_step_when_messages_are_stored_and_forwarded(repo):
+    found = times(
+        repo,
+        "ring_vs_torus",
+        "sweep.topology=[ring, torus_2d, torus_3d, fully_connected]",
+        "sweep.size=[1 MiB]",
+        "sweep.model=store_and_forward",
+    )
+    slowdown = {(t, p): time / found["ring", s, m, p] for (t, s, m, p), time in found.items()}
+    assert slowdown == {
+        ("ring", "linear"): 1,
+        ("ring", "snake"): 1,
+        ("torus_2d", "linear"): 2,
+        ("torus_2d", "snake"): 1,
+        ("torus_3d", "linear"): 3,
+        ("torus_3d", "snake"): 1,
+        ("fully_connected", "linear"): 1,
+        ("fully_connected", "snake"): 1,
+    }
+
+
+def test_a_torus_costs_a_ring_only_latency_when_messages_cut_through(repo):
+    found = times(
+        repo,
+        "ring_vs_torus",
+        "sweep.topology=[ring, torus_2d]",
+        "sweep.size=[64 KiB, 1 GiB]",
+        "sweep.model=cut_through",
+        "sweep.placement=linear",
+    )
+    for size, expected in (("64 KiB", 1.961), ("1 GiB", 1.001)):
+        ratio = found["torus_2d", size, "cut_through", "linear"] / found["ring", size, "cut_through", "linear"]
+        assert ratio == pytest.approx(expected, abs=0.0005)
+        # 189 steps, in each of which one more latency is paid.
+        more = found["torus_2d", size, "cut_through", "linear"] - found["ring", size, "cut_through", "linear"]
+        assert more == 189 * 500_000
+
+
+def test_recursive_doubling_and_halving_doubling_cross_at_80_kib(repo):
+    found = times(
+        repo,
+        "crossover",
+        "sweep.topology=switch",
+        "sweep.size=[78 KiB, 82 KiB]",
+        "sweep.algorithm=[recursive_doubling, halving_doubling]",
+    )
+    assert found["switch", "78 KiB", "recursive_doubling"] < found["switch", "78 KiB", "halving_doubling"]
+    assert found["switch", "82 KiB", "recursive_doubling"] > found["switch", "82 KiB", "halving_doubling"]
+
+
+def test_half_of_the_bandwidth_is_reached_at_alpha_n_b(repo):
+    found = times(repo, "latency_or_bandwidth", "sweep.latency=1 us", "sweep.size=[800 kB]")
+    # busbw = 2 (n - 1) / n x size / time is half of 50 GB/s
+    assert 16 * found["800 kB", "1 us"] * 25 * 10**9 == 2 * 15 * 800_000 * 10**12
+
+
+def test_dimensions_pay_on_nodes_of_eight(repo):
+    found = times(
+        repo, "hierarchical_dgx", "sweep.size=[256 MiB]", "sweep.algorithm={flat: ring, two: {builder: hierarchical, "
+        "dims: [8, 4]}, pipelined: {builder: hierarchical, dims: [8, 4], chunks: 8}}"
+    )  # fmt: skip
+    flat, two, pipelined = (found["256 MiB", name] for name in ("flat", "two", "pipelined"))
+    assert flat > 5 * two > 5 * pipelined
+
+
+def test_more_buckets_expose_less_communication(repo):
+    found = {
+        key[1]: int(r.exposed_comm.max()) for key, r in runs(repo, "ddp_overlap", "sweep.bandwidth=50 GB/s").items()
+    }
+    assert found["one"] > found["two"] > found["four"] > 0
+
+
+def test_a_slow_link_is_worse_than_a_dead_one_and_hides_a_straggler(repo):
+    found = times(repo, "failures", "sweep.model=cut_through")
+    calm = {topology: time for (topology, _, straggler), time in found.items() if straggler == "none"}
+    assert calm["healthy"] < calm["link_down"] < calm["link_slow"]
+    # 30 steps with two more latencies
+    assert calm["link_down"] - calm["healthy"] == 30 * 2 * 500_000
+    late = "one at half speed"
+    assert found["healthy", "cut_through", late] - calm["healthy"] == 10**9
+    assert found["link_slow", "cut_through", late] == calm["link_slow"]
+
+
+def test_cuts_decide_an_all_to_all(repo):
+    found = times(
+        repo,
+        "all_to_all_torus",
+        "sweep.size=[16 MiB]",
+        "sweep.algorithm=direct",
+        "sweep.topology=[ring, torus_2d, switch]",
+    )
+    ring, torus, switch = found.values()
+    assert ring > 6 * torus and torus > switch
+
+
+def test_a_neighbour_is_heard_only_where_links_are_shared(repo):
+    found = times(repo, "noisy_neighbour", "sweep.oversubscription=1")
+    quiet, busy = "0 B", "64 MiB"
+    packed = {traffic: time for (_, traffic, where, _), time in found.items() if where == "packed"}
+    spread = {traffic: time for (_, traffic, where, _), time in found.items() if where == "spread"}
+    assert packed[quiet] == packed[busy] == spread[quiet] < spread[busy]
