@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.records import LEVELS, Records
 from astrasim_py.system.plan import Plan, make_plan
 from astrasim_py.system.problem import Problem
@@ -33,7 +33,7 @@ def simulate(problem: Problem | Plan, *, engine: str = "auto", level: str = "lin
     TraceError, AlgorithmError, ScenarioError
         The problem cannot be run (found before running).
     SimulationError
-        A matched send and receive of unequal bytes (found by running).
+        A matched send and receive of unequal bytes, or figures beyond 63 bits (found by running).
     UsageError
         Unknown engine or level.
     """
@@ -44,4 +44,11 @@ def simulate(problem: Problem | Plan, *, engine: str = "auto", level: str = "lin
     plan = problem if isinstance(problem, Plan) else make_plan(problem)
     from astrasim_py.engine.simpy_engine.engine import run
 
-    return run(plan, level)
+    try:
+        return run(plan, level)
+    except OverflowError:
+        raise SimulationError(
+            ", ".join(job.name for job in plan.problem.jobs),
+            "its times or its bytes on a link go beyond 2^63 - 1 (of picoseconds: 106 days)",
+            "use smaller sizes, fewer repeats or faster links",
+        ) from None

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
-from astrasim_py.core.errors import TraceError
+from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.core.units import INT64_MAX, PS_PER_NS, PS_PER_S
 from astrasim_py.system.problem import ComputeModel, MemoryModel
 from astrasim_py.system.semantics import Semantics
@@ -117,12 +117,24 @@ def scale_by_speed(duration: np.ndarray, speed: Fraction, trace: ExecutionTrace)
 
 
 def reduction_ps(nbytes: np.ndarray, gamma: Fraction) -> np.ndarray:
-    """gamma × bytes, per node, rounded up: int64[n] ps."""
+    """gamma × bytes, per node, rounded up: int64[n] ps.
+
+    Raises
+    ------
+    ScenarioError
+        A reduction of more than 2^63 - 1 ps.
+    """
     if not gamma:
         return np.zeros(len(nbytes), dtype=np.int64)
     sizes, inverse = np.unique(nbytes, return_inverse=True)
-    times = np.array([_ceil(int(b) * gamma * PS_PER_S) for b in sizes], dtype=np.int64)
-    return times[inverse]
+    times = [_ceil(int(b) * gamma * PS_PER_S) for b in sizes]
+    if max(times, default=0) > INT64_MAX:
+        raise ScenarioError(
+            "semantics.gamma",
+            f"the reduction of {int(sizes[-1])} B takes {max(times)} ps, longer than 2^63 - 1 ps (106 days)",
+            "write a shorter time per size",
+        )
+    return np.array(times, dtype=np.int64)[inverse]
 
 
 def memory_ps(trace: ExecutionTrace, memory: MemoryModel, semantics: Semantics) -> np.ndarray:

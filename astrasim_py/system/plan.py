@@ -352,6 +352,10 @@ class _Builder:
         reducing = is_compute & (trace.column("comp_op") == 1)
         if self.semantics.gamma and reducing.any():
             duration[reducing] += durations.reduction_ps(nbytes[reducing], self.semantics.gamma)
+            over = np.flatnonzero(duration < 0)
+            if len(over):
+                problem = "its recorded duration and its reduction take longer than 2^63 - 1 ps (106 days)"
+                raise AlgorithmError(node_place(trace, int(over[0]), place), problem, "check the unit of its duration")
         duration = durations.scale_by_speed(duration, speed, trace)
         tag = trace.column("comm_tag").copy()
         tag[tag == MISSING] = 0
