@@ -40,7 +40,9 @@ def run_line(line: str) -> int:
         Path(words[2]).mkdir(parents=True, exist_ok=True)
         return 0
     if words[:3] == ["python", "-m", "astrasim_py"]:
-        return main(words[3:])
+        runs = words[3] == "run" or words[3].endswith(".yaml")
+        # One process: starting more would take longer than these runs.
+        return main([*words[3:], *(["--jobs", "1"] if runs else [])])
     if words[0] == "python" and words[1].endswith(".py"):
         runpy.run_path(words[1])
         return 0
