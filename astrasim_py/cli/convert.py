@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from astrasim_py.core.errors import TraceError, UsageError
+from astrasim_py.core.errors import OutputError, TraceError, UsageError
 
 #: Nodes of a trace that are searched for attributes which a format cannot hold.
 _SEARCHED = 20_000
@@ -103,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     traces, algorithm, single = read(args.source)
     dropped: list[str] = []
     to_npz = args.target.endswith(".npz")
+    _make_folder(args.target)
     if algorithm is None and (to_npz or size is not None):
         from astrasim_py.collectives.algorithm import algorithm_from_traces
 
@@ -127,6 +128,14 @@ def run(args: argparse.Namespace) -> int:
     print(f"{len(written)} file{'s' if len(written) > 1 else ''}, {count} nodes")
     print(f"dropped: {', '.join(dropped)}" if dropped else "dropped: nothing")
     return 0
+
+
+def _make_folder(target: str) -> None:
+    folder = Path(target).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(target, f"cannot make {folder}: {error.strerror}", "choose a writable place") from None
 
 
 def _write(args: argparse.Namespace, traces: Sequence, single: bool, dialect: str | None) -> list[Path]:

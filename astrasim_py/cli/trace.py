@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import glob
 import json
 import os
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ def _read(name: str) -> tuple:
 
 
 def _lint(args: argparse.Namespace) -> int:
+    from astrasim_py.chakra.et_io import find_prefix
     from astrasim_py.chakra.lint import lint_file, lint_prefix, lint_trace, worst_severity
 
     findings = []
@@ -76,6 +78,8 @@ def _lint(args: argparse.Namespace) -> int:
             trace, found = lint_file(name)
             findings += found + (lint_trace(trace) if trace is not None else [])
         else:
+            if not list(Path(name).parent.glob(f"{glob.escape(Path(name).name)}.*.et*")):
+                find_prefix(name)  # says that there is nothing of that name
             findings += lint_prefix(name, args.groups)
     if args.format == "json":
         print(json.dumps([dataclasses.asdict(f) for f in findings], indent=1))

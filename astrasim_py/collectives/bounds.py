@@ -82,13 +82,13 @@ CLOSED_FORMS: Mapping[tuple[str, str], Callable[[int, Fraction, Fraction, Fracti
     ("recursive_doubling", "all_reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
     ("recursive_doubling", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
     ("recursive_doubling", "barrier"): lambda n, s, a, b, g: _log(n) * a,
-    ("binomial", "gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
-    ("binomial", "scatter"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("binomial_tree", "gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("binomial_tree", "scatter"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
     # Chan et al. 2007, §4 (minimum-spanning-tree algorithms), for any n.
-    ("binomial", "broadcast"): lambda n, s, a, b, g: _log(n) * (a + s * b),
-    ("binomial", "reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
-    ("binomial", "all_reduce"): lambda n, s, a, b, g: _log(n) * (2 * (a + s * b) + s * g),
-    ("binomial", "barrier"): lambda n, s, a, b, g: 2 * _log(n) * a,
+    ("binomial_tree", "broadcast"): lambda n, s, a, b, g: _log(n) * (a + s * b),
+    ("binomial_tree", "reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
+    ("binomial_tree", "all_reduce"): lambda n, s, a, b, g: _log(n) * (2 * (a + s * b) + s * g),
+    ("binomial_tree", "barrier"): lambda n, s, a, b, g: 2 * _log(n) * a,
     # Hensgen, Finkel & Manber, "Two algorithms for barrier synchronization", IJPP 1988.
     ("dissemination", "barrier"): lambda n, s, a, b, g: _log(n) * a,
 }
@@ -96,7 +96,7 @@ CLOSED_FORMS: Mapping[tuple[str, str], Callable[[int, Fraction, Fraction, Fracti
 #: Closed forms that hold for powers of two only.
 _POWERS_OF_TWO = frozenset(
     [(name, kind) for name, kind in CLOSED_FORMS if name in ("halving_doubling", "recursive_doubling")]
-    + [("bruck", "all_to_all"), ("binomial", "gather"), ("binomial", "scatter")]
+    + [("bruck", "all_to_all"), ("binomial_tree", "gather"), ("binomial_tree", "scatter")]
 )
 
 

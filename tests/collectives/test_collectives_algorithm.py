@@ -323,7 +323,7 @@ def test_digest_depends_on_contract_and_content_but_not_on_names():
         (("recursive_doubling", "all_reduce", 4), {"root": 1}, "all_reduce takes no root"),
         (("ring", "broadcast", 4), {"root": 4}, "root 4 is not one of 4 ranks; write a root in 0..3"),
         (("halving_doubling", "all_reduce", 6), {}, "6 is not a power of two, which this algorithm needs; use ring"),
-        (("binomial", "gather", 6), {"chunks": 2}, "chunks is 2, but gather is not cut"),
+        (("binomial_tree", "gather", 6), {"chunks": 2}, "chunks is 2, but gather is not cut"),
         (("ring", "all_to_all", 65536), {}, "would have about [0-9]+ nodes, more than"),
         (("hierarchical", "all_reduce", 6), {}, r"dims \[\] are 0 ranks, the group has 6"),
         (("hierarchical", "all_reduce", 6), {"dims": [2, 2]}, r"dims \[2, 2\] are 4 ranks, the group has 6"),
@@ -363,7 +363,7 @@ def test_ranks_share_the_structure_of_a_uniform_program():
     assert (
         len({id(t.data_deps.ids.base if t.data_deps.ids.base is not None else t.data_deps.ids) for t in a.traces}) == 1
     )
-    b = build("binomial", "broadcast", 64)
+    b = build("binomial_tree", "broadcast", 64)
     # Leaves are all alike.
     assert len({id(t.data_deps.ptr.base) for t in b.traces}) <= 8
 

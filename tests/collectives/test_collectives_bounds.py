@@ -88,7 +88,7 @@ def test_no_random_case_is_below_the_bound(data):
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16])
 @pytest.mark.parametrize("size", [64, 4096, 2**24])
 @pytest.mark.parametrize(
-    ("algorithm", "collective"), [("ring", "all_reduce"), ("direct", "all_gather"), ("binomial", "broadcast")]
+    ("algorithm", "collective"), [("ring", "all_reduce"), ("direct", "all_gather"), ("binomial_tree", "broadcast")]
 )
 def test_closed_forms_are_not_below_the_bound(algorithm, collective, n, size):
     topology = shapes.fully_connected(n, RATE, ALPHA)

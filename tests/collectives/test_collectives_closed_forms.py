@@ -69,7 +69,7 @@ def test_critical_paths_equal_closed_forms(algorithm, collective, n):
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16, 31, 33, 64])
 def test_binomial_all_reduce_has_twice_ceil_log2_sends_in_a_row(n):
     rounds = 2 * (n - 1).bit_length()
-    a = build("binomial", "all_reduce", n)
+    a = build("binomial_tree", "all_reduce", n)
     assert makespan(a, 1000, 1, 0) == rounds
     assert makespan(a, 1000, 0, 1) == rounds * 1000
     # One send of a rank at a time: its sends form a chain.

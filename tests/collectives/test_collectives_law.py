@@ -141,7 +141,7 @@ def variants(algorithm: str) -> list[dict]:
     return {
         "ring": [{}, {"bidirectional": True}, {"chunks": 3, "overlap": True}, {"bidirectional": True, "chunks": 2}],
         "double_binary_tree": [{}, {"chunks": 3}],
-        "binomial": [{}, {"chunks": 2}],
+        "binomial_tree": [{}, {"chunks": 2}],
         "hierarchical": [{"dims": d, "algorithms": a, **more} for d, a in HIERARCHIES for more in ({}, {"chunks": 2})],
         "direct": [{}, {"window": 1}, {"window": 2, "chunks": 2}],
     }.get(algorithm, [{}])
@@ -152,7 +152,7 @@ CASES = [
     for algorithm, (collectives, _) in ALGORITHMS.items()
     for collective in collectives
     for i, options in enumerate(variants(algorithm))
-    if not (collective in ("gather", "scatter") and algorithm == "binomial" and options)
+    if not (collective in ("gather", "scatter") and algorithm == "binomial_tree" and options)
 ]
 
 
@@ -259,15 +259,15 @@ def test_no_two_steps_race_for_a_cell(algorithm, collective, variant):
     [
         ("all_reduce", [4, 3], ["halving_doubling", "double_binary_tree"]),
         ("all_reduce", [4, 3], ["halving_doubling", "recursive_doubling"]),
-        ("all_reduce", [2, 5], ["direct", "binomial"]),
+        ("all_reduce", [2, 5], ["direct", "binomial_tree"]),
         ("all_to_all", [4, 3], ["bruck", "pairwise"]),
         ("all_to_all", [5, 3], ["bruck", "bruck"]),
         ("all_to_all", [2, 3, 2], ["pairwise", "ring", "direct"]),
         ("all_gather", [3, 5], ["bruck", "recursive_doubling"]),
         ("reduce_scatter", [3, 4], ["pairwise", "halving_doubling"]),
-        ("broadcast", [3, 4], ["binomial", "double_binary_tree"]),
-        ("reduce", [3, 4], ["linear", "binomial"]),
-        ("barrier", [3, 4], ["dissemination", "binomial"]),
+        ("broadcast", [3, 4], ["binomial_tree", "double_binary_tree"]),
+        ("reduce", [3, 4], ["linear", "binomial_tree"]),
+        ("barrier", [3, 4], ["dissemination", "binomial_tree"]),
     ],
 )
 def test_any_algorithm_may_serve_a_dimension(collective, dims, names, pieces):

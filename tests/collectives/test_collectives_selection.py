@@ -57,7 +57,7 @@ def test_comparisons_mean_what_they_say(text, holds):
 
 def test_algorithms_are_made_once():
     made: list = []
-    table = AlgorithmTable({"broadcast": [case("binomial", made)]})
+    table = AlgorithmTable({"broadcast": [case("binomial_tree", made)]})
     first = table.select("broadcast", 8, 4, "")
     assert table.select("broadcast", 9, 4, "x") is first
     assert table.select("broadcast", 8, 4, "", 1).root == 1

@@ -83,8 +83,8 @@ def test_direct_all_reduce_is_two_exchanges(n):
 @pytest.mark.parametrize("n", SIZES)
 def test_binomial_reduce_then_broadcast(n):
     topology = shapes.fully_connected(n, RATE, ALPHA)
-    expected = closed_form_ps("binomial", "all_reduce", n, CHUNK, ALPHA, RATE)
-    assert time_of(topology, "binomial", "all_reduce", CHUNK) == expected
+    expected = closed_form_ps("binomial_tree", "all_reduce", n, CHUNK, ALPHA, RATE)
+    assert time_of(topology, "binomial_tree", "all_reduce", CHUNK) == expected
     assert expected == 2 * (n - 1).bit_length() * (ALPHA + transfer_ps(CHUNK, RATE))
 
 

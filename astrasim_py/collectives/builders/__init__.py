@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm, collective_name
 from astrasim_py.collectives.builders import (
-    binomial,
+    binomial_tree,
     bruck,
     direct,
     dissemination,
@@ -28,7 +28,7 @@ ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
     "recursive_doubling": (recursive_doubling.COLLECTIVES, recursive_doubling.build),
     "halving_doubling": (halving_doubling.COLLECTIVES, halving_doubling.build),
     "double_binary_tree": (double_binary_tree.COLLECTIVES, double_binary_tree.build),
-    "binomial": (binomial.COLLECTIVES, binomial.build),
+    "binomial_tree": (binomial_tree.COLLECTIVES, binomial_tree.build),
     "bruck": (bruck.COLLECTIVES, bruck.build),
     "pairwise": (pairwise.COLLECTIVES, pairwise.build),
     "dissemination": (dissemination.COLLECTIVES, dissemination.build),
@@ -42,10 +42,10 @@ _DEFAULTS = {
     "all_gather": "ring",
     "reduce_scatter": "ring",
     "all_to_all": "direct",
-    "broadcast": "binomial",
-    "reduce": "binomial",
-    "gather": "binomial",
-    "scatter": "binomial",
+    "broadcast": "binomial_tree",
+    "reduce": "binomial_tree",
+    "gather": "binomial_tree",
+    "scatter": "binomial_tree",
     "barrier": "dissemination",
 }
 

@@ -36,7 +36,7 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
     -------
     Algorithm
     """
-    place = f"binomial {collective} over {ranks} ranks"
+    place = f"binomial_tree {collective} over {ranks} ranks"
     q = check_count(chunks, "chunks", place)
     if q > 1 and collective in ("gather", "scatter"):
         raise AlgorithmError(place, f"chunks is {q}, but {collective} is not cut", "drop chunks")
@@ -47,7 +47,7 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
         draft = Flat(n, n)
         if n > 1:
             _sharded(draft, collective, tree, span, top)
-        return finish(draft, "binomial", collective, root=root)
+        return finish(draft, "binomial_tree", collective, root=root)
     pieces = np.arange(0 if collective == "barrier" else q)
     draft = Flat(n, max(len(pieces), 1))
     if n > 1:
@@ -58,7 +58,7 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
         if collective != "reduce":
             later = (q + 1) * (n.bit_length() + 3) * 2 if both else 0
             down(draft, tree, pieces, tag=q if both else 0, order=later, start=start, one_send_at_a_time=True)
-    return finish(draft, "binomial", collective, root=root)
+    return finish(draft, "binomial_tree", collective, root=root)
 
 
 def binomial_tree(n: int, root: int) -> tuple[Tree, tuple[np.ndarray, np.ndarray]]:
