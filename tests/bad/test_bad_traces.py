@@ -193,6 +193,14 @@ def test_row_09_a_chain_of_1e5_runs(traces, et):
     assert '"time_ns": 100000000' in ended.out
 
 
+def test_row_09_many_nodes_that_wait_for_one_slot_take_linear_time(traces, et):
+    nodes = [et.node(i, 4, micros=1) for i in range(30_000)]
+    ended = traces.run(et.file(*nodes), options=["--format", "json", "--record", "summary"])
+    assert ended.code == 0, ended.err
+    assert '"time_ns": 30000000' in ended.out
+    assert ended.seconds < 10
+
+
 # -- 10, 11, 12: ranks that do not fit --------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from simpy import Resource
@@ -72,8 +73,27 @@ class Slots(Resource):
         if len(self.users) < self._capacity:
             self.users.append(key)
             return True
-        self.refused.append(key)
+        heappush(self.refused, key)
         return False
+
+    def again(self, block: Block) -> list[int]:
+        """Refused nodes that become ready now that a slot is free.
+
+        Of a single slot not more need to try than the first that is sure to keep it beyond this instant, and those
+        before it: all others would be refused once more, which nobody would see.
+        """
+        if self._capacity > 1:
+            keys, self.refused = self.refused, []
+            return keys
+        keys = []
+        while self.refused:
+            key = heappop(self.refused)
+            keys.append(key)
+            node = key & NODE_MASK
+            kind = block.kind[node]
+            if kind == SEND or (kind == COMPUTE and block.duration[node]):
+                break
+        return keys
 
 
 class Npu:
@@ -252,12 +272,12 @@ class Npu:
         if slots is not None:
             slots.users.remove(block.base + node)
             if slots.refused:
+                again = slots.again(block)
                 if self.engine.record_nodes:
                     row = block.row + node
-                    for key in slots.refused:
+                    for key in again:
                         block.released[key & NODE_MASK] = row
-                self.ready.extend(slots.refused)
-                slots.refused.clear()
+                self.ready.extend(again)
 
     def account(self) -> None:
         """Charge the time since the last change to compute, or to exposed communication."""
