@@ -191,7 +191,7 @@ def test_inline_edges_equal_csv():
 def test_bad_yaml_is_refused_with_its_line(text, said):
     begun = time.process_time()
     assert said in refusal(read_yaml, text)
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < 20
 
 
 # Node-link JSON.
@@ -309,7 +309,7 @@ def test_files_that_cannot_be_read_are_refused_at_once(tmp_path, name):
     with pytest.raises(TopologyError) as caught:
         build({"shape": "edge_list", "file": str(tmp_path / name)})
     assert "\n" not in str(caught.value) and "\0" not in str(caught.value)
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < 20
 
 
 @pytest.mark.parametrize(
