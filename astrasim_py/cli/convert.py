@@ -8,6 +8,7 @@ traces X.<rank>.jsonl), else a prefix of .et files.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ def read(source: str) -> tuple:
     from astrasim_py.chakra.text_io import read_jsonl
 
     if source.endswith(".jsonl"):
-        lines = [] if Path(source).exists() else _jsonl_set(source[: -len(".jsonl")])
+        lines = [] if os.path.exists(source) else _jsonl_set(source[: -len(".jsonl")])
         if lines:
             return tuple(read_jsonl(path, rank) for rank, path in enumerate(lines)), None, False
         return (read_jsonl(source),), None, True

@@ -184,7 +184,8 @@ class _Loading:
             if key not in self.document.data:
                 example = Scenario.model_fields[key].examples[0]
                 self._fail(self.document.place, f'"{key}" is missing', f"write e.g. {key}: {example}")
-        if "workload" not in self.document.data and "jobs" not in self.document.data:
+        workload = self.document.data.get("workload")
+        if (workload is None or workload.data is None) and "jobs" not in self.document.data:
             remedy = "write e.g. workload: [{all_reduce: {size: 64 MiB}}]"
             self._fail(self.document.place, '"workload" is missing', remedy)
         if "jobs" in self.document.data:
