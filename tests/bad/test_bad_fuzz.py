@@ -30,7 +30,7 @@ from astrasim_py.topology import shapes
 from astrasim_py.topology.spec import build as build_topology
 
 #: Longest that one damaged input may take.
-SECONDS = 2.0
+SECONDS = 20.0
 TOPOLOGY = shapes.ring(2, Fraction(10**9), 1000)
 LIMITS = Limits(max_events=20_000, max_sim_time_ps=10**15)
 
