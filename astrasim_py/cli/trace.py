@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import glob
 import json
 import os
 from collections.abc import Sequence
@@ -89,6 +88,14 @@ def _lint(args: argparse.Namespace) -> int:
         counts = {s: sum(f.severity == s for f in findings) for s in ("error", "warning", "info")}
         print(", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts.items()))
     return EXIT_CHECK_FAILED if worst_severity(findings) == "error" else EXIT_OK
+
+
+def _any_file(prefix: str) -> bool:
+    folder, base = os.path.split(prefix)
+    try:
+        return any(name.startswith(f"{base}.") and ".et" in name for name in os.listdir(folder or "."))
+    except (OSError, ValueError):
+        return False
 
 
 def _as_findings(error: AstraError) -> list:
