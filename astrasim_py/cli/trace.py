@@ -77,7 +77,7 @@ def _lint(args: argparse.Namespace) -> int:
             trace, found = lint_file(name)
             findings += found + (lint_trace(trace) if trace is not None else [])
         else:
-            if not glob.glob(f"{glob.escape(name)}.*.et*"):
+            if not _any_file(name):
                 find_prefix(name)  # says that there is nothing of that name
             findings += lint_prefix(name, args.groups)
     if args.format == "json":
