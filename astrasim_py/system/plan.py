@@ -318,7 +318,8 @@ class _Builder:
 
     def algorithm_program(self, algorithm: Algorithm, position: int, size: int, speed: Fraction) -> Program:
         trace = algorithm.traces[position]
-        verbatim = self.semantics.injected_sizes == "verbatim"
+        # Sizes can be taken as written only where they are written; in chunks alone they follow the collective.
+        verbatim = self.semantics.injected_sizes == "verbatim" and trace.has_column("comm_size")
         key = (id(algorithm), position, size, speed)
         if key in self.programs:
             return self.programs[key]
