@@ -88,6 +88,17 @@ COLUMN_KINDS: Mapping[str, str] = {
     "payload": "int64_val",
     "coll_size": "int64_val",
     "duration_ps": "int64_val",
+    "tb_id": "int32_val",
+    "channel": "int32_val",
+    "local_time_step": "int32_val",
+    "chunk_offset": "int32_val",
+    "depid": "int32_val",
+    "deps": "int32_val",
+    "hasdep": "int32_val",
+    "is_rrc": "bool_val",
+    "fused": "int64_val",
+    "tb_prev": "int64_val",
+    "source_line": "int32_val",
 }
 
 #: Integer attributes that have a column.
@@ -114,6 +125,17 @@ INT_COLUMNS: tuple[str, ...] = (
     "payload",  # id of the node whose data this node takes
     "coll_size",  # on COMM_COLL nodes: exact bytes of the full buffer
     "duration_ps",  # on COMP nodes: exact duration
+    "tb_id",  # of algorithms from MSCCL-IR: thread block of the rank, its channel, number of the step in it
+    "channel",
+    "local_time_step",
+    "chunk_offset",  # as collectiveapi's readers know it: offset of the local operand
+    "depid",  # as in the XML: the last dependency of the step
+    "deps",
+    "hasdep",
+    "is_rrc",
+    "fused",  # nodes of one fused step carry the id of its first node
+    "tb_prev",  # id of the node whose completion this one awaits only by the order of its thread block
+    "source_line",  # line of the file or program that the step was written in
 )
 
 

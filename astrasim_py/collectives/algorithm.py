@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, OutputError
 
@@ -34,10 +35,15 @@ COLLECTIVES = (
     "scatter",
     "barrier",
 )
+#: A collective of the producer's own, which only its contract describes.
+CUSTOM = "custom"
 #: Collectives with a root.
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 #: Collectives whose full buffer consists of one shard per rank.
 SHARDED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+#: Protocols of MSCCL-style runtimes, and none.
+PROTOCOLS = ("", "Simple", "LL", "LL128")
 
 #: Largest `.npz` that is read, bytes after unpacking.
 MAX_NPZ_BYTES = 4 * 2**30
@@ -120,7 +126,7 @@ class Algorithm:
     ----------
     name : str
     collective : str
-        One of `COLLECTIVES`.
+        One of `COLLECTIVES`, or `CUSTOM`.
     ranks : int
         Size of the group, n.
     traces : tuple of ExecutionTrace
@@ -137,6 +143,11 @@ class Algorithm:
         File it came from, or ``"builder"``.
     verdict : bool or None
         Outcome of verification; None is unknown.
+    contract : Contract or None
+        What a custom collective promises, where that is known.
+    protocol : str
+        ``Simple``, ``LL`` or ``LL128``: the protocol it is made for, which decides how many messages a connection
+        holds; empty where it is made for none.
 
     Raises
     ------
@@ -154,14 +165,20 @@ class Algorithm:
     made_for: int | None = None
     source: str = ""
     verdict: bool | None = None
+    contract: Contract | None = None
+    protocol: str = ""
 
     def __post_init__(self) -> None:
         place = self.source or self.name
-        if self.collective not in COLLECTIVES:
+        if self.collective not in COLLECTIVES and self.collective != CUSTOM:
             raise AlgorithmError(
                 place,
                 f'"{self.collective}" is not a collective',
                 f"write one of {', '.join(COLLECTIVES)}",
+            )
+        if self.protocol not in PROTOCOLS:
+            raise AlgorithmError(
+                place, f'"{self.protocol}" is not a protocol', f"write one of {', '.join(filter(None, PROTOCOLS))}"
             )
         if self.ranks < 1 or len(self.traces) != self.ranks:
             raise AlgorithmError(

@@ -1,0 +1,1 @@
+"""MSCCL-IR, the XML that MSCCL-style runtimes execute: in and out."""

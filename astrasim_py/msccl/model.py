@@ -1,0 +1,94 @@
+"""A program in MSCCL-IR, as its XML says it: values and line numbers, nothing interpreted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: Step types that runtimes execute.
+STEP_TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
+#: Types that receive from, or send to, the peer of their thread block.
+RECEIVING = frozenset(("r", "rcs", "rrc", "rrs", "rrcs"))
+SENDING = frozenset(("s", "rcs", "rrs", "rrcs"))
+#: Types that read their source cells, or write their destination cells, on their own rank.
+READING = frozenset(("s", "rrc", "rrs", "rrcs", "cpy", "re"))
+WRITING = frozenset(("r", "rcs", "rrc", "rrcs", "cpy", "re"))
+#: Types that add.
+REDUCING = frozenset(("rrc", "rrs", "rrcs", "re"))
+
+#: FIFO slots per connection, by protocol (NCCL_STEPS = 8; an operation takes 4 of them under Simple).
+PROTOCOL_SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
+
+
+class Step(NamedTuple):
+    """One ``<step>``. `line` does not count when programs are compared (see `Program.same`)."""
+
+    s: int
+    type: str
+    srcbuf: str
+    srcoff: int
+    dstbuf: str
+    dstoff: int
+    cnt: int
+    depid: int = -1
+    deps: int = -1
+    hasdep: int = 0
+    line: int = 0
+
+
+class ThreadBlock(NamedTuple):
+    """One ``<tb>``: peers are ranks, -1 for none."""
+
+    id: int
+    send: int
+    recv: int
+    chan: int
+    steps: tuple[Step, ...] = ()
+    line: int = 0
+
+
+class Gpu(NamedTuple):
+    """One ``<gpu>``: a rank, its thread blocks in the order of the document, its buffers in chunks."""
+
+    id: int
+    i_chunks: int
+    o_chunks: int
+    s_chunks: int
+    tbs: tuple[ThreadBlock, ...] = ()
+    line: int = 0
+
+
+class Program(NamedTuple):
+    """One ``<algo>``. What is absent in the XML is None.
+
+    `gpus` are in the order of the document.
+    """
+
+    name: str
+    proto: str
+    nchannels: int
+    nchunksperloop: int
+    ngpus: int
+    coll: str
+    inplace: int
+    outofplace: int | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    nthreads: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    source: str = ""
+    line: int = 0
+
+    def same(self, other: Program) -> bool:
+        """Whether two programs say the same, whatever file and lines they are written in and gpus' order."""
+        return _bare(self) == _bare(other)
+
+
+def _bare(program: Program) -> Program:
+    gpus = tuple(
+        gpu._replace(
+            tbs=tuple(tb._replace(steps=tuple(s._replace(line=0) for s in tb.steps), line=0) for tb in gpu.tbs),
+            line=0,
+        )
+        for gpu in sorted(program.gpus, key=lambda gpu: gpu.id)
+    )
+    return program._replace(gpus=gpus, source="", line=0)
