@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from astrasim_py.core.errors import AlgorithmError
 
 #: (rank, chunk): an input chunk of a rank, or an output chunk of one.
 Cell = tuple[int, int]
+
+#: Largest file that `read_contract` reads, bytes; and promised output chunks of a contract at most.
+MAX_FILE = 64 * 2**20
+MAX_OUTPUTS = 2**22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +31,245 @@ class Contract:
     outputs : mapping of (rank, chunk) to mapping of (rank, chunk) to int
         For each output chunk that is promised: how often each input chunk is contained in it. Output chunks that
         are not named may hold anything.
+
+    Raises
+    ------
+    AlgorithmError
+        A rank or chunk that does not exist.
     """
 
     ranks: int
     chunks: int
     outputs: Mapping[Cell, Mapping[Cell, int]]
     inputs: frozenset[Cell] | None = None
+    place: str = field(default="contract", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1 or self.chunks < 1:
+            raise AlgorithmError(self.place, f"has {self.ranks} ranks and {self.chunks} chunks", "give at least 1")
+        for (rank, chunk), terms in self.outputs.items():
+            cells = [(rank, chunk), *terms]
+            for r, k in cells:
+                if not (0 <= r < self.ranks and k >= 0):
+                    problem = f"names chunk {k} of rank {r}, and there are {self.ranks} ranks"
+                    raise AlgorithmError(self.place, problem, f"write ranks 0 to {self.ranks - 1}, chunks from 0")
+            if any(times < 1 for times in terms.values()):
+                problem = f"chunk {chunk} of rank {rank} contains something less than once"
+                raise AlgorithmError(self.place, problem, "leave out what is not contained")
+
+    def __hash__(self) -> int:
+        return hash((self.ranks, self.chunks, len(self.outputs)))
+
+    @classmethod
+    def of(cls, collective: str, ranks: int, chunks: int, root: int | None = None) -> Contract:
+        """The contract of a collective that has a name; see `astrasim_py.collectives.verify` for the table.
+
+        Raises
+        ------
+        AlgorithmError
+            Chunks that do not divide among the ranks, or a collective that moves no data.
+        """
+        per, rest = divmod(chunks, ranks)
+        sharded = collective in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+        if sharded and rest:
+            problem = f"{chunks} chunks do not divide among {ranks} ranks"
+            raise AlgorithmError(collective, problem, f"take a multiple of {ranks}")
+        everybody = range(ranks)
+        outputs: dict[Cell, Mapping[Cell, int]] = {}
+        inputs = None
+        sums = [{(q, k): 1 for q in everybody} for k in range(chunks)] if "reduce" in collective else []
+        if collective in ("all_gather", "gather"):
+            inputs = frozenset((r, k) for r in everybody for k in range(per))
+        elif collective in ("broadcast", "scatter"):
+            inputs = frozenset((root or 0, k) for k in range(chunks))
+        if collective in ("all_reduce", "reduce"):
+            members = everybody if collective == "all_reduce" else (root or 0,)
+            outputs = {(r, k): sums[k] for r in members for k in range(chunks)}
+        elif collective == "reduce_scatter":
+            outputs = {(r, k): sums[r * per + k] for r in everybody for k in range(per)}
+        elif collective in ("all_gather", "gather"):
+            members = everybody if collective == "all_gather" else (root or 0,)
+            outputs = {(r, k): {(k // per, k % per): 1} for r in members for k in range(chunks)}
+        elif collective == "all_to_all":
+            outputs = {(r, k): {(k // per, r * per + k % per): 1} for r in everybody for k in range(chunks)}
+        elif collective == "broadcast":
+            outputs = {(r, k): {(root or 0, k): 1} for r in everybody for k in range(chunks)}
+        elif collective == "scatter":
+            outputs = {(r, k): {(root or 0, r * per + k): 1} for r in everybody for k in range(per)}
+        else:
+            raise AlgorithmError(collective, "has no contract of its own", "give one")
+        return cls(ranks=ranks, chunks=chunks, outputs=outputs, inputs=inputs, place=collective)
+
+    def to_text(self) -> str:
+        """One line of JSON from which `from_text` makes the same contract."""
+        outputs = [
+            [rank, chunk, [[r, k, times] for (r, k), times in sorted(terms.items())]]
+            for (rank, chunk), terms in sorted(self.outputs.items())
+        ]
+        inputs = None if self.inputs is None else [list(cell) for cell in sorted(self.inputs)]
+        document = {"ranks": self.ranks, "chunks": self.chunks, "inputs": inputs, "outputs": outputs}
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str, place: str = "contract") -> Contract:
+        """The contract that `to_text` wrote.
+
+        Raises
+        ------
+        AlgorithmError
+        """
+        try:
+            document = json.loads(text)
+            inputs = document["inputs"]
+            return cls(
+                ranks=int(document["ranks"]),
+                chunks=int(document["chunks"]),
+                outputs={
+                    (int(rank), int(chunk)): {(int(r), int(k)): int(times) for r, k, times in terms}
+                    for rank, chunk, terms in document["outputs"]
+                },
+                inputs=None if inputs is None else frozenset((int(r), int(k)) for r, k in inputs),
+                place=place,
+            )
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            problem = f"is no contract: {type(error).__name__}: {str(error)[:80]}"
+            raise AlgorithmError(place, problem, "write it with convert") from None
+
+
+# ------------------------------------------------------------------------------------------------ YAML
+
+
+def read_contract(path: str | os.PathLike) -> Contract:
+    """Read a contract from YAML.
+
+    ::
+
+        ranks: 3
+        chunks: 2
+        inputs: {0: all}          # which chunks are defined at the start; all of all ranks by default
+        outputs:
+          1: {0: "0:0", 1: "0:1"} # rank 1: chunk 0 is chunk 0 of rank 0 …
+          2: {0: "0:0 + 1:0"}     # … and here the sum of two; "2*0:0" counts one twice
+
+    or, for a collective that has a name, ``{collective: broadcast, ranks: 3, chunks: 2, root: 0}``.
+
+    Raises
+    ------
+    AlgorithmError
+        ``file: what, why, what to write instead``.
+    """
+    import yaml
+
+    place = os.fspath(path)
+    try:
+        if os.path.getsize(place) > MAX_FILE or not os.path.isfile(place):
+            raise AlgorithmError(place, f"is no file of at most {MAX_FILE} bytes", "name a contract in YAML")
+        with open(place, encoding="utf-8") as file:
+            document = yaml.load(file, Loader=_loader())
+    except OSError as error:
+        raise AlgorithmError(place, f"cannot be read: {error.strerror}", "name a contract in YAML") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
+        raise AlgorithmError(where, f"is not YAML: {getattr(error, 'problem', error)}", "mend it") from None
+    except (ValueError, RecursionError) as error:
+        raise AlgorithmError(place, f"is not YAML: {str(error)[:80]}", "mend it") from None
+    return contract_from_data(document, place)
+
+
+def _loader() -> type:
+    """A safe loader without aliases, so that a small file cannot stand for a huge one."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent, index):
+            if self.check_event(yaml.AliasEvent):
+                mark = self.peek_event().start_mark
+                raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
+            return super().compose_node(parent, index)
+
+    return Loader
+
+
+def contract_from_data(document: object, place: str = "contract") -> Contract:
+    """A contract from what its YAML says; see `read_contract`.
+
+    Raises
+    ------
+    AlgorithmError
+    """
+
+    def bad(problem: str, remedy: str) -> AlgorithmError:
+        return AlgorithmError(place, problem, remedy)
+
+    if not isinstance(document, Mapping):
+        raise bad("is no mapping", "write ranks, chunks and outputs")
+    known = ("collective", "ranks", "chunks", "root", "inputs", "outputs")
+    unknown = [key for key in document if key not in known]
+    if unknown:
+        raise bad(f'key "{unknown[0]}" is unknown', f"write {', '.join(known)}")
+
+    def whole(key: str, least: int, most: int) -> int:
+        value = document.get(key)
+        if type(value) is not int or not least <= value <= most:
+            raise bad(f"{key} is {value!r}", f"write a whole number, {least} to {most}")
+        return value
+
+    ranks, chunks = whole("ranks", 1, 2**20), whole("chunks", 1, 2**20)
+    if ranks * chunks > MAX_OUTPUTS:
+        raise bad(f"{ranks} ranks of {chunks} chunks are too many", f"keep the product within {MAX_OUTPUTS}")
+    if "collective" in document:
+        if "outputs" in document or "inputs" in document:
+            raise bad("names a collective and says what it does", "write one of both")
+        from astrasim_py.collectives.algorithm import ROOTED, collective_name
+
+        collective = collective_name(str(document["collective"]), place)
+        root = whole("root", 0, ranks - 1) if collective in ROOTED else None
+        return Contract.of(collective, ranks, chunks, root)
+    outputs: dict[Cell, dict[Cell, int]] = {}
+    for rank, cells in _ranked(document.get("outputs"), "outputs", ranks, bad):
+        if not isinstance(cells, Mapping):
+            raise bad(f"outputs of rank {rank} are no mapping", 'write e.g. {0: "0:0 + 1:0"}')
+        for chunk, text in cells.items():
+            if type(chunk) is not int or not 0 <= chunk < chunks:
+                raise bad(f"output chunk {chunk!r} of rank {rank}", f"write 0 to {chunks - 1}")
+            outputs[rank, chunk] = _terms(text, ranks, chunks, bad)
+    if not outputs:
+        raise bad("promises nothing", 'write outputs: {RANK: {CHUNK: "RANK:CHUNK + …"}}')
+    inputs = None
+    if document.get("inputs") is not None:
+        found: list[Cell] = []
+        for rank, listed in _ranked(document["inputs"], "inputs", ranks, bad):
+            listed = range(chunks) if listed == "all" else listed
+            if not isinstance(listed, Iterable) or isinstance(listed, str):
+                raise bad(f"inputs of rank {rank} are {listed!r}", "write a list of chunks, or all")
+            for chunk in listed:
+                if type(chunk) is not int or not 0 <= chunk < chunks:
+                    raise bad(f"input chunk {chunk!r} of rank {rank}", f"write 0 to {chunks - 1}")
+                found.append((rank, chunk))
+        inputs = frozenset(found)
+    return Contract(ranks=ranks, chunks=chunks, outputs=outputs, inputs=inputs, place=place)
+
+
+def _ranked(value: object, key: str, ranks: int, bad) -> Iterable[tuple[int, object]]:
+    if not isinstance(value, Mapping):
+        raise bad(f"{key} is {type(value).__name__}", f"write {key}: {{RANK: …}}")
+    for rank, rest in value.items():
+        if type(rank) is not int or not 0 <= rank < ranks:
+            raise bad(f"{key} of rank {rank!r}", f"write ranks 0 to {ranks - 1}")
+        yield rank, rest
+
+
+def _terms(text: object, ranks: int, chunks: int, bad) -> dict[Cell, int]:
+    found: dict[Cell, int] = {}
+    for term in str(text).split("+"):
+        times, star, cell = term.strip().rpartition("*")
+        rank, colon, chunk = cell.strip().partition(":")
+        numbers = (rank.strip(), chunk.strip(), times.strip() if star else "1")
+        if not colon or not all(number.isascii() and number.isdecimal() and len(number) < 8 for number in numbers):
+            raise bad(f'"{term.strip()[:40]}" is no chunk of a rank', 'write RANK:CHUNK, e.g. "0:0 + 1:0"')
+        r, k, often = map(int, numbers)
+        if r >= ranks or k >= chunks or often < 1:
+            raise bad(f'"{term.strip()}" does not exist', f"write ranks below {ranks} and chunks below {chunks}")
+        found[r, k] = found.get((r, k), 0) + often
+    return found
