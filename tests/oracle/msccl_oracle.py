@@ -124,7 +124,7 @@ class Program:
             return
         self.need(all(tb.chan >= 0 for tb in self.tbs), "negative channel")
         self.need(all(tb.chan < channels for tb in self.tbs), "channel beyond nchannels")
-        self.runnable = all([self.check(tb) for tb in self.tbs])
+        self.runnable = not [tb for tb in self.tbs if not self.check(tb)]
         if self.runnable:
             self.link()
             self.connect()
@@ -286,8 +286,8 @@ class Run:
     def __init__(self, program, slots, *, large=False, values=False):
         self.program, self.slots, self.large = program, slots, large
         self.fifo = {key: deque() for key in {*program.senders, *program.receivers}}
-        self.pc = {tb: 0 for tb in program.tbs}
-        self.part = {tb: 0 for tb in program.tbs}
+        self.pc = dict.fromkeys(program.tbs, 0)
+        self.part = dict.fromkeys(program.tbs, 0)
         self.done = set()
         self.memory = {c: (Counter([v]), v) for c, v in program.inputs().items()} if values else None
 
