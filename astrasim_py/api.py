@@ -114,7 +114,7 @@ def collective(
     Parameters
     ----------
     kind : str
-        For example ``all_reduce``.
+        For example ``all_reduce``; or ``custom``, which needs an algorithm of yours.
     size : int or str
         Full buffer: bytes, or text with a unit.
     topology : Topology

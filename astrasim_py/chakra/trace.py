@@ -44,7 +44,7 @@ class NodeType(IntEnum):
 
 
 class CommType(IntEnum):
-    """Collective of a COMM_COLL node, as numbered by Chakra."""
+    """Collective of a COMM_COLL node, as numbered by Chakra; and one of our own, far from Chakra's range."""
 
     ALL_REDUCE = 0
     REDUCE = 1
@@ -56,6 +56,7 @@ class CommType(IntEnum):
     REDUCE_SCATTER = 7
     REDUCE_SCATTER_BLOCK = 8
     BARRIER = 9
+    CUSTOM = 1000
 
 
 #: Number of a collective in Chakra -> its name everywhere else in the package.

@@ -69,7 +69,7 @@ class CompOp(IntEnum):
 
 
 def collective_name(text: str, place: str = "") -> str:
-    """Name of a collective as the package writes it, from other spellings (``allreduce``, ``AllGather``).
+    """Name of a collective as the package writes it, from other spellings (``allreduce``, ``AllGather``); or `CUSTOM`.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def collective_name(text: str, place: str = "") -> str:
         Not a collective.
     """
     squeezed = text.replace("_", "").replace("-", "").lower()
-    for name in COLLECTIVES:
+    for name in (*COLLECTIVES, CUSTOM):
         if squeezed == name.replace("_", ""):
             return name
     raise AlgorithmError(place, f'"{text}" is not a collective', f"write one of {', '.join(COLLECTIVES)}")
@@ -474,6 +474,8 @@ def algorithm_from_traces(
             if wanted is None:
                 raise
             told = None
+        if told == CUSTOM and wanted is not None:
+            told = None
     if wanted and told and wanted != told:
         raise AlgorithmError(place, f"is made for {told}, not for {wanted}", f"use it for {told}, or name another file")
     kind = wanted or told
@@ -538,10 +540,12 @@ def read_algorithm(
     source = os.fspath(prefix)
     if source.endswith(".npz"):
         found = read_npz(source)
-        if collective is not None and collective_name(collective, source) != found.collective:
-            raise AlgorithmError(source, f"is made for {found.collective}, not for {collective}", "name another file")
+        wanted = found.collective if collective is None else collective_name(collective, source)
+        if found.collective not in (wanted, CUSTOM):
+            raise AlgorithmError(source, f"is made for {found.collective}, not for {wanted}", "name another file")
         return dataclass_replace(
             found,
+            collective=wanted,
             made_for=found.made_for if made_for is None else made_for,
             root=found.root if root is None else root,
             in_place=found.in_place if in_place is None else in_place,

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from astrasim_py.collectives.algorithm import CUSTOM
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.topology.model import Topology
@@ -24,12 +25,14 @@ _SEARCHED_LINKS = 100_000
 # -- bandwidths as nccl-tests defines them ----------------------------------------------------------------------
 
 
-def busbw_factor(collective: str, ranks: int) -> Fraction:
+def busbw_factor(collective: str, ranks: int) -> Fraction | None:
     """Bus bandwidth per algorithm bandwidth (size / time), by nccl-tests' definition (PERFORMANCE.md).
 
     2(n-1)/n for all_reduce; (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter; 1 for
-    broadcast and reduce; 0 for barrier.
+    broadcast and reduce; 0 for barrier; None for custom, of which nobody knows what it must move.
     """
+    if collective == CUSTOM:
+        return None
     if collective == "barrier" or ranks < 1:
         return Fraction(0)
     if collective == "all_reduce":

@@ -234,12 +234,13 @@ class JobCheck:
             return
         if case.builder not in ALGORITHMS:
             able = [name for name, (served, _) in ALGORITHMS.items() if collective in served]
-            remedy = did_you_mean(case.builder, (*able, *names("algorithm")))
+            remedy = did_you_mean(case.builder, (*(able or ALGORITHMS), *names("algorithm")))
             yield ScenarioError(place, f'"{case.builder}" is not a builder', remedy)
             return
         if collective not in ALGORITHMS[case.builder][0]:
             able = [name for name, (served, _) in ALGORITHMS.items() if collective in served]
-            yield ScenarioError(place, f"{case.builder} has no {collective}", f"use one of {', '.join(able)}")
+            remedy = f"use one of {', '.join(able)}" if able else "write file: FILE, or python: FILE.py:FUNCTION"
+            yield ScenarioError(place, f"{case.builder} has no {collective}", remedy)
         known = [option for option in options_of(case.builder) if option != "root"]
         for option in case.options:
             if option not in known:
@@ -256,11 +257,13 @@ def file_errors(names: Sequence[tuple[str, str]], folder: Path, allow_outside: b
             yield error
 
 
-def algorithm_files(algorithms: Mapping) -> Iterator[tuple[tuple[str, int], str]]:
-    """(collective, number) and file of every algorithm that is read."""
+def algorithm_files(algorithms: Mapping) -> Iterator[tuple[tuple[str, int, str], str]]:
+    """(collective, number, key) and file of everything that algorithms are read from."""
     for collective, cases in algorithms.items():
         for number, case in enumerate(cases):
             if isinstance(case, AlgorithmFile):
-                yield (collective, number), case.file
+                yield (collective, number, "file"), case.file
+                if case.contract is not None:
+                    yield (collective, number, "contract"), case.contract
             elif isinstance(case, AlgorithmCode):
-                yield (collective, number), case.python.rpartition(":")[0]
+                yield (collective, number, "python"), case.python.rpartition(":")[0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from astrasim_py.collectives.algorithm import CUSTOM
 from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
 from astrasim_py.scenario import resolve
 from astrasim_py.scenario.check import JobCheck, algorithm_files, file_errors, npus_of, split_code
@@ -320,6 +321,7 @@ class _Loading:
             self._fail(place, f'no topology is called "{chosen}"', did_you_mean(chosen, topologies))
         self._files(typed, values, topology, chosen)
         self._machines(typed, values)
+        self._custom(typed, values)
         if typed["jobs"]:
             self._jobs(typed, values, topology)
         elif typed["workload"] is not None:
@@ -390,6 +392,20 @@ class _Loading:
                     remedy = 'write e.g. memory: {kind: per_npu, latency: "1 us", bandwidth: "100 GB/s"}'
                     self._fail(at.place, "the scenario has no remote memory", remedy)
 
+    def _custom(self, typed: Mapping[str, Any], values: Mapping[str, Value | None]) -> None:
+        """Custom collectives without an algorithm: there is none to fall back to."""
+        jobs = [(typed["workload"], values["workload"], {})]
+        jobs += [
+            (job.workload, values["jobs"].get(name, "workload"), job.algorithms)
+            for name, job in (typed["jobs"] or {}).items()
+        ]
+        for workload, value, own in jobs:
+            for number, item in enumerate(workload if isinstance(workload, tuple) else ()):
+                if item.custom is not None and CUSTOM not in own and CUSTOM not in typed["algorithms"]:
+                    at = value.get(number, CUSTOM) or value
+                    remedy = "write e.g. algorithms: {custom: {file: alltonext.xml}}"
+                    self._fail(at.place, "a custom collective needs an algorithm", remedy)
+
     def _files(self, typed: Mapping[str, Any], values: Mapping[str, Value | None], topology, chosen) -> None:
         named: list[tuple[str, str]] = []
 
@@ -405,9 +421,9 @@ class _Loading:
             if hasattr(spec["workload"], "trace"):
                 add(spec["workload"].trace, *at("workload"), "trace")
                 add(spec["workload"].groups, *at("workload"), "groups")
-            for (collective, number), file in algorithm_files(spec["algorithms"]):
-                add(file, *at("algorithms"), collective, number, "file")
-                if hasattr(spec["algorithms"][collective][number], "python"):
+            for (collective, number, key_of_file), file in algorithm_files(spec["algorithms"]):
+                add(file, *at("algorithms"), collective, number, key_of_file)
+                if key_of_file == "python":
                     self._code(values, *at("algorithms"), collective, number, "python")
 
         if topology is not None:

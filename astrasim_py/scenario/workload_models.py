@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from astrasim_py.collectives.algorithm import COLLECTIVES
+from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM
 from astrasim_py.scenario.quantities import (
     Count,
     FileName,
@@ -149,6 +149,7 @@ class Item(Strict):
     gather: RootedItem | None = None
     scatter: RootedItem | None = None
     barrier: BarrierItem | None = None
+    custom: CollectiveItem | None = Field(default=None, description="a collective that only its algorithm defines")
     compute: ComputeItem | None = None
     send: SendItem | None = None
     memory: MemoryItem | None = None
@@ -282,6 +283,9 @@ class AlgorithmFile(AlgorithmBase):
     file: FileName = example("algorithms/ring_all_reduce_64")
     made_for: Size | None = Field(default=None, description="size for which its absolute sizes were computed")
     root: Rank | None = None
+    contract: FileName | None = Field(
+        default=None, description="YAML: what it promises, for custom collectives; see docs/verify.md"
+    )
 
 
 class AlgorithmCode(AlgorithmBase):
@@ -338,10 +342,13 @@ AlgorithmSpec = Annotated[
 ]
 
 
+_NAMES = (*COLLECTIVES, CUSTOM)
+
+
 def _collective(value: object) -> object:
-    if value not in COLLECTIVES:
-        raise wrong("is not a collective", did_you_mean(str(value), COLLECTIVES), ("@key",))
+    if value not in _NAMES:
+        raise wrong("is not a collective", did_you_mean(str(value), _NAMES), ("@key",))
     return value
 
 
-CollectiveName = Annotated[str, BeforeValidator(_collective), WithJsonSchema({"enum": list(COLLECTIVES)})]
+CollectiveName = Annotated[str, BeforeValidator(_collective), WithJsonSchema({"enum": list(_NAMES)})]

@@ -32,6 +32,7 @@ def _of_job(job: object) -> Iterator[str]:
     for cases in job.algorithms.values():
         for case in cases:
             yield from _text(case, "file")
+            yield from _text(case, "contract")
             if hasattr(case, "python"):
                 yield case.python.rpartition(":")[0]
 

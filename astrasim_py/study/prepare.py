@@ -21,6 +21,7 @@ from astrasim_py.chakra.et_io import find_prefix, read_workload
 from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, NodeType, Workload
 from astrasim_py.collectives.algorithm import Algorithm, read_algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
+from astrasim_py.collectives.contract import read_contract
 from astrasim_py.collectives.selection import AlgorithmTable, Case, Condition
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.digest import digest
@@ -289,9 +290,10 @@ class _Preparation:
         """The algorithm that a file holds, and what tells its content apart."""
         path = self.path(case.file, place)
         files = [path] if path.suffix == ".npz" else self._files(path, None, place)
-        content = tuple(file_digest(file) for file in files)
-        key = (str(path), content, collective, case.made_for, case.root)
-        return _algorithm(_Keyed(key, (str(path), case, collective))), content
+        contract = None if case.contract is None else self.path(case.contract, place)
+        content = tuple(file_digest(file) for file in (*files, *([contract] if contract else [])))
+        key = (str(path), str(contract), content, collective, case.made_for, case.root)
+        return _algorithm(_Keyed(key, (str(path), contract, case, collective))), content
 
     def _made(self, factory, text, case, collective, ranks, rooted, place) -> Algorithm:
         """What a function of the user's or of another package builds: trusted with nothing."""
@@ -428,8 +430,9 @@ def _workload(keyed: _Keyed) -> Workload:
 
 @lru_cache(maxsize=32)
 def _algorithm(keyed: _Keyed) -> Algorithm:
-    path, case, collective = keyed.value
-    return read_algorithm(path, collective, made_for=case.made_for, root=case.root)
+    path, contract, case, collective = keyed.value
+    algorithm = read_algorithm(path, collective, made_for=case.made_for, root=case.root)
+    return algorithm if contract is None else replace(algorithm, contract=read_contract(contract))
 
 
 @lru_cache(maxsize=64)

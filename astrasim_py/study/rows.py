@@ -114,7 +114,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
             rate = bandwidth_GBps(instance.size, duration)
             factor = busbw_factor(instance.type, len(instance.members))
             row["algbw_GBps"] = rate
-            if rate is not None:
+            if rate is not None and factor is not None:
                 row["busbw_GBps"] = rounded(Fraction(instance.size * 1000, duration) * factor)
         formula = closed_form(plan)
     del row["cpu_s"]
@@ -125,7 +125,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         "breakdown": breakdown(records) if done else None,
         "closed_form_ns": None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
         "collectives": _collectives(row["point"], records, calls),
-        "busbw_factors": [[kind, n, str(busbw_factor(kind, n))] for kind, n in calls],
+        "busbw_factors": [[kind, n, str(factor)] for (kind, n), factor in _factors(calls).items()],
         "makespan_ps": records.makespan,
         "events": records.events,
         "cause": records.outcome.cause,
@@ -149,7 +149,12 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
 def _collectives(point: str, records: Records, calls: Iterable[tuple[str, int]]) -> list[dict]:
     """The first collectives of a point, for people; all of them are in its records."""
     first = Table({name: column[:_FEW] for name, column in records.collective.items()})
-    return collective_rows(point, first, {call: busbw_factor(*call) for call in calls})
+    return collective_rows(point, first, _factors(calls))
+
+
+def _factors(calls: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Fraction]:
+    factors = {call: busbw_factor(*call) for call in calls}
+    return {call: factor for call, factor in factors.items() if factor is not None}
 
 
 def breakdown(records: Records) -> dict:

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, NodeType
-from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.algorithm import CUSTOM, Algorithm
 from astrasim_py.core.errors import AlgorithmError, ScenarioError, TraceError
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.system import compute as durations
@@ -589,9 +589,12 @@ class _Builder:
         problem, algorithm = self.problem, entry["algorithm"]
         if not problem.network.contention or self.semantics.name != "native":
             return -1
+        if entry["type"] == CUSTOM:
+            return -1
         if algorithm is None:
             return 0
-        if not algorithm.scales or algorithm.verdict is not True:
+        # With a contract of its own it was not held to what the bound is made for.
+        if not algorithm.scales or algorithm.verdict is not True or algorithm.contract is not None:
             return -1
         from astrasim_py.collectives.bounds import lower_bound_ps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
-from astrasim_py.collectives.algorithm import ROOTED, Algorithm, collective_name
+from astrasim_py.collectives.algorithm import CUSTOM, ROOTED, Algorithm, collective_name
 from astrasim_py.collectives.builders import (
     binomial_tree,
     bruck,
@@ -49,13 +49,24 @@ _DEFAULTS = {
     "barrier": "dissemination",
 }
 
+_OF_YOUR_OWN = "give one of your own, e.g. algorithms: {custom: {file: alltonext.xml}}"
+
 #: Largest group that is built.
 MAX_RANKS = 2**16
 
 
 def default_algorithm(collective: str) -> str:
-    """Name of the builder that a collective uses unless one is chosen."""
-    return _DEFAULTS[collective_name(collective)]
+    """Name of the builder that a collective uses unless one is chosen.
+
+    Raises
+    ------
+    AlgorithmError
+        Not a collective, or a custom one: nobody else can know what it does.
+    """
+    name = collective_name(collective)
+    if name == CUSTOM:
+        raise AlgorithmError("algorithms.custom", "a custom collective needs an algorithm", _OF_YOUR_OWN)
+    return _DEFAULTS[name]
 
 
 def options_of(algorithm: str) -> tuple[str, ...]:
@@ -99,7 +110,7 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     collectives, factory = ALGORITHMS[algorithm]
     if collective not in collectives:
         able = ", ".join(name for name, (served, _) in ALGORITHMS.items() if collective in served)
-        raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}")
+        raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}" if able else _OF_YOUR_OWN)
     if type(ranks) is not int or not 1 <= ranks <= MAX_RANKS:
         raise AlgorithmError(place, f"{ranks!r} is not a group size", f"use 1..{MAX_RANKS} ranks")
     if options.get("root") is None:
