@@ -100,6 +100,8 @@ COLUMN_KINDS: Mapping[str, str] = {
     "fused": "int64_val",
     "tb_prev": "int64_val",
     "source_line": "int32_val",
+    "peer_buf": "int32_val",
+    "peer_off": "int32_val",
 }
 
 #: Integer attributes that have a column.
@@ -137,6 +139,8 @@ INT_COLUMNS: tuple[str, ...] = (
     "fused",  # nodes of one fused step carry the id of its first node
     "tb_prev",  # id of the node whose completion this one awaits only by the order of its thread block
     "source_line",  # line of the file or program that the step was written in
+    "peer_buf",  # cells of the other rank that the step names: nothing is executed from it
+    "peer_off",
 )
 
 
