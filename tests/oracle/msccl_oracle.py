@@ -334,8 +334,8 @@ class Run:
         return self.memory.get(cell, (Counter(["undefined"]), "undefined"))
 
     def add(self, a, b):
-        left, right = sorted((a[1], b[1]), key=repr) if a[1] != b[1] else (a[1], b[1])
-        return a[0] + b[0], Tree.of(left, right)
+        left, right = sorted((a[1], b[1]), key=repr)
+        return a[0] + b[0], "undefined" if "undefined" in (left, right) else Tree.of(left, right)
 
     def poll(self, rng=None):
         """Until nothing moves; whether everything is done and every message taken."""
