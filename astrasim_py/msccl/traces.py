@@ -1,0 +1,365 @@
+"""A program in MSCCL-IR as an `Algorithm`: one Chakra trace per gpu, with records that lead back to the program.
+
+A step becomes one to three nodes: a receive, what is computed, a send. The order of a thread block is a data
+dependency on the last node of the step before, marked by `tb_prev`; a nop has no node, and its dependency joins those
+of the next step. The k-th message of a connection has tag chan * K + k, K being the longest connection of the program,
+so that messages pair as they do in the FIFO of a channel. For the way back see `astrasim_py.msccl.records`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+
+from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.msccl.model import READING, RECEIVING, SENDING, STEP_TYPES, WRITING, Gpu, Program, Step, ThreadBlock
+from astrasim_py.msccl.records import PLAIN_NOP, nop_fields, recorded_program
+
+__all__ = ["algorithm_of", "read_msccl", "recorded_program"]
+
+#: Longest name of an algorithm.
+MAX_NAME = 256
+_MOST = 2**31 - 1
+_BUFFERS = {"i": int(Buffer.INPUT), "o": int(Buffer.OUTPUT), "s": int(Buffer.SCRATCH)}
+_SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
+_REDUCE, _COPY = int(CompOp.REDUCE), int(CompOp.COPY)
+_NO_CELLS = (MISSING, MISSING)
+
+#: What is gathered of every node, in this order; `peer`, `number` (k of its connection) become columns later.
+_GATHERED = (
+    "type", "peer", "number", "channel", "msg_chunk_idx", "msg_chunk_cnt", "comp_op", "src_buf", "src_off",
+    "dst_buf", "dst_off", "peer_buf", "peer_off", "payload", "is_rrc", "chunk_offset", "tb_id",
+    "local_time_step", "hasdep", "fused", "tb_prev", "depid", "deps", "source_line",
+)  # fmt: skip
+
+
+def read_msccl(path: str | os.PathLike) -> Algorithm:
+    """Read an algorithm from MSCCL-IR XML.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    AlgorithmError
+        ``file:line: what, why, what to write instead``: no such XML, or an ill-formed program.
+    """
+    from astrasim_py.msccl.check import findings
+    from astrasim_py.msccl.reader import read_program
+
+    program = read_program(path)
+    problems = findings(program).problems
+    if problems:
+        raise AlgorithmError("", problems[0], "mend the program")
+    return algorithm_of(program)
+
+
+def algorithm_of(program: Program) -> Algorithm:
+    """The algorithm that a program states.
+
+    Where a program may run both in place and out of place it is taken as running in place, so that its buffers alias.
+
+    Parameters
+    ----------
+    program : Program
+
+    Returns
+    -------
+    Algorithm
+        Its traces carry what `recorded_program` needs to make the same program again.
+
+    Raises
+    ------
+    AlgorithmError
+        ``file:line: …`` of a step that no node can express.
+    """
+    from astrasim_py.msccl.table import collective_of
+
+    _check(program)
+    collective, root, contract = collective_of(program)
+    parts = _Parts(program, collective)
+    name = program.name[:MAX_NAME] or "algorithm"
+    common = {
+        "collective": collective,
+        "algorithm": name,
+        "ranks": program.ngpus,
+        "root": root,
+        "chunks": program.nchunksperloop,
+        "in_place": bool(program.inplace),
+        "protocol": program.proto,
+        "msccl_name": program.name if program.name != name else None,
+        "msccl_coll": program.coll,
+        "msccl_nchannels": program.nchannels,
+        "msccl_inplace": program.inplace,
+        "msccl_outofplace": program.outofplace,
+        "msccl_min_bytes": program.min_bytes,
+        "msccl_max_bytes": program.max_bytes,
+        "msccl_nthreads": program.nthreads,
+        "msccl_source": os.path.basename(program.source) or None,
+    }
+    return Algorithm(
+        name=name,
+        collective=collective,
+        ranks=program.ngpus,
+        traces=parts.traces({key: value for key, value in common.items() if value is not None}),
+        root=root,
+        chunks=program.nchunksperloop,
+        in_place=bool(program.inplace),
+        source=program.source,
+        contract=contract,
+        protocol=program.proto,
+    )
+
+
+# ----------------------------------------------------------------------------------------- what cannot be
+
+
+def _refuse(program: Program, line: int, problem: str, remedy: str) -> AlgorithmError:
+    return AlgorithmError(f"{program.source or program.name}:{line}", problem, remedy)
+
+
+def _check(program: Program) -> None:
+    """Refuse what has no trace. What merely does not work has one, and is left to verification."""
+    if program.ngpus < 1 or sorted(gpu.id for gpu in program.gpus) != list(range(program.ngpus)):
+        problem = f"has {len(program.gpus)} gpus for ngpus {program.ngpus}"
+        raise _refuse(program, program.line, problem, f"write gpus 0 to {program.ngpus - 1}, each once")
+    if program.nchunksperloop < 1:
+        raise _refuse(program, program.line, f"nchunksperloop is {program.nchunksperloop}", "write at least 1")
+    for gpu in program.gpus:
+        known: set[int] = set()
+        for tb in gpu.tbs:
+            if tb.id in known or not 0 <= tb.id <= _MOST:
+                raise _refuse(program, tb.line, f"tb id {tb.id} is there twice or negative", "number thread blocks")
+            known.add(tb.id)
+            for peer, word in ((tb.send, "sends to"), (tb.recv, "receives from")):
+                if peer == gpu.id or not -1 <= peer < program.ngpus:
+                    problem = f"tb {tb.id} of gpu {gpu.id} {word} {peer}"
+                    raise _refuse(program, tb.line, problem, f"write another rank below {program.ngpus}, or -1")
+            for number, step in enumerate(tb.steps):
+                if step.s != number:
+                    raise _refuse(program, step.line, f"step {step.s} comes as number {number}", "count s from 0")
+                _check_step(program, tb, step)
+
+
+def _check_step(program: Program, tb: ThreadBlock, step: Step) -> None:
+    if step.type not in STEP_TYPES:
+        raise _refuse(program, step.line, f'"{step.type}" is no step', f"write one of {', '.join(STEP_TYPES)}")
+    if step.type == "nop":
+        return
+    if not 1 <= step.cnt <= _MOST:
+        raise _refuse(program, step.line, f"cnt is {step.cnt}", "write at least 1")
+    for buffer in (step.srcbuf, step.dstbuf):
+        if buffer not in _BUFFERS:
+            raise _refuse(program, step.line, f'"{buffer}" is no buffer', "write i, o or s")
+    for used, offset, word in ((READING, step.srcoff, "srcoff"), (WRITING, step.dstoff, "dstoff")):
+        if not (0 if step.type in used else -_MOST) <= offset <= _MOST:
+            raise _refuse(program, step.line, f"{word} is {offset}, and {step.type} needs it", "write an offset from 0")
+    for kinds, peer, word in ((SENDING, tb.send, "send"), (RECEIVING, tb.recv, "recv")):
+        if step.type in kinds and peer < 0:
+            problem = f"{step.type} in tb {tb.id}, which has no {word} peer"
+            raise _refuse(program, step.line, problem, f"write {word} on the tb")
+
+
+# ------------------------------------------------------------------------------------------------- nodes
+
+
+class _Parts:
+    """The nodes of all ranks, one after the other, and the dependencies of each."""
+
+    def __init__(self, program: Program, collective: str) -> None:
+        self.program, self.collective = program, collective
+        self.per = program.nchunksperloop // program.ngpus
+        self.rows: list[tuple[int, ...]] = []
+        #: Rows that receive, with the message (connection, k) that they wait for.
+        self.awaited: list[tuple[int, tuple[int, int, int], int]] = []
+        self.sent: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        self.received: dict[tuple[int, int, int], int] = {}
+        self.gpus = sorted(program.gpus, key=lambda gpu: gpu.id)
+        self.bounds = [0]
+        self.deps: list[Csr] = []
+        self.odd: list[list] = []
+        for gpu in self.gpus:
+            self._gpu(gpu)
+            self.bounds.append(len(self.rows))
+
+    def _gpu(self, gpu: Gpu) -> None:
+        first, last = {}, {}
+        base = len(self.rows)
+        for tb in gpu.tbs:
+            first[tb.id], last[tb.id] = [], []
+            before = -1
+            for step in tb.steps:
+                first[tb.id].append(len(self.rows) - base)
+                if step.type == "nop":
+                    last[tb.id].append(-1)
+                    continue
+                self._step(gpu, tb, step, len(self.rows) - base, before)
+                before = len(self.rows) - base - 1
+                last[tb.id].append(before)
+        waits, odd = self._waits(gpu, first, last)
+        counts = np.ones(len(self.rows) - base, dtype=np.int64)
+        ids: list[int] = []
+        for node in range(len(counts)):
+            own = waits.get(node)
+            if own is None:
+                ids.append(node - 1)
+            else:
+                counts[node] = len(own)
+                ids += own
+        ptr = np.zeros(len(counts) + 1, dtype=np.int64)
+        np.cumsum(counts, out=ptr[1:])
+        self.deps.append(Csr(ptr, np.array(ids, dtype=np.uint64)))
+        self.odd.append(odd)
+
+    def _waits(self, gpu: Gpu, first: dict, last: dict) -> tuple[dict[int, list[int]], list]:
+        """Dependencies of the first node of every step; and the nops that these do not lead back to."""
+        waits: dict[int, list[int]] = {}
+        odd = []
+        for tb in gpu.tbs:
+            before, nops = -1, []
+            for step in tb.steps:
+                if step.type == "nop":
+                    nops.append(step)
+                    continue
+                targets = [self._target(gpu, one, last) for one in (*nops, step) if one.depid >= 0]
+                # A node awaits another once, however often the program says so: readers count what is left to wait for.
+                kept = [node for node in dict.fromkeys(reversed(targets)) if node != before][::-1]
+                waits[first[tb.id][step.s]] = ([before] if before >= 0 else []) + kept
+                plain = all(nop_fields(nop) == PLAIN_NOP for nop in nops)
+                if kept != targets or not plain or len(targets) < len(nops) + bool(nops):
+                    odd.append([tb.id, step.s, [_nop(nop) for nop in nops]])
+                before, nops = last[tb.id][step.s], []
+            if nops:
+                odd.append([tb.id, -1, [_nop(nop) for nop in nops]])
+        return waits, odd
+
+    def _target(self, gpu: Gpu, step: Step, last: dict[int, list[int]]) -> int:
+        ends = last.get(step.depid)
+        if ends is None or not 0 <= step.deps < len(ends) or ends[step.deps] < 0:
+            problem = f"waits for step {step.deps} of tb {step.depid}, which is "
+            problem += "a nop" if ends is not None and 0 <= step.deps < len(ends) else f"not on gpu {gpu.id}"
+            raise _refuse(self.program, step.line, problem, "name a step that moves data")
+        if not self.rows[self.bounds[-1] + ends[step.deps]][_HASDEP]:
+            problem = f"waits for step {step.deps} of tb {step.depid}, which never says that it is done"
+            raise _refuse(self.program, step.line, problem, 'write hasdep="1" on that step')
+        return ends[step.deps]
+
+    def _position(self, rank: int, buffer: str, offset: int, count: int) -> int:
+        """Place of cells in the full buffer; 0 where they have none, as chunks are alike but for rounding."""
+        if buffer == "s" or offset < 0:
+            return 0
+        shards = ("all_gather", "gather") if buffer == "i" else ("reduce_scatter", "scatter")
+        if self.collective in shards and offset + count <= self.per:
+            offset += rank * self.per
+        return offset if offset + count <= self.program.nchunksperloop else 0
+
+    def _step(self, gpu: Gpu, tb: ThreadBlock, step: Step, node: int, before: int) -> None:
+        kind, count, chan = step.type, step.cnt, tb.chan
+        source, target = (_BUFFERS[step.srcbuf], step.srcoff), (_BUFFERS[step.dstbuf], step.dstoff)
+        reads, writes = kind in READING, kind in WRITING
+        local = (step.dstbuf, step.dstoff) if writes and kind != "s" else (step.srcbuf, step.srcoff)
+        at = self._position(gpu.id, *local, count)
+        several = kind in RECEIVING and kind != "r"
+        tail = (tb.id, step.s, int(bool(step.hasdep)), node if several else MISSING)
+        first = (before if before >= 0 else MISSING, step.depid, step.deps, step.line)
+        later = (MISSING, -1, -1, step.line)
+        payload = MISSING
+        if kind in RECEIVING:
+            connection = (tb.recv, gpu.id, chan)
+            number = self.received.get(connection, 0)
+            self.received[connection] = number + 1
+            self.awaited.append((len(self.rows), connection, number))
+            cells = target if kind in ("r", "rcs") else _NO_CELLS
+            named = source if kind in ("r", "rcs") else _NO_CELLS
+            head = (_RECV, tb.recv, number, chan, at, count, MISSING)
+            rrc = 1 if kind == "rrc" else MISSING
+            self.rows.append((*head, *_NO_CELLS, *cells, *named, MISSING, rrc, local[1], *tail, *first))
+            payload, first = node, later
+        if reads and kind != "s":
+            head = (_COMP, MISSING, MISSING, MISSING, at, count, _COPY if kind == "cpy" else _REDUCE)
+            cells = target if writes else _NO_CELLS
+            self.rows.append((*head, *source, *cells, *_NO_CELLS, payload, MISSING, local[1], *tail, *first))
+            payload = node + 1 if several else payload
+        if kind in SENDING:
+            connection = (gpu.id, tb.send, chan)
+            messages = self.sent.setdefault(connection, [])
+            head = (_SEND, tb.send, len(messages), chan, at, count, MISSING)
+            messages.append((at, count))
+            cells = source if kind == "s" else _NO_CELLS
+            named = target if kind in ("s", "rrs") else _NO_CELLS
+            self.rows.append((*head, *cells, *_NO_CELLS, *named, payload, MISSING, local[1], *tail, *first))
+
+    def traces(self, metadata: dict[str, object]) -> tuple[ExecutionTrace, ...]:
+        table = np.array(self.rows, dtype=np.int64).reshape(-1, len(_GATHERED)).T
+        columns = dict(zip(_GATHERED, table, strict=True))
+        self._agree(columns["msg_chunk_idx"])
+        kinds, peer, number = (columns.pop(name) for name in ("type", "peer", "number"))
+        sends, receives = kinds == _SEND, kinds == _RECV
+        longest = max([1, *(len(messages) for messages in self.sent.values()), *self.received.values()])
+        channel = columns["channel"]
+        if len(channel) and (int(channel.max()) + 1) * longest > _MOST:
+            problem = (
+                f"{longest} messages on a connection of channel {int(channel.max())} need more tags than there are"
+            )
+            raise _refuse(self.program, self.program.line, problem, "number channels from 0")
+        columns["comm_dst"] = np.where(sends, peer, MISSING)
+        columns["comm_src"] = np.where(receives, peer, MISSING)
+        columns["comm_tag"] = np.where(sends | receives, channel * longest + number, MISSING)
+        constant = {"total_chunk_cnt": self.program.nchunksperloop}
+        for name in tuple(columns):
+            column = columns[name]
+            if len(column) and (column == column[0]).all():
+                value = int(columns.pop(name)[0])
+                if value != MISSING:
+                    constant[name] = value
+        return tuple(
+            ExecutionTrace.from_columns(
+                node_id=np.arange(high - low, dtype=np.uint64),
+                type=kinds[low:high],
+                data_deps=deps,
+                metadata=metadata | _of_gpu(gpu, odd),
+                place=f"{self.program.source or self.program.name}: rank {gpu.id}",
+                rank=gpu.id,
+                **(constant if high > low else {}),
+                **{name: column[low:high] for name, column in columns.items()},
+            )
+            for gpu, low, high, deps, odd in zip(
+                self.gpus, self.bounds, self.bounds[1:], self.deps, self.odd, strict=False
+            )
+        )
+
+    def _agree(self, index: np.ndarray) -> None:
+        """Let both ends of a message name the sender's chunks, so that they count the same bytes."""
+        for row, connection, number in self.awaited:
+            messages = self.sent.get(connection, ())
+            if number < len(messages) and messages[number][1] == self.rows[row][_COUNT]:
+                index[row] = messages[number][0]
+
+
+_HASDEP, _COUNT = _GATHERED.index("hasdep"), _GATHERED.index("msg_chunk_cnt")
+
+
+def _nop(step: Step) -> list:
+    return [*nop_fields(step), step.depid, step.deps]
+
+
+def _of_gpu(gpu: Gpu, odd: list) -> dict[str, object]:
+    """Metadata of one rank."""
+    own: dict[str, object] = {
+        "msccl_i_chunks": gpu.i_chunks,
+        "msccl_o_chunks": gpu.o_chunks,
+        "msccl_s_chunks": gpu.s_chunks,
+        "msccl_tbs": " ".join(f"{tb.id}:{tb.send}:{tb.recv}:{tb.chan}" for tb in gpu.tbs),
+    }
+    if odd:
+        own["msccl_nops"] = json.dumps(odd, separators=(",", ":"))
+    return own
