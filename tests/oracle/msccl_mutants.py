@@ -156,7 +156,7 @@ KINDS = {
 # ------------------------------------------------------------------------------------- programs to edit
 
 
-def document(name, ranks, blocks, *, proto="Simple", coll="allreduce", chunks=None, scratch=0):
+def document(name, ranks, blocks, *, proto="Simple", coll="allreduce", chunks=None, scratch=0, channels=1):
     """XML of a program in place: `blocks(rank)` gives (send, recv, channel, [(type, src, dst, count, wait)])."""
     chunks = chunks or ranks
     table = {rank: blocks(rank) for rank in range(ranks)}
@@ -175,8 +175,8 @@ def document(name, ranks, blocks, *, proto="Simple", coll="allreduce", chunks=No
                 )
             lines.append("</tb>")
         lines.append("</gpu>")
-    head = f'<algo name="{name}" proto="{proto}" nchannels="1" nchunksperloop="{chunks}" ngpus="{ranks}" coll="{coll}"'
-    return f'{head} inplace="1">' + "\n".join(lines) + "</algo>"
+    head = f'<algo name="{name}" proto="{proto}" nchannels="{channels}" nchunksperloop="{chunks}" ngpus="{ranks}" '
+    return f'{head}coll="{coll}" inplace="1">' + "\n".join(lines) + "</algo>"
 
 
 def fused_ring(n, count=1):
@@ -222,3 +222,84 @@ def all_pairs(n):
         return [*tbs, (-1, -1, 0, adds)]
 
     return document("all pairs", n, blocks, proto="LL", scratch=n)
+
+
+def random_program(rng):
+    """Any well-formed program of a few ranks, seldom a useful one: it may hang, race, and add what it should not."""
+    n, per = rng.randint(2, 4), rng.randint(1, 2)
+    chunks, channels, careful = n * per, rng.randint(1, 2), rng.random() < 0.6
+    eager = rng.choice((0, 0, 0.5, 1))
+    blocks = {rank: [] for rank in range(n)}  # [send, recv, chan, [step]]
+    for source in range(n):
+        for target in range(n):
+            for channel in range(channels):
+                if source == target or rng.random() < 0.4:
+                    continue
+                for rank, side, peer in ((source, 0, target), (target, 1, source)):
+                    free = [b for b in blocks[rank] if b[2] == channel and b[side] < 0 and rng.random() < 0.7]
+                    block = rng.choice(free) if free else [-1, -1, channel, []]
+                    block[side] = peer
+                    if not free:
+                        blocks[rank].append(block)
+    senders = {(r, b[0], b[2]): b for r in blocks for b in blocks[r] if b[0] >= 0}
+    receivers = {(b[1], r, b[2]): b for r in blocks for b in blocks[r] if b[1] >= 0}
+
+    def place(count):
+        return f"{rng.choice('iioos')}{rng.randint(0, chunks - count)}"
+
+    for time in range(rng.randint(2, 30)):
+        count = rng.choice((1, 1, 1, 2, 3)) if chunks > 2 else 1
+        if senders and rng.random() < 0.8:
+            key = rng.choice(sorted(senders))
+            senders[key][3].append(["s", place(count), place(count), count, time])
+            receivers[key][3].append([rng.choice(("r", "rrc")), place(count), place(count), count, time])
+        else:
+            rank = rng.randrange(n)
+            if blocks[rank]:
+                rng.choice(blocks[rank])[3].append([rng.choice(("cpy", "re")), place(count), place(count), count, time])
+    table = {}
+    for rank, tbs in blocks.items():
+        for block in tbs:
+            steps = block[3]
+            if rng.random() < eager:
+                steps.sort(key=lambda step: step[0] != "s")
+            for _ in range(rng.choice((0, 0, 0, 1, 3)) if len(steps) > 1 else 0):
+                at = rng.randrange(len(steps) - 1)
+                a, b = steps[at], steps[at + 1]
+                if a[0] != "s" and b[0] == "s":
+                    steps[at], steps[at + 1] = b, a
+            for at in range(len(steps) - 1, 0, -1):
+                first, second = steps[at - 1], steps[at]
+                if first[0] in ("r", "rrc") and second[0] == "s" and first[3] == second[3] and rng.random() < 0.8:
+                    first[0] = "rcs" if first[0] == "r" else rng.choice(("rrs", "rrcs"))
+                    del steps[at]
+        table[rank] = []
+        for number, (send, recv, channel, steps) in enumerate(tbs):
+            out = []
+            for kind, src, dst, count, time in steps:
+                others = [(b, s) for b in range(len(tbs)) if b != number for s in range(len(tbs[b][3]))]
+                if careful or rng.random() < 0.98:
+                    others = [(b, s) for b, s in others if tbs[b][3][s][4] < time]
+                waits = [rng.choice(others) for _ in range(rng.choice((0, 0, 1, 1, 2)))] if others else []
+                if careful:
+                    waits = [max(wait for wait in others if wait[0] == b) for b in sorted({b for b, _ in others})]
+                out += [("nop", "i-1", "o-1", 0, wait) for wait in waits[:-1]]
+                out.append((kind, src, dst, count, waits[-1] if waits else None))
+            table[rank].append((send, recv, channel, out))
+        # Dependencies name steps without nops so far: count these.
+        real = [[i for i, step in enumerate(tb[3]) if step[0] != "nop"] for tb in table[rank]]
+        for tb in table[rank]:
+            tb[3][:] = [(*step[:4], step[4] and (step[4][0], real[step[4][0]][step[4][1]])) for step in tb[3]]
+    coll = rng.choice(("allreduce", "allgather", "reduce_scatter", "alltoall", "custom"))
+    name = rng.choice((f"Broadcast(n={n},root=1)", f"Reduce(n={n},root=0)", "alltonext-forward"))
+    text = document(
+        name,
+        n,
+        table.get,
+        coll=coll,
+        chunks=chunks,
+        scratch=chunks,
+        channels=channels,
+        proto=rng.choice(("Simple", "LL")),
+    )
+    return text.replace('inplace="1"', f'inplace="{rng.randint(0, 1)}"')
