@@ -1,604 +1,393 @@
-"""Symbolic execution of an algorithm: does it end, and does every rank hold what its collective promises?
+"""Verification of an algorithm: four verdicts, and a counterexample where one of them is no.
 
-The value of a cell is an expression over (rank, chunk) of the inputs; a sum keeps how often each contribution occurs,
-since reducing one twice is an error that a set would hide. The k-th send posted from one rank to another under a tag
-meets the k-th receive posted for it, with unbounded buffering between them.
+* **well-formed**: every message has a partner of equal size, dependencies and cells exist.
+* **terminates** with so many slots per connection (`astrasim_py.collectives.termination`).
+* **correct**: every rank holds at the end what its collective promises (`astrasim_py.collectives.values`).
+* **race-free**: no result depends on timing (`astrasim_py.collectives.races`). Only then does one symbolic execution
+  speak for all: programs have no choice points.
 
-Where input and output buffer alias (`Algorithm.in_place`), so do their cells: for all_reduce, reduce, broadcast and
-all_to_all output k is input k; for all_gather and gather input k of rank r is output r·per + k; for reduce_scatter and
-scatter output k of rank r is input r·per + k, with per = chunks / ranks.
+What a collective promises, with T chunks, n ranks and per = T / n:
 
-The stages (`Program`, `match`, `order`, `execute`, `judge`) are separate so that further checks can use what they find.
+============== ============================= ==================================================
+collective     input chunk k of rank r       required at output chunk k of rank r
+============== ============================= ==================================================
+all_reduce     (r, k)                        sum over q of (q, k)
+all_gather     (r, k), k < per               (k div per, k mod per)
+reduce_scatter (r, k)                        sum over q of (q, r·per + k), k < per
+all_to_all     (r, k)                        (k div per, r·per + k mod per)
+broadcast      (root, k) at the root only    (root, k)
+reduce         (r, k)                        at the root: sum over q of (q, k)
+gather         (r, k), k < per               at the root: (k div per, k mod per)
+scatter        (root, k) at the root only    (root, r·per + k), k < per
+custom         its contract's                its contract's
+============== ============================= ==================================================
+
+For cells that alias in place see `astrasim_py.collectives.cells`.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 
-import numpy as np
+from astrasim_py.collectives import races, values
+from astrasim_py.collectives.algorithm import CUSTOM, SHARDED, Algorithm
+from astrasim_py.collectives.cells import Layout, cells, layout
+from astrasim_py.collectives.contract import Contract
+from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
+from astrasim_py.collectives.steps import Steps, Unusable, steps_of
+from astrasim_py.collectives.termination import Blocked, Flow, told
+from astrasim_py.core.errors import AlgorithmError, TraceError
+from astrasim_py.core.units import format_size
 
-from astrasim_py.chakra import graph
-from astrasim_py.chakra.trace import MISSING, NodeType
-from astrasim_py.collectives.algorithm import SHARDED, Algorithm, Buffer, CompOp
-from astrasim_py.core.errors import TraceError
-
-#: Cells that are executed at most; beyond it the verdict is unknown.
-MAX_CELLS = 2**26
-#: Steps that the search for a dependency between two receives of one channel may take, all channels together.
-MAX_SEARCH = 20_000_000
-
-_SEND, _RECV, _REDUCE, _COPY = range(1, 5)
+#: Slots per connection where neither the caller nor the algorithm says: those of the protocol with fewest.
+DEFAULT_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What verification found.
+    """What verification found. A verdict is True, False, or None where it is unknown.
 
     Attributes
     ----------
-    correct : bool or None
-        True: it ends, and every cell that the collective promises is right. False: it does not. None: unknown.
-    problem : str
-        One sentence that says why; empty when correct.
-    wrong_cells : int
+    well_formed, terminates, correct, race_free : bool or None
+        The four verdicts; `terminates` is for `slots`.
+    order_consistent : bool or None
+        Whether all ranks add in the same order, so that their results are equal to the last bit.
+    slots : int
+        Messages that a connection holds.
+    min_slots, min_slots_large : int or None
+        Fewest slots with which it ends, for small buffers (a step is one message) and for large ones (one message per
+        chunk); None where it never ends.
+    max_safe_bytes : int or None
+        Largest full buffer, bytes, with which it ends with `slots`, where small buffers pass and large ones do not.
+    wrong_cells : int or None
         Number of promised cells that are wrong (for a barrier: pairs of ranks that do not wait for each other).
+    races : int or None
+        Number of unordered pairs of steps that touch one cell, at least one writing it.
+    problems : tuple of str
+        A sentence for each verdict that is no, the most important first.
+    unknown : str
+        Why a verdict is unknown.
+    warnings : tuple of str
+    counterexample : dict or None
+        Of the first problem: ``kind`` and ``text``, and where they apply ``rank``, ``buffer``, ``chunk``, ``holds``,
+        ``expected``, ``step``, ``line``, ``chain``.
     """
 
-    correct: bool | None
-    problem: str = ""
-    wrong_cells: int = 0
+    well_formed: bool | None = True
+    terminates: bool | None = None
+    correct: bool | None = None
+    race_free: bool | None = None
+    order_consistent: bool | None = None
+    slots: int = DEFAULT_SLOTS
+    min_slots: int | None = None
+    min_slots_large: int | None = None
+    max_safe_bytes: int | None = None
+    wrong_cells: int | None = None
+    races: int | None = None
+    problems: tuple[str, ...] = ()
+    unknown: str = ""
+    warnings: tuple[str, ...] = ()
+    counterexample: dict | None = None
+
+    @property
+    def ok(self) -> bool | None:
+        """False: ill-formed, wrong, or never ending, however many slots there are. None: unknown. Else True.
+
+        A race or too few slots do not make it False: they are a matter of the runtime (see `passes`).
+        """
+        never_ends = self.terminates is False and self.min_slots is None
+        if self.well_formed is False or self.correct is False or never_ends:
+            return False
+        return None if None in (self.well_formed, self.correct) else True
+
+    @property
+    def passes(self) -> bool:
+        """Whether none of the four verdicts is no."""
+        return False not in (self.well_formed, self.terminates, self.correct, self.race_free)
+
+    @property
+    def problem(self) -> str:
+        """The most important problem, or why the verdict is unknown; empty where there is neither."""
+        return self.problems[0] if self.problems else self.unknown
 
 
-class _Found(Exception):
-    """Ends verification with a verdict."""
-
-    def __init__(self, correct: bool | None, problem: str) -> None:
-        super().__init__(correct, problem)
-        self.verdict = Verdict(correct=correct, problem=problem)
-
-
-def verify(algorithm: Algorithm) -> Verdict:
+def verify(
+    subject: Algorithm | Steps,
+    *,
+    slots: int | None = None,
+    contract: Contract | None = None,
+    problems: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+) -> Verdict:
     """Verify an algorithm by executing it symbolically.
+
+    Parameters
+    ----------
+    subject : Algorithm or Steps
+    slots : int, optional
+        Messages that a connection holds; by default those of the algorithm's protocol, or 2.
+    contract : Contract, optional
+        What it must do, instead of what its collective promises; needed for a custom collective.
+    problems, warnings : sequence of str
+        What a reader has found already; problems make it ill-formed.
 
     Returns
     -------
     Verdict
-        False where a message has no partner, ranks wait for each other, a cell ends up wrong. Unknown (None) where
-        the algorithm does not state its cells, or where the pairing of messages depends on timing. A program whose
-        steps race for a cell is executed in one of its orders.
+
+    Raises
+    ------
+    AlgorithmError
+        A contract for another number of ranks or chunks.
 
     Examples
     --------
     >>> from astrasim_py.collectives.builders import build
-    >>> verify(build("ring", "all_reduce", 4)).correct
+    >>> verify(build("ring", "all_reduce", 4)).ok
     True
     """
+    state = _State(list(problems), list(warnings))
+    protocol = subject.protocol
+    state.fields["slots"] = slots or PROTOCOL_SLOTS.get(protocol, DEFAULT_SLOTS)
     try:
-        program = Program(algorithm)
-        send_of = match(program)
-        sequence = order(program, send_of)
-        if algorithm.collective == "barrier":
-            return _judge_barrier(program, send_of, sequence)
-        if not algorithm.has_cells:
-            raise _Found(None, "it does not state which cells its steps read and write")
-        _check_accesses(program, send_of)
-        values = execute(program, send_of, sequence)
-        return judge(program, values)
-    except _Found as found:
-        return found.verdict
+        steps = subject if isinstance(subject, Steps) else _steps(subject)
+    except Unusable as found:
+        state.unusable(found)
+        return state.verdict()
     except TraceError as error:
-        return Verdict(correct=False, problem=str(error))
+        state.ill_formed(str(error))
+        return state.verdict()
+    if contract is not None:
+        _check_contract(steps, contract)
+        steps = dataclass_replace(steps, contract=contract)
+    _examine(state, steps)
+    return state.verdict()
 
 
-class Program:
-    """All ranks of an algorithm as one table; node g of rank r has row g - offset[r] in its trace.
+def _steps(algorithm: Algorithm) -> Steps:
+    steps = steps_of(algorithm)
+    if algorithm.collective != "barrier" and not algorithm.has_cells:
+        return dataclass_replace(steps, chunks=0)
+    return steps
 
-    Attributes
-    ----------
-    offset : numpy.ndarray
-        int64[ranks + 1].
-    rank, id, action : numpy.ndarray
-        int64[N]: rank, node id, and what a node does (0 where it only waits).
-    child, parent : numpy.ndarray
-        int64[E]: dependencies, as pairs of nodes.
-    place : numpy.ndarray
-        int64[N]: place of the node in the topological order of its rank.
-    """
 
-    def __init__(self, algorithm: Algorithm) -> None:
-        self.algorithm = algorithm
-        traces = algorithm.traces
-        self.offset = np.cumsum([0, *(len(t) for t in traces)])
-        self.size = int(self.offset[-1])
-        self.rank = np.repeat(np.arange(len(traces)), np.diff(self.offset))
-        self.id = np.concatenate([t.node_id for t in traces]).astype(np.int64)
-        kinds = np.concatenate([t.type for t in traces])
-        self._columns: dict[str, np.ndarray] = {}
-        op = self.column("comp_op")
-        comp = kinds == NodeType.COMP
-        self.action = np.select(
-            [
-                kinds == NodeType.COMM_SEND,
-                kinds == NodeType.COMM_RECV,
-                comp & (op == CompOp.REDUCE),
-                comp & (op == CompOp.COPY),
-            ],
-            [_SEND, _RECV, _REDUCE, _COPY],
-            0,
+def _check_contract(steps: Steps, contract: Contract) -> None:
+    for word, ours, theirs in (("ranks", steps.ranks, contract.ranks), ("chunks", steps.chunks, contract.chunks)):
+        if ours != theirs and ours:
+            problem = f"is for {theirs} {word}, and {steps.name} has {ours}"
+            raise AlgorithmError(contract.place, problem, f"write {word}: {ours}")
+
+
+class _State:
+    """A verdict in the making."""
+
+    def __init__(self, problems: list[str], warnings: list[str]) -> None:
+        self.problems, self.warnings = problems, warnings
+        self.fields: dict[str, object] = {"well_formed": not problems}
+        self.counterexample: dict | None = None
+        if problems:
+            self.counterexample = {"kind": "ill-formed", "text": problems[0]}
+
+    def ill_formed(self, problem: str) -> None:
+        """The first problem of this kind counts: others follow from it, or repeat what a reader found."""
+        if self.fields["well_formed"]:
+            self.no("ill-formed", problem)
+            self.fields["well_formed"] = False
+
+    def unusable(self, found: Unusable) -> None:
+        """It cannot be executed."""
+        if found.unknown:
+            self.unknown(found.problem)
+            if self.fields["well_formed"]:
+                self.fields["well_formed"] = None
+        else:
+            self.ill_formed(found.problem)
+
+    def unknown(self, why: str) -> None:
+        self.fields.setdefault("unknown", why)
+
+    def no(self, kind: str, problem: str, text: str = "", **known: object) -> None:
+        """One verdict is no."""
+        self.problems.append(problem)
+        if self.counterexample is None:
+            self.counterexample = {"kind": kind, "text": text or problem, **known}
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            **self.fields,
+            problems=tuple(self.problems),
+            warnings=tuple(self.warnings),
+            counterexample=self.counterexample,
         )
-        child, parent, place, payload = [], [], [], []
-        for trace, start in zip(traces, self.offset.tolist(), strict=False):
-            ptr, rows = trace.parents()
-            child.append(graph.owners(ptr) + start)
-            parent.append(rows + start)
-            at = np.empty(len(trace), dtype=np.int64)
-            at[trace.order()] = np.arange(len(trace))
-            place.append(at)
-            taken = trace.column("payload")
-            if len(taken) and (taken != MISSING).any():
-                found = trace.rows_of(np.where(taken < 0, 0, taken).astype(np.uint64))
-                lost = np.flatnonzero((taken != MISSING) & ((found < 0) | (taken < 0)))
-                if len(lost):
-                    node = int(trace.node_id[lost[0]])
-                    raise _Found(
-                        False,
-                        f"rank {len(payload)} node {node} takes data of {int(taken[lost[0]])}, which is not there",
-                    )
-                payload.append(np.where(taken == MISSING, -1, found + start))
-            else:
-                payload.append(np.full(len(trace), -1, dtype=np.int64))
-        self.child, self.parent = np.concatenate(child), np.concatenate(parent)
-        self.place, self.payload = np.concatenate(place), np.concatenate(payload)
-        # CSR of parents by node, for searches.
-        self.ptr = np.zeros(self.size + 1, dtype=np.int64)
-        np.cumsum(np.bincount(self.child, minlength=self.size), out=self.ptr[1:])
-
-    def column(self, name: str) -> np.ndarray:
-        """int64[N]: an integer column of all ranks."""
-        if name not in self._columns:
-            self._columns[name] = np.concatenate([t.column(name) for t in self.algorithm.traces])
-        return self._columns[name]
-
-    def node(self, g: int) -> str:
-        """Node g for messages."""
-        return f"rank {int(self.rank[g])} node {int(self.id[g])}"
 
 
-# ---------------------------------------------------------------------------------------------- messages
+def _examine(state: _State, steps: Steps) -> None:
+    matched = _check_messages(state, steps)
+    if steps.chunks and steps.collective in SHARDED and steps.chunks % steps.ranks:
+        state.ill_formed(f"its {steps.chunks} chunks do not divide among {steps.ranks} ranks")
+    flow = Flow(steps)
+    _terminate(state, steps, flow, matched)
+    if not flow.ends or not matched:
+        state.unknown("it does not come to its end" if matched else "its messages do not fit together")
+        return
+    if steps.collective == "barrier":
+        _judge_barrier(state, steps, flow)
+        return
+    if not steps.chunks:
+        state.unknown("it does not state which cells its steps read and write")
+        return
+    try:
+        where = layout(steps)
+        reads = cells(steps, where, steps.read_buf, steps.read_off)
+        writes = cells(steps, where, steps.write_buf, steps.write_off)
+    except Unusable as found:
+        state.unusable(found)
+        return
+    _judge(state, steps, flow, where, reads, writes)
+    _race(state, steps, flow, where, reads, writes)
 
 
-def match(program: Program) -> np.ndarray:
-    """Pair the k-th send with the k-th receive of every (source, destination, tag).
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[N]: for a receive its send, -1 for all other nodes.
-    """
-    n = program.algorithm.ranks
-    sends, recvs = (np.flatnonzero(program.action == kind) for kind in (_SEND, _RECV))
-    tag = program.column("comm_tag")
-    pair_of_send = program.rank[sends] * n + program.column("comm_dst")[sends]
-    pair_of_recv = program.column("comm_src")[recvs] * n + program.rank[recvs]
-    by_send = np.lexsort((program.place[sends], tag[sends], pair_of_send))
-    by_recv = np.lexsort((program.place[recvs], tag[recvs], pair_of_recv))
-    sends, recvs = sends[by_send], recvs[by_recv]
-    keys = [
-        np.stack((pair_of_send[by_send], tag[sends])),
-        np.stack((pair_of_recv[by_recv], tag[recvs])),
-    ]
-    if keys[0].shape != keys[1].shape or not np.array_equal(*keys):
-        _raise_unmatched(program, sends, recvs, keys)
-    count = program.column("msg_chunk_cnt")
-    uneven = np.flatnonzero(count[sends] != count[recvs])
-    if len(uneven):
-        s, r = int(sends[uneven[0]]), int(recvs[uneven[0]])
-        raise _Found(
-            False,
-            f"{program.node(s)} sends {int(count[s])} chunks, but {program.node(r)} receives {int(count[r])}",
-        )
-    again = np.flatnonzero((keys[0][:, 1:] == keys[0][:, :-1]).all(axis=0)) if len(sends) else []
-    budget = [MAX_SEARCH]
-    for word, rows in (("receives", recvs), ("sends", sends)):
-        for i in again:
-            first, second = int(rows[i]), int(rows[i + 1])
-            if not _waits_for(program, second, first, budget):
-                t = int(tag[first])
-                label = "without a tag" if t == MISSING else f"with tag {t}"
-                raise _Found(
-                    None,
-                    f"{program.node(first)} and node {int(program.id[second])} are {word} of one peer {label}, "
-                    "and no dependency says which is first: their pairing depends on timing",
+def _check_messages(state: _State, steps: Steps) -> bool:
+    """Whether the k-th send of each connection is as long as the k-th receive; missing receives are ill-formed only."""
+    for connection in steps.connections:
+        sends, receives = connection.sends, connection.receives
+        if len(sends) != len(receives):
+            queue = "" if connection.channel < 0 else f" on channel {connection.channel}"
+            state.ill_formed(
+                f"rank {connection.source} sends {len(sends)} messages to rank {connection.target}{queue}, "
+                f"which receives {len(receives)}"
+            )
+        for s, r in zip(sends, receives, strict=False):
+            if steps.count[s] != steps.count[r]:
+                state.ill_formed(
+                    f"{told(steps, s)} sends {steps.count[s]} chunks, but {told(steps, r)} receives {steps.count[r]}"
                 )
-    send_of = np.full(program.size, -1, dtype=np.int64)
-    send_of[recvs] = sends
-    return send_of
+                return False
+    return True
 
 
-def _raise_unmatched(program: Program, sends: np.ndarray, recvs: np.ndarray, keys: list[np.ndarray]) -> None:
-    """Say which send or receive has no partner."""
-    n = program.algorithm.ranks
-    sent, received = (Counter(zip(*key.tolist(), strict=True)) for key in keys)
-    for pair, tag in sorted(sent.keys() | received.keys()):
-        extra = sent[pair, tag] - received[pair, tag]
-        if not extra:
-            continue
-        source, target = divmod(pair, n)
-        which, key = (sends, keys[0]) if extra > 0 else (recvs, keys[1])
-        last = int(which[np.flatnonzero((key[0] == pair) & (key[1] == tag))[-1]])
-        under = "" if tag == MISSING else f" (tag {tag})"
-        if extra > 0:
-            problem = f"{program.node(last)} sends to rank {target}{under}, which never receives it"
-        else:
-            problem = f"{program.node(last)} waits for a message from rank {source}{under} that is never sent"
-        raise _Found(False, problem)
+# ------------------------------------------------------------------------------------------- termination
 
 
-def _waits_for(program: Program, node: int, target: int, budget: list[int]) -> bool:
-    """Whether `node` can only begin when `target` is done (both of one rank)."""
-    floor = int(program.place[target])
-    stack, seen = [node], {node}
-    while stack:
-        current = stack.pop()
-        for p in program.parent[program.ptr[current] : program.ptr[current + 1]].tolist():
-            if p == target:
-                return True
-            if p not in seen and program.place[p] > floor:
-                seen.add(p)
-                stack.append(p)
-        budget[0] -= 1
-        if budget[0] < 0:
-            raise _Found(None, "its dependencies are too entangled to say how its messages pair")
-    return False
+def _terminate(state: _State, steps: Steps, flow: Flow, matched: bool) -> None:
+    slots = state.fields["slots"]
+    if not flow.ends:
+        state.fields["terminates"] = False
+        _deadlock(state, flow.run(slots), "it never ends")
+        return
+    smallest = flow.smallest()
+    parts = flow.split(1) if matched else None
+    large = smallest if parts is None else flow.smallest(parts)
+    state.fields |= {"terminates": smallest <= slots, "min_slots": smallest, "min_slots_large": large}
+    if smallest > slots:
+        blocked = flow.run(slots)
+        _deadlock(state, blocked, f"it needs {smallest} slots per connection, and there are {slots}")
+    elif large > slots:
+        safe = _largest_safe(steps, flow, slots)
+        limit = "" if safe is None else f" of more than {format_size(safe)}"
+        state.fields["max_safe_bytes"] = safe
+        state.warnings.append(
+            f"large buffers{limit} can block it: it then needs up to {large} slots per connection, "
+            f"and there are {slots}"
+        )
 
 
-# ------------------------------------------------------------------------------------------------- order
+def _deadlock(state: _State, blocked: Blocked, why: str) -> None:
+    chain = list(blocked.chain)
+    text = "\n".join(["deadlock:", *(f"  {line}" for line in chain)])
+    if blocked.cycle:
+        text += "\n  … which is where this began"
+    crossing = blocked.crossing or blocked.chain
+    shown = ", ".join(crossing[:3]) + (", …" if len(crossing) > 3 else "")
+    state.no("deadlock", f"deadlock: {why}: {shown}", text, chain=chain)
 
 
-def order(program: Program, send_of: np.ndarray) -> list[int]:
-    """An order in which all nodes can run: dependencies, and every receive after its send.
+def _largest_safe(steps: Steps, flow: Flow, slots: int) -> int | None:
+    """Largest full buffer, bytes, at which a step is still so few messages that it ends.
 
-    Returns
-    -------
-    list of int
-        Nodes.
+    As many chunks travel in one message as fit in a slot, floor(slot / ceil(B / C)), 1 to 71 of them.
     """
-    recvs = np.flatnonzero(send_of >= 0)
-    child = np.concatenate((program.child, recvs))
-    parent = np.concatenate((program.parent, send_of[recvs]))
-    by_parent = np.argsort(parent, kind="stable")
-    children = child[by_parent].tolist()
-    ptr = np.searchsorted(parent[by_parent], np.arange(program.size + 1)).tolist()
-    waiting = np.bincount(child, minlength=program.size).tolist()
-    ready = [g for g, w in enumerate(waiting) if not w]
-    # The list grows while it is walked: first come, first served.
-    for g in ready:
-        for c in children[ptr[g] : ptr[g + 1]]:
-            waiting[c] -= 1
-            if not waiting[c]:
-                ready.append(c)
-    if len(ready) < program.size:
-        _raise_deadlock(program, send_of, np.array(waiting) > 0)
-    return ready
+    slot_bytes = SLOT_BYTES.get(steps.protocol)
+    if slot_bytes is None or not steps.chunks:
+        return None
+    for together in range(2, MAX_CHUNKS_PER_MESSAGE + 1):
+        if flow.run(slots, flow.split(together)) is None:
+            return steps.chunks * (slot_bytes // together)
+    return None
 
 
-def _raise_deadlock(program: Program, send_of: np.ndarray, blocked: np.ndarray) -> None:
-    """Follow what a blocked node waits for until a node comes again."""
-    g = int(np.flatnonzero(blocked)[0])
-    seen: dict[int, int] = {}
-    chain: list[int] = []
-    while g not in seen:
-        seen[g] = len(chain)
-        chain.append(g)
-        if send_of[g] >= 0 and blocked[send_of[g]]:
-            g = int(send_of[g])
-        else:
-            parents = program.parent[program.ptr[g] : program.ptr[g + 1]]
-            g = int(parents[blocked[parents]][0])
-    cycle = chain[seen[g] :]
-    tag = program.column("comm_tag")
-    waits = []
-    for g in cycle:
-        if send_of[g] >= 0 and int(send_of[g]) in seen and program.rank[send_of[g]] != program.rank[g]:
-            under = "" if tag[g] == MISSING else f", tag {int(tag[g])}"
-            waits.append(
-                f"rank {int(program.rank[g])} waits for rank {int(program.rank[send_of[g]])} "
-                f"(node {int(program.id[g])}{under})"
-            )
-    shown = waits if len(waits) <= 6 else [*waits[:5], f"… {len(waits) - 5} more"]
-    raise _Found(False, f"deadlock: {', '.join(shown)}")
+# ------------------------------------------------------------------------------------------ post-condition
 
 
-# --------------------------------------------------------------------------------------------- execution
+def _judge(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[int], writes: list[int]) -> None:
+    run = values.execute(steps, where, reads, writes, flow.sender, flow.sequence)
+    if run.undefined:
+        which = told(steps, run.undefined[0])
+        more = f" and {len(set(run.undefined)) - 1} more" if len(set(run.undefined)) > 1 else ""
+        state.warnings.append(f"{which}{more} reads a cell that nobody has written")
+    if steps.collective == CUSTOM and steps.contract is None:
+        state.fields["order_consistent"] = True if not run.values.terms else None
+        state.unknown("it is a custom collective, and nothing says what it must do: give a contract")
+        return
+    found = values.judge(steps, where, run)
+    state.fields |= {"correct": not found.wrong, "wrong_cells": found.wrong, "order_consistent": found.same_order}
+    if found.differing is not None:
+        chunk, a, b = found.differing
+        state.warnings.append(
+            f"ranks add in different orders (chunk {chunk} on ranks {a} and {b}): "
+            "their floating-point results can differ in the last bits"
+        )
+    if found.first is not None:
+        _counterexample(state, steps, flow, where, reads, writes, run, found)
 
 
-def _per(algorithm: Algorithm) -> int:
-    """Chunks of a shard (of the whole buffer where there are no shards)."""
-    if algorithm.collective not in SHARDED:
-        return algorithm.chunks
-    per, rest = divmod(algorithm.chunks, algorithm.ranks)
-    if rest:
-        raise _Found(False, f"its {algorithm.chunks} chunks do not divide among {algorithm.ranks} ranks")
-    return per
-
-
-def _stride(program: Program) -> int:
-    """Cells of one rank: input, output, scratch."""
-    algorithm = program.algorithm
-    end = 0
-    for side in ("src", "dst"):
-        scratch = program.column(f"{side}_buf") == Buffer.SCRATCH
-        reach = program.column(f"{side}_off") + program.column("msg_chunk_cnt")
-        end = max(end, int(reach[scratch].max(initial=0)))
-    stride = 2 * algorithm.chunks + end
-    if stride * algorithm.ranks > MAX_CELLS:
-        raise _Found(None, f"its {stride * algorithm.ranks} cells are too many to execute")
-    return stride
-
-
-def cell_of(program: Program, side: str, stride: int) -> np.ndarray:
-    """First cell that each node reads (`side` src) or writes (dst), after aliasing; -1 for none.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[N]: rank · stride + cell.
-    """
-    algorithm = program.algorithm
-    total, per = algorithm.chunks, _per(algorithm)
-    buffer, offset = program.column(f"{side}_buf"), program.column(f"{side}_off")
-    count = program.column("msg_chunk_cnt")
-    present = (buffer >= 0) & (offset >= 0) & (program.action > 0) & (count > 0)
-    shift = np.zeros(program.size, dtype=np.int64)
-    limit = np.full(program.size, total, dtype=np.int64)
-    shift[buffer == Buffer.OUTPUT] = 0 if algorithm.in_place else total
-    if algorithm.in_place and algorithm.collective in ("all_gather", "gather"):
-        aliased = buffer == Buffer.INPUT
-    elif algorithm.in_place and algorithm.collective in ("reduce_scatter", "scatter"):
-        aliased = buffer == Buffer.OUTPUT
+def _counterexample(state, steps, flow, where, reads, writes, run, found) -> None:
+    wrong = found.first
+    buffer, offset = where.cell_name(wrong.rank, wrong.cell - wrong.rank * where.stride)
+    holds, expected = run.values.text(wrong.holds), values.terms_text(wrong.expected) or "a chunk that does not exist"
+    index = offset if steps.in_place else wrong.chunk
+    lines = [
+        f"rank {wrong.rank}, {buffer} chunk {offset}" + ("" if steps.in_place else " at the end"),
+        f"  holds       {holds}",
+        f"  should hold {expected}",
+    ]
+    last = run.writer[wrong.cell]
+    if last < 0:
+        lines.append("  no step writes it")
     else:
-        aliased = np.zeros(program.size, dtype=bool)
-    shift[aliased] = program.rank[aliased] * per
-    limit[aliased] = per
-    scratch = buffer == Buffer.SCRATCH
-    shift[scratch], limit[scratch] = 2 * total, np.iinfo(np.int64).max
-    unknown = np.flatnonzero(present & ((buffer < Buffer.INPUT) | (buffer > Buffer.SCRATCH)))
-    if len(unknown):
-        g = int(unknown[0])
-        raise _Found(False, f"{program.node(g)} names buffer {int(buffer[g])}, which is none of 1, 2, 3")
-    beyond = np.flatnonzero(present & (offset + count > limit))
-    if len(beyond):
-        g = int(beyond[0])
-        raise _Found(
-            False,
-            f"{program.node(g)} accesses chunk {int(offset[g] + count[g] - 1)} of a buffer of {int(limit[g])}",
-        )
-    return np.where(present, program.rank * stride + shift + offset, -1)
+        past = values.history(steps, where, reads, writes, flow.sender, flow.sequence, wrong.cell)
+        lines += [f"  written by {told(steps, g)}: {after.text(value)}" for g, value, after in past]
+    state.no(
+        "post-condition",
+        f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}"
+        + (f", written by {told(steps, last)}" if last >= 0 and steps.line[last] else ""),
+        "\n".join(lines),
+        rank=wrong.rank,
+        buffer=buffer,
+        chunk=offset,
+        holds=holds,
+        expected=expected,
+        step=steps.place(last) if last >= 0 else None,
+        line=steps.line[last] or None if last >= 0 else None,
+    )
 
 
-def _check_accesses(program: Program, send_of: np.ndarray) -> None:
-    """A node that takes another's data must wait for it and move as much."""
-    takers = np.flatnonzero(program.payload >= 0)
-    givers = program.payload[takers]
-    count = program.column("msg_chunk_cnt")
-    bad = np.flatnonzero((count[takers] != count[givers]) | (program.action[givers] < _RECV))
-    if len(bad):
-        taker, giver = int(takers[bad[0]]), int(givers[bad[0]])
-        raise _Found(
-            False,
-            f"{program.node(taker)} takes {int(count[taker])} chunks of node {int(program.id[giver])}, "
-            f"which holds {int(count[giver]) if program.action[giver] >= _RECV else 0}",
-        )
-    # Most takers name a parent: found at once for all.
-    keys = program.child * program.size + program.parent
-    wanted = takers * program.size + givers
-    direct = np.isin(wanted, keys)
-    budget = [MAX_SEARCH]
-    for i in np.flatnonzero(~direct).tolist():
-        if not _waits_for(program, int(takers[i]), int(givers[i]), budget):
-            raise _Found(
-                False,
-                f"{program.node(int(takers[i]))} takes data of node {int(program.id[givers[i]])}, "
-                "but does not wait for it",
-            )
-
-
-class Values:
-    """Symbolic values: expressions over inputs, each kept once.
-
-    0 is undefined; 1 + r·T + k is chunk k of rank r's input; above these are sums. A sum of different ranks'
-    contributions to one chunk is kept as that chunk and a bit set of ranks; any other sum as an expression only.
-
-    Parameters
-    ----------
-    ranks, chunks : int
-    """
-
-    def __init__(self, ranks: int, chunks: int) -> None:
-        self.chunks = chunks
-        self.leaves = ranks * chunks
-        self.terms: list[tuple[int, int]] = []
-        self.chunk: list[int] = []
-        self.members: list[int] = []
-        self._known: dict[tuple[int, int], int] = {}
-        self.cells: list[int] = []
-
-    def leaf(self, rank: int, chunk: int) -> int:
-        """Value of an input."""
-        return 1 + rank * self.chunks + chunk
-
-    def summary(self, value: int) -> tuple[int, int]:
-        """(chunk, bit set of ranks) of a value; (-1, 0) where it is not of that form."""
-        if value > self.leaves:
-            at = value - self.leaves - 1
-            return self.chunk[at], self.members[at]
-        rank, chunk = divmod(value - 1, self.chunks)
-        return (chunk, 1 << rank) if value else (-1, 0)
-
-    def add(self, a: int, b: int) -> int:
-        """Value of a + b; a sum with something undefined is undefined."""
-        if not a or not b:
-            return 0
-        key = (a, b) if a < b else (b, a)
-        known = self._known.get(key)
-        if known is None:
-            (chunk, mine), (other, theirs) = self.summary(a), self.summary(b)
-            if chunk != other or chunk < 0 or mine & theirs:
-                chunk, mine, theirs = -1, 0, 0
-            self.terms.append(key)
-            self.chunk.append(chunk)
-            self.members.append(mine | theirs)
-            known = self._known[key] = self.leaves + len(self.terms)
-        return known
-
-    def contributions(self, value: int) -> Counter:
-        """How often each (rank, chunk) is contained in a value."""
-        # Terms are always older than their sum: take values from the newest to the oldest.
-        found: Counter = Counter()
-        times = {value: 1}
-        heap = [-value]
-        while heap:
-            current = -heapq.heappop(heap)
-            often = times.pop(current)
-            if current > self.leaves:
-                for term in self.terms[current - self.leaves - 1]:
-                    if term not in times:
-                        heapq.heappush(heap, -term)
-                        times[term] = 0
-                    times[term] += often
-            elif current:
-                found[divmod(current - 1, self.chunks)] += often
-        return found
-
-
-def execute(program: Program, send_of: np.ndarray, sequence: list[int]) -> Values:
-    """Run all nodes in the given order.
-
-    Returns
-    -------
-    Values
-        With `cells` as they are at the end: one list over all ranks, `_stride` apart.
-    """
-    algorithm = program.algorithm
-    n, total, per = algorithm.ranks, algorithm.chunks, _per(algorithm)
-    stride = _stride(program)
-    reads, writes = (cell_of(program, side, stride).tolist() for side in ("src", "dst"))
-    values = Values(n, total)
-    cells = values.cells = [0] * (n * stride)
-    for r in range(n):
-        if algorithm.collective in ("all_gather", "gather"):
-            base = r * stride + (r * per if algorithm.in_place else 0)
-            cells[base : base + per] = range(values.leaf(r, 0), values.leaf(r, per))
-        elif algorithm.collective not in ("broadcast", "scatter") or r == algorithm.root:
-            cells[r * stride : r * stride + total] = range(values.leaf(r, 0), values.leaf(r, total))
-    actions, counts = program.action.tolist(), program.column("msg_chunk_cnt").tolist()
-    payload, sender = program.payload.tolist(), send_of.tolist()
-    # What a node holds: one value, or a list of several.
-    held: list = [None] * program.size
-    add = values.add
-    for g in sequence:
-        action, count = actions[g], counts[g]
-        if not action or count <= 0:
-            continue
-        source = reads[g]
-        if action == _RECV:
-            data = held[sender[g]]
-            held[sender[g]] = None
-        elif action == _REDUCE:
-            own = cells[source] if count == 1 else cells[source : source + count]
-            if payload[g] >= 0:
-                other = held[payload[g]]
-            else:
-                at = writes[g]
-                other = cells[at] if count == 1 else cells[at : at + count]
-            data = add(own, other) if count == 1 else list(map(add, own, other))
-        elif payload[g] >= 0:
-            data = held[payload[g]]
-        else:
-            data = cells[source] if count == 1 else cells[source : source + count]
-        held[g] = data
-        target = writes[g]
-        if target >= 0 and action != _SEND:
-            if count == 1:
-                cells[target] = data
-            else:
-                cells[target : target + count] = data
-    return values
-
-
-# ----------------------------------------------------------------------------------------------- verdict
-
-
-def judge(program: Program, values: Values) -> Verdict:
-    """Compare the cells at the end with what the collective promises."""
-    algorithm = program.algorithm
-    collective, n, total, per = algorithm.collective, algorithm.ranks, algorithm.chunks, _per(algorithm)
-    stride = len(values.cells) // n
-    everyone = (1 << n) - 1
-    shard_only = collective in ("reduce_scatter", "scatter")
-    wrong, problem = 0, ""
-    for r in range(n):
-        if collective in ("reduce", "gather") and r != algorithm.root:
-            continue
-        for k in range(per if shard_only else total):
-            index = r * per + k if shard_only else k
-            at = index if algorithm.in_place else total + k
-            value = values.cells[r * stride + at]
-            if collective in ("all_reduce", "reduce", "reduce_scatter"):
-                expected = None
-                good = values.summary(value) == (index, everyone)
-            else:
-                if collective in ("all_gather", "gather"):
-                    expected = (k // per, k % per)
-                elif collective == "all_to_all":
-                    expected = (k // per, r * per + k % per)
-                else:
-                    expected = (algorithm.root, index)
-                good = value == values.leaf(*expected)
-            if not good:
-                wrong += 1
-                problem = problem or f"rank {r} chunk {index} {_fault(values, value, expected, index, n)}"
-    return Verdict(correct=not wrong, problem=problem, wrong_cells=wrong)
-
-
-def _fault(values: Values, value: int, expected: tuple[int, int] | None, index: int, n: int) -> str:
-    """What is wrong with a value: of a sum over all ranks (no `expected`), or of one that should be a plain chunk."""
-    if not value:
-        if expected is None:
-            return "is undefined at the end"
-        return f"lacks contribution of rank {expected[0]}: it is never written"
-    found = values.contributions(value)
-    wanted = [(q, index) for q in range(n)] if expected is None else [expected]
-    lost = [q for q, k in wanted if (q, k) not in found]
-    foreign = sorted(found.keys() - set(wanted))
-    if lost:
-        more = f" and of {len(lost) - 1} more" if len(lost) > 1 else ""
-        instead = f"; it holds chunk {foreign[0][1]} of rank {foreign[0][0]}" if foreign else ""
-        return f"lacks contribution of rank {lost[0]}{more}{instead}"
-    for q, k in wanted:
-        if found[q, k] > 1:
-            times = "twice" if found[q, k] == 2 else f"{found[q, k]} times"
-            return f"counts contribution of rank {q} {times}"
-    return f"also holds chunk {foreign[0][1]} of rank {foreign[0][0]}"
-
-
-def _judge_barrier(program: Program, send_of: np.ndarray, sequence: list[int]) -> Verdict:
-    """A rank may leave a barrier when it has heard from all: what a node knows of is what it waited for."""
-    n = program.algorithm.ranks
-    ptr, parents = program.ptr.tolist(), program.parent.tolist()
-    rank, sender = program.rank.tolist(), send_of.tolist()
-    knows = [0] * program.size
+def _judge_barrier(state: _State, steps: Steps, flow: Flow) -> None:
+    """A rank may leave a barrier when it has heard from all: what a step knows of is what it waited for."""
+    n = steps.ranks
+    knows = [0] * len(steps)
     heard = [1 << r for r in range(n)]
-    for g in sequence:
-        know = 1 << rank[g]
-        for p in parents[ptr[g] : ptr[g + 1]]:
+    for g in flow.sequence:
+        know = 1 << steps.rank[g]
+        for p in steps.parents[g]:
             know |= knows[p]
-        if sender[g] >= 0:
-            know |= knows[sender[g]]
+        if flow.sender[g] >= 0:
+            know |= knows[flow.sender[g]]
         knows[g] = know
-        heard[rank[g]] |= know
+        heard[steps.rank[g]] |= know
     wrong, problem = 0, ""
     for r, know in enumerate(heard):
         missing = n - know.bit_count()
@@ -607,4 +396,50 @@ def _judge_barrier(program: Program, send_of: np.ndarray, sequence: list[int]) -
             absent = next(q for q in range(n) if not know >> q & 1)
             more = f" and {missing - 1} more" if missing > 1 else ""
             problem = problem or f"rank {r} leaves without having heard from rank {absent}{more}"
-    return Verdict(correct=not wrong, problem=problem, wrong_cells=wrong)
+    state.fields |= {"correct": not wrong, "wrong_cells": wrong, "race_free": True, "races": 0}
+    state.fields["order_consistent"] = True
+    if wrong:
+        state.no("post-condition", problem)
+
+
+# --------------------------------------------------------------------------------------------------- races
+
+
+def _race(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[int], writes: list[int]) -> None:
+    found = races.scan(steps, flow, reads, writes, where.scratch, where.stride)
+    state.fields |= {"race_free": not found.races, "races": found.races}
+    for rows, what in (
+        (found.dead, "writes a cell that is overwritten or left before anybody reads it"),
+        (found.redundant, "waits for a step that its other dependencies imply"),
+    ):
+        if rows:
+            more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+            state.warnings.append(f"{told(steps, rows[0])}{more} {what}")
+    if found.first is None:
+        return
+    first, second, cell = found.first.first, found.first.second, found.first.cell
+    rank = steps.rank[first]
+    buffer, offset = where.cell_name(rank, cell - rank * where.stride)
+
+    def does(g: int) -> str:
+        wrote = writes[g] >= 0 and writes[g] <= cell < writes[g] + steps.count[g]
+        return "writes" if wrote else "reads"
+
+    cell_name = f"{buffer} chunk {offset}"
+    problem = f"race: {told(steps, first)} {does(first)} {cell_name}, {told(steps, second)} {does(second)} it"
+    lines = [
+        f"rank {rank}, {cell_name}: nothing says which of these is first",
+        f"  {told(steps, first)} {does(first)} it",
+        f"  {told(steps, second)} {does(second)} it",
+    ]
+    state.no(
+        "race",
+        f"{problem}, and nothing says which is first",
+        "\n".join(lines),
+        rank=rank,
+        buffer=buffer,
+        chunk=offset,
+        step=steps.place(first),
+        line=steps.line[first] or None,
+        chain=[told(steps, first), told(steps, second)],
+    )

@@ -23,7 +23,7 @@ from astrasim_py.collectives.algorithm import Algorithm, read_algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.collectives.selection import AlgorithmTable, Case, Condition
-from astrasim_py.collectives.verify import verify
+from astrasim_py.collectives.verify import Verdict, verify
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
 from astrasim_py.scenario.check import confined, split_code
@@ -322,18 +322,39 @@ class _Preparation:
             contract = (content, algorithm.collective, algorithm.root, algorithm.in_place)
             verdict = _verdict(_Keyed(contract, (algorithm, content)))
         what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
-        if verdict.correct is False:
-            raise AlgorithmError(
-                place,
-                f"{what} is wrong: {verdict.problem}",
-                "mend the algorithm, or write verify: false to simulate it all the same",
-            )
-        if verdict.correct is None:
-            problem = f"{what} could not be verified: {verdict.problem}"
+        refused, doubts = self.objections(algorithm, verdict)
+        if refused:
+            remedy = "mend the algorithm, or write verify: false to simulate it all the same"
+            raise AlgorithmError(place, f"{what} is wrong: {refused}", remedy)
+        for doubt in doubts:
             if policy == "strict":
-                raise AlgorithmError(place, problem, "write verify: true to go on with a warning")
-            self.warnings.append(f"{place}: {problem}")
-        return algorithm.with_verdict(verdict.correct)
+                raise AlgorithmError(place, f"{what} {doubt}", "write verify: true to go on with a warning")
+            self.warnings.append(f"{place}: {what} {doubt}")
+        return algorithm.with_verdict(verdict.ok)
+
+    def objections(self, algorithm: Algorithm, verdict: Verdict) -> tuple[str, list[str]]:
+        """Why an algorithm is refused (empty: it is not), and what it is warned of."""
+        if verdict.ok is False:
+            return verdict.problem, []
+        doubts = []
+        if verdict.ok is None:
+            doubts.append(f"could not be verified: {verdict.unknown}")
+        model = self.spec.network.msccl if hasattr(self.spec.network, "msccl") else None
+        slots = verdict.slots if model is None else self.network().msccl.slots_for(algorithm.protocol)
+        if verdict.min_slots is not None and verdict.min_slots > slots:
+            blocks = f"needs {verdict.min_slots} slots per connection, and there are {slots}"
+            if model is not None:
+                return f"deadlock: it {blocks} (network.msccl)", []
+            doubts.append(f"{blocks} on MSCCL-style runtimes: it deadlocks there")
+        elif verdict.min_slots_large is not None and verdict.min_slots_large > slots:
+            doubts.append(
+                f"needs up to {verdict.min_slots_large} slots per connection for large buffers, and there are {slots}"
+            )
+        if verdict.race_free is False:
+            doubts += [problem for problem in verdict.problems if problem.startswith("race: ")]
+        if verdict.order_consistent is False:
+            doubts.append("adds in another order on some ranks: their floating-point results can differ")
+        return "", doubts
 
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")

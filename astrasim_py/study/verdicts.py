@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.verify import Verdict, verify
 from astrasim_py.core.digest import digest
+
+#: Counts up when verification finds more, or says it otherwise: what was kept before is then verified again.
+_EDITION = 2
 
 
 def cache_folder() -> Path | None:
@@ -48,15 +52,17 @@ def kept_verdict(algorithm: Algorithm, content: object) -> Verdict:
     if folder is None:
         return verify(algorithm)
     contract = (algorithm.collective, algorithm.root, algorithm.in_place, algorithm.ranks)
-    path = folder / "verdicts" / f"{digest((version('astrasim-py'), content, contract))}.json"
+    contract += (algorithm.protocol, algorithm.contract.to_text() if algorithm.contract else None)
+    path = folder / "verdicts" / f"{digest((version('astrasim-py'), _EDITION, content, contract))}.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if found["correct"] in (True, None) and isinstance(found["problem"], str):
-            return Verdict(correct=found["correct"], problem=found["problem"])
+        found |= {key: tuple(found[key]) for key in ("problems", "warnings")}
+        if found.keys() == {field.name for field in fields(Verdict)} and found["correct"] is not False:
+            return Verdict(**found)
     except (OSError, ValueError, KeyError, TypeError):
         pass
     verdict = verify(algorithm)
-    if verdict.correct is not False:
+    if verdict.ok is not False:
         _keep(path, verdict)
     return verdict
 
@@ -65,7 +71,7 @@ def _keep(path: Path, verdict: Verdict) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"correct": verdict.correct, "problem": verdict.problem}), encoding="utf-8")
+        temporary.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
         os.replace(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)

@@ -12,7 +12,8 @@ from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.bounds import _POWERS_OF_TWO, CLOSED_FORMS, busbw_factor, closed_form_ps
 from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.verify import Program, match, order
+from astrasim_py.collectives.steps import steps_of
+from astrasim_py.collectives.termination import Flow
 from astrasim_py.core.errors import AlgorithmError
 
 SIZES = (2, 3, 4, 7, 8, 16, 64)
@@ -24,18 +25,19 @@ def makespan(a: Algorithm, size: int, alpha: int, beta: int, gamma: int = 0) -> 
     Messages of one pair of ranks share a link in order of their sends; all else runs at once, a rank reduces one
     piece at a time.
     """
-    program = Program(a)
-    send_of = match(program)
+    # Nothing is fused here: every node is one step.
+    steps = steps_of(a)
+    flow = Flow(steps)
     nbytes = np.concatenate([a.message_bytes(rank, size) for rank in range(a.ranks)]).tolist()
     kinds = np.concatenate([t.type for t in a.traces]).tolist()
-    peer, rank = program.column("comm_dst").tolist(), program.rank.tolist()
-    op = program.column("comp_op").tolist()
-    ptr, parents = program.ptr.tolist(), program.parent.tolist()
-    end = [0] * program.size
+    peer = np.concatenate([t.column("comm_dst") for t in a.traces]).tolist()
+    op = np.concatenate([t.column("comp_op") for t in a.traces]).tolist()
+    rank, send_of = steps.rank, flow.sender
+    end = [0] * len(steps)
     link: dict = {}
     unit: dict = {}
-    for g in order(program, send_of):
-        ready = max((end[p] for p in parents[ptr[g] : ptr[g + 1]]), default=0)
+    for g in flow.sequence:
+        ready = max((end[p] for p in steps.parents[g]), default=0)
         if kinds[g] == NodeType.COMM_SEND:
             free = max(ready, link.get((rank[g], peer[g]), 0)) + nbytes[g] * beta
             link[rank[g], peer[g]] = free

@@ -60,9 +60,10 @@ def drop(a: Algorithm, rank: int, rows) -> Algorithm:
 @pytest.mark.parametrize("n", [1, 2, 6, 8])
 def test_every_builder_is_verified(algorithm, collective, n):
     verdict = verify(made(algorithm, collective, n if algorithm != "hierarchical" else max(n, 2)))
-    assert verdict.correct is True
-    assert verdict.problem == ""
-    assert verdict.wrong_cells == 0
+    assert verdict.ok is True and verdict.passes
+    assert (verdict.well_formed, verdict.terminates, verdict.correct, verdict.race_free) == (True,) * 4
+    assert (verdict.wrong_cells, verdict.races, verdict.order_consistent) == (0, 0, True)
+    assert (verdict.problems, verdict.unknown, verdict.counterexample) == ((), "", None)
 
 
 @pytest.mark.parametrize(("algorithm", "collective"), CASES)
@@ -74,14 +75,14 @@ def test_the_contract_of_another_collective_is_refused(algorithm, collective):
     root = 2 if other in ROOTED else None
     verdict = verify(dataclasses.replace(a, collective=other, root=root))
     # An all_gather does all that a gather does.
-    assert verdict.correct is (collective == "all_gather")
+    assert verdict.ok is (collective == "all_gather")
 
 
 def _contract_of_another_root(a: Algorithm) -> None:
     if a.root is None:
         return
     verdict = verify(dataclasses.replace(a, root=(a.root + 1) % a.ranks))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert "lacks contribution of rank" in verdict.problem
 
 
@@ -92,7 +93,7 @@ def test_dropping_a_message_loses_a_contribution():
     recv = np.flatnonzero((a.traces[3].type == RECV) & (a.traces[3].column("comm_src") == 1))
     reduce = np.flatnonzero(a.traces[3].column("payload") == a.traces[3].node_id[recv].astype(np.int64))
     verdict = verify(drop(drop(a, 1, send.tolist()), 3, [*recv.tolist(), *reduce.tolist()]))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert verdict.problem == "rank 3 chunk 3 lacks contribution of rank 1"
     assert verdict.wrong_cells == 1
 
@@ -103,14 +104,14 @@ def test_dropping_a_send_leaves_its_receive_waiting(collective):
     row = int(np.flatnonzero(a.traces[0].type == SEND)[-1])
     tag = int(a.traces[0].column("comm_tag")[row])
     verdict = verify(drop(a, 0, [row]))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert f"waits for a message from rank 0 (tag {tag}) that is never sent" in verdict.problem
 
 
 def test_dropping_a_receive_leaves_its_send_unheard():
     a = build("ring", "all_gather", 4)
     verdict = verify(drop(a, 2, [int(np.flatnonzero(a.traces[2].type == RECV)[-1])]))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert verdict.problem.startswith("rank 1 node ")
     assert verdict.problem.endswith("sends to rank 2 (tag 2), which never receives it")
 
@@ -127,7 +128,7 @@ def test_reducing_twice_is_caught():
     second = slice(ptr[rows[1]], ptr[rows[1] + 1])
     ids[second] = np.where(ids[second] == trace.column("payload")[rows[1]], payload[rows[0]], ids[second])
     verdict = verify(change(a, 3, payload=payload, data_deps=Csr(ptr, ids)))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert verdict.problem == "rank 3 chunk 3 lacks contribution of rank 1"
     # With the lost contribution restored elsewhere only the double one remains.
     b = build("direct", "reduce", 2)
@@ -154,7 +155,7 @@ def test_a_wrong_chunk_is_caught():
     row = int(np.flatnonzero(trace.type == SEND)[1])
     offset[row] = (offset[row] + 1) % 4
     verdict = verify(change(a, 1, src_off=offset))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert "lacks contribution of rank 0" in verdict.problem
     assert "it holds chunk 0 of rank 1" in verdict.problem
 
@@ -166,7 +167,7 @@ def test_a_receive_into_the_wrong_place_is_caught():
     rows = np.flatnonzero(trace.type == RECV)
     offset[rows[0]] = offset[rows[1]]
     verdict = verify(change(a, 2, dst_off=offset))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert verdict.problem == "rank 2 chunk 0 lacks contribution of rank 0; it holds chunk 0 of rank 1"
 
 
@@ -189,9 +190,10 @@ def test_ranks_that_wait_for_each_other_are_named():
         counts[send + 1] = 1
         traces.append(trace.replace(data_deps=Csr(np.cumsum(counts), np.array([recv], dtype=np.uint64))))
     verdict = verify(dataclasses.replace(a, traces=tuple(traces)))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert verdict.problem == (
-        "deadlock: rank 0 waits for rank 1 (node 1, tag 0), rank 1 waits for rank 0 (node 1, tag 0)"
+        "deadlock: it never ends: rank 0 node 1 waits for the message of rank 1 node 0, "
+        "rank 1 node 1 waits for the message of rank 0 node 0"
     )
 
 
@@ -201,7 +203,7 @@ def test_unequal_counts_are_caught():
     row = int(np.flatnonzero(a.traces[1].type == SEND)[-1])
     count[row] = 1
     verdict = verify(change(a, 1, msg_chunk_cnt=count))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert "sends 1 chunks, but" in verdict.problem
 
 
@@ -214,7 +216,7 @@ def test_a_barrier_that_misses_a_rank_is_caught():
     kept = np.delete(trace.data_deps.ids, slice(ptr[send], ptr[send + 1]))
     ptr[send + 1 :] -= 1
     verdict = verify(change(a, 0, data_deps=Csr(ptr, kept)))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert "leaves without having heard from rank" in verdict.problem
 
 
@@ -260,7 +262,7 @@ def test_messages_of_one_tag_pair_by_their_dependencies(chained):
     ]  # fmt: skip
     a = algorithm_from_traces([messages(sends), messages(recvs)], "broadcast", root=0)
     verdict = verify(a)
-    assert verdict.correct is (True if chained else None)
+    assert verdict.ok is (True if chained else None)
     assert ("depends on timing" in verdict.problem) is not chained
 
 
@@ -296,14 +298,14 @@ def test_aliases_of_in_place_buffers_are_one_cell():
     assert verify(in_place).correct is True
     # Out of place somebody must copy the own shard to the output.
     verdict = verify(dataclasses.replace(in_place, in_place=False))
-    assert verdict.problem == "rank 0 chunk 0 lacks contribution of rank 0: it is never written"
+    assert verdict.problem == "rank 0 chunk 0 is undefined at the end: it lacks contribution of rank 0"
 
 
 def test_an_access_beyond_its_buffer_is_caught():
     a = build("ring", "all_gather", 4)
     offset = a.traces[1].column("src_off").copy()
     offset[np.flatnonzero(a.traces[1].type == SEND)[0]] = 4
-    assert verify(change(a, 1, src_off=offset)).problem == "rank 1 node 0 accesses chunk 4 of a buffer of 4"
+    assert verify(change(a, 1, src_off=offset)).problem == "rank 1 node 0 accesses output chunk 4 of 4"
 
 
 def test_data_must_be_waited_for():
@@ -314,7 +316,7 @@ def test_data_must_be_waited_for():
     ids = np.delete(trace.data_deps.ids, slice(ptr[row], ptr[row + 1]))
     ptr[row + 1 :] -= 1
     verdict = verify(change(a, 0, data_deps=Csr(ptr, ids)))
-    assert verdict.correct is False
+    assert verdict.ok is False
     assert "but does not wait for it" in verdict.problem
 
 
@@ -324,7 +326,7 @@ def test_every_wrong_peer_of_a_ring_is_found():
         for row in np.flatnonzero(trace.type == SEND).tolist():
             peer = trace.column("comm_dst").copy()
             peer[row] = (peer[row] + 1) % 4 if (peer[row] + 1) % 4 != rank else (peer[row] + 2) % 4
-            assert verify(change(a, rank, comm_dst=peer)).correct is False
+            assert verify(change(a, rank, comm_dst=peer)).ok is False
 
 
 def test_every_wrong_source_cell_of_a_ring_is_found():
@@ -335,5 +337,5 @@ def test_every_wrong_source_cell_of_a_ring_is_found():
                 offset = trace.column("src_off").copy()
                 offset[row] = (offset[row] + 1) % 4
                 verdict = verify(change(a, rank, src_off=offset))
-                assert verdict.correct is False
+                assert verdict.ok is False
                 assert " chunk " in verdict.problem

@@ -1,0 +1,129 @@
+"""Where the cells of an algorithm lie: buffers and their aliases, as one row of numbers per rank.
+
+Where input and output buffer alias (`Steps.in_place`), so do their cells: for all_reduce, reduce, broadcast,
+all_to_all and custom collectives output k is input k; for all_gather and gather input k of rank r is output r·per + k;
+for reduce_scatter and scatter output k of rank r is input r·per + k, with per = chunks / ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astrasim_py.collectives.algorithm import CUSTOM, SHARDED, Buffer
+from astrasim_py.collectives.steps import Steps, Unusable
+
+#: Cells that are executed at most; beyond it the verdict is unknown.
+MAX_CELLS = 2**26
+
+GATHERS, SCATTERS = ("all_gather", "gather"), ("reduce_scatter", "scatter")
+_NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Cells of a rank: [0, width) input (with the output, where they alias), then the output, then scratch.
+
+    Attributes
+    ----------
+    stride : int
+        Cells of one rank.
+    per : int
+        Chunks of a shard (of the whole buffer where there are no shards).
+    output : int
+        First cell of an output that does not alias.
+    scratch : int
+        First cell of the scratch buffer.
+    """
+
+    steps: Steps
+    stride: int
+    per: int
+    output: int
+    scratch: int
+
+    def input_of(self, rank: int) -> tuple[int, int]:
+        """First cell of a rank's input, and how many there are."""
+        steps = self.steps
+        if steps.collective in GATHERS:
+            return rank * self.stride + (rank * self.per if steps.in_place else 0), self.per
+        return rank * self.stride, steps.inputs if steps.collective == CUSTOM else steps.chunks
+
+    def output_of(self, rank: int) -> tuple[int, int]:
+        """First cell of a rank's output, and how many there are."""
+        steps = self.steps
+        limit = steps.outputs if steps.collective == CUSTOM else steps.chunks
+        if steps.collective in SCATTERS:
+            limit = self.per
+        if not steps.in_place:
+            return rank * self.stride + self.output, limit
+        return rank * self.stride + (rank * self.per if steps.collective in SCATTERS else 0), limit
+
+    def cell_name(self, rank: int, cell: int) -> tuple[str, int]:
+        """Buffer and chunk of a cell of a rank; an aliased cell by the name of the larger buffer."""
+        if cell >= self.scratch:
+            return "scratch", cell - self.scratch
+        if cell >= self.output and not self.steps.in_place:
+            return "output", cell - self.output
+        if self.steps.in_place and self.steps.collective in GATHERS:
+            return "output", cell
+        return "input", cell
+
+
+def layout(steps: Steps) -> Layout:
+    """Lay the buffers of a program out.
+
+    Raises
+    ------
+    Unusable
+        More than `MAX_CELLS` cells.
+    """
+    total, per = steps.chunks, steps.chunks
+    if steps.collective in SHARDED:
+        # Shards of unequal size are ill-formed, which is said elsewhere.
+        per = max(total // steps.ranks, 1)
+    width = max(total, steps.inputs, steps.outputs)
+    end = 0
+    for buffers, offsets in ((steps.read_buf, steps.read_off), (steps.write_buf, steps.write_off)):
+        for buffer, offset, count in zip(buffers, offsets, steps.count, strict=True):
+            if buffer == Buffer.SCRATCH and offset + count > end:
+                end = offset + count
+    output = 0 if steps.in_place else width
+    scratch = output + width
+    stride = scratch + end
+    if stride * steps.ranks > MAX_CELLS:
+        raise Unusable(f"its {stride * steps.ranks} cells are too many to execute", unknown=True)
+    return Layout(steps, stride, per, output, scratch)
+
+
+def cells(steps: Steps, where: Layout, buffers: Sequence[int], offsets: Sequence[int]) -> list[int]:
+    """First cell that each step reads or writes, after aliasing, over all ranks; -1 for none.
+
+    Raises
+    ------
+    Unusable
+        An access beyond a buffer.
+    """
+    ranks = range(steps.ranks)
+    inputs = [where.input_of(r) for r in ranks]
+    outputs = [where.output_of(r) for r in ranks]
+    stride, scratch = where.stride, where.scratch
+    out = []
+    for g, (rank, buffer, offset, count) in enumerate(zip(steps.rank, buffers, offsets, steps.count, strict=True)):
+        if buffer < 0 or count <= 0:
+            out.append(-1)
+            continue
+        if buffer == Buffer.SCRATCH:
+            out.append(rank * stride + scratch + offset)
+            continue
+        if buffer == Buffer.INPUT:
+            base, limit = inputs[rank]
+        elif buffer == Buffer.OUTPUT:
+            base, limit = outputs[rank]
+        else:
+            raise Unusable(f"{steps.place(g)} names buffer {buffer}, which is none of 1, 2, 3")
+        if offset + count > limit:
+            name = _NAMES[Buffer(buffer)]
+            raise Unusable(f"{steps.place(g)} accesses {name} chunk {offset + count - 1} of {limit}")
+        out.append(base + offset)
+    return out

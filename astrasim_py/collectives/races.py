@@ -1,0 +1,208 @@
+"""Races: two steps that touch one cell, at least one writing it, and nothing says which is first.
+
+"Nothing" means no path of dependencies, thread-block order and messages; full queues do not count, as a program must
+not rest on how small they are. One order of execution is enough to look at: between two accesses of a cell that are
+not ordered there are two neighbours in that order which are not ordered either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from astrasim_py.collectives.steps import NEVER, Steps
+from astrasim_py.collectives.termination import Flow
+
+#: Sources whose descendants are followed at once.
+_BATCH = 4096
+#: Pairs that are counted at most.
+MAX_PAIRS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Two steps that race for a cell; `second` writes it, or `first` does."""
+
+    first: int
+    second: int
+    cell: int
+
+
+@dataclass(slots=True)
+class Accesses:
+    """What a scan of all accesses found.
+
+    Attributes
+    ----------
+    races : int
+        Unordered pairs of steps.
+    first : Race or None
+    dead : list of int
+        Steps whose write is overwritten, or left in scratch, before anybody reads it.
+    redundant : list of int
+        Steps with a dependency that their others imply.
+    """
+
+    races: int
+    first: Race | None
+    dead: list[int]
+    redundant: list[int]
+
+
+def scan(steps: Steps, flow: Flow, reads: list[int], writes: list[int], scratch: int, stride: int) -> Accesses:
+    """Look for races, dead writes and redundant dependencies.
+
+    Parameters
+    ----------
+    reads, writes : list of int
+        First cell of each step, of `cells`.
+    scratch, stride : int
+        Of `Layout`.
+    """
+    neighbours, dead = _neighbours(steps, flow.sequence, reads, writes, scratch, stride)
+    size = len(steps)
+    parents = steps.parents
+    doubtful = [(key, cell) for key, cell in neighbours.items() if key // size not in parents[key % size]]
+    # Who waits for several others, of which one may imply another.
+    several = [g for g, waits in enumerate(steps.waits) if waits and len(parents[g]) > 1]
+    wanted = {key // size for key, _ in doubtful}
+    wanted.update(p for g in several for p in steps.waits[g] if p != NEVER)
+    redundant: list[int] = []
+    if wanted:
+        known, bit = _local(steps, flow.sequence, wanted)
+        doubtful = [(key, cell) for key, cell in doubtful if not known[key % size] >> bit[key // size] & 1]
+        for g in several:
+            for p in steps.waits[g]:
+                if p != NEVER and any(q not in (p, NEVER) and known[q] >> bit[p] & 1 for q in parents[g]):
+                    redundant.append(g)
+                    break
+    if doubtful:
+        ordered = _ordered(steps, flow, [key for key, _ in doubtful])
+        doubtful = [(key, cell) for key, cell in doubtful if key not in ordered]
+    if not doubtful:
+        return Accesses(0, None, dead, redundant)
+    key, cell = doubtful[0]
+    first = Race(*divmod(key, size), cell)
+    return Accesses(_count(steps, flow, reads, writes, {cell for _, cell in doubtful}), first, dead, redundant)
+
+
+def _neighbours(
+    steps: Steps, sequence: list[int], reads: list[int], writes: list[int], scratch: int, stride: int
+) -> tuple[dict[int, int], list[int]]:
+    """Conflicting accesses that follow each other on some cell, as first · N + second -> cell; and dead writes."""
+    size, counts, chain = len(steps), steps.count, steps.chain
+    cells = stride * steps.ranks
+    writer = [-1] * cells
+    readers: list[list[int] | None] = [None] * cells
+    pairs: dict[int, int] = {}
+    dead: dict[int, None] = {}
+    alone = [takes < 0 and payload < 0 for takes, payload in zip(steps.takes, steps.payload, strict=True)]
+    reduces = steps.reduces
+    for g in sequence:
+        count = counts[g]
+        source, target = reads[g], writes[g]
+        mine = chain[g]
+        if source >= 0:
+            for cell in range(source, source + count):
+                w = writer[cell]
+                if w >= 0 and (mine < 0 or chain[w] != mine):
+                    pairs.setdefault(w * size + g, cell)
+                if readers[cell] is None:
+                    readers[cell] = [g]
+                else:
+                    readers[cell].append(g)
+        if target >= 0:
+            adds = reduces[g] and alone[g]
+            for cell in range(target, target + count):
+                w, before = writer[cell], readers[cell]
+                if before is not None:
+                    for r in before:
+                        if r != g and (mine < 0 or chain[r] != mine):
+                            pairs.setdefault(r * size + g, cell)
+                    readers[cell] = None
+                elif w >= 0:
+                    if mine < 0 or chain[w] != mine:
+                        pairs.setdefault(w * size + g, cell)
+                    if not adds:
+                        dead[w] = None
+                writer[cell] = g
+    for rank in range(steps.ranks):
+        for cell in range(rank * stride + scratch, (rank + 1) * stride):
+            if writer[cell] >= 0 and readers[cell] is None:
+                dead[writer[cell]] = None
+    return pairs, list(dead)
+
+
+def _local(steps: Steps, sequence: Iterable[int], wanted: set[int]) -> tuple[list[int], dict[int, int]]:
+    """For every step the wanted steps of its rank that come before it along the rank's own dependencies, as bits."""
+    bit: dict[int, int] = {}
+    next_bit = [0] * steps.ranks
+    for g in sorted(wanted):
+        r = steps.rank[g]
+        bit[g] = next_bit[r]
+        next_bit[r] += 1
+    known = [0] * len(steps)
+    parents = steps.parents
+    for g in sequence:
+        mask = 0
+        for p in parents[g]:
+            if p >= 0:
+                mask |= known[p]
+                if p in bit:
+                    mask |= 1 << bit[p]
+        known[g] = mask
+    return known, bit
+
+
+def _before(steps: Steps, flow: Flow, sources: list[int]) -> tuple[list[int], dict[int, int]]:
+    """For every step those of `sources` that come before it along all edges, as bits."""
+    bit = {g: i for i, g in enumerate(sources)}
+    known = [0] * len(steps)
+    parents, sender = steps.parents, flow.sender
+    for g in flow.sequence:
+        mask = 0
+        for p in parents[g]:
+            if p >= 0:
+                mask |= known[p]
+                if p in bit:
+                    mask |= 1 << bit[p]
+        s = sender[g]
+        if s >= 0:
+            mask |= known[s]
+            if s in bit:
+                mask |= 1 << bit[s]
+        known[g] = mask
+    return known, bit
+
+
+def _ordered(steps: Steps, flow: Flow, keys: list[int]) -> set[int]:
+    """Those of the pairs first · N + second that are ordered."""
+    size = len(steps)
+    sources = sorted({key // size for key in keys})
+    found = set()
+    for start in range(0, len(sources), _BATCH):
+        known, bit = _before(steps, flow, sources[start : start + _BATCH])
+        found.update(key for key in keys if key // size in bit and known[key % size] >> bit[key // size] & 1)
+    return found
+
+
+def _count(steps: Steps, flow: Flow, reads: list[int], writes: list[int], cells: set[int]) -> int:
+    """Unordered conflicting pairs of steps over the given cells, each pair once."""
+    touch: dict[int, list[tuple[int, bool]]] = {cell: [] for cell in sorted(cells)}
+    for g in flow.sequence:
+        count = steps.count[g]
+        for base, wrote in ((reads[g], False), (writes[g], True)):
+            if base >= 0:
+                for cell in range(base, base + count):
+                    if cell in touch:
+                        touch[cell].append((g, wrote))
+    pairs: set[int] = set()
+    size, chain = len(steps), steps.chain
+    for accesses in touch.values():
+        for i, (b, wrote) in enumerate(accesses):
+            for a, wrote_before in accesses[:i]:
+                if (wrote or wrote_before) and a != b and (chain[a] < 0 or chain[a] != chain[b]):
+                    pairs.add(a * size + b)
+        if len(pairs) > MAX_PAIRS:
+            break
+    return len(pairs) - len(_ordered(steps, flow, sorted(pairs)))
