@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     if to_npz:
         if size is not None or args.dialect is not None:
             raise UsageError(args.target, "an .npz keeps both dialects as they are", "drop --size and --dialect")
-        from astrasim_py.collectives.algorithm import write_npz
+        from astrasim_py.collectives.npz import write_npz
 
         write_npz(args.target, algorithm)
         written = [Path(args.target)]

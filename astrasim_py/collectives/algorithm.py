@@ -8,9 +8,7 @@ to bytes when the size S of the full buffer is known. The older dialect states b
 from __future__ import annotations
 
 import os
-import stat
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from enum import IntEnum
@@ -18,10 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
-from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
 from astrasim_py.collectives.contract import Contract
+from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import AlgorithmError, OutputError
+from astrasim_py.core.errors import AlgorithmError
 
 #: Collectives by the name they have everywhere in the package.
 COLLECTIVES = (
@@ -42,15 +41,8 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 #: Collectives whose full buffer consists of one shard per rank.
 SHARDED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
-#: Protocols of MSCCL-style runtimes, and none.
-PROTOCOLS = ("", "Simple", "LL", "LL128")
-
-#: Largest `.npz` that is read, bytes after unpacking.
-MAX_NPZ_BYTES = 4 * 2**30
 #: Most nodes of an algorithm, all ranks together.
 MAX_NODES = 2**27
-
-_NPZ_VERSION = 1
 
 
 class Buffer(IntEnum):
@@ -176,9 +168,9 @@ class Algorithm:
                 f'"{self.collective}" is not a collective',
                 f"write one of {', '.join(COLLECTIVES)}",
             )
-        if self.protocol not in PROTOCOLS:
+        if self.protocol and self.protocol not in PROTOCOL_SLOTS:
             raise AlgorithmError(
-                place, f'"{self.protocol}" is not a protocol', f"write one of {', '.join(filter(None, PROTOCOLS))}"
+                place, f'"{self.protocol}" is not a protocol', f"write one of {', '.join(PROTOCOL_SLOTS)}"
             )
         if self.ranks < 1 or len(self.traces) != self.ranks:
             raise AlgorithmError(
@@ -293,6 +285,8 @@ class Algorithm:
                 "chunks": self.chunks,
                 "in_place": self.in_place,
                 "made_for": self.made_for,
+                "protocol": self.protocol,
+                "contract": None if self.contract is None else self.contract.to_text(),
                 "traces": [trace.digest() for trace in self.traces],
             }
         )
@@ -332,10 +326,15 @@ def _has_cells(trace: ExecutionTrace) -> bool:
 
 # ---------------------------------------------------------------------------------------------- files
 
-_METADATA = ("collective", "algorithm", "ranks", "root", "chunks", "in_place", "made_for")
+#: Metadata that states what an algorithm is and promises.
+STATED = (
+    "collective", "algorithm", "ranks", "root", "chunks", "in_place", "made_for", "protocol", "contract",
+)  # fmt: skip
 
 
-def _contract(algorithm: Algorithm) -> list[tuple[str, object]]:
+def _stated(algorithm: Algorithm, rank: int) -> list[tuple[str, object]]:
+    # A contract speaks of all ranks, so one file holds it: n copies would make files grow as n^2.
+    contract = algorithm.contract if rank == 0 else None
     values = {
         "collective": algorithm.collective,
         "algorithm": algorithm.name,
@@ -344,6 +343,8 @@ def _contract(algorithm: Algorithm) -> list[tuple[str, object]]:
         "chunks": algorithm.chunks,
         "in_place": algorithm.in_place,
         "made_for": algorithm.made_for,
+        "protocol": algorithm.protocol or None,
+        "contract": None if contract is None else contract.to_text(),
     }
     return [(name, value) for name, value in values.items() if value is not None]
 
@@ -351,7 +352,8 @@ def _contract(algorithm: Algorithm) -> list[tuple[str, object]]:
 def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[ExecutionTrace, ...]:
     """Traces of an algorithm as they are written to ``.et`` files.
 
-    The contract goes into the metadata of every file, so that `read_algorithm` needs no further word.
+    What the algorithm is goes into the metadata of every file, so that `read_algorithm` needs no further word; the
+    metadata that its traces have stays.
 
     Parameters
     ----------
@@ -366,10 +368,10 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
     """
     if size is not None:
         algorithm = dataclass_replace(algorithm, made_for=size)
-    contract = _contract(algorithm)
     out = []
     for rank, trace in enumerate(algorithm.traces):
-        trace = trace.without_raw().replace(metadata=contract)
+        others = [attribute for attribute in trace.metadata if attribute.name not in STATED]
+        trace = trace.without_raw().replace(metadata=[*_stated(algorithm, rank), *others])
         if size is not None:
             nbytes = algorithm.message_bytes(rank, size)
             message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
@@ -382,7 +384,7 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
     return tuple(out)
 
 
-def _check_well_formed(traces: Sequence[ExecutionTrace], name: str) -> int:
+def check_well_formed(traces: Sequence[ExecutionTrace], name: str) -> int:
     """Check peers and chunk ranges of all traces; returns the common number of chunks (0 without)."""
     ranks = len(traces)
     chunks = 0
@@ -421,7 +423,8 @@ def _check_well_formed(traces: Sequence[ExecutionTrace], name: str) -> int:
         index, count = trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt")
         total = trace.column("total_chunk_cnt")
         symbolic = (total > 0) & (index >= 0) & (count >= 0)
-        beyond = np.flatnonzero(symbolic & (index + count > total))
+        # A step of MSCCL-IR may move more scratch cells than the full buffer has chunks.
+        beyond = np.flatnonzero(symbolic & (index + count > total) & ~((index == 0) & (trace.column("tb_id") >= 0)))
         if len(beyond):
             row = beyond[0]
             refuse(
@@ -463,7 +466,7 @@ def algorithm_from_traces(
     place = source or name or "algorithm"
     if not traces:
         raise AlgorithmError(place, "has no traces", "give one trace per rank")
-    stated = {key: traces[0].meta(key) for key in _METADATA}
+    stated = {key: traces[0].meta(key) for key in STATED}
     wanted = collective_name(collective, place) if collective is not None else None
     told = stated["collective"] if isinstance(stated["collective"], str) else None
     if told is not None:
@@ -474,8 +477,9 @@ def algorithm_from_traces(
             if wanted is None:
                 raise
             told = None
-        if told == CUSTOM and wanted is not None:
-            told = None
+    claimed = told
+    if told == CUSTOM and wanted is not None:
+        told = None
     if wanted and told and wanted != told:
         raise AlgorithmError(place, f"is made for {told}, not for {wanted}", f"use it for {told}, or name another file")
     kind = wanted or told
@@ -486,15 +490,18 @@ def algorithm_from_traces(
         value = stated[key]
         return given if given is not None or type(value) is not int else value
 
-    chunks = _check_well_formed(traces, place)
-    if not chunks and kind == "barrier":
-        chunks = whole("chunks", None) or 1
+    chunks = check_well_formed(traces, place)
+    if not chunks and (kind == "barrier" or not any(map(len, traces))):
+        chunks = max(whole("chunks", None) or 0, kind == "barrier")
     if root is None and kind in ROOTED:
         root = whole("root", None)
     if in_place is None:
         in_place = bool(stated["in_place"]) if stated["in_place"] is not None else kind != "all_to_all"
     if not name:
         name = stated["algorithm"] if isinstance(stated["algorithm"], str) else os.path.basename(source)
+    contract, protocol = stated["contract"], stated["protocol"]
+    # A contract in the files is that of the collective that they name.
+    own = isinstance(contract, str) and claimed == kind
     return Algorithm(
         name=name or "algorithm",
         collective=kind,
@@ -505,6 +512,8 @@ def algorithm_from_traces(
         in_place=in_place,
         made_for=whole("made_for", made_for),
         source=source,
+        contract=Contract.from_text(contract, place) if own else None,
+        protocol=protocol if protocol in PROTOCOL_SLOTS else "",
     )
 
 
@@ -539,6 +548,8 @@ def read_algorithm(
     """
     source = os.fspath(prefix)
     if source.endswith(".npz"):
+        from astrasim_py.collectives.npz import read_npz
+
         found = read_npz(source)
         wanted = found.collective if collective is None else collective_name(collective, source)
         if found.collective not in (wanted, CUSTOM):
@@ -546,6 +557,7 @@ def read_algorithm(
         return dataclass_replace(
             found,
             collective=wanted,
+            contract=found.contract if wanted == found.collective else None,
             made_for=found.made_for if made_for is None else made_for,
             root=found.root if root is None else root,
             in_place=found.in_place if in_place is None else in_place,
@@ -556,195 +568,4 @@ def read_algorithm(
     traces = read_prefix(source)
     return algorithm_from_traces(
         traces, collective, name=name, source=source, made_for=made_for, root=root, in_place=in_place
-    )
-
-
-_NPZ_ARRAYS = ("node_id", "type", "duration_micros", "data_ptr", "data_ids", "ctrl_ptr", "ctrl_ids")
-_NPZ_SCALARS = ("version", "name", "collective", "ranks", "root", "chunks", "in_place", "made_for")
-
-
-def _narrow(array: np.ndarray) -> np.ndarray:
-    """The same integers in the smallest dtype that holds them."""
-    low, high = (int(array.min()), int(array.max())) if len(array) else (0, 0)
-    for dtype in (np.int8, np.int16, np.int32):
-        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-            return array.astype(dtype)
-    return array
-
-
-def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
-    """Write an algorithm as one ``.npz`` file of its columns (the fast form for very large algorithms).
-
-    Names of nodes are dropped. Identical traces are stored once. The bytes depend on nothing but the algorithm.
-
-    Raises
-    ------
-    OutputError
-        A file that cannot be written.
-    """
-    place = os.fspath(path)
-    index: dict[int, int] = {}
-    distinct: list[ExecutionTrace] = []
-    for trace in algorithm.traces:
-        if id(trace) not in index:
-            index[id(trace)] = len(distinct)
-            distinct.append(trace)
-    lengths = np.array([len(trace) for trace in distinct], dtype=np.int64)
-    arrays: dict[str, np.ndarray] = {
-        "version": np.int64(_NPZ_VERSION),
-        "name": np.frombuffer(algorithm.name.encode(), dtype=np.uint8),
-        "collective": np.int64(COLLECTIVES.index(algorithm.collective)),
-        "ranks": np.int64(algorithm.ranks),
-        "root": np.int64(-1 if algorithm.root is None else algorithm.root),
-        "chunks": np.int64(algorithm.chunks),
-        "in_place": np.int64(algorithm.in_place),
-        "made_for": np.int64(-1 if algorithm.made_for is None else algorithm.made_for),
-        "trace_of": np.array([index[id(trace)] for trace in algorithm.traces], dtype=np.int64),
-        "lengths": lengths,
-    }
-
-    def joined(parts: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-    arrays["node_id"] = joined([t.node_id for t in distinct])
-    arrays["type"] = joined([t.type for t in distinct])
-    arrays["duration_micros"] = joined([t.duration_micros for t in distinct])
-    for kind, deps in (("data", [t.data_deps for t in distinct]), ("ctrl", [t.ctrl_deps for t in distinct])):
-        # Counts per node, not offsets: they are small and repeat.
-        arrays[f"{kind}_ptr"] = joined([np.diff(d.ptr) for d in deps])
-        arrays[f"{kind}_ids"] = joined([d.ids for d in deps])
-    for name in INT_COLUMNS:
-        if any(t.has_column(name) for t in distinct):
-            column = joined([t.column(name) for t in distinct])
-            present = column != MISSING
-            if not present.all():
-                arrays[f"has_{name}"] = np.packbits(present)
-            arrays[f"col_{name}"] = column[present]
-    arrays = {
-        key: _narrow(value.astype(np.int64)) if isinstance(value, np.ndarray) and value.dtype == np.int64 else value
-        for key, value in arrays.items()
-    }
-    try:
-        with open(place, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise OutputError(place, f"cannot be written: {error.strerror}", "name a writable file") from None
-
-
-def _load_npz(place: str) -> dict[str, np.ndarray]:
-    known = {*_NPZ_ARRAYS, *_NPZ_SCALARS, "trace_of", "lengths"}
-    known |= {f"{part}_{name}" for name in INT_COLUMNS for part in ("col", "has")}
-    try:
-        with open(place, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise AlgorithmError(place, "is not a regular file", "name an .npz file")
-            with zipfile.ZipFile(file) as archive:
-                members = archive.infolist()
-                for member in members:
-                    if member.filename.removesuffix(".npy") not in known:
-                        raise AlgorithmError(place, f"has a member {member.filename[:64]!r}", "write it with convert")
-                if sum(member.file_size for member in members) > MAX_NPZ_BYTES or len(members) > 64:
-                    raise AlgorithmError(place, f"unpacks to more than {MAX_NPZ_BYTES} bytes", "cut the algorithm")
-            file.seek(0)
-            with np.load(file, allow_pickle=False, max_header_size=4096) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-    except OSError as error:
-        raise AlgorithmError(place, f"cannot be read: {error.strerror or error}", "name an .npz file") from None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
-        text = " ".join(str(error).split())[:120]
-        raise AlgorithmError(place, f"is not an .npz of an algorithm: {text}", "write it with convert") from None
-    except Exception as error:  # zlib.error and what else damaged bytes provoke in the unpacker
-        if isinstance(error, AlgorithmError):
-            raise
-        raise AlgorithmError(place, f"is damaged: {type(error).__name__}", "write it with convert") from None
-
-
-def read_npz(path: str | os.PathLike) -> Algorithm:
-    """Read an algorithm that `write_npz` wrote. Nothing in the file is executed, and its size is bounded.
-
-    Raises
-    ------
-    AlgorithmError
-        Not such a file, or one whose columns contradict each other.
-    """
-    place = os.fspath(path)
-    arrays = _load_npz(place)
-
-    def bad(problem: str) -> AlgorithmError:
-        return AlgorithmError(place, f"is not an .npz of an algorithm: {problem}", "write it with convert")
-
-    missing = [key for key in (*_NPZ_SCALARS, *_NPZ_ARRAYS, "trace_of", "lengths") if key not in arrays]
-    if missing:
-        raise bad(f"{missing[0]} is missing")
-    for key, array in arrays.items():
-        if array.dtype.kind not in "iu" or array.ndim != (0 if key in _NPZ_SCALARS and key != "name" else 1):
-            raise bad(f"{key} is {array.dtype} of {array.ndim} dimensions")
-    scalars: Mapping[str, int] = {key: int(arrays[key]) for key in _NPZ_SCALARS if key != "name"}
-    if scalars["version"] != _NPZ_VERSION:
-        raise bad(f"version {scalars['version']} is not {_NPZ_VERSION}")
-    if not 0 <= scalars["collective"] < len(COLLECTIVES):
-        raise bad(f"collective {scalars['collective']} is unknown")
-    lengths = arrays["lengths"].astype(np.int64)
-    trace_of = arrays["trace_of"].astype(np.int64)
-    ranks = scalars["ranks"]
-    if len(trace_of) != ranks or ranks < 1 or (lengths < 0).any() or int(lengths.sum()) > MAX_NODES:
-        raise bad("its traces do not fit its ranks")
-    if not len(lengths) or int(trace_of.min()) < 0 or int(trace_of.max()) >= len(lengths):
-        raise bad("a rank has no trace")
-    total = int(lengths.sum())
-    for key in ("node_id", "type", "duration_micros", "data_ptr", "ctrl_ptr"):
-        if len(arrays[key]) != total:
-            raise bad(f"{key} has {len(arrays[key])} entries for {total} nodes")
-    bounds = np.concatenate(([0], np.cumsum(lengths)))
-    deps = {}
-    for kind in ("data", "ctrl"):
-        counts = arrays[f"{kind}_ptr"].astype(np.int64)
-        if (counts < 0).any() or int(counts.sum()) != len(arrays[f"{kind}_ids"]):
-            raise bad(f"{kind}_ptr does not fit {kind}_ids")
-        deps[kind] = np.concatenate(([0], np.cumsum(counts))), arrays[f"{kind}_ids"].astype(np.uint64)
-    columns = {}
-    for name in INT_COLUMNS:
-        if f"col_{name}" not in arrays:
-            continue
-        column = np.full(total, MISSING, dtype=np.int64)
-        values = arrays[f"col_{name}"].astype(np.int64)
-        if f"has_{name}" in arrays:
-            mask = np.unpackbits(arrays[f"has_{name}"].astype(np.uint8))[:total].astype(bool)
-        else:
-            mask = np.ones(total, dtype=bool)
-        if len(mask) != total or int(mask.sum()) != len(values):
-            raise bad(f"{name} has {len(values)} entries")
-        column[mask] = values
-        columns[name] = column
-    traces = []
-    shared: dict[bytes, Csr] = {}
-    for which, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-        parts = {}
-        for kind, (ptr, ids) in deps.items():
-            own = ptr[begin : end + 1]
-            csr = Csr(own - own[0], ids[own[0] : own[-1]])
-            parts[kind] = shared.setdefault(csr.ptr.tobytes() + csr.ids.tobytes(), csr)
-        traces.append(
-            ExecutionTrace.from_columns(
-                node_id=arrays["node_id"][begin:end].astype(np.uint64),
-                type=arrays["type"][begin:end],
-                duration_micros=arrays["duration_micros"][begin:end].astype(np.uint64),
-                data_deps=parts["data"],
-                ctrl_deps=parts["ctrl"],
-                place=f"{place}: rank {int(np.argmax(trace_of == which))}",
-                **{name: column[begin:end] for name, column in columns.items()},
-            )
-        )
-    by_rank = tuple(traces[which] for which in trace_of.tolist())
-    _check_well_formed(by_rank, place)
-    return Algorithm(
-        name=bytes(arrays["name"].astype(np.uint8)).decode("utf-8", "replace")[:256] or "algorithm",
-        collective=COLLECTIVES[scalars["collective"]],
-        ranks=ranks,
-        traces=by_rank,
-        root=None if scalars["root"] < 0 else scalars["root"],
-        chunks=max(scalars["chunks"], 0),
-        in_place=bool(scalars["in_place"]),
-        made_for=None if scalars["made_for"] < 0 else scalars["made_for"],
-        source=place,
     )

@@ -22,10 +22,9 @@ from astrasim_py.collectives.algorithm import (
     chunk_bytes,
     collective_name,
     read_algorithm,
-    read_npz,
-    write_npz,
 )
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm, options_of
+from astrasim_py.collectives.npz import read_npz, write_npz
 from astrasim_py.core.errors import AlgorithmError, AstraError, OutputError, TraceError
 
 SEND, RECV = NodeType.COMM_SEND, NodeType.COMM_RECV

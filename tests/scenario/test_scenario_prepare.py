@@ -9,8 +9,9 @@ import pytest
 
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.trace import MISSING
-from astrasim_py.collectives.algorithm import algorithm_traces, write_npz
+from astrasim_py.collectives.algorithm import algorithm_traces
 from astrasim_py.collectives.builders import build
+from astrasim_py.collectives.npz import write_npz
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
