@@ -60,7 +60,8 @@ class Gpu(NamedTuple):
 class Program(NamedTuple):
     """One ``<algo>``. What is absent in the XML is None.
 
-    `gpus` are in the order of the document.
+    `gpus` are in the order of the document. `layout` says what only full XML parsers read of the way it is written;
+    like lines, it does not count when programs are compared.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Program(NamedTuple):
     gpus: tuple[Gpu, ...] = ()
     source: str = ""
     line: int = 0
+    layout: tuple[str, ...] = ()
 
     def same(self, other: Program) -> bool:
         """Whether two programs say the same, whatever file and lines they are written in and gpus' order."""
@@ -91,4 +93,4 @@ def _bare(program: Program) -> Program:
         )
         for gpu in sorted(program.gpus, key=lambda gpu: gpu.id)
     )
-    return program._replace(gpus=gpus, source="", line=0)
+    return program._replace(gpus=gpus, source="", line=0, layout=())

@@ -22,7 +22,6 @@ import io
 import json
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -31,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from astrasim_py.core.errors import TopologyError, UnitError
+from astrasim_py.core.files import read_regular
 from astrasim_py.core.units import INT64_MAX, parse_bandwidth, parse_time
 from astrasim_py.topology.model import LINK_CAP, NPU_CAP, Topology, check_caps
 
@@ -278,20 +278,7 @@ def read_edge_list(path: str | os.PathLike, *, place: str = "") -> Topology:
 
 def _text(file: Path, cap: int) -> str:
     """Contents of a regular file of bounded size."""
-    try:
-        # A FIFO must not block the open; that it is no regular file is seen afterwards.
-        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(descriptor, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise TopologyError(str(file), "is not a regular file", "name a topology file")
-            data = stream.read(cap + 1) if status.st_size <= cap else b""
-    except OSError as error:
-        raise TopologyError(str(file), f"cannot be read: {error.strerror}", "check the name") from None
-    except ValueError:
-        raise TopologyError(repr(str(file)), "is not a file name", "check the name") from None
-    if status.st_size > cap or len(data) > cap:
-        raise TopologyError(str(file), f"more than {cap} bytes, the cap for such a file", "write fewer links")
+    data = read_regular(file, cap, TopologyError, what="a topology file", remedy="write fewer links")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

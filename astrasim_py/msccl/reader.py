@@ -1,0 +1,387 @@
+"""Reading MSCCL-IR XML: one hardened parser, and an error with its line for everything that cannot be meant.
+
+The document is the first ``<algo>…</algo>`` of the file: producers print other lines, or a second document, around
+it. Comments, processing instructions and CDATA are dropped before parsing, a DOCTYPE or an entity is refused wherever
+it stands, so the parser sees elements and attributes only; it keeps no tree, opens nothing and is bounded in depth.
+
+What can be written down as a `Program` is read, right or wrong; `astrasim_py.msccl.check` judges it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+from lxml import etree
+
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.files import read_regular
+from astrasim_py.msccl.model import PROTOCOL_SLOTS, STEP_TYPES, Gpu, Program, Step, ThreadBlock
+
+#: Largest file, bytes, and most elements in it.
+MAX_FILE = 64 * 2**20
+MAX_ELEMENTS = 2**20
+#: Attributes per element, on average: runtimes read 16.
+MAX_ATTRIBUTES = 32
+#: Comments, processing instructions and the like.
+MAX_MARKS = 2**16
+#: Largest number of a chunk, channel, thread block, step …
+MAX_NUMBER = 2**24
+#: Most bytes of a size window.
+MAX_BYTES = 2**63 - 1
+
+#: What the parser of MSCCL-style runtimes reads: attributes of an element, characters of a value.
+RUNTIME_ATTRIBUTES, RUNTIME_VALUE = 16, 255
+
+_PLACES = {"algo": "the document", "gpu": "<algo>", "tb": "<gpu>", "step": "<tb>"}
+_LEVELS = ("algo", "gpu", "tb", "step", "")
+_MARKS = re.compile(rb"<!--|<\?|<!\[CDATA\[|<!(?i:DOCTYPE|ENTITY|ELEMENT|ATTLIST|NOTATION)\b|</?algo(?=[\s/>])")
+_CLOSED_BY = {b"<!--": b"-->", b"<?": b"?>", b"<![CDATA[": b"]]>"}
+_DECLARED = re.compile(rb"<\?xml\s[^>]*?encoding\s*=\s*[\"']([^\"'>]*)")
+_UTF8 = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
+_NEWLINE = b"\n"
+_START = re.compile(rb"<[^/!?]")
+#: Bytes of the beginning that show how a producer sets out its attributes.
+_SAMPLE = 2**16
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+def read_program(path: str | os.PathLike) -> Program:
+    """Read an MSCCL-IR XML file.
+
+    Raises
+    ------
+    AlgorithmError
+        With ``file:line``: not a readable regular file, too large, not XML, or not a program.
+    """
+    place = os.fspath(path)
+    remedy = "write fewer, larger chunks"
+    return parse_program(
+        read_regular(path, MAX_FILE, AlgorithmError, what="an MSCCL-IR XML file", remedy=remedy), place
+    )
+
+
+def parse_program(data: bytes, place: str = "<text>") -> Program:
+    """Read MSCCL-IR XML from memory.
+
+    Parameters
+    ----------
+    data : bytes
+        UTF-8, with or without a byte-order mark; only the first ``<algo>…</algo>`` counts.
+    place : str
+        Name of the file, for messages and `Program.source`.
+
+    Raises
+    ------
+    AlgorithmError
+        With ``place:line``: not UTF-8, ill-formed XML, a DOCTYPE, missing or garbled attributes, an unknown step
+        type, a rank that is missing or there twice.
+    """
+    document = _document(data, place)
+    target = _Target(place, document)
+    parser = etree.XMLParser(
+        target=target, resolve_entities=False, load_dtd=False, no_network=True, huge_tree=False, encoding="utf-8"
+    )
+    try:
+        return etree.fromstring(document, parser)
+    except etree.XMLSyntaxError as error:
+        text = re.sub(r",? line \d+(?=\D|$)|, column \d+", "", error.msg or "not XML")
+        problem = f"is not well-formed XML: {_shown(text, 160)}"
+        raise AlgorithmError(f"{place}:{error.lineno or 1}", problem, "write it again with its producer") from None
+
+
+# ---------------------------------------------------------------------------------------------- the document
+
+
+def _document(data: bytes, place: str) -> bytes:
+    """The first ``<algo>…</algo>`` without comments and the like; every byte of it is in the line that it was in."""
+
+    def refuse(at: int, problem: str, remedy: str) -> NoReturn:
+        raise AlgorithmError(f"{place}:{data.count(_NEWLINE, 0, at) + 1}", problem, remedy)
+
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data[:4]:
+        refuse(0, "is in UTF-16 or UTF-32", "save it as UTF-8")
+    if data[:2] == b"\x1f\x8b":
+        refuse(0, "is compressed", "unzip it")
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            refuse(error.start, f"byte 0x{data[error.start]:02x} is not UTF-8", "save it as UTF-8")
+
+    begin = end = -1
+    kept: list[bytes] = []
+    position = since = marks = 0
+    while mark := _MARKS.search(data, position):
+        position = mark.end()
+        marks += 1
+        if marks > MAX_MARKS:
+            refuse(position, f"more than {MAX_MARKS} comments and the like", "write elements only")
+        text = mark.group()
+        if text in _CLOSED_BY:
+            closing = data.find(_CLOSED_BY[text], position)
+            if closing < 0:
+                if end >= 0:
+                    break
+                refuse(mark.start(), f"{text.decode()} is not closed", f"close it with {_CLOSED_BY[text].decode()}")
+            position = closing + len(_CLOSED_BY[text])
+            declared = _DECLARED.match(data, mark.start(), position)
+            if declared and declared.group(1).lower() not in _UTF8:
+                encoding = _shown(declared.group(1).decode())
+                refuse(
+                    mark.start(), f'is declared to be in "{encoding}"', "save it as UTF-8 and declare that, or nothing"
+                )
+            if begin >= 0 and end < 0:
+                kept += [data[since : mark.start()], _NEWLINE * data.count(_NEWLINE, mark.start(), position)]
+                since = position
+        elif text == b"<algo":
+            if begin < 0:
+                begin = since = mark.start()
+        elif text == b"</algo":
+            if begin >= 0 and end < 0:
+                end = data.find(b">", position) + 1 or len(data)
+                kept.append(data[since:end])
+        else:
+            refuse(mark.start(), f"{text.decode()} is not read: MSCCL-IR has no document type", "delete it")
+    if begin < 0:
+        refuse(0, "has no <algo>: it is not MSCCL-IR XML", "name a file that msccl-tools or a like tool wrote")
+    if end < 0:
+        refuse(begin, "<algo> is not closed", "write the whole file again: it ends with </algo>")
+
+    document = _NEWLINE * data.count(_NEWLINE, 0, begin) + b"".join(kept)
+    elements = document.count(b"<")
+    if elements > 2 * MAX_ELEMENTS:
+        refuse(begin, f"more than {MAX_ELEMENTS} elements", "write fewer, larger chunks")
+    if document.count(b"=") > MAX_ATTRIBUTES * (elements + 8):
+        refuse(begin, f"more than {MAX_ATTRIBUTES} attributes per element", "write those of MSCCL-IR only")
+    return document
+
+
+def _lines(document: bytes) -> Iterator[int]:
+    """Line of every start tag, in order: in what `_document` leaves, "<" begins nothing else but end tags."""
+    line, at = 1, 0
+    count = document.count
+    for start in _START.finditer(document):
+        position = start.start()
+        line += count(_NEWLINE, at, position)
+        at = position
+        yield line
+
+
+# ---------------------------------------------------------------------------------------------- its elements
+
+
+class _Numbers(dict):
+    """Integers by their text, from `least` to `MAX_NUMBER`; what is none is a KeyError."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+
+    def __missing__(self, text: str) -> int:
+        if len(text) > 20 or not _INTEGER.fullmatch(text) or not self.least <= int(text) <= MAX_NUMBER:
+            raise KeyError(text)
+        value = int(text)
+        if len(self) < 2**16:
+            self[text] = value
+        return value
+
+
+class _Target:
+    """Makes a `Program` of the parser's events."""
+
+    def __init__(self, place: str, document: bytes) -> None:
+        self.place = place
+        self.lines = _lines(document)
+        self.depth = 0
+        self.ignored = 0  # depth within an element that is not known
+        self.signed, self.plain = _Numbers(-1), _Numbers(0)
+        self.types = {name: name for name in STEP_TYPES}
+        self.buffers = {"i": "i", "o": "o", "s": "s"}
+        self.flag = {"0": 0, "1": 1}
+        self.layout = _layout(document[:_SAMPLE])
+        self.wide = self.long = 0
+        self.algo = self.gpu = self.tb = (0, {})
+        self.gpus: dict[int, Gpu] = {}
+        self.tbs: list[ThreadBlock] = []
+        self.steps: list[Step] = []
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        line = next(self.lines)
+        if self.ignored:
+            self.ignored += 1
+            return
+        if tag != _LEVELS[self.depth]:
+            self._other(tag, line)
+            self.ignored = 1
+            return
+        self.depth += 1
+        if len(attributes) > RUNTIME_ATTRIBUTES:
+            self.wide = self.wide or line
+        if self.depth == 4:
+            signed, plain, a = self.signed, self.plain, attributes
+            try:
+                step = (
+                    plain[a["s"]],
+                    self.types[a["type"]],
+                    self.buffers[a["srcbuf"]],
+                    signed[a["srcoff"]],
+                    self.buffers[a["dstbuf"]],
+                    signed[a["dstoff"]],
+                    plain[a["cnt"]],
+                    signed[a["depid"]],
+                    signed[a["deps"]],
+                    self.flag[a["hasdep"]],
+                    line,
+                )
+            except KeyError:
+                self._explain_step(attributes, line)
+            self.steps.append(tuple.__new__(Step, step))
+        elif self.depth == 3:
+            self.tb, self.steps = (line, attributes), []
+        elif self.depth == 2:
+            self.gpu, self.tbs = (line, attributes), []
+        else:
+            self.algo = (line, attributes)
+
+    def end(self, tag: str) -> None:
+        if self.ignored:
+            self.ignored -= 1
+            return
+        if self.depth == 3:
+            self._end_tb()
+        elif self.depth == 2:
+            self._end_gpu()
+        self.depth -= 1
+
+    def close(self) -> Program:
+        line, a = self.algo
+        a = dict(a)
+        if any(len(value) > RUNTIME_VALUE for value in a.values()):
+            self.long = line
+        proto = self._choice(a, "algo", "proto", line, tuple(PROTOCOL_SLOTS))
+        ngpus = self._number(a, "algo", "ngpus", line, 1)
+        program = Program(
+            name=a.get("name", ""),
+            proto=proto,
+            nchannels=self._number(a, "algo", "nchannels", line, 0),
+            nchunksperloop=self._number(a, "algo", "nchunksperloop", line, 1),
+            ngpus=ngpus,
+            coll=self._text(a, "algo", "coll", line),
+            inplace=int(self._choice(a, "algo", "inplace", line, ("0", "1"))),
+            outofplace=int(self._choice(a, "algo", "outofplace", line, ("0", "1"))) if "outofplace" in a else None,
+            min_bytes=self._number(a, "algo", "minBytes", line, 0, MAX_BYTES) if "minBytes" in a else None,
+            max_bytes=self._number(a, "algo", "maxBytes", line, 0, MAX_BYTES) if "maxBytes" in a else None,
+            nthreads=self._number(a, "algo", "nthreads", line, 0) if "nthreads" in a else None,
+            gpus=tuple(self.gpus.values()),
+            source=self.place,
+            line=line,
+        )
+        for gpu in program.gpus:
+            if gpu.id >= ngpus:
+                self._refuse(gpu.line, f'gpu id="{gpu.id}" is not one of {ngpus} ranks', f"number them 0..{ngpus - 1}")
+        if len(self.gpus) < ngpus:
+            missing = next(rank for rank in range(ngpus) if rank not in self.gpus)
+            problem = f'has {len(self.gpus)} of ngpus="{ngpus}" ranks: <gpu id="{missing}"> is missing'
+            self._refuse(line, problem, "write a <gpu> for every rank")
+        notes = list(self.layout)
+        if self.wide:
+            notes.append(f"an element of more than {RUNTIME_ATTRIBUTES} attributes (line {self.wide})")
+        if self.long:
+            notes.append(f"a value of more than {RUNTIME_VALUE} characters (line {self.long})")
+        return program._replace(layout=tuple(notes))
+
+    def _end_tb(self) -> None:
+        line, a = self.tb
+        try:
+            tb = ThreadBlock(
+                self.plain[a["id"]],
+                self.signed[a["send"]],
+                self.signed[a["recv"]],
+                self.signed[a["chan"]],
+                tuple(self.steps),
+                line,
+            )
+        except KeyError:
+            for name, least in (("id", 0), ("send", -1), ("recv", -1), ("chan", -1)):
+                self._number(a, "tb", name, line, least)
+            raise
+        self.tbs.append(tb)
+
+    def _end_gpu(self) -> None:
+        line, a = self.gpu
+        sizes = (self._number(a, "gpu", name, line, 0) for name in ("id", "i_chunks", "o_chunks", "s_chunks"))
+        gpu = Gpu(*sizes, tuple(self.tbs), line)
+        if gpu.id in self.gpus:
+            problem = f'gpu id="{gpu.id}" is there twice, first in line {self.gpus[gpu.id].line}'
+            self._refuse(line, problem, "write each rank once")
+        self.gpus[gpu.id] = gpu
+
+    # -- what is wrong
+
+    def _refuse(self, line: int, problem: str, remedy: str) -> NoReturn:
+        raise AlgorithmError(f"{self.place}:{line}", problem, remedy)
+
+    def _other(self, tag: str, line: int) -> None:
+        """An element that is not the one that belongs here: unknown ones are ignored, as runtimes do."""
+        if tag == "op":
+            problem = "<op> belongs to the new format of msccl-tools, which no runtime reads"
+            self._refuse(line, problem, "write the program with <step>: ir_to_xml(…, old_format=True)")
+        if tag in _PLACES:
+            self._refuse(line, f"<{tag}> is at a wrong place", f"write it within {_PLACES[tag]}")
+        if self.depth == 0:
+            self._refuse(line, f"<{_shown(tag)}> is not MSCCL-IR", "write <algo …> without a namespace")
+
+    def _text(self, a: Mapping[str, str], tag: str, name: str, line: int) -> str:
+        if name not in a:
+            self._refuse(line, f"<{tag}> has no {name}", f'write {name}="…"')
+        return a[name]
+
+    def _number(self, a: Mapping[str, str], tag: str, name: str, line: int, least: int, most: int = MAX_NUMBER) -> int:
+        text = self._text(a, tag, name, line)
+        # Far beyond any bound, int() of a long text takes quadratic time.
+        value = int(text) if len(text) <= 20 and _INTEGER.fullmatch(text) else None
+        if value is None or not least <= value <= most:
+            problem = f'<{tag}> has {name}="{_shown(text)}", which is not a whole number from {least} to {most}'
+            self._refuse(line, problem, "write digits only" if value is None else "write one")
+        return value
+
+    def _choice(self, a: Mapping[str, str], tag: str, name: str, line: int, among: tuple[str, ...]) -> str:
+        text = self._text(a, tag, name, line)
+        if text not in among:
+            problem = f'<{tag}> has {name}="{_shown(text)}", which is none of {", ".join(among)}'
+            meant = [each for each in among if each.lower() == text.strip().lower()]
+            self._refuse(line, problem, f'write {name}="{(meant or among)[0]}"')
+        return text
+
+    def _explain_step(self, a: Mapping[str, str], line: int) -> NoReturn:
+        if a.get("type") == "ra":
+            problem = 'type "ra" is parsed by one runtime and executed by none'
+            self._refuse(line, problem, "write re (local reduction) or rrc (receive and reduce)")
+        self._number(a, "step", "s", line, 0)
+        self._choice(a, "step", "type", line, STEP_TYPES)
+        for side in ("src", "dst"):
+            self._choice(a, "step", f"{side}buf", line, ("i", "o", "s"))
+            self._number(a, "step", f"{side}off", line, -1)
+        self._number(a, "step", "cnt", line, 0)
+        self._number(a, "step", "depid", line, -1)
+        self._number(a, "step", "deps", line, -1)
+        self._choice(a, "step", "hasdep", line, ("0", "1"))
+        raise AssertionError("every attribute is right")
+
+
+def _layout(document: bytes) -> tuple[str, ...]:
+    """What the simple parser of runtimes does not read: it knows ``name="value"`` after one blank only."""
+    if any(text in document for text in (b"='", b"= ", b" =")):
+        return ('attributes that are not written name="value"',)
+    if any(text in document for text in (b'"  ', b'"\t', b'"\n', b'"\r', b"step  ", b"tb  ", b"gpu  ", b"algo  ")):
+        return ("attributes that are not set apart by one blank",)
+    return ()
+
+
+def _shown(text: str, most: int = 40) -> str:
+    """A value for messages, in one line of bounded length."""
+    text = " ".join(text[: 2 * most].split()) if len(text.split()) else ascii(text[:most])[1:-1]
+    return text if len(text) <= most else text[:most] + "…"
