@@ -148,6 +148,7 @@ class Program:
             place, kind, count = f"gpu {tb.rank} tb {tb.id} step {index}", step["type"], step["cnt"]
             self.need(step["s"] == index, f"{place}: s")
             self.need(step["hasdep"] in (0, 1), f"{place}: hasdep")
+            self.need(min(step[key] for key in ("srcoff", "dstoff", "depid", "deps")) >= -1, f"{place}: below -1")
             if not self.need(kind in READS + WRITES + ("nop",), f"{place}: type"):
                 usable = False
                 continue
@@ -163,10 +164,12 @@ class Program:
         return usable
 
     def inside(self, rank, buffer, offset, count, place):
-        size = self.sizes.get((rank, buffer))
-        if size is None or offset < 0:
+        """Every chunk must be declared, by this name or, where buffers alias, by the other."""
+        if (rank, buffer) not in self.sizes or offset < 0:
             return self.need(False, f"{place}: buffer or offset")
-        self.need(offset + count <= size, f"{place}: beyond the buffer")
+        cells = {self.cell(rank, letter, k) for letter in "ios" for k in range(self.sizes[rank, letter])}
+        there = all(self.cell(rank, buffer, offset + k) in cells for k in range(count))
+        self.need(there, f"{place}: beyond the buffer")
         return True
 
     def link(self):

@@ -1,0 +1,145 @@
+"""Random edits of correct programs: the verifier flags every one, or an independent run shows it does no harm."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from astrasim_py.collectives.verify import verify
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.msccl.check import findings
+from astrasim_py.msccl.reader import parse_program
+from astrasim_py.msccl.table import steps_from
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def load(path):
+    """A helper module beside the tests, under a name of its own."""
+    name = f"tests_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+oracle = load(TESTS / "oracle" / "msccl_oracle.py")
+mutants = load(TESTS / "oracle" / "msccl_mutants.py")
+
+
+def verdict_of(text):
+    """The product's verdict on XML; None where its reader refuses the document."""
+    try:
+        program = parse_program(text.encode(), "mutant.xml")
+        found = findings(program)
+        return verify(steps_from(program), problems=found.problems, warnings=found.warnings)
+    except AlgorithmError:
+        return None
+
+
+def differences(verdict, judged):
+    """Fields in which product and oracle disagree: (field, product's, oracle's)."""
+    if verdict is None:
+        return [] if judged.problems else [("reads", False, True)]
+    pairs = [("well_formed", verdict.well_formed, judged.well_formed)]
+    if judged.ends is not None and verdict.terminates is not None:
+        names = ("slots", "terminates", "min_slots", "min_slots_large")
+        pairs += [(name, getattr(verdict, name), getattr(judged, name)) for name in names]
+    if judged.ends:
+        pairs.append(("race_free", verdict.race_free, judged.races == 0))
+        if judged.races == 0:
+            wrong = judged.wrong_cells and judged.wrong_cells[0]
+            pairs.append(("wrong_cells", verdict.wrong_cells, wrong))
+            pairs.append(("correct", verdict.correct, judged.correct))
+            pairs.append(("order_consistent", verdict.order_consistent, judged.order_consistent))
+    if not judged.well_formed:
+        # What is said of an ill-formed program is right; not everything needs to be said.
+        pairs = [pair for pair in pairs if pair[1] is not None]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def flagged(verdict):
+    return verdict is None or not (verdict.well_formed and verdict.terminates and verdict.correct and verdict.race_free)
+
+
+def made_sources():
+    """Correct programs that no file is needed for."""
+    return [
+        mutants.fused_ring(2),
+        mutants.fused_ring(4),
+        mutants.fused_ring(3, count=2),
+        mutants.all_pairs(3),
+        mutants.all_pairs(4),
+    ]
+
+
+def survey(sources, number, seed):
+    """Judge random mutants twice; what was found, by kind, and every disagreement."""
+    rng, seen, wrong = random.Random(seed), Counter(), []
+    while sum(seen.values()) < number:
+        source = rng.choice(sources)
+        mutant = mutants.mutate(source, rng)
+        if mutant is None:
+            continue
+        kind, text = mutant
+        judged, verdict = oracle.judge(text, schedules=2), verdict_of(text)
+        differing = differences(verdict, judged)
+        if judged.races == 0 and judged.wrong_cells and len(set(judged.wrong_cells)) > 1:
+            differing.append(("schedules of a race-free program", judged.wrong_cells, None))
+        if not flagged(verdict) and not judged.fine:
+            differing.append(("slips through", True, judged))
+        if differing:
+            wrong.append((kind, differing, text))
+        seen[kind, "flagged" if flagged(verdict) else "harmless"] += 1
+    return seen, wrong
+
+
+def explain(wrong):
+    kind, differing, text = min(wrong, key=lambda found: len(found[2]))
+    return f"{len(wrong)} disagreements; {kind}: {differing}\n{text}"
+
+
+def test_programs_to_edit_are_correct():
+    for source in made_sources():
+        assert oracle.judge(source).fine
+        assert not flagged(verdict_of(source))
+        assert not differences(verdict_of(source), oracle.judge(source))
+
+
+def test_every_mutant_is_flagged_or_harmless():
+    seen, wrong = survey(made_sources(), 400, seed=2024)
+    assert not wrong, explain(wrong)
+    assert {kind for kind, _ in seen} >= set(mutants.KINDS) - {"turn rrc into r"}
+    assert sum(times for (_, found), times in seen.items() if found == "flagged") > 200
+
+
+def test_every_mutant_of_real_programs_is_flagged_or_harmless(golden):
+    sources = []
+    for path in sorted((golden / "msccl" / "public").glob("*.xml")):
+        text = path.read_text()
+        if path.stat().st_size < 20_000 and oracle.judge(text, schedules=1).fine:
+            sources.append(text[text.index("<algo") : text.index("</algo>") + 7])
+    if len(sources) < 10:
+        pytest.fail("too few programs to edit")
+    _, wrong = survey(sources, 100, seed=7)
+    assert not wrong, explain(wrong)
+
+
+def test_verdicts_of_random_programs_equal_the_oracles():
+    """Most race, hang, or need many slots; none is anybody's."""
+    kinds, wrong = Counter(), []
+    for seed in range(400):
+        text = mutants.random_program(random.Random(seed))
+        judged, verdict = oracle.judge(text, schedules=2), verdict_of(text)
+        assert judged.well_formed, judged.problems
+        if differences(verdict, judged):
+            wrong.append((f"seed {seed}", differences(verdict, judged), text))
+        kinds["hangs" if not judged.ends else "races" if judged.races else f"{judged.min_slots} slots"] += 1
+    assert not wrong, explain(wrong)
+    assert kinds["hangs"] > 30 and kinds["races"] > 30 and kinds["1 slots"] > 100 and len(kinds) > 6
