@@ -1,0 +1,115 @@
+"""Time reading and verifying algorithms, each case in a process of its own. See benchmarks/README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CASES = ("builder_ring_64", "builder_ring_128", "builder_ring_256", "xml_ring_64", "xml_ring_128")
+COLUMNS = ("steps", "start", "read", "check", "table", "verify", "total", "peak MB")
+
+
+def measure(case: str) -> dict:
+    """Run one case in this process; CPU seconds. `case` is one of CASES, or a folder or file of XML."""
+    from astrasim_py.collectives.steps import steps_of
+    from astrasim_py.collectives.verify import verify
+
+    kind, _, size = case.rpartition("_")
+    files, texts = [], []
+    if kind == "xml_ring":
+        texts = [(case, ring_text(int(size)).encode())]
+    elif kind != "builder_ring":
+        files = sorted(Path(case).rglob("*.xml")) if Path(case).is_dir() else [Path(case)]
+        if not files:
+            raise SystemExit(f"{case}: no XML files")
+    if kind != "builder_ring":
+        from astrasim_py.msccl import check, reader, table
+
+        reader.parse_program(ring_text(2).encode(), "warm-up")
+    else:
+        from astrasim_py.collectives.builders import build
+    times = dict.fromkeys(("read", "check", "table", "verify"), 0.0)
+    start = last = time.process_time()
+    steps = 0
+
+    def lap(part: str) -> None:
+        nonlocal last
+        now = time.process_time()
+        times[part] += now - last
+        last = now
+
+    if kind == "builder_ring":
+        algorithm = build("ring", "all_reduce", int(size))
+        lap("read")
+        found = steps_of(algorithm)
+        lap("table")
+        verify(found)
+        lap("verify")
+        steps = len(found)
+    for file in files:
+        texts.append((str(file), file.read_bytes()))
+    for place, data in texts:
+        program = reader.parse_program(data, place)
+        lap("read")
+        noted = check.findings(program)
+        lap("check")
+        found = table.steps_from(program)
+        lap("table")
+        verify(found, problems=noted.problems, warnings=noted.warnings)
+        lap("verify")
+        steps += len(found)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"steps": steps, "start": start, **times, "total": sum(times.values()), "peak MB": peak}
+
+
+def ring_text(n: int) -> str:
+    """XML of an all_reduce in place on a ring: one thread block a rank, every forwarding step fused."""
+    gpus = []
+    for rank in range(n):
+        steps = [("s", rank), *(("rrs", rank - k) for k in range(1, n - 1)), ("rrcs", rank + 1)]
+        steps += [*(("rcs", rank - k) for k in range(n - 2)), ("r", rank + 2)]
+        body = "".join(
+            f'<step s="{s}" type="{kind}" srcbuf="i" srcoff="{chunk % n}" dstbuf="i" dstoff="{chunk % n}" cnt="1" '
+            'depid="-1" deps="-1" hasdep="0"/>\n'
+            for s, (kind, chunk) in enumerate(steps)
+        )
+        gpus.append(
+            f'<gpu id="{rank}" i_chunks="{n}" o_chunks="0" s_chunks="0">\n'
+            f'<tb id="0" send="{(rank + 1) % n}" recv="{(rank - 1) % n}" chan="0">\n{body}</tb></gpu>\n'
+        )
+    head = f'<algo name="ring" proto="Simple" nchannels="1" nchunksperloop="{n}" ngpus="{n}" coll="allreduce"'
+    return f'{head} inplace="1">\n{"".join(gpus)}</algo>\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)}, or a folder or file of XML")
+    parser.add_argument("--repeat", type=int, default=3, help="runs per case; medians are printed")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.case:
+        print(json.dumps(measure(arguments.case)))
+        return
+    unknown = [case for case in arguments.cases if case not in CASES and not Path(case).exists()]
+    if unknown:
+        parser.error(f"no case, folder or file {unknown[0]}")
+    print(f"{'case':<24}" + "".join(f"{c:>10}" for c in COLUMNS))
+    for case in arguments.cases or CASES:
+        command = [sys.executable, __file__, "--case", case]
+        runs = [
+            json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            for _ in range(max(1, arguments.repeat))
+        ]
+        median = {c: statistics.median(run[c] for run in runs) for c in COLUMNS}
+        shown = [f"{median[c]:>10,.0f}" if c in ("steps", "peak MB") else f"{median[c]:>10.3f}" for c in COLUMNS]
+        print(f"{case if case in CASES else Path(case).name:<24}" + "".join(shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()
