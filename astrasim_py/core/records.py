@@ -135,6 +135,10 @@ class WaitingNode:
     #: Picoseconds since which it has waited.
     since: int = -1
     reason: str = ""
+    #: Slots of its connection, all taken, of a send that waits for one; 0 for any other node.
+    slots: int = 0
+    #: Channel of that connection, -1 where each tag is one.
+    channel: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from astrasim_py.chakra.trace import MISSING
 from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
 from astrasim_py.system.plan import KIND_NAMES, RECV, Plan
@@ -35,6 +36,7 @@ def explain_stuck(
     unreceived: Sequence[Posted],
     calls: Mapping[int, object],
     unfinished: int,
+    held: Sequence[Posted] = (),
 ) -> Outcome:
     """Why no event is left although work is.
 
@@ -49,6 +51,8 @@ def explain_stuck(
         Collective instances under way.
     unfinished : int
         Nodes that never completed.
+    held : sequence of Posted
+        Sends that wait for a free slot of their connection.
     """
     waits_for: dict[int, set[int]] = {}
     waiting: list[WaitingNode] = []
@@ -58,13 +62,22 @@ def explain_stuck(
         if kept.get(receive.rank, 0) < _PER_RANK:
             kept[receive.rank] = kept.get(receive.rank, 0) + 1
             waiting.append(_waiting(plan, receive, _why(plan, receive, progress, unreceived)))
+    for send in held:
+        waits_for.setdefault(send.rank, set()).add(send.peer)
+        if kept.get(send.rank, 0) < _PER_RANK:
+            kept[send.rank] = kept.get(send.rank, 0) + 1
+            waiting.append(_waiting_for_slot(plan, send))
     for message in unreceived:
-        waiting.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which never receives it"))
+        never = "has not received it" if held and progress[message.peer] else "never receives it"
+        waiting.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which {never}"))
     cycle = _cycle(waits_for)
     stuck_ranks = sum(1 for left in progress if left)
     if cycle:
         ring = "→".join(str(r) for r in (*cycle, cycle[0]))
         cause = f"deadlock: ranks wait for each other in a ring, {ring}"
+        if held:
+            count = len(held)
+            cause += f"; {count} send{'s wait' if count > 1 else ' waits'} for a free slot"
     elif stuck_ranks:
         cause = f"stuck: {stuck_ranks} of {len(progress)} ranks wait for messages that nobody sends"
     else:
@@ -115,6 +128,16 @@ def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
     )
 
 
+def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
+    instance = plan.instances[send.instance]
+    slots = instance.fifos.slots
+    program = instance.programs[instance.members.index(send.rank)]
+    channel = int(program.trace.column("channel")[send.row])
+    hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"
+    entry = _waiting(plan, send, f"the connection's {hold} that rank {send.peer} has not taken")
+    return replace(entry, slots=slots, channel=-1 if channel == MISSING else channel)
+
+
 def _cycle(waits_for: Mapping[int, set[int]]) -> tuple[int, ...]:
     """Ranks of one ring of waits, starting at its lowest; empty if there is none."""
     state: dict[int, int] = {}
@@ -157,6 +180,9 @@ def explanation(outcome: Outcome) -> list[str]:
         name = f' "{entry.name}"' if entry.name else ""
         if entry.kind == "recv":
             what = f"a message from rank {entry.src}, tag {entry.tag}, {entry.bytes} B"
+        elif entry.slots:
+            on = f"channel {entry.channel}" if entry.channel >= 0 else f"tag {entry.tag}"
+            what = f"a free slot to send {entry.bytes} B to rank {entry.dst} on {on}"
         else:
             what = f"its message to rank {entry.dst}, tag {entry.tag}, {entry.bytes} B"
         lines.append(f"{where}  {what}{inside}{name}, since {format_time(entry.since)}: {entry.reason}")

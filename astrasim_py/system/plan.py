@@ -20,6 +20,7 @@ from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, 
 from astrasim_py.collectives.algorithm import CUSTOM, Algorithm
 from astrasim_py.core.errors import AlgorithmError, ScenarioError, TraceError
 from astrasim_py.core.units import transfer_ps
+from astrasim_py.system import channels
 from astrasim_py.system import compute as durations
 from astrasim_py.system.problem import Job, Problem
 
@@ -100,6 +101,7 @@ class Instance:
     programs: tuple[Program, ...]
     matching: Matching | None
     bound: int  # ps, -1 where none applies
+    fifos: channels.Fifos | None = None  # under the MSCCL link model
 
     @property
     def algorithm_name(self) -> str:
@@ -214,6 +216,12 @@ class _Builder:
         else:
             need = np.diff(ptr)
             child = np.repeat(np.arange(n), need)
+        self.keep.append(trace)
+        self.skeletons[key] = (rows, ids if rows is None else ids[rows], self.structure(kind, need, child, parents))
+        return self.skeletons[key]
+
+    def structure(self, kind: np.ndarray, need: np.ndarray, child: np.ndarray, parents: np.ndarray) -> Structure:
+        """The structure of nodes of some kinds with `need` parents each; edges ascend by child."""
         state = hashlib.blake2b(digest_size=16)
         for array in (kind, need.astype(np.int32), parents.astype(np.int32)):
             state.update(np.ascontiguousarray(array).tobytes())
@@ -221,8 +229,8 @@ class _Builder:
         structure = self.structures.get(digest)
         if structure is None:
             by_parent = np.argsort(parents, kind="stable")
-            succ_ptr = np.zeros(n + 1, dtype=np.int64)
-            np.cumsum(np.bincount(parents, minlength=n), out=succ_ptr[1:])
+            succ_ptr = np.zeros(len(kind) + 1, dtype=np.int64)
+            np.cumsum(np.bincount(parents, minlength=len(kind)), out=succ_ptr[1:])
             structure = Structure(
                 key=digest,
                 kind=kind,
@@ -232,9 +240,7 @@ class _Builder:
                 roots=np.flatnonzero(need == 0).astype(np.int32),
             )
             self.structures[digest] = structure
-        self.keep.append(trace)
-        self.skeletons[key] = (rows, ids if rows is None else ids[rows], structure)
-        return self.skeletons[key]
+        return structure
 
     def workload_program(self, job: Job, rank: int, call: np.ndarray) -> Program:
         trace = job.workload.traces[rank]
@@ -360,13 +366,23 @@ class _Builder:
         duration = durations.scale_by_speed(duration, speed, trace)
         tag = trace.column("comm_tag").copy()
         tag[tag == MISSING] = 0
+        nbytes, duration = nbytes[rows], duration[rows]
+        if self.problem.network.msccl is not None and not verbatim:
+            most = self.problem.network.msccl.max_count_for(algorithm, size)
+            parts = channels.parts_of(trace, most)[rows]
+            if int(parts.max(initial=1)) > 1:
+                rows, structure = self.pieces(trace, rows, structure, parts, place)
+                origin = np.repeat(np.arange(len(parts)), parts)
+                ids = ids[origin]
+                nbytes = channels.piece_bytes(trace, rows, nbytes[origin], size, most)
+                duration = channels.piece_duration(rows, duration[origin])
         program = Program(
             trace=trace,
             rows=rows,
             node_id=ids,
             structure=structure,
-            nbytes=nbytes[rows],
-            duration=duration[rows],
+            nbytes=nbytes,
+            duration=duration,
             peer=peer[rows],
             tag=tag[rows],
             slot=np.full(len(ids), NO_SLOT, dtype=np.int8),
@@ -375,6 +391,22 @@ class _Builder:
         self.programs[key] = program
         self.keep.append(algorithm)
         return program
+
+    def pieces(
+        self, trace: ExecutionTrace, rows: np.ndarray, structure: Structure, parts: np.ndarray, place: str
+    ) -> tuple[np.ndarray, Structure]:
+        """Rows and structure of a program whose steps are cut into messages."""
+        if int(parts.sum()) > channels.MAX_PIECES:
+            raise AlgorithmError(
+                trace.place or place,
+                f"makes {int(parts.sum()):,} messages and operations of one rank, more than {channels.MAX_PIECES:,}",
+                "use a smaller size or fewer chunks per step",
+            )
+        at = np.empty(len(rows), dtype=np.int64)
+        at[rows] = np.arange(len(rows))
+        made = channels.cut(structure, at[channels.step_of(trace)[rows]], parts)
+        need = np.bincount(made.child, minlength=len(made.origin))
+        return rows[made.origin], self.structure(structure.kind[made.origin], need, made.child, made.parent)
 
     # -- collectives ----------------------------------------------------------------------------------------
 
@@ -704,6 +736,8 @@ def make_plan(problem: Problem) -> Plan:
         workload += programs
         p2p_programs.append(programs)
 
+    msccl = problem.network.msccl
+    fifos: dict[tuple, channels.Fifos] = {}
     if by_bytes:
         build.byte_matchings(entries, p2p_programs, firsts)
         p2p: list[Matching | None] = list(build.p2p_matchings)
@@ -711,11 +745,22 @@ def make_plan(problem: Problem) -> Plan:
         p2p = [build.matching(("p2p", j), programs, "") for j, programs in enumerate(p2p_programs)]
         for entry in entries:
             algorithm = entry["algorithm"]
+            # How a step is cut into messages depends on the size, and with it which messages there are.
+            most = msccl.max_count_for(algorithm, entry["size"]) if msccl and algorithm else 0
             entry["matching"] = (
-                build.matching(("algorithm", id(algorithm)), entry["programs"], algorithm.source or algorithm.name)
+                build.matching(
+                    ("algorithm", id(algorithm), most), entry["programs"], algorithm.source or algorithm.name
+                )
                 if algorithm
                 else None
             )
+    for entry in entries if msccl else ():
+        algorithm = entry["algorithm"]
+        if algorithm is not None:
+            key = (id(algorithm), msccl.max_count_for(algorithm, entry["size"]))
+            if key not in fifos:
+                fifos[key] = channels.fifos_of(algorithm, entry["programs"], msccl)
+            entry["fifos"] = fifos[key]
 
     npus = problem.topology.npus
     placed = np.array(npu_of, dtype=np.int64)
@@ -753,6 +798,7 @@ def make_plan(problem: Problem) -> Plan:
             programs=entry["programs"],
             matching=entry["matching"],
             bound=build.bound(entry, npu_of),
+            fifos=entry.get("fifos"),
         )
         for i, entry in enumerate(entries)
     )

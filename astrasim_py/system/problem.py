@@ -9,6 +9,7 @@ from fractions import Fraction
 from astrasim_py.chakra.trace import Workload
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.system.channels import MscclModel
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 
@@ -38,12 +39,15 @@ class NetworkModel:
         On ``delivery`` at the destination, or once ``injected`` into the network.
     factory : callable or None
         ``factory(engine) -> model`` for a user's own model; it runs on the SimPy engine.
+    msccl : MscclModel or None
+        Slots, bandwidth and latency of connections, for the messages of collectives; None: no such limits.
     """
 
     model: str = "cut_through"
     link_busy: str = "bytes"
     send_completes: str = "delivery"
     factory: Callable | None = None
+    msccl: MscclModel | None = None
 
     def __post_init__(self) -> None:
         if self.factory is None:

@@ -33,6 +33,7 @@ class Replay:
         self.capacity = {1: semantics.cpu_slots, 2: semantics.compute_slots, 3: semantics.comm_slots}
         self.used, self.refused = {}, {}
         self.pending_members = {i.index: len(i.members) for i in plan.instances}
+        self.freed, self.held, self.entered = set(), {}, {}
 
     # -- graph ----------------------------------------------------------------------------------------------
 
@@ -56,6 +57,8 @@ class Replay:
     def complete(self, rank, index, node):
         self.nodes[rank, index, node][1] = self.now
         program = self.program(rank, index)
+        if program.structure.kind[node] != SEND:
+            self.free_slot(rank, index, node)
         if index < 0:
             slot = int(program.slot[node])
             if slot and self.capacity[slot] is not None:
@@ -70,6 +73,28 @@ class Replay:
         self.left[rank, index] -= 1
         if self.left[rank, index] == 0 and index >= 0:
             self.complete(rank, -1, self.caller[rank, index])
+
+    # -- slots of connections -------------------------------------------------------------------------------
+
+    def of_connection(self, what, rank, index, node):
+        instance = self.plan.instances[index] if index >= 0 else None
+        if instance is None or instance.fifos is None:
+            return -1
+        return int(getattr(instance.fifos, what)[instance.members.index(rank)][node])
+
+    def may_send(self, rank, index, node):
+        needed = self.of_connection("needs", rank, index, node)
+        if needed < 0 or (index, needed) in self.freed:
+            return True
+        self.held[index, needed] = (rank, index, node)
+        return False
+
+    def free_slot(self, rank, index, node):
+        message = self.of_connection("frees", rank, index, node)
+        if message >= 0:
+            self.freed.add((index, message))
+            if (index, message) in self.held:
+                self.make_ready(*self.held.pop((index, message)))
 
     # -- time -----------------------------------------------------------------------------------------------
 
@@ -116,8 +141,12 @@ class Replay:
                     self.refused.setdefault((rank, slot), []).append((index, node))
                     return
                 self.used[rank, slot] = self.used.get((rank, slot), 0) + 1
-        self.nodes[rank, index, node] = [self.now, None]
         kind = program.structure.kind[node]
+        if kind == SEND:
+            if not self.may_send(rank, index, node):
+                return
+            self.free_slot(rank, index, node)
+        self.nodes[rank, index, node] = [self.now, None]
         if kind in (SEND, RECV):
             peer = int(program.peer[node])
             other = self.plan.instances[index].members[peer] if index >= 0 else self.rank_of(rank, peer)
@@ -167,8 +196,11 @@ class Replay:
         def rate(link):
             return topology.bandwidths[int(topology.bandwidth_class[link])]
 
+        fifos = self.plan.instances[index].fifos if index >= 0 else None
+        longer = fifos.latency_ps if fifos else 0
+
         def latency(link):
-            return int(topology.latency_ps[link])
+            return int(topology.latency_ps[link]) + longer
 
         def delivered():
             if not injected:
@@ -182,11 +214,10 @@ class Replay:
             if injected:
                 self.at(time, self.number(), lambda: self.complete(rank, index, node))
 
-        if network.model == "analytical":
+        def analytical():
             length = transfer_ps(nbytes, min(rate(link) for link in route))
             self.at(self.now + sum(map(latency, route)) + length, number, delivered)
             inject(self.now + length)
-            return
 
         def reach(i, tail):
             link = route[i]
@@ -205,4 +236,14 @@ class Replay:
             if i == 0:
                 inject(end)
 
-        reach(0, self.now)
+        first = analytical if network.model == "analytical" else lambda: reach(0, self.now)
+        asks = self.now
+        if fifos and fifos.bandwidth:
+            connection = index, self.of_connection("connection", rank, index, node)
+            enters, pace = max(self.now, self.entered.get(connection, 0)), transfer_ps(nbytes, fifos.bandwidth)
+            self.entered[connection] = enters + pace
+            asks = enters + max(0, pace - transfer_ps(nbytes, rate(route[0])))
+        if asks > self.now:
+            self.at(asks, number, first)
+        else:
+            first()

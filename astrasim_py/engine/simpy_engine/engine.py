@@ -12,12 +12,14 @@ Order at one instant is part of the result, so that two engines can agree:
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 
 import simpy
 
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
 from astrasim_py.engine.recorder import Recorder
+from astrasim_py.engine.simpy_engine.fifo import Connections, FifoBlock, Paced, RecordedFifoBlock
 from astrasim_py.engine.simpy_engine.link import Link
 from astrasim_py.engine.simpy_engine.network import MODELS, Message
 from astrasim_py.engine.simpy_engine.npu import Npu, Timer, unequal_bytes
@@ -65,15 +67,19 @@ class Engine:
         self.record_messages = level == "messages"
         self.recorder = Recorder(plan, level)
         self.counting = level != "summary"
+        self.floor_ns = plan.problem.semantics.rounding == "floor_ns"
         self.links = self._links()
         self.templates = Templates()
         self.calls: dict[int, Call] = {}
         self.call_spans: dict[int, Call] = {}
         self._positions: dict[tuple[int, ...], dict[int, int]] = {}
         self.algorithm_block_class = block_class(self, of_workload=False)
+        self.fifo_block_class = RecordedFifoBlock if self.record_nodes else FifoBlock
         self.memory_servers: dict[int, MemoryServer] = {}
         network = plan.problem.network
         self.model = network.factory(self) if network.factory else MODELS[network.model](self)
+        if network.msccl is not None:
+            self.model = Paced(self, self.model)
         self.injected = network.send_completes == "injected"
         self.by_bytes = plan.problem.semantics.message_match == "bytes"
         shared = Space()
@@ -91,7 +97,6 @@ class Engine:
 
     def _links(self) -> dict[int, Link]:
         plan, topology = self.plan, self.plan.problem.topology
-        floor_ns = plan.problem.semantics.rounding == "floor_ns"
         links: dict[int, Link] = {}
         holds: dict[int, dict[int, int]] = {}
         tables: dict[tuple[int, int], tuple[dict[int, int], dict[int, int]]] = {}
@@ -100,20 +105,26 @@ class Engine:
             latency = int(topology.latency_ps[index])
             if (bandwidth, latency) not in tables:
                 rate = topology.bandwidths[bandwidth]
-                if floor_ns:
-                    # ASTRA-sim: each delay is one floor of a double in nanoseconds.
+                if bandwidth not in holds:
+                    holds[bandwidth] = self.serialization(rate)
+                hold = holds[bandwidth]
+                if self.floor_ns:
                     per_ns = float(rate) / 1e9
-                    hold = {b: int(b / per_ns) * PS_PER_NS for b in plan.sizes}
                     hop = {b: int(latency / PS_PER_NS + b / per_ns) * PS_PER_NS for b in plan.sizes}
                 else:
-                    if bandwidth not in holds:
-                        holds[bandwidth] = {b: transfer_ps(b, rate) for b in plan.sizes}
-                    hold = holds[bandwidth]
                     hop = {b: ps + latency for b, ps in hold.items()}
                 tables[bandwidth, latency] = (hold, hop)
             hold, hop = tables[bandwidth, latency]
             links[index] = Link(self.env, index, latency, hold, hop, self.counting)
         return links
+
+    def serialization(self, rate: Fraction) -> dict[int, int]:
+        """bytes → ps at a rate in bytes per second, for every size of a message."""
+        if self.floor_ns:
+            # ASTRA-sim: each delay is one floor of a double in nanoseconds.
+            per_ns = float(rate) / 1e9
+            return {b: int(b / per_ns) * PS_PER_NS for b in self.plan.sizes}
+        return {b: transfer_ps(b, rate) for b in self.plan.sizes}
 
     # -- what NPUs ask for ----------------------------------------------------------------------------------
 
@@ -237,10 +248,14 @@ class Engine:
         if not instance.programs:
             return None
         position = call.positions[npu.rank]
-        template = self.templates.get(instance.programs[position], instance.matching, position)
+        fifos = instance.fifos
+        template = self.templates.get(instance.programs[position], instance.matching, position, fifos=fifos)
         if not template.count:
             return None
-        return self.algorithm_block_class(npu, template, index, call.space, call, parent)
+        if fifos is not None and call.connections is None:
+            call.connections = Connections(fifos)
+        make = self.fifo_block_class if template.slot else self.algorithm_block_class
+        return make(npu, template, index, call.space, call, parent)
 
     def call_done(self, index: int) -> None:
         """Every member has left: only the span is kept."""
@@ -274,7 +289,9 @@ class Engine:
             return Outcome(status="limit", cause=cause, unfinished=unfinished)
         unreceived = self.unreceived()
         if unfinished or unreceived:
-            return explain_stuck(self.plan, self.progress(), self.posted(), unreceived, self.calls, unfinished)
+            return explain_stuck(
+                self.plan, self.progress(), self.posted(), unreceived, self.calls, unfinished, self.held()
+            )
         return Outcome()
 
     def unfinished(self) -> int:
@@ -301,6 +318,11 @@ class Engine:
         """Messages that arrived and were never received."""
         messages = [m for space in self.spaces() for m in space.table.values() if isinstance(m, Message)]
         return sorted(self._posted(m.block, m.node, self.env.now) for m in messages)
+
+    def held(self) -> list[Posted]:
+        """Sends that wait for a free slot of their connection."""
+        connections = [c for c in (self.calls[i].connections for i in sorted(self.calls)) if c is not None]
+        return sorted(self._posted(*waiting) for c in connections for waiting in c.waiting.values())
 
     def _posted(self, block: Block, node: int, since: int) -> Posted:
         program = block.template.program

@@ -178,7 +178,7 @@ class Analytical(Model):
         super().__init__(engine)
         self.semantics = engine.plan.problem.semantics
         self.topology = engine.plan.problem.topology
-        self.known: dict[tuple[int, int], tuple[int, int]] = {}
+        self.known: dict[tuple[int, int, int], tuple[int, int]] = {}
 
     def delay(self, message: Message) -> tuple[int, int]:
         """(delivery, injection) of a message, ps after it is sent."""
@@ -186,11 +186,12 @@ class Analytical(Model):
         topology, nbytes = self.topology, message.bytes
         if self.semantics.analytical_route == "lowest_dim" and topology.dims:
             hops, rate, latency = lowest_dimension(topology, *pair)
-            latency *= hops
+            # A message's protocol may make every hop longer than the link alone does.
+            first = message.route[0]
+            latency = hops * (latency + first.latency - int(topology.latency_ps[first.index]))
         else:
-            links = [link.index for link in message.route]
-            latency = sum(int(topology.latency_ps[i]) for i in links)
-            rate = min(topology.bandwidths[int(topology.bandwidth_class[i])] for i in links)
+            latency = sum(link.latency for link in message.route)
+            rate = min(topology.bandwidths[int(topology.bandwidth_class[link.index])] for link in message.route)
         if self.semantics.rounding == "floor_ns":
             # Doubles in nanoseconds, floored once, as ASTRA-sim computes it.
             serialization = nbytes / (float(rate) / 1e9)
@@ -199,10 +200,11 @@ class Analytical(Model):
         return latency + serialization, serialization
 
     def send(self, message: Message, now: int) -> None:
-        key = message.block.npu.npu * self.topology.npus + self.engine.plan.npu_of[self.engine.destination(message)]
-        known = self.known.get((key, message.bytes))
+        pair = message.block.npu.npu * self.topology.npus + self.engine.plan.npu_of[self.engine.destination(message)]
+        key = pair, message.bytes, message.route[0].latency
+        known = self.known.get(key)
         if known is None:
-            known = self.known[key, message.bytes] = self.delay(message)
+            known = self.known[key] = self.delay(message)
         for link in message.route:
             link.reserve(now, now, now + link.hold[message.bytes], message.bytes)
         if self.record:

@@ -242,7 +242,9 @@ class Npu:
     # -- workload accounts ----------------------------------------------------------------------------------
 
     def admit(self, block: Block, node: int, key: int) -> bool:
-        """Take the slot of a workload node, and open its account."""
+        """Take the slot of a workload node, and open its account; of an algorithm's node, that of its connection."""
+        if block.parent >= 0:
+            return block.admit(node)
         slot = block.slot[node]
         slots = self.slots[slot]
         if slots is not None and not slots.take(key):

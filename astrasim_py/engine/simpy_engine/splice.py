@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from astrasim_py.system.channels import Fifos
 from astrasim_py.system.plan import Matching, Program, Structure
 
 if TYPE_CHECKING:
@@ -34,9 +35,31 @@ class Shape:
 class Template:
     """A program as Python lists: what a block is made from."""
 
-    __slots__ = ("call", "count", "duration", "meet", "nbytes", "peer", "program", "shape", "slot")
+    __slots__ = (
+        "call",
+        "connection",
+        "count",
+        "duration",
+        "fifos",
+        "frees",
+        "meet",
+        "nbytes",
+        "needs",
+        "peer",
+        "program",
+        "shape",
+        "slot",
+    )
 
-    def __init__(self, program: Program, shape: Shape, meet: np.ndarray | None, of_workload: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        shape: Shape,
+        meet: np.ndarray | None,
+        of_workload: bool,
+        fifos: Fifos | None = None,
+        position: int = 0,
+    ) -> None:
         self.program = program
         self.shape = shape
         self.count = len(program)
@@ -46,6 +69,13 @@ class Template:
         self.meet: list[int] = meet.tolist() if meet is not None else []
         self.slot: list[int] = program.slot.tolist() if of_workload else []
         self.call: list[int] = program.call.tolist() if of_workload else []
+        self.fifos = fifos
+        if fifos is not None:
+            self.needs: list[int] = fifos.needs[position].tolist()
+            self.frees: list[int] = fifos.frees[position].tolist()
+            self.connection: list[int] = fifos.connection[position].tolist()
+            if max(self.needs + self.frees, default=-1) >= 0:
+                self.slot = self.needs  # nodes must be admitted
 
 
 class Templates:
@@ -55,7 +85,14 @@ class Templates:
         self._shapes: dict[bytes, Shape] = {}
         self._templates: dict[tuple, Template] = {}
 
-    def get(self, program: Program, matching: Matching | None, position: int, of_workload: bool = False) -> Template:
+    def get(
+        self,
+        program: Program,
+        matching: Matching | None,
+        position: int,
+        of_workload: bool = False,
+        fifos: Fifos | None = None,
+    ) -> Template:
         """The template of one program in one space."""
         key = (id(program), id(matching), position)
         template = self._templates.get(key)
@@ -65,7 +102,7 @@ class Templates:
             if shape is None:
                 shape = self._shapes[structure.key] = Shape(structure)
             meet = matching.meet[position] if matching is not None else None
-            template = self._templates[key] = Template(program, shape, meet, of_workload)
+            template = self._templates[key] = Template(program, shape, meet, of_workload, fifos, position)
         return template
 
 
@@ -95,9 +132,11 @@ def numbered(counters: dict[int, int], meet: int) -> int:
 class Call:
     """One collective instance under way: its space, and who is still in it."""
 
-    __slots__ = ("end", "left", "members", "positions", "space", "start")
+    __slots__ = ("connections", "end", "left", "members", "positions", "space", "start")
 
     def __init__(self, members: tuple[int, ...], positions: dict[int, int], space: Space, start: int) -> None:
+        #: Under the MSCCL link model: the state of its connections (`fifo.Connections`).
+        self.connections = None
         self.members = members
         self.positions = positions
         self.space = space

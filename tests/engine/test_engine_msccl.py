@@ -1,0 +1,487 @@
+"""The link model of MSCCL-style runtimes: slots, pace and latency of connections."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from astrasim_py.chakra.trace import NodeType
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.builders import build
+from astrasim_py.collectives.steps import steps_of
+from astrasim_py.collectives.termination import Flow
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.stuck import explanation
+from astrasim_py.system.bound import problem_bound
+from astrasim_py.system.channels import MOST_CHUNKS, MscclModel, max_count, messages_of
+from astrasim_py.system.plan import SEND, make_plan
+from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.semantics import Semantics
+from astrasim_py.topology import shapes
+from astrasim_py.workload.microbenchmarks import Collective, generate
+
+TESTS = Path(__file__).resolve().parents[1]
+GB = Fraction(10**9)
+KIB, MIB = 2**10, 2**20
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=60)
+
+
+def load(path):
+    """A helper module beside the tests, under a name of its own."""
+    name = f"tests_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+strategies = load(TESTS / "strategies.py")
+Replay = load(TESTS / "oracle" / "replay.py").Replay
+
+
+class Blocks:
+    """Writes thread blocks as traces: each a chain of steps, fused steps of a receive, a reduction, a send.
+
+    Steps are named by (rank, thread block, number); a step waits for the one before it in its thread block.
+    """
+
+    def __init__(self, ranks: int, chunks: int) -> None:
+        self.ranks, self.chunks = ranks, chunks
+        self.nodes: list[list[dict]] = [[] for _ in range(ranks)]
+        self.last: dict[tuple[int, int], int] = {}
+        self.sent: dict[tuple[int, int, int], int] = {}
+        self.received: dict[tuple[int, int, int], int] = {}
+
+    def step(self, rank, block, *, take=None, reduce=False, give=None, count=1, after=()):
+        """One step: takes from (peer, channel), reduces, gives to (peer, channel); returns its last node."""
+        mine = self.nodes[rank]
+        first = len(mine)
+        before = self.last.get((rank, block))
+        deps = {d for d in (before, *after) if d is not None}
+        kinds = [(NodeType.COMM_RECV, take)] * (take is not None) + [(NodeType.COMP, None)] * reduce
+        kinds += [(NodeType.COMM_SEND, give)] * (give is not None)
+        for kind, end in kinds:
+            node = {"type": kind, "deps": deps, "tb_id": block}
+            node |= {"msg_chunk_idx": 0, "msg_chunk_cnt": count, "total_chunk_cnt": self.chunks}
+            if end is not None:
+                peer, channel = end
+                pair = (rank, peer) if kind == NodeType.COMM_SEND else (peer, rank)
+                counters = self.sent if kind == NodeType.COMM_SEND else self.received
+                k = counters.get((*pair, channel), 0)
+                counters[*pair, channel] = k + 1
+                node |= {"comm_src": pair[0], "comm_dst": pair[1], "comm_tag": channel * 1000 + k, "channel": channel}
+            else:
+                node |= {"comp_op": 1, "src_buf": 1, "src_off": 0, "dst_buf": 1, "dst_off": 0}
+            if len(kinds) > 1:
+                node["fused"] = first
+            mine.append(node)
+            deps = {len(mine) - 1}
+        self.last[rank, block] = len(mine) - 1
+        return len(mine) - 1
+
+    def algorithm(self, protocol: str = "") -> Algorithm:
+        """What was written so far."""
+        empty = [{"type": NodeType.COMP}]
+        return Algorithm(
+            name="blocks",
+            collective="all_reduce",
+            ranks=self.ranks,
+            traces=tuple(strategies.trace(nodes or empty) for nodes in self.nodes),
+            chunks=self.chunks,
+            protocol=protocol,
+        )
+
+
+class Only:
+    """An algorithm table of one."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+
+    def select(self, *_, **__):
+        """The one."""
+        return self.algorithm
+
+
+def problem(algorithm, size, msccl, *, topology=None, calls=1, semantics=None, **network) -> Problem:
+    """`algorithm` on a fully connected topology of 1 GB/s links of 1 ns."""
+    n = algorithm.ranks
+    return Problem(
+        topology=topology or shapes.fully_connected(n, GB, 1000),
+        jobs=(
+            Job(
+                workload=generate([Collective(type="all_reduce", size=size) for _ in range(calls)], n),
+                placement=tuple(range(n)),
+                algorithms=Only(algorithm),
+            ),
+        ),
+        network=NetworkModel(msccl=msccl, **{"send_completes": "injected", **network}),
+        semantics=semantics or Semantics.native(),
+    )
+
+
+def ring(ranks: int, *, fused: bool, steps: int | None = None) -> Algorithm:
+    """Each rank sends to the next, passes on what it gets, and receives at last: one thread block a rank."""
+    blocks = Blocks(ranks, ranks)
+    for rank in range(ranks):
+        to, of = ((rank + 1) % ranks, 0), ((rank - 1) % ranks, 0)
+        blocks.step(rank, 0, give=to)
+        for _ in range(ranks - 2 if steps is None else steps):
+            if fused:
+                blocks.step(rank, 0, take=of, give=to)
+            else:
+                blocks.step(rank, 0, take=of)
+                blocks.step(rank, 0, give=to)
+        blocks.step(rank, 0, take=of)
+    return blocks.algorithm()
+
+
+@st.composite
+def programs(draw) -> Algorithm:
+    """Random thread blocks that end with unbounded slots: chunks travel over several ranks, fused or not."""
+    ranks = draw(st.integers(2, 4))
+    channels, per_rank = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    blocks = Blocks(ranks, draw(st.sampled_from([4, 64])))
+    owner: dict[tuple, int] = {}
+
+    def of(*connection) -> int:
+        if connection not in owner:
+            owner[connection] = draw(st.integers(0, per_rank - 1))
+        return owner[connection]
+
+    waiting: list[tuple] = []  # receives that are written later than the send, so that thread blocks cross
+
+    def receive(src, dst, channel, count) -> None:
+        blocks.step(dst, of("recv", src, dst, channel), take=(src, channel), count=count)
+
+    def flush(how_many: int) -> None:
+        while len(waiting) > how_many:
+            receive(*waiting.pop(0))
+
+    if draw(st.booleans()):
+        # Round the ranks: everybody sends, passes on, receives; fused, it blocks where there is one slot.
+        count = draw(st.sampled_from([1, 2, 3]))
+        for rank in range(ranks):
+            owner["send", rank, (rank + 1) % ranks, 0] = owner["recv", (rank - 1) % ranks, rank, 0] = 0
+            blocks.step(rank, 0, give=((rank + 1) % ranks, 0), count=count)
+        for rank in range(ranks):
+            blocks.step(rank, 0, take=((rank - 1) % ranks, 0), give=((rank + 1) % ranks, 0), count=count)
+        waiting += [((rank - 1) % ranks, rank, 0, count) for rank in range(ranks)]
+    for _ in range(draw(st.integers(0, 12))):
+        src, channel = draw(st.integers(0, ranks - 1)), draw(st.integers(0, channels - 1))
+        dst = (src + draw(st.integers(1, ranks - 1))) % ranks
+        count = draw(st.sampled_from([1, 1, 2, 3]))
+        blocks.step(src, of("send", src, dst, channel), give=(dst, channel), count=count)
+        onward = (dst + draw(st.integers(1, ranks - 1))) % ranks
+        block = of("recv", src, dst, channel)
+        if draw(st.booleans()) and block == of("send", dst, onward, channel):
+            flush(0)
+            reduce = draw(st.booleans())
+            blocks.step(dst, block, take=(src, channel), reduce=reduce, give=(onward, channel), count=count)
+            waiting.append((dst, onward, channel, count))
+        elif draw(st.booleans()):
+            flush(0)
+            blocks.step(dst, block, take=(src, channel), reduce=True, count=count)
+        else:
+            waiting.append((src, dst, channel, count))
+        flush(draw(st.integers(0, 3)))
+    flush(0)
+    return blocks.algorithm(draw(st.sampled_from(["", "Simple", "LL"])))
+
+
+@st.composite
+def models(draw) -> MscclModel:
+    """Few slots, often a slow channel, sometimes latency."""
+    return MscclModel(
+        protocol=draw(st.sampled_from(["", "", "LL128"])),
+        slots=draw(st.sampled_from([None, 1, 2, 3])),
+        channel_bandwidth=draw(st.sampled_from([None, GB / 2, GB, 3 * GB])),
+        latency_ps={"Simple": draw(st.sampled_from([0, 1000])), "LL": 500},
+    )
+
+
+#: Full buffers of which chunks fit in a slot as a whole, in pieces, and not at all.
+SIZES = (64, 100 * KIB, 64 * MIB)
+
+
+def same_records(problem: Problem) -> bool:
+    """Both engines leave the same records; whether the run was done."""
+    plan = make_plan(problem)
+    records = simulate(plan, level="messages")
+    other = Replay(plan).run()
+    first, total = plan.node_rows
+    expected_start, expected_end = [-1] * total, [-1] * total
+    for (rank, index, node), (begin, done) in other.nodes.items():
+        expected_start[first[rank, index] + node] = begin
+        expected_end[first[rank, index] + node] = -1 if done is None else done
+    assert records.node["start"].tolist() == expected_start
+    assert records.node["end"].tolist() == expected_end
+    hops = list(zip(*(records.hop[c].tolist() for c in ("link", "requested", "start", "end")), strict=True))
+    assert hops == [hop[:4] for hop in other.hops]
+    assert (records.outcome.status == "done") == (-1 not in expected_end)
+    return records.outcome.status == "done"
+
+
+network_choices = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["cut_through", "store_and_forward", "analytical"]),
+        "link_busy": st.sampled_from(["bytes", "latency+bytes"]),
+        "send_completes": st.sampled_from(["injected", "injected", "delivery"]),
+    }
+)
+
+
+@relaxed
+@given(programs(), models(), st.sampled_from(SIZES), st.integers(1, 2), network_choices, st.data())
+def test_both_engines_agree_on_thread_blocks(algorithm, model, size, calls, network, data):
+    topology = data.draw(strategies.topologies(algorithm.ranks))
+    semantics = Semantics.native(gamma=data.draw(st.sampled_from([Fraction(0), Fraction(1, 10**9)])))
+    same_records(problem(algorithm, size, model, topology=topology, calls=calls, semantics=semantics, **network))
+
+
+@relaxed
+@given(strategies.problems(), models())
+def test_both_engines_agree_on_any_problem(made, model):
+    same_records(dataclasses.replace(made, network=dataclasses.replace(made.network, msccl=model)))
+
+
+@settings(relaxed, max_examples=120)
+@given(programs(), st.sampled_from([None, 1, 2, 3]), st.sampled_from(SIZES))
+def test_a_run_is_stuck_exactly_if_the_program_needs_more_slots(algorithm, slots, size):
+    model = MscclModel(slots=slots)
+    flow = Flow(steps_of(algorithm))
+    assert flow.ends
+    most = max_count(algorithm.protocol or "Simple", size, algorithm.chunks)
+    blocked = flow.run(model.slots_for(algorithm.protocol), flow.split(most))
+    outcome = simulate(problem(algorithm, size, model)).outcome
+    assert (outcome.status == "stuck") == (blocked is not None)
+    if blocked:
+        assert outcome.cycle
+        assert any(w.slots for w in outcome.waiting)
+
+
+@relaxed
+@given(programs(), models(), st.sampled_from(SIZES), network_choices)
+def test_the_model_only_slows(algorithm, model, size, network):
+    free = problem(algorithm, size, None, **network)
+    limited = dataclasses.replace(free, network=dataclasses.replace(free.network, msccl=model))
+    plan = make_plan(limited)
+    records = simulate(plan, level="messages")
+    assert make_plan(free).instances[0].bound == plan.instances[0].bound
+    assert problem_bound(plan) == problem_bound(make_plan(free))
+    if records.outcome.status == "done":
+        bytes_free = simulate(free).link["bytes"].sum()
+        assert records.link["bytes"].sum() == bytes_free
+    node, cause = records.node, records.node["released_by"]
+    for row in np.flatnonzero((cause >= 0) & (node["start"] >= 0)).tolist():
+        # What let a node start ended then, or is a fused step's send that was accepted then.
+        before = int(cause[row])
+        began, ended = int(node["start"][before]), int(node["end"][before])
+        assert node["start"][row] in (began, ended)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_a_ring_of_fused_steps_needs_two_slots_and_one_of_single_steps_one(ranks):
+    for fused in (True, False):
+        status = [
+            simulate(problem(ring(ranks, fused=fused, steps=ranks), 64, MscclModel(slots=s))).outcome.status
+            for s in (1, 2)
+        ]
+        assert status == (["stuck", "done"] if fused else ["done", "done"])
+
+
+def test_slots_are_those_of_the_protocol_unless_stated():
+    model = MscclModel()
+    assert [model.slots_for(p) for p in ("", "Simple", "LL", "LL128")] == [2, 2, 8, 8]
+    assert MscclModel(protocol="LL").slots_for("Simple") == 8
+    assert MscclModel(protocol="LL", slots=3).slots_for("") == 3
+    model = MscclModel(latency_ps={"LL": 7})
+    assert [model.latency_for(p) for p in ("", "LL")] == [0, 7]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "size", "chunks", "expected"),
+    [
+        ("Simple", 0, 4, MOST_CHUNKS),
+        ("Simple", 4, 4, MOST_CHUNKS),
+        ("Simple", 8 * MIB, 4, 1),
+        ("Simple", 8 * MIB, 8, 2),
+        ("Simple", 8 * MIB + 1, 8, 1),
+        ("Simple", 2**40, 1, 1),
+        ("LL", 64 * KIB, 8, 4),
+        ("LL128", 576_000, 2, 2),
+        ("LL128", 576_001, 2, 1),
+    ],
+)
+def test_a_slot_holds_as_many_whole_chunks_as_fit(protocol, size, chunks, expected):
+    assert max_count(protocol, size, chunks) == expected
+
+
+def sender(count: int, chunks: int, messages: int = 1) -> Algorithm:
+    """Rank 0 sends `messages` steps of `count` chunks to rank 1, in one thread block each."""
+    blocks = Blocks(2, chunks)
+    for _ in range(messages):
+        blocks.step(0, 0, give=(1, 0), count=count)
+        blocks.step(1, 0, take=(0, 0), count=count)
+    return blocks.algorithm()
+
+
+def test_a_step_of_many_chunks_is_several_messages_and_loses_no_byte():
+    algorithm, size = sender(7, 10), 100 * MIB + 3
+    model = MscclModel(protocol="Simple")
+    plan = make_plan(problem(algorithm, size, model))
+    program = plan.instances[0].programs[0]
+    assert plan.messages == messages_of(algorithm, size, model) == 7
+    assert program.nbytes.sum() == 7 * size // 10
+    assert np.ptp(program.nbytes) <= 1
+    assert program.node_id.tolist() == [0] * 7
+    assert make_plan(problem(algorithm, 64, model)).messages == 1
+    records = simulate(plan, level="messages")
+    assert records.outcome.status == "done"
+    assert (np.diff(records.node["start"][records.node["kind"] == "send"]) > 0).all()
+    assert (records.message["recv_node"] >= 0).all()
+
+
+def test_pieces_of_a_fused_step_receive_and_send_on_in_turn():
+    blocks = Blocks(3, 4)
+    blocks.step(0, 0, give=(1, 0), count=4)
+    blocks.step(1, 0, take=(0, 0), reduce=True, give=(2, 0), count=4)
+    blocks.step(2, 0, take=(1, 0), count=4)
+    algorithm = blocks.algorithm()
+    made = problem(algorithm, 64 * MIB, MscclModel(slots=2), semantics=Semantics.native(gamma=Fraction(1, 10**9)))
+    plan = make_plan(made)
+    middle = plan.instances[0].programs[1]
+    assert middle.node_id.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    records = simulate(plan, level="nodes")
+    rows = np.flatnonzero((records.node["rank"] == 1) & (records.node["instance"] == 0))
+    start, end = (records.node[c][rows].reshape(3, 4) for c in ("start", "end"))
+    assert (start[1:] >= end[:-1]).all()  # receive, reduce, send of one message
+    assert (start[0][1:] == end[2][:-1]).all()  # the next message once this one is on its way
+    whole = make_plan(dataclasses.replace(made, network=NetworkModel(send_completes="injected")))
+    assert sum(middle.duration) == whole.instances[0].programs[1].duration.sum() > 0
+
+
+def test_a_sender_runs_ahead_by_its_slots_and_no_further():
+    blocks = Blocks(2, 8)
+    for _ in range(8):
+        blocks.step(0, 0, give=(1, 0))
+    wait = blocks.step(1, 0, take=(0, 1))
+    for _ in range(8):
+        blocks.step(1, 0, take=(0, 0))
+    blocks.step(0, 1, give=(1, 1), after=(3,))  # sent once the fourth message is in: only with four slots or more
+    assert wait == 0
+    algorithm = blocks.algorithm()
+    status = {s: simulate(problem(algorithm, 8, MscclModel(slots=s))).outcome for s in (3, 4)}
+    assert [o.status for o in status.values()] == ["stuck", "done"]
+    lines = explanation(status[3])
+    assert lines[0] == "deadlock: ranks wait for each other in a ring, 0→1→0; 1 send waits for a free slot"
+    waiting = next(w for w in status[3].waiting if w.slots)
+    assert (waiting.rank, waiting.dst, waiting.channel, waiting.slots, waiting.kind) == (0, 1, 0, 3, "send")
+    assert waiting.since > 0
+    assert any(
+        "a free slot to send 1 B to rank 1 on channel 0" in line and "3 slots hold messages that rank 1 has not" in line
+        for line in lines
+    )
+
+
+@pytest.mark.parametrize("model", ["cut_through", "store_and_forward", "analytical"])
+def test_a_connection_is_paced_and_others_share_its_link(model):
+    size = 8_000_000  # 8 chunks of 1 MB: 1 ms each at 1 GB/s, 4 ms at the pace of the channel
+    paced = MscclModel(slots=8, channel_bandwidth=GB / 4)
+    one = simulate(problem(sender(1, 8, 3), size, paced, model=model))
+    assert one.makespan == 12 * 10**9 + 1000
+    blocks = Blocks(2, 8)
+    for channel in range(4):
+        for _ in range(3):
+            blocks.step(0, channel, give=(1, channel))
+            blocks.step(1, channel, take=(0, channel))
+    four = simulate(problem(blocks.algorithm(), size, paced, model=model))
+    # Four channels fill the link: each message holds it for its bytes alone.
+    assert four.link["busy"].max() == 12 * 10**9
+    late = 0 if model == "analytical" else 3 * 10**9  # the first messages ask for the link at one instant
+    assert four.makespan == 12 * 10**9 + late + 1000
+    free = simulate(problem(sender(1, 8, 3), size, MscclModel(slots=8, channel_bandwidth=2 * GB), model=model))
+    assert free.makespan == 3 * 10**9 + 1000
+
+
+@pytest.mark.parametrize("model", ["cut_through", "store_and_forward", "analytical"])
+def test_every_hop_takes_the_latency_of_the_protocol_longer(model):
+    blocks = Blocks(5, 1)
+    blocks.step(0, 0, give=(2, 0))
+    blocks.step(2, 0, take=(0, 0))
+    line = shapes.mesh([5], GB, 1000)
+    times = [
+        simulate(problem(blocks.algorithm(own), 1000, MscclModel(latency_ps={"LL": 300}), topology=line, model=model))
+        for own in ("Simple", "LL")
+    ]
+    assert times[1].makespan - times[0].makespan == 2 * 300
+
+
+def test_messages_between_ranks_of_the_workload_have_no_slots():
+    nodes = [[], []]
+    for _ in range(6):
+        nodes[0].append({"type": NodeType.COMM_SEND, "comm_dst": 1, "comm_size": 8, "comm_tag": 0})
+        nodes[1].append({"type": NodeType.COMM_RECV, "comm_src": 0, "comm_size": 8, "comm_tag": 0})
+    job = Job(workload=strategies.workload(nodes), placement=(0, 1), algorithms=Only(None))
+    made = Problem(topology=shapes.ring(2, GB, 0), jobs=(job,))
+    slow = NetworkModel(msccl=MscclModel(slots=1, channel_bandwidth=GB / 100, latency_ps={"Simple": 10**6}))
+    assert simulate(dataclasses.replace(made, network=slow)).makespan == simulate(made).makespan
+
+
+def test_builders_are_done_with_the_slots_of_every_protocol():
+    for name in ("ring", "direct"):
+        algorithm = build(name, "all_reduce", 5)
+        for protocol in ("Simple", "LL"):
+            records = simulate(problem(algorithm, 10 * MIB, MscclModel(protocol=protocol)))
+            assert records.outcome.status == "done"
+            assert records.messages == messages_of(algorithm, 10 * MIB, MscclModel(protocol=protocol))
+
+
+def test_programs_that_no_runtime_could_run_are_refused():
+    blocks = Blocks(2, 1)
+    blocks.step(0, 0, give=(1, 0))
+    blocks.step(1, 0, take=(0, 0))
+    blocks.nodes[1][0]["channel"] = 1
+    with pytest.raises(AlgorithmError, match="sends on channel 0, tag 0, and rank 1 does not receive it so"):
+        make_plan(problem(blocks.algorithm(), 8, MscclModel()))
+    blocks = Blocks(2, 1)
+    for _ in range(2):
+        blocks.step(0, 0, give=(1, 0))
+        blocks.step(1, 0, take=(0, 0))
+    for node in blocks.nodes[1]:
+        node["fused"] = 0
+    with pytest.raises(AlgorithmError, match="node 0 begins a fused step of several receives"):
+        make_plan(problem(blocks.algorithm(), 8, MscclModel()))
+    with pytest.raises(AlgorithmError, match="messages and operations of one rank, more than"):
+        make_plan(problem(sender(2**30, 2**30), 2**50, MscclModel()))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"protocol": "simple"},
+        {"slots": 0},
+        {"channel_bandwidth": Fraction(0)},
+        {"latency_ps": {"LL256": 1}},
+        {"latency_ps": {"LL": -1}},
+    ],
+)
+def test_models_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ScenarioError):
+        MscclModel(**wrong)
+
+
+def test_without_the_model_nothing_is_planned_for_it():
+    plan = make_plan(problem(ring(3, fused=True), 64, None))
+    assert plan.instances[0].fifos is None
+    assert (plan.instances[0].programs[0].structure.kind == SEND).sum() == 2
