@@ -15,6 +15,7 @@ from astrasim_py.core import errors
 VERBS = {
     "run": ("run", "run scenarios"),
     "check": ("check", "load and expand scenarios without simulating"),
+    "verify": ("verify", "verify algorithms: correct, terminating, free of races"),
     "convert": ("convert", "turn an algorithm or a workload into another format"),
     "trace": ("trace", "lint, summarise, show or compare Chakra traces"),
     "explain": ("explain", "say where the time of a finished point went"),

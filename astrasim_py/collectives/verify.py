@@ -297,7 +297,7 @@ def _terminate(state: _State, steps: Steps, flow: Flow, matched: bool) -> None:
 
 def _deadlock(state: _State, blocked: Blocked, why: str) -> None:
     chain = list(blocked.chain)
-    text = "\n".join(["deadlock:", *(f"  {line}" for line in chain)])
+    text = "\n".join([f"deadlock: {why}", *(f"  {line}" for line in chain)])
     if blocked.cycle:
         text += "\n  … which is where this began"
     crossing = blocked.crossing or blocked.chain

@@ -1,0 +1,159 @@
+"""Verify algorithms: are they well-formed, do they terminate, are they correct, are they free of races?
+
+ALGORITHM is MSCCL XML (X.xml), a prefix of .et files, an .npz, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…].
+Exits with 1 if one of the four verdicts is no, and then shows a counterexample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from astrasim_py.collectives.verify import Verdict
+
+#: Slots that may be asked for.
+MAX_SLOTS = 2**20
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sources", metavar="ALGORITHM", nargs="+")
+    parser.add_argument(
+        "--slots", type=int, metavar="S", help="messages that a connection holds (default: its protocol's, or 2)"
+    )
+    parser.add_argument("--collective", help="where the file does not say, or says custom")
+    parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where the file does not say")
+    parser.add_argument("--contract", metavar="FILE", help="what it must do, in YAML (custom collectives)")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify; says on stdout what was found."""
+    if args.slots is not None and not 1 <= args.slots <= MAX_SLOTS:
+        raise UsageError("--slots", f"{args.slots} is out of range", f"write 1 to {MAX_SLOTS}")
+    contract = None
+    if args.contract:
+        from astrasim_py.collectives.contract import read_contract
+
+        contract = read_contract(args.contract)
+    found = [_verified(source, args, contract) for source in args.sources]
+    if args.format == "json":
+        rows = [_row(*one) for one in found]
+        print(json.dumps(rows if len(rows) > 1 else rows[0], indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join(_text(*one) for one in found))
+    return EXIT_OK if all(verdict.passes for *_, verdict in found) else EXIT_CHECK_FAILED
+
+
+def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, object, Verdict]:
+    """(source, what was verified, verdict)."""
+    from astrasim_py.collectives.verify import verify
+
+    if source.endswith(".xml"):
+        from astrasim_py.msccl.check import findings
+        from astrasim_py.msccl.reader import read_program
+        from astrasim_py.msccl.table import steps_from
+
+        program = read_program(source)
+        what = _renamed(steps_from(program), source, args)
+        said = findings(program)
+        return (
+            source,
+            what,
+            verify(what, slots=args.slots, contract=contract, problems=said.problems, warnings=said.warnings),
+        )
+    from astrasim_py.cli.convert import built, read
+    from astrasim_py.collectives.algorithm import algorithm_from_traces
+
+    if source.startswith("builder:"):
+        what = built(source)
+    else:
+        traces, what, _ = read(source)
+        if what is None:
+            what = algorithm_from_traces(traces, args.collective, source=source, root=args.root)
+    what = _renamed(what, source, args)
+    return source, what, verify(what, slots=args.slots, contract=contract)
+
+
+def _renamed(what, source: str, args: argparse.Namespace):
+    """The same program for the collective and root of the command line."""
+    from dataclasses import replace
+
+    from astrasim_py.collectives.algorithm import CUSTOM, ROOTED, collective_name
+
+    collective = what.collective
+    if args.collective is not None:
+        collective = CUSTOM if args.collective == CUSTOM else collective_name(args.collective, "--collective")
+        if what.collective not in (CUSTOM, collective):
+            problem = f"is made for {what.collective}, not for {collective}"
+            raise UsageError(source, problem, "drop --collective")
+    root = what.root if args.root is None else args.root
+    if args.root is not None and (collective not in ROOTED or not 0 <= args.root < what.ranks):
+        problem = f"{args.root} is no root of {collective} on {what.ranks} ranks"
+        raise UsageError("--root", problem, f"write 0 to {what.ranks - 1}, for {', '.join(ROOTED)}")
+    if collective in ROOTED and root is None:
+        raise UsageError(source, f"{collective} has no root", "add --root RANK")
+    root = root if collective in ROOTED else None
+    if (collective, root) == (what.collective, what.root):
+        return what
+    return replace(what, collective=collective, root=root, contract=None)
+
+
+def _row(source: str, what, verdict: Verdict) -> dict[str, object]:
+    return {
+        "file": source,
+        "collective": what.collective,
+        "ranks": what.ranks,
+        "well_formed": verdict.well_formed,
+        "slots": verdict.slots,
+        "terminates": verdict.terminates,
+        "min_slots": verdict.min_slots,
+        "min_slots_large": verdict.min_slots_large,
+        "max_safe_bytes": verdict.max_safe_bytes,
+        "correct": verdict.correct,
+        "wrong_cells": verdict.wrong_cells,
+        "race_free": verdict.race_free,
+        "races": verdict.races,
+        "order_consistent": verdict.order_consistent,
+        "problems": list(verdict.problems),
+        "unknown": verdict.unknown,
+        "warnings": list(verdict.warnings),
+        "counterexample": verdict.counterexample,
+    }
+
+
+def _text(source: str, what, verdict: Verdict) -> str:
+    known = [what.collective, f"{what.ranks} ranks", f"{what.chunks} chunks" if what.chunks else "", what.protocol]
+    rows = [
+        ("well-formed", verdict.well_formed, ""),
+        ("terminates", verdict.terminates, _slots(verdict)),
+        ("correct", verdict.correct, f"{verdict.wrong_cells} cells are wrong" if verdict.wrong_cells else ""),
+        ("race-free", verdict.race_free, f"{verdict.races} pairs of steps race" if verdict.races else ""),
+    ]
+    lines = [f"{source}: {', '.join(filter(None, known))}"]
+    lines += [f"  {name:<12} {_word(value):<8} {note}".rstrip() for name, value, note in rows]
+    if verdict.unknown:
+        lines.append(f"unknown: {verdict.unknown}")
+    lines += [f"warning: {warning}" for warning in verdict.warnings]
+    # What a deadlock's problem says in one line its counterexample says in several.
+    lines += [f"problem: {problem}" for problem in verdict.problems if not problem.startswith("deadlock: ")]
+    if verdict.counterexample is not None and verdict.counterexample["text"] not in verdict.problems:
+        lines += ["counterexample:", *(f"  {line}" for line in verdict.counterexample["text"].splitlines())]
+    return "\n".join(lines)
+
+
+def _word(value: bool | None) -> str:
+    return {True: "yes", False: "NO", None: "unknown"}[value]
+
+
+def _slots(verdict: Verdict) -> str:
+    have = f"with {verdict.slots} slot{'s' if verdict.slots > 1 else ''} per connection"
+    if verdict.min_slots is None:
+        return have if verdict.terminates is None else "with any number of slots per connection"
+    large = verdict.min_slots_large
+    needs = f"{verdict.min_slots}" if large in (None, verdict.min_slots) else f"{verdict.min_slots}; {large} if large"
+    return f"{have} (needs {needs})"
