@@ -1,0 +1,324 @@
+"""Thread blocks and channels of operations, such that no program can deadlock with two slots.
+
+Second half of lowering. `schedule` executes the operations in rounds: sends begin a round, receives and local work end
+it, and a connection (source, destination, channel) carries one message at a time: a message that finds all channels to
+its destination taken opens another one. Thread blocks list their operations in the order of that execution, so program
+order, dependencies, matches and the back edges of one slot all agree with it, whichever sides of connections share a
+thread block. Fusing a receive with a later send moves it to the place of the send, which takes a second slot.
+
+A range of several chunks may need many slots in large buffers: its send is done only when its receive begins, so it
+never shares a thread block with the receiving side and is never fused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.msccl.operations import JOIN, NONE, RECEIVE, RECEIVE_REDUCE, SEND, Operations
+
+_RECEIVES = (RECEIVE, RECEIVE_REDUCE)
+#: Operations on one rank's own cells that a receiving thread block takes on beside its receives.
+_MAX_LOCAL = 64
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Operations as they were executed.
+
+    Attributes
+    ----------
+    round, place : list of int
+        Round of each operation, and its place in the execution.
+    channel : list of int
+        Of sends and receives.
+    """
+
+    round: list[int]
+    place: list[int]
+    channel: list[int]
+
+
+@dataclass(slots=True)
+class Block:
+    """One thread block: its peers (-1 for none), its channel, and its operations in order.
+
+    A receive that is fused with a send is not listed: the send stands for both.
+    """
+
+    send: int
+    recv: int
+    channel: int
+    operations: list[int]
+
+
+def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int) -> Schedule:
+    """Execute operations in rounds.
+
+    Parameters
+    ----------
+    ops : Operations
+    ranks : int
+    place : str
+        For messages.
+    channels : int
+        Most channels between two ranks. A message that finds all of them taken waits for another round.
+    cap : int
+        Most messages of a connection.
+
+    Raises
+    ------
+    AlgorithmError
+        More messages under way between two ranks than there are channels, none of which may be received.
+    """
+    size = len(ops)
+    kinds, counts, partner = ops.kind, ops.count, ops.partner
+    children: list[list[int]] = [[] for _ in range(size)]
+    waiting = [len(parents) for parents in ops.parents]
+    for op, parents in enumerate(ops.parents):
+        for parent in parents:
+            children[parent].append(op)
+    out = Schedule([0] * size, [0] * size, [NONE] * size)
+    rounds, places, channel = out.round, out.place, out.channel
+    under_way = bytearray(size)
+    #: By pair of ranks and channel: the round from which it is free (None: taken), and messages so far.
+    free: dict[int, list[int | None]] = {}
+    carried: dict[int, list[int]] = {}
+    ready: list[int] = []
+    work: list[int] = []
+    clock, now, left = 0, -1, size
+
+    def activate(op: int) -> None:
+        kind = kinds[op]
+        if kind == SEND:
+            ready.append(op)
+        elif kind not in _RECEIVES or under_way[op]:
+            work.append(op)
+
+    def done(op: int) -> None:
+        for child in children[op]:
+            waiting[child] -= 1
+            if not waiting[child]:
+                activate(child)
+
+    def take(op: int, pair: int, chan: int) -> bool:
+        """Send on that channel, if it is free."""
+        states, numbers = free.setdefault(pair, []), carried.setdefault(pair, [])
+        while len(states) <= chan:
+            states.append(0)
+            numbers.append(0)
+        since = states[chan]
+        if since is None or since > now or numbers[chan] >= cap:
+            return False
+        states[chan] = None
+        numbers[chan] += 1
+        channel[op] = channel[partner[op]] = chan
+        return True
+
+    for op in range(size):
+        if not waiting[op]:
+            activate(op)
+    while left:
+        begun = []
+        if now >= 0:
+            candidates = sorted(ready)
+            ready.clear()
+            later = []
+            for op in candidates:
+                # What was received on a channel goes on on the same one, so that both may become one step.
+                fed = ops.feeder[op]
+                wish = channel[fed] if fed >= 0 and kinds[fed] in _RECEIVES else NONE
+                pair = ops.rank[op] * ranks + ops.rank[partner[op]]
+                if wish >= 0 and take(op, pair, wish):
+                    begun.append(op)
+                else:
+                    later.append((op, pair))
+            for op, pair in later:
+                chan = 0
+                while chan < channels and not take(op, pair, chan):
+                    chan += 1
+                if chan < channels:
+                    begun.append(op)
+                else:
+                    ready.append(op)
+            begun.sort()
+            for op in begun:
+                places[op], rounds[op] = clock, now
+                clock += 1
+            left -= len(begun)
+            for op in begun:
+                got = partner[op]
+                under_way[got] = 1
+                if not waiting[got]:
+                    work.append(got)
+                if counts[op] == 1:
+                    done(op)
+        for op in work:
+            places[op], rounds[op] = clock, now
+            clock += 1
+            left -= 1
+            if kinds[op] in _RECEIVES:
+                sender = partner[op]
+                free[ops.rank[sender] * ranks + ops.rank[op]][channel[op]] = now + 1
+                if counts[op] > 1:
+                    done(sender)
+            done(op)
+        if now >= 0 and left and not begun and not work:
+            _raise_full(ops, ready, free, carried, ranks, place, channels, cap, now)
+        work.clear()
+        now += 1
+    return out
+
+
+def _raise_full(ops, ready, free, carried, ranks, place, channels, cap, now) -> None:
+    """Say why no message can be sent."""
+    op = ready[0]
+    source, target = ops.rank[op], ops.rank[ops.partner[op]]
+    numbers = carried[source * ranks + target]
+    full = all(number >= cap for number in numbers)
+    what = (
+        f"{sum(numbers)} messages and more from rank {source} to rank {target}, which are too many steps for "
+        if full
+        else f"{channels} messages are under way from rank {source} to rank {target} before any may be received, on "
+    )
+    raise AlgorithmError(place, f"{what}{channels} channels", "use another algorithm, fewer chunks, or another dialect")
+
+
+# ------------------------------------------------------------------------------------------- thread blocks
+
+
+class Assignment:
+    """Thread blocks of all ranks.
+
+    Attributes
+    ----------
+    blocks : list of list of Block
+        By rank, in the order in which they begin.
+    fused : dict
+        Receive -> the send that it is one step with.
+    """
+
+    def __init__(self, ops: Operations, plan: Schedule, ranks: int) -> None:
+        self.ops, self.plan = ops, plan
+        size = len(ops)
+        self._sends: dict[tuple[int, int, int], list[int]] = {}  # by (rank, channel, peer)
+        self._receives: dict[tuple[int, int, int], list[int]] = {}
+        self._position = [0] * size  # of a receive in its connection
+        self._order = sorted(range(size), key=plan.place.__getitem__)
+        for op in self._order:
+            if ops.kind[op] == SEND:
+                key = (ops.rank[op], plan.channel[op], ops.rank[ops.partner[op]])
+                self._sends.setdefault(key, []).append(op)
+        for (rank, channel, peer), sends in self._sends.items():
+            receives = [ops.partner[op] for op in sends]
+            self._receives[peer, channel, rank] = receives
+            for at, op in enumerate(receives):
+                self._position[op] = at
+        self._children: list[list[int]] = [[] for _ in range(size)]
+        for op, parents in enumerate(ops.parents):
+            for parent in parents:
+                self._children[parent].append(op)
+        fusable = {op: send for send in range(size) if (op := self._fusable(send)) >= 0}
+        self._pair(fusable)
+        self.fused = {
+            op: send for op, send in fusable.items() if self._block_of_receive[op] == self._block_of_send[send]
+        }
+        self._fill(ranks)
+
+    def _fusable(self, send: int) -> int:
+        """The receive that may be one step with a send; -1 for none."""
+        ops, plan = self.ops, self.plan
+        if ops.kind[send] != SEND or ops.count[send] != 1:
+            return NONE
+        got = ops.feeder[send]
+        if got < 0 or ops.kind[got] not in _RECEIVES or plan.channel[got] != plan.channel[send]:
+            return NONE
+        if ops.payload[send] != got and ops.source[send][2] != (ops.target[got] or (0, 0, NONE))[2]:
+            return NONE
+        # Whoever else waits for the receive must have time until the send is delivered.
+        end = plan.round[send]
+        for child in self._children[got]:
+            if child != send and plan.round[child] < end + (ops.kind[child] == SEND):
+                return NONE
+        # The receive keeps its slot until the send: one more message may come meanwhile, but not two, and not first.
+        receives = self._receives[ops.rank[got], plan.channel[got], ops.rank[ops.partner[got]]]
+        at, place = self._position[got], plan.place[send]
+        if at + 1 < len(receives) and plan.place[receives[at + 1]] < place:
+            return NONE
+        if at + 2 < len(receives) and plan.place[ops.partner[receives[at + 2]]] < place:
+            return NONE
+        return got
+
+    def _pair(self, fusable: dict[int, int]) -> None:
+        """Join sides of connections in thread blocks: first those with most to fuse, then those with one peer."""
+        ops, plan = self.ops, self.plan
+        links: dict[tuple[int, int, int, int], int] = {}  # (rank, channel, peer received from, peer sent to)
+        for got, send in fusable.items():
+            key = (ops.rank[got], plan.channel[got], ops.rank[ops.partner[got]], ops.rank[ops.partner[send]])
+            links[key] = links.get(key, 0) + 1
+        single = {
+            side: {key for key, members in connections.items() if all(ops.count[op] == 1 for op in members)}
+            for side, connections in (("send", self._sends), ("receive", self._receives))
+        }
+        partner_of: dict[tuple[int, int, int], int] = {}  # receiving side -> peer sent to
+        taken: set[tuple[int, int, int]] = set()
+        same_peer = [(*key[:2], key[2], key[2]) for key in self._receives if key in self._sends]
+        ranked = sorted(links, key=lambda key: (-links[key], key))
+        for rank, channel, source, target in (*ranked, *same_peer):
+            receive, send = (rank, channel, source), (rank, channel, target)
+            if receive in partner_of or send in taken:
+                continue
+            if receive in single["receive"] and send in single["send"]:
+                partner_of[receive] = target
+                taken.add(send)
+        self._block_of_send: dict[int, tuple[int, int, int, int]] = {}
+        self._block_of_receive: dict[int, tuple[int, int, int, int]] = {}
+        for key, members in self._receives.items():
+            block = (*key[:2], key[2], partner_of.get(key, NONE))
+            for op in members:
+                self._block_of_receive[op] = block
+            if block[3] >= 0:
+                for op in self._sends[*key[:2], block[3]]:
+                    self._block_of_send[op] = block
+        for key, members in self._sends.items():
+            if key not in taken:
+                for op in members:
+                    self._block_of_send[op] = (*key[:2], NONE, key[2])
+
+    def _fill(self, ranks: int) -> None:
+        """List the operations of every thread block in the order of their execution."""
+        ops = self.ops
+        self.blocks: list[list[Block]] = [[] for _ in range(ranks)]
+        known: dict[tuple[int, int, int, int], Block] = {}
+        home: dict[int, Block] = {}  # of local work, and of what feeds it
+        local: dict[int, int] = {}  # local operations by thread block
+        alone: dict[int, Block] = {}  # by rank: the thread block without peers that takes more
+
+        def block(key: tuple[int, int, int, int]) -> Block:
+            if key not in known:
+                known[key] = Block(key[3], key[2], key[1], [])
+                self.blocks[key[0]].append(known[key])
+            return known[key]
+
+        for op in self._order:
+            kind = ops.kind[op]
+            if kind == JOIN:
+                continue
+            if kind == SEND:
+                block(self._block_of_send[op]).operations.append(op)
+                continue
+            if kind in _RECEIVES:
+                home[op] = block(self._block_of_receive[op])
+                if op in self.fused:
+                    continue
+            else:
+                # Local work is done where its data arrived.
+                mine = home.get(ops.feeder[op])
+                if mine is None or local.get(id(mine), 0) >= _MAX_LOCAL:
+                    mine = alone.get(ops.rank[op])
+                    if mine is None or len(mine.operations) >= _MAX_LOCAL:
+                        mine = alone[ops.rank[op]] = Block(NONE, NONE, 0, [])
+                        self.blocks[ops.rank[op]].append(mine)
+                local[id(mine)] = local.get(id(mine), 0) + 1
+                home[op] = mine
+            home[op].operations.append(op)

@@ -1,0 +1,402 @@
+"""An algorithm without thread blocks as a program: operations, thread blocks, and steps with their dependencies.
+
+For operations see `astrasim_py.msccl.operations`, for thread blocks and channels `astrasim_py.msccl.assign`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astrasim_py.collectives.algorithm import ROOTED, SHARDED, Algorithm, Buffer
+from astrasim_py.collectives.steps import Unusable, steps_of
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.msccl.assign import Assignment, Block, schedule
+from astrasim_py.msccl.model import Gpu, Program, Step, ThreadBlock
+from astrasim_py.msccl.operations import (
+    COPY,
+    JOIN,
+    NONE,
+    RECEIVE,
+    RECEIVE_REDUCE,
+    REDUCE,
+    SEND,
+    Operations,
+    operations,
+    overlap,
+    scratch_ends,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a runtime executes at most: steps per thread block, thread blocks per gpu, channels, elements it reads."""
+
+    runtime: str
+    steps: int
+    blocks: int
+    channels: int
+    nodes: int = 4096
+
+
+#: By dialect. 216 thread blocks are two per multiprocessor of an A100.
+LIMITS = {
+    "classic": Limits(runtime="MSCCL", steps=256, blocks=216, channels=32),
+    "azure": Limits(runtime="Azure's MSCCL executor", steps=256, blocks=1024, channels=32),
+    "rccl": Limits(runtime="RCCL", steps=64, blocks=64, channels=128),
+}
+
+#: Names of collectives, and of those that ncclize calls custom.
+COLL_NAMES = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reduce_scatter",
+    "all_to_all": "alltoall",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "custom",
+    "scatter": "custom",
+    "custom": "custom",
+}
+
+_LETTERS = {int(Buffer.INPUT): "i", int(Buffer.OUTPUT): "o", int(Buffer.SCRATCH): "s"}
+
+#: Where an operand lies: letter of the buffer, offset.
+Operand = tuple[str, int]
+
+
+def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "classic") -> Program:
+    """Make a program of an algorithm that states its cells, with thread blocks and channels of our own.
+
+    What the traces let wait, waits in the program too, and nothing else does as long as the runtime has channels
+    enough; so it takes as long as the algorithm where messages of one round take equally long.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    protocol : str, optional
+        ``Simple``, ``LL`` or ``LL128``; that of the algorithm by default, or Simple.
+    dialect : str
+        Whose limits hold: one of `LIMITS`.
+
+    Returns
+    -------
+    Program
+        It ends with two slots per connection, whatever the size of the buffer.
+
+    Raises
+    ------
+    AlgorithmError
+        A collective or an algorithm that MSCCL-IR cannot express, or one beyond the limits of the runtime.
+    """
+    place = algorithm.source if algorithm.source not in ("", "builder") else algorithm.name
+    _check(algorithm, place)
+    limits = LIMITS[dialect]
+    try:
+        steps = steps_of(algorithm)
+        ops = operations(steps, place)
+    except Unusable as error:
+        raise AlgorithmError(place, error.problem, "mend the algorithm: see what verify says of it") from None
+    cap = limits.steps
+    while True:
+        plan = schedule(ops, algorithm.ranks, place, channels=limits.channels, cap=cap)
+        assignment = Assignment(ops, plan, algorithm.ranks)
+        writer = _Writer(ops, assignment, plan.place, scratch_ends(steps))
+        gpus = [writer.gpu(rank) for rank in range(algorithm.ranks)]
+        longest = max((len(tb.steps) for gpu in gpus for tb in gpu.tbs), default=0)
+        if longest <= limits.steps or cap <= 1:
+            break
+        # Fewer messages per connection make shorter thread blocks, and more of them.
+        cap = min(cap - 1, cap * limits.steps // (longest + 1))
+    _check_limits(gpus, limits, algorithm.ranks, longest, place)
+    sizes = _sizes(algorithm, gpus)
+    return Program(
+        name=_name(algorithm),
+        proto=protocol or algorithm.protocol or "Simple",
+        nchannels=1 + max((tb.chan for gpu in gpus for tb in gpu.tbs), default=0),
+        nchunksperloop=algorithm.chunks,
+        ngpus=algorithm.ranks,
+        coll=COLL_NAMES[algorithm.collective],
+        inplace=int(algorithm.in_place),
+        gpus=tuple(gpu._replace(i_chunks=i, o_chunks=o) for gpu, (i, o) in zip(gpus, sizes, strict=True)),
+        source=algorithm.source,
+    )
+
+
+def _check(algorithm: Algorithm, place: str) -> None:
+    if algorithm.collective not in COLL_NAMES:
+        raise AlgorithmError(
+            place,
+            f"MSCCL-IR has no {algorithm.collective}: its steps move at least one chunk",
+            f"keep it as .et, or write one of {', '.join(name for name in COLL_NAMES if name != 'custom')}",
+        )
+    if not algorithm.has_cells:
+        raise AlgorithmError(
+            place,
+            "does not state in chunks which cells its steps read and write, as MSCCL-IR must",
+            "give src_buf/src_off and dst_buf/dst_off, as builders do",
+        )
+    if algorithm.collective in SHARDED and algorithm.chunks % algorithm.ranks:
+        raise AlgorithmError(
+            place,
+            f"its {algorithm.chunks} chunks do not divide among {algorithm.ranks} ranks",
+            f"use a multiple of {algorithm.ranks} chunks",
+        )
+
+
+def _check_limits(gpus: list[Gpu], limits: Limits, ranks: int, longest: int, place: str) -> None:
+    whose = f"{limits.runtime} runs"
+    if longest > limits.steps:
+        raise AlgorithmError(
+            place,
+            f"a thread block has {longest} steps, {whose} {limits.steps}",
+            "use fewer chunks, or another algorithm",
+        )
+    for gpu in gpus:
+        if len(gpu.tbs) > limits.blocks:
+            raise AlgorithmError(
+                place,
+                f"rank {gpu.id} needs {len(gpu.tbs)} thread blocks, {whose} {limits.blocks} per gpu",
+                "use an algorithm with fewer peers or fewer messages at once",
+            )
+        nodes = 2 + ranks + len(gpu.tbs) + sum(len(tb.steps) for tb in gpu.tbs)
+        if nodes > limits.nodes:
+            raise AlgorithmError(
+                place,
+                f"rank {gpu.id} has {nodes} elements of XML, {limits.runtime} reads {limits.nodes}",
+                "use fewer ranks or chunks",
+            )
+
+
+def _name(algorithm: Algorithm) -> str:
+    """Name in the XML: readers take the root of a rooted collective from it."""
+    if algorithm.collective in ROOTED:
+        return f"{algorithm.collective.title()}(n={algorithm.ranks},root={algorithm.root})"
+    return algorithm.name
+
+
+def _sizes(algorithm: Algorithm, gpus: list[Gpu]) -> list[tuple[int, int]]:
+    """i_chunks and o_chunks of every rank: 0 where a buffer is not used, else all of it, as runtimes check."""
+    per = algorithm.chunks // algorithm.ranks
+    full = {"i": algorithm.chunks, "o": algorithm.chunks}
+    if algorithm.collective in ("all_gather", "gather"):
+        full["i"] = per
+    if algorithm.collective in ("reduce_scatter", "scatter"):
+        full["o"] = per
+    out = []
+    for gpu in gpus:
+        used = {"i": 0, "o": 0}
+        for tb in gpu.tbs:
+            for step in tb.steps:
+                if step.cnt:
+                    for letter, offset in ((step.srcbuf, step.srcoff), (step.dstbuf, step.dstoff)):
+                        if letter != "s":
+                            used[letter] = max(used[letter], full[letter], offset + step.cnt)
+        out.append((used["i"], used["o"]))
+    return out
+
+
+class _Writer:
+    """The steps of all thread blocks.
+
+    Parameters
+    ----------
+    ops : Operations
+    assignment : Assignment
+    place : list of int
+        Place of each operation in the execution.
+    scratch : list of int
+        Chunks of scratch that each rank uses already.
+    """
+
+    def __init__(self, ops: Operations, assignment: Assignment, place: list[int], scratch: list[int]) -> None:
+        self.ops, self.assignment, self.place = ops, assignment, place
+        self.scratch = list(scratch)
+        #: A number that no cell has: places in scratch of our own are numbered from here.
+        self.fresh = 1 + max((t[2] + c for t, c in zip(ops.target, ops.count, strict=True) if t), default=0)
+        self.fed = {send: got for got, send in assignment.fused.items()}
+        self.joins: list[list[int]] = [[] for _ in scratch]
+        for op, kind in enumerate(ops.kind):
+            if kind == JOIN:
+                self.joins[ops.rank[op]].append(op)
+        #: Cells that an operation's data lies in where the algorithm names none.
+        self.held: dict[int, tuple[int, int, int]] = {}
+
+    def _scratch(self, rank: int, count: int) -> tuple[int, int, int]:
+        """Cells of scratch that nobody else uses."""
+        offset, cell = self.scratch[rank], self.fresh
+        self.scratch[rank] += count
+        self.fresh += count
+        return (int(Buffer.SCRATCH), offset, cell)
+
+    def _cells(self, op: int) -> tuple[int, int, int]:
+        """Where the data of an operation lies when it is done."""
+        ops = self.ops
+        # What only a reduction takes, and nobody names a place for, is summed where it is.
+        while (
+            ops.target[op] is None
+            and ops.kind[op] == REDUCE
+            and ops.target[ops.payload[op]] is None
+            and len(ops.readers[ops.payload[op]]) == 1
+        ):
+            op = ops.payload[op]
+        if ops.target[op] is not None:
+            return ops.target[op]
+        if op not in self.held:
+            self.held[op] = self._scratch(ops.rank[op], ops.count[op])
+        return self.held[op]
+
+    # -- what a step does
+
+    def _work(self, op: int, spare: list) -> list[tuple[str, tuple, tuple]]:
+        """Types, sources and destinations of the steps that an operation becomes.
+
+        `spare` holds one place of the thread block for what is received only to be sent on.
+        """
+        ops = self.ops
+        kind, count = ops.kind[op], ops.count[op]
+        if kind == SEND:
+            got = self.fed.get(op, NONE)
+            if got < 0:
+                source = ops.source[op] or self._cells(ops.payload[op])
+                return [("s", source, source)]
+            return [self._fused(op, got, spare)]
+        if kind == RECEIVE:
+            return [("r", self._cells(op), self._cells(op))]
+        source = ops.source[op]
+        if kind == RECEIVE_REDUCE:
+            return [("rrc", source, self._cells(op))]
+        given = self._cells(ops.payload[op]) if ops.payload[op] >= 0 else None
+        if kind == COPY:
+            source, target = source or given, self._cells(op)
+            if not overlap(source, target, count):
+                return [("cpy", source, target)]
+            spare = self._scratch(ops.rank[op], count)
+            return [("cpy", source, spare), ("cpy", spare, target)]
+        return self._reduction(op, source, given)
+
+    def _fused(self, send: int, got: int, spare: list) -> tuple[str, tuple, tuple]:
+        """A receive and a send as one step."""
+        ops = self.ops
+        others = any(reader != send for reader in ops.readers[got])
+        if ops.kind[got] == RECEIVE_REDUCE:
+            source = ops.source[got]
+            # Nobody sees the sum in memory: it is only sent.
+            unseen = ops.target[got] is None or ops.overwritten[got]
+            if unseen and not others:
+                return ("rrs", source, source)
+            return ("rrcs", source, self._cells(got))
+        if ops.target[got] is None and not others:
+            if not spare:
+                spare.append(self._scratch(ops.rank[send], 1))
+            return ("rcs", spare[0], spare[0])
+        return ("rcs", self._cells(got), self._cells(got))
+
+    def _reduction(self, op: int, source: tuple, given: tuple | None) -> list[tuple[str, tuple, tuple]]:
+        """A reduction of two places on one rank: ``re`` adds its source to its destination."""
+        ops, count = self.ops, self.ops.count[op]
+        target = ops.target[op]
+        if given is None:
+            if not overlap(source, target, count):
+                return [("re", source, target)]
+            spare = self._scratch(ops.rank[op], count)
+            return [("cpy", source, spare), ("re", spare, target)]
+        if target is not None:
+            for one, other in ((source, given), (given, source)):
+                if target[2] == one[2] and not overlap(other, target, count):
+                    return [("re", other, target)]
+            if abs(target[2] - source[2]) >= count and abs(target[2] - given[2]) >= count:
+                return [("cpy", given, target), ("re", source, target)]
+        spare = self._cells(op) if target is None else self._scratch(ops.rank[op], count)
+        if spare == given:
+            return [("re", source, given)]
+        steps = [("cpy", given, spare), ("re", source, spare)]
+        return steps if target is None else [*steps, ("cpy", spare, target)]
+
+    # -- thread blocks
+
+    def gpu(self, rank: int) -> Gpu:
+        """All thread blocks of a rank."""
+        blocks = self.assignment.blocks[rank]
+        work = []
+        for block in blocks:
+            spare: list = []
+            work.append([self._work(op, spare) for op in block.operations])
+        waits = self._waits(rank, blocks)
+        # Steps are numbered with their nops, and a dependency names the last step of an operation.
+        ends: list[list[int]] = []
+        for each, awaited in zip(work, waits, strict=True):
+            number, mine = -1, []
+            for steps, needed in zip(each, awaited, strict=True):
+                number += max(len(needed) - 1, 0) + len(steps)
+                mine.append(number)
+            ends.append(mine)
+        published = {(b, ends[b][at]) for awaited in waits for needed in awaited for b, at in needed}
+        tbs = []
+        for b, (block, each, awaited) in enumerate(zip(blocks, work, waits, strict=True)):
+            steps: list[Step] = []
+            for op, parts, needed in zip(block.operations, each, awaited, strict=True):
+                named = [(other, ends[other][at]) for other, at in needed] or [(-1, -1)]
+                for depid, deps in named[:-1]:
+                    steps.append(Step(len(steps), "nop", "i", -1, "o", -1, 0, depid, deps))
+                depid, deps = named[-1]
+                for kind, source, target in parts:
+                    s = len(steps)
+                    steps.append(
+                        Step(
+                            s, kind, _LETTERS[source[0]], source[1], _LETTERS[target[0]], target[1],
+                            self.ops.count[op], depid, deps, int((b, s) in published),
+                        )
+                    )  # fmt: skip
+                    depid = deps = -1
+            tbs.append(ThreadBlock(b, block.send, block.recv, block.channel, tuple(steps)))
+        return Gpu(rank, 0, 0, self.scratch[rank], tuple(tbs))
+
+    def _waits(self, rank: int, blocks: list[Block]) -> list[list[list[tuple[int, int]]]]:
+        """What the operations of each thread block must wait for in others, as (thread block, position in it).
+
+        Of every thread block only the last is named, and none that is implied: by what the own thread block waited
+        for before, or by what another awaited operation waited for.
+        """
+        ops = self.ops
+        where: dict[int, tuple[int, int]] = {}
+        for b, block in enumerate(blocks):
+            for at, op in enumerate(block.operations):
+                where[op] = b, at
+                if op in self.fed:
+                    where[self.fed[op]] = b, at
+        joins: dict[int, dict[int, int]] = {}
+
+        def needs(op: int, into: dict[int, int]) -> dict[int, int]:
+            """The last position of each thread block that an operation names."""
+            for parent in ops.parents[op]:
+                for b, at in (where[parent],) if parent in where else joins[parent].items():
+                    if into.get(b, -1) < at:
+                        into[b] = at
+            return into
+
+        for op in self.joins[rank]:
+            joins[op] = needs(op, {})
+        out: list[list[list[tuple[int, int]]]] = [[[] for _ in block.operations] for block in blocks]
+        #: How far an operation knows every other thread block to be; -1 for not begun.
+        known: list[list[list[int]]] = [[[]] * len(block.operations) for block in blocks]
+        nothing = [-1] * len(blocks)
+        order = [op for block in blocks for op in block.operations]
+        order.sort(key=self.place.__getitem__)
+        for op in order:
+            b, at = where[op]
+            mine = known[b][at - 1] if at else nothing
+            wanted = needs(op, {})
+            if op in self.fed:
+                needs(self.fed[op], wanted)
+            wanted.pop(b, None)
+            missing = [(other, last) for other, last in wanted.items() if mine[other] < last]
+            # The latest first: what it waited for need not be awaited again.
+            missing.sort(key=lambda it: -self.place[blocks[it[0]].operations[it[1]]])
+            for other, last in missing:
+                if mine[other] < last:
+                    out[b][at].append((other, last))
+                    mine = list(map(max, mine, known[other][last]))
+                    mine[other] = last
+            out[b][at].reverse()
+            known[b][at] = mine
+        return out

@@ -1,0 +1,245 @@
+"""Programs as XML that MSCCL-style runtimes read.
+
+Their parsers are small: attributes in double quotes with single spaces between them, at most 16 of an element, values
+of at most 255 characters, no entities. So that is what is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from astrasim_py.chakra.et_io import write_bytes
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.core.errors import AlgorithmError, UsageError
+from astrasim_py.msccl.lower import LIMITS, lower
+from astrasim_py.msccl.model import PROTOCOL_SLOTS, Program
+
+#: Dialects: the classic runtime; Azure's executor; RCCL, which reads the same XML as Azure's but runs less of it.
+DIALECTS = tuple(LIMITS)
+
+#: Longest value, most children of an element.
+MAX_VALUE, MAX_CHILDREN = 255, 1024
+
+_CLASSIC = ("allreduce", "allgather", "reduce", "broadcast", "alltoall", "reduce_scatter", "custom")
+_AZURE = (
+    "reduce broadcast allreduce reducescatter allgather send recv gather scatter alltoall alltoallv".split()  # noqa: SIM905
+)
+_ROOTED = re.compile(r"(Broadcast|Reduce|Gather|Scatter)\(n=\d+,root=\d+\)")
+#: First size that the classic runtime no longer takes unless told, bytes; what stands for no limit.
+_NO_LIMIT = 2**63 - 1
+
+
+def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "classic") -> Program:
+    """The program of an algorithm: the one that it was made of, or one made for it.
+
+    Thread blocks and channels that its traces record are kept; where there are none, or where the traces were changed
+    so that they fit no more, `astrasim_py.msccl.lower.lower` assigns them.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    protocol : str, optional
+        ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own.
+    dialect : str
+        One of `DIALECTS`, whose limits a program that is made here observes.
+
+    Returns
+    -------
+    Program
+
+    Raises
+    ------
+    AlgorithmError
+        It cannot be expressed, or is beyond what the runtime executes.
+    UsageError
+        Unknown protocol or dialect.
+    """
+    from astrasim_py.msccl.traces import recorded_program
+
+    if protocol is not None and protocol not in PROTOCOL_SLOTS:
+        raise UsageError("protocol", f'"{protocol}" is none', f"write one of {', '.join(PROTOCOL_SLOTS)}")
+    _check_dialect(dialect)
+    program = recorded_program(algorithm)
+    if program is None:
+        return lower(algorithm, protocol=protocol, dialect=dialect)
+    return program if protocol is None else program._replace(proto=protocol)
+
+
+def write_msccl(
+    path: str | os.PathLike,
+    algorithm: Algorithm,
+    *,
+    dialect: str = "classic",
+    protocol: str | None = None,
+    min_bytes: int | None = None,
+    max_bytes: int | None = None,
+) -> Program:
+    """Write an algorithm as MSCCL-IR XML, whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+    algorithm : Algorithm
+    dialect : str
+        One of `DIALECTS`.
+    protocol : str, optional
+        ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own (Simple where it has none).
+    min_bytes, max_bytes : int, optional
+        Sizes of the full buffer, in bytes, for which a runtime may select the program; as the program says by default.
+        `max_bytes` itself is excluded in the classic dialect and included in the others, where 0 means no limit.
+
+    Returns
+    -------
+    Program
+        What was written.
+
+    Raises
+    ------
+    AlgorithmError
+        It cannot be expressed in the dialect.
+    UsageError
+        Unknown protocol or dialect, or sizes that are none.
+    OutputError
+        The file cannot be written.
+    """
+    program = program_of(algorithm, protocol=protocol, dialect=dialect)
+    if min_bytes is not None or max_bytes is not None:
+        low = min_bytes if min_bytes is not None else program.min_bytes
+        high = max_bytes if max_bytes is not None else program.max_bytes
+        for name, value in (("min_bytes", low), ("max_bytes", high)):
+            if value is not None and not 0 <= value <= _NO_LIMIT:
+                raise UsageError(name, f"{value} is no size in bytes", "write a whole number from 0")
+        program = program._replace(min_bytes=low, max_bytes=high)
+    write_bytes(path, program_text(program, dialect).encode())
+    return program
+
+
+def _check_dialect(dialect: str) -> None:
+    if dialect not in DIALECTS:
+        raise UsageError("dialect", f'"{dialect}" is none', f"write one of {', '.join(DIALECTS)}")
+
+
+def program_text(program: Program, dialect: str = "classic") -> str:
+    """XML of a program.
+
+    A program of the other dialect is translated: names of collectives, and the window of sizes, which is half open in
+    the classic dialect and closed in the others.
+
+    Parameters
+    ----------
+    program : Program
+    dialect : str
+        One of `DIALECTS`.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    AlgorithmError
+        A collective that the dialect does not have, a value too long, an element with too many others in it.
+    UsageError
+        Unknown dialect.
+
+    Examples
+    --------
+    >>> from astrasim_py.collectives.builders import build
+    >>> print(program_text(program_of(build("ring", "all_gather", 2))).splitlines()[0][:40])
+    <algo name="ring" proto="Simple" nchanne
+    """
+    _check_dialect(dialect)
+    place = program.source or program.name
+    lines = [f"<algo{_attributes(_head(program, dialect, place), place)}>"]
+    _check_children(len(program.gpus), "gpus", place)
+    for gpu in program.gpus:
+        sizes = f'i_chunks="{gpu.i_chunks}" o_chunks="{gpu.o_chunks}" s_chunks="{gpu.s_chunks}"'
+        lines.append(f'  <gpu id="{gpu.id}" {sizes}>')
+        _check_children(len(gpu.tbs), f"thread blocks on gpu {gpu.id}", place)
+        for tb in gpu.tbs:
+            lines.append(f'    <tb id="{tb.id}" send="{tb.send}" recv="{tb.recv}" chan="{tb.chan}">')
+            _check_children(len(tb.steps), f"steps in tb {tb.id} of gpu {gpu.id}", place)
+            lines += [
+                f'      <step s="{s}" type="{kind}" srcbuf="{srcbuf}" srcoff="{srcoff}" dstbuf="{dstbuf}" '
+                f'dstoff="{dstoff}" cnt="{cnt}" depid="{depid}" deps="{deps}" hasdep="{hasdep}"/>'
+                for s, kind, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps, hasdep, _ in tb.steps
+            ]
+            lines.append("    </tb>")
+        lines.append("  </gpu>")
+    lines.append("</algo>\n")
+    return "\n".join(lines)
+
+
+def _check_children(number: int, what: str, place: str) -> None:
+    if number > MAX_CHILDREN:
+        raise AlgorithmError(place, f"has {number} {what}, runtimes read {MAX_CHILDREN}", "use a smaller algorithm")
+
+
+def _head(program: Program, dialect: str, place: str) -> dict[str, object]:
+    """Attributes of ``<algo>``."""
+    head: dict[str, object] = {
+        "name": program.name,
+        "proto": program.proto,
+        "nchannels": program.nchannels,
+        "nchunksperloop": program.nchunksperloop,
+        "ngpus": program.ngpus,
+        "coll": _coll(program, dialect, place),
+        "inplace": program.inplace,
+    }
+    low, high = program.min_bytes, program.max_bytes
+    # outofplace is what the two dialects differ by.
+    closed = program.outofplace is not None
+    if dialect == "classic":
+        if closed:
+            high = _NO_LIMIT if not high else high + 1
+    else:
+        head["outofplace"] = program.outofplace if closed else int(not program.inplace)
+        low = low or 0
+        high = (high or 0) if closed else max((high or 0) - 1, 0)
+        high = 0 if high >= _NO_LIMIT - 1 else high
+    head |= {"minBytes": low, "maxBytes": high, "nthreads": program.nthreads}
+    return {name: value for name, value in head.items() if value is not None}
+
+
+def _coll(program: Program, dialect: str, place: str) -> str:
+    """Name of the collective in a dialect."""
+    rooted = _ROOTED.fullmatch(program.name)
+    coll = program.coll
+    if dialect == "classic":
+        coll = {"reducescatter": "reduce_scatter"}.get(coll, coll)
+        if coll in ("gather", "scatter"):
+            # Custom here, so that only the name says what it is.
+            if rooted is None or rooted[1].lower() != coll:
+                raise AlgorithmError(
+                    place,
+                    f"the classic dialect has no {coll}, and the program's name does not tell its root",
+                    f"name it {coll.title()}(n={program.ngpus},root=0), or write the azure dialect",
+                )
+            return "custom"
+        if coll not in _CLASSIC:
+            raise AlgorithmError(place, f"the classic dialect has no {coll}", f"it has {', '.join(_CLASSIC)}")
+        return coll
+    coll = {"reduce_scatter": "reducescatter"}.get(coll, coll)
+    if coll == "custom" and rooted is not None:
+        return rooted[1].lower()
+    if coll not in _AZURE:
+        raise AlgorithmError(
+            place,
+            f"the {dialect} dialect has no {coll} collective",
+            f"it has {', '.join(_AZURE)}; write the classic dialect",
+        )
+    return coll
+
+
+def _attributes(values: dict[str, object], place: str) -> str:
+    out = []
+    for name, value in values.items():
+        text = str(value).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+        text = "".join(c if c.isprintable() else f"&#{ord(c)};" for c in text)
+        if len(text.encode()) > MAX_VALUE:
+            raise AlgorithmError(
+                place, f"{name} has {len(text.encode())} bytes, runtimes read {MAX_VALUE}", f"give a shorter {name}"
+            )
+        out.append(f' {name}="{text}"')
+    return "".join(out)
