@@ -123,12 +123,15 @@ class Execution:
         Step that wrote a cell last, -1 for none.
     undefined : list of int
         Steps that read a cell which nobody had written, in order.
+    sequence : list of int
+        Steps, as they were executed.
     """
 
     values: Values
     cells: list[int]
     writer: list[int]
     undefined: list[int]
+    sequence: list[int]
 
 
 def execute(
@@ -191,7 +194,7 @@ def execute(
             else:
                 contents[target : target + count] = data
                 writer[target : target + count] = [g] * count
-    return Execution(values, contents, writer, undefined)
+    return Execution(values, contents, writer, undefined, sequence)
 
 
 # ------------------------------------------------------------------------------------------- post-condition
@@ -217,6 +220,7 @@ class Judgement:
     wrong : int
         Promised cells that are wrong.
     first : Wrong or None
+        The wrong cell that was done first: what is wrong later may follow from it.
     same_order : bool
         Whether ranks that should hold the same sum added it in the same order.
     differing : tuple of int, or None
@@ -231,7 +235,8 @@ class Judgement:
 
 def judge(steps: Steps, where: Layout, run: Execution) -> Judgement:
     """Compare the cells at the end with what the collective promises."""
-    values, wrong, first = run.values, 0, None
+    values, wrong, first, earliest = run.values, 0, None, 0
+    when: list[int] = []
     everyone = (1 << steps.ranks) - 1
     sums = steps.collective in ("all_reduce", "reduce", "reduce_scatter")
     seen: dict[object, tuple[int, int]] = {}
@@ -249,7 +254,13 @@ def judge(steps: Steps, where: Layout, run: Execution) -> Judgement:
             key = tuple(sorted(promised.items()))
         if not good:
             wrong += 1
-            if first is None:
+            if not when:
+                # A cell that no step writes names nobody to blame: its writer, -1, has the last place.
+                when = [len(steps)] * (len(steps) + 1)
+                for place, g in enumerate(run.sequence):
+                    when[g] = place
+            if first is None or when[run.writer[cell]] < earliest:
+                earliest = when[run.writer[cell]]
                 first = Wrong(r, chunk, cell, value, _terms(steps, values, promised, sums))
         if key is not None:
             known = seen.setdefault(key, (value, r))

@@ -279,7 +279,7 @@ def test_chained_receives_in_the_wrong_order_are_wrong():
         for k in range(2)
     ]  # fmt: skip
     a = algorithm_from_traces([messages(sends), messages(recvs)], "broadcast", root=0)
-    assert verify(a).problem == "rank 1 chunk 0 lacks contribution of rank 0; it holds chunk 1 of rank 0"
+    assert verify(a).problem == "rank 1 chunk 1 lacks contribution of rank 0; it holds chunk 0 of rank 0"
 
 
 def test_aliases_of_in_place_buffers_are_one_cell():
