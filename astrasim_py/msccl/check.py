@@ -180,14 +180,15 @@ class _Check:
             self._steps(gpu, tb, by_id, limit)
 
     def _ids(self, gpu: Gpu) -> None:
+        count = len(gpu.tbs)
+        free = min(set(range(count)) - {tb.id for tb in gpu.tbs}, default=0)
         seen: set[int] = set()
         for tb in gpu.tbs:
             if tb.id in seen:
                 text = f"rank {gpu.id} has thread block {tb.id} twice; number thread blocks 0, 1, 2 …"
                 self.problems.add("ids", tb.line, text)
-            elif tb.id >= len(gpu.tbs):
-                missing = next(i for i in range(len(gpu.tbs)) if all(each.id != i for each in gpu.tbs))
-                text = f"rank {gpu.id} has thread block {tb.id}, but no {missing}; number thread blocks without gaps"
+            elif tb.id >= count:
+                text = f"rank {gpu.id} has thread block {tb.id}, but no {free}; number thread blocks without gaps"
                 self.problems.add("ids", tb.line, text)
             seen.add(tb.id)
 
@@ -267,8 +268,8 @@ class _Check:
                 if recv < 0:
                     text = f"{name(step)} ({kind}) receives, but its thread block has no peer to receive from"
                     problems.add("peerless", line, f"{text}; write recv=…")
-                if kind in REDUCING and (srcoff != dstoff or (srcbuf != dstbuf and not self.program.inplace)):
-                    self._operands(step, name)
+                if kind in REDUCING and (srcoff != dstoff or srcbuf != dstbuf):
+                    self._operands(step, gpu, name)
             if kind == "re" and run and depid < 0 and run[:3] == (srcbuf, dstbuf, dstoff):
                 run = (*run[:3], run[3] + 1)
                 if run[3] == 2:
@@ -308,13 +309,24 @@ class _Check:
         text = f'{name(step)} {word} {buffer}[{offset}]{last}, but {buffer}_chunks="{declared}"{reach}'
         self.problems.add("access", step.line, text)
 
-    def _operands(self, step: Step, name: Callable[[Step], str]) -> None:
+    def _operands(self, step: Step, gpu: Gpu, name: Callable[[Step], str]) -> None:
         _, kind, srcbuf, srcoff, dstbuf, dstoff, *_ = step
+        if self._cell(gpu, srcbuf, srcoff) == self._cell(gpu, dstbuf, dstoff):
+            return
         text = (
             f"{name(step)} ({kind}) names {srcbuf}[{srcoff}] and {dstbuf}[{dstoff}]: runtimes read both as cells of "
             "this rank, which producers do not always mean"
         )
         self.warnings.add("operands", step.line, text)
+
+    def _cell(self, gpu: Gpu, buffer: str, offset: int) -> tuple[str, int]:
+        """A cell by one name, where input and output are one buffer."""
+        program = self.program
+        if not program.inplace or buffer == "s":
+            return buffer, offset
+        first = gpu.id * (program.nchunksperloop // program.ngpus)
+        shifted = {"allgather": "i", "reduce_scatter": "o", "reducescatter": "o"}.get(program.coll)
+        return "i", offset + (first if buffer == shifted else 0)
 
     # -- what runtimes accept
 

@@ -29,6 +29,8 @@ MAX_ATTRIBUTES = 32
 MAX_MARKS = 2**16
 #: Largest number of a chunk, channel, thread block, step …
 MAX_NUMBER = 2**24
+#: Characters of a value that is read.
+MAX_TEXT = 4096
 #: Most bytes of a size window.
 MAX_BYTES = 2**63 - 1
 
@@ -79,24 +81,29 @@ def parse_program(data: bytes, place: str = "<text>") -> Program:
         With ``place:line``: not UTF-8, ill-formed XML, a DOCTYPE, missing or garbled attributes, an unknown step
         type, a rank that is missing or there twice.
     """
-    document = _document(data, place)
-    target = _Target(place, document)
+    document, before = _document(data, place)
+    target = _Target(place, document, before)
     parser = etree.XMLParser(
         target=target, resolve_entities=False, load_dtd=False, no_network=True, huge_tree=False, encoding="utf-8"
     )
     try:
-        return etree.fromstring(document, parser)
+        etree.fromstring(document, parser)
     except etree.XMLSyntaxError as error:
-        text = re.sub(r",? line \d+(?=\D|$)|, column \d+", "", error.msg or "not XML")
-        problem = f"is not well-formed XML: {_shown(text, 160)}"
-        raise AlgorithmError(f"{place}:{error.lineno or 1}", problem, "write it again with its producer") from None
+        text = re.sub(r",? line \d+(?=\D|$)|, column \d+", "", error.msg or "")
+        if "XML_PARSE_HUGE" in text:
+            text = "elements too deep within each other, or a name or value too long"
+        problem = f"is not well-formed XML: {_shown(text.strip(), 160)}"
+        raise AlgorithmError(
+            f"{place}:{before + (error.lineno or 1)}", problem, "write it again with its producer"
+        ) from None
+    return target.program()
 
 
 # ---------------------------------------------------------------------------------------------- the document
 
 
-def _document(data: bytes, place: str) -> bytes:
-    """The first ``<algo>…</algo>`` without comments and the like; every byte of it is in the line that it was in."""
+def _document(data: bytes, place: str) -> tuple[bytes, int]:
+    """The first ``<algo>…</algo>`` without comments and the like, but with all its lines; lines before it."""
 
     def refuse(at: int, problem: str, remedy: str) -> NoReturn:
         raise AlgorithmError(f"{place}:{data.count(_NEWLINE, 0, at) + 1}", problem, remedy)
@@ -111,6 +118,9 @@ def _document(data: bytes, place: str) -> bytes:
         except UnicodeDecodeError as error:
             refuse(error.start, f"byte 0x{data[error.start]:02x} is not UTF-8", "save it as UTF-8")
 
+    if data.count(b"<") > 2 * MAX_ELEMENTS + MAX_MARKS:
+        refuse(0, f"more than {MAX_ELEMENTS} elements", "write fewer, larger chunks")
+
     begin = end = -1
     kept: list[bytes] = []
     position = since = marks = 0
@@ -118,7 +128,7 @@ def _document(data: bytes, place: str) -> bytes:
         position = mark.end()
         marks += 1
         if marks > MAX_MARKS:
-            refuse(position, f"more than {MAX_MARKS} comments and the like", "write elements only")
+            refuse(mark.start(), f"more than {MAX_MARKS} comments and the like", "write elements only")
         text = mark.group()
         if text in _CLOSED_BY:
             closing = data.find(_CLOSED_BY[text], position)
@@ -139,6 +149,8 @@ def _document(data: bytes, place: str) -> bytes:
         elif text == b"<algo":
             if begin < 0:
                 begin = since = mark.start()
+            elif end < 0:
+                refuse(mark.start(), "<algo> within <algo>", "close the first with </algo>")
         elif text == b"</algo":
             if begin >= 0 and end < 0:
                 end = data.find(b">", position) + 1 or len(data)
@@ -150,18 +162,15 @@ def _document(data: bytes, place: str) -> bytes:
     if end < 0:
         refuse(begin, "<algo> is not closed", "write the whole file again: it ends with </algo>")
 
-    document = _NEWLINE * data.count(_NEWLINE, 0, begin) + b"".join(kept)
-    elements = document.count(b"<")
-    if elements > 2 * MAX_ELEMENTS:
-        refuse(begin, f"more than {MAX_ELEMENTS} elements", "write fewer, larger chunks")
-    if document.count(b"=") > MAX_ATTRIBUTES * (elements + 8):
+    document = b"".join(kept)
+    if document.count(b"=") > MAX_ATTRIBUTES * (document.count(b"<") + 8):
         refuse(begin, f"more than {MAX_ATTRIBUTES} attributes per element", "write those of MSCCL-IR only")
-    return document
+    return document, data.count(_NEWLINE, 0, begin)
 
 
-def _lines(document: bytes) -> Iterator[int]:
+def _lines(document: bytes, before: int) -> Iterator[int]:
     """Line of every start tag, in order: in what `_document` leaves, "<" begins nothing else but end tags."""
-    line, at = 1, 0
+    line, at = before + 1, 0
     count = document.count
     for start in _START.finditer(document):
         position = start.start()
@@ -192,9 +201,9 @@ class _Numbers(dict):
 class _Target:
     """Makes a `Program` of the parser's events."""
 
-    def __init__(self, place: str, document: bytes) -> None:
+    def __init__(self, place: str, document: bytes, before: int) -> None:
         self.place = place
-        self.lines = _lines(document)
+        self.lines = _lines(document, before)
         self.depth = 0
         self.ignored = 0  # depth within an element that is not known
         self.signed, self.plain = _Numbers(-1), _Numbers(0)
@@ -256,15 +265,18 @@ class _Target:
             self._end_gpu()
         self.depth -= 1
 
-    def close(self) -> Program:
+    def close(self) -> None:
+        """The parser calls this also after an error, which must not be hidden by another."""
+
+    def program(self) -> Program:
+        """What was read, when all of it was."""
         line, a = self.algo
-        a = dict(a)
         if any(len(value) > RUNTIME_VALUE for value in a.values()):
             self.long = line
         proto = self._choice(a, "algo", "proto", line, tuple(PROTOCOL_SLOTS))
         ngpus = self._number(a, "algo", "ngpus", line, 1)
         program = Program(
-            name=a.get("name", ""),
+            name=" ".join(self._text(a, "algo", "name", line).split()) if "name" in a else "",
             proto=proto,
             nchannels=self._number(a, "algo", "nchannels", line, 0),
             nchunksperloop=self._number(a, "algo", "nchunksperloop", line, 1),
@@ -337,6 +349,9 @@ class _Target:
     def _text(self, a: Mapping[str, str], tag: str, name: str, line: int) -> str:
         if name not in a:
             self._refuse(line, f"<{tag}> has no {name}", f'write {name}="…"')
+        if len(a[name]) > MAX_TEXT:
+            problem = f"{name} of <{tag}> has {len(a[name])} characters, more than {MAX_TEXT}"
+            self._refuse(line, problem, "write a shorter one")
         return a[name]
 
     def _number(self, a: Mapping[str, str], tag: str, name: str, line: int, least: int, most: int = MAX_NUMBER) -> int:
@@ -383,5 +398,5 @@ def _layout(document: bytes) -> tuple[str, ...]:
 
 def _shown(text: str, most: int = 40) -> str:
     """A value for messages, in one line of bounded length."""
-    text = " ".join(text[: 2 * most].split()) if len(text.split()) else ascii(text[:most])[1:-1]
-    return text if len(text) <= most else text[:most] + "…"
+    cut = text[:most]
+    return (cut if cut.isprintable() else ascii(cut)[1:-1]) + ("…" if len(text) > most else "")
