@@ -108,10 +108,10 @@ def _document(data: bytes, place: str) -> tuple[bytes, int]:
     def refuse(at: int, problem: str, remedy: str) -> NoReturn:
         raise AlgorithmError(f"{place}:{data.count(_NEWLINE, 0, at) + 1}", problem, remedy)
 
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data[:4]:
-        refuse(0, "is in UTF-16 or UTF-32", "save it as UTF-8")
     if data[:2] == b"\x1f\x8b":
         refuse(0, "is compressed", "unzip it")
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data[:4]:
+        refuse(0, "is in UTF-16 or UTF-32", "save it as UTF-8")
     if not data.isascii():
         try:
             data.decode()
