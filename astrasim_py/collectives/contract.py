@@ -171,7 +171,8 @@ def read_contract(path: str | os.PathLike) -> Contract:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
-        raise AlgorithmError(where, f"is not YAML: {getattr(error, 'problem', error)}", "mend it") from None
+        reason = " ".join(str(getattr(error, "problem", None) or error.__class__.__name__).split())
+        raise AlgorithmError(where, f"is not YAML: {reason[:80]}", "mend it") from None
     except (ValueError, RecursionError) as error:
         raise AlgorithmError(place, f"is not YAML: {str(error)[:80]}", "mend it") from None
     return contract_from_data(document, place)

@@ -238,7 +238,7 @@ def judge(steps: Steps, where: Layout, run: Execution) -> Judgement:
     values, wrong, first, earliest = run.values, 0, None, 0
     when: list[int] = []
     everyone = (1 << steps.ranks) - 1
-    sums = steps.collective in ("all_reduce", "reduce", "reduce_scatter")
+    sums = steps.contract is None and steps.collective in ("all_reduce", "reduce", "reduce_scatter")
     seen: dict[object, tuple[int, int]] = {}
     differing = None
     for r, chunk, cell, promised in _promises(steps, where):

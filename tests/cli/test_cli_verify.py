@@ -1,0 +1,188 @@
+"""`verify`: four verdicts, a counterexample with its line, an exit code, and stable keys of JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from astrasim_py.cli.main import main
+
+HEAD = '<algo name="t" proto="{proto}" nchannels="1" nchunksperloop="{chunks}" ngpus="{n}" coll="{coll}" inplace="1">'
+KEYS = (
+    "file", "collective", "ranks", "well_formed", "slots", "terminates", "min_slots", "min_slots_large",
+    "max_safe_bytes", "correct", "wrong_cells", "race_free", "races", "order_consistent", "problems", "unknown",
+    "warnings", "counterexample",
+)  # fmt: skip
+
+
+def step(s, kind, src, dst, dep=(-1, -1), has=0, cnt=1) -> str:
+    (a, i), (b, j) = src, dst
+    return (
+        f'      <step s="{s}" type="{kind}" srcbuf="{a}" srcoff="{i}" dstbuf="{b}" dstoff="{j}" cnt="{cnt}" '
+        f'depid="{dep[0]}" deps="{dep[1]}" hasdep="{has}"/>'
+    )
+
+
+def program(gpus: list[list[tuple[int, int, list[str]]]], coll="allreduce", chunks=1, proto="Simple") -> str:
+    """XML of gpus, each a list of thread blocks (send, recv, steps); one element a line."""
+    lines = [HEAD.format(coll=coll, chunks=chunks, n=len(gpus), proto=proto)]
+    for rank, tbs in enumerate(gpus):
+        lines.append(f'  <gpu id="{rank}" i_chunks="{chunks}" o_chunks="0" s_chunks="1">')
+        for i, (send, recv, steps) in enumerate(tbs):
+            lines += [f'    <tb id="{i}" send="{send}" recv="{recv}" chan="0">', *steps, "    </tb>"]
+        lines.append("  </gpu>")
+    return "\n".join([*lines, "</algo>", ""])
+
+
+I, S = ("i", 0), ("s", 0)
+
+
+def exchange(last=("re", S, I), dep=(-1, -1), wait=True) -> str:
+    """Two ranks exchange their chunk through scratch and add; `last` ends each, in a thread block of its own."""
+    gpus = []
+    for rank in range(2):
+        peer = 1 - rank
+        gpus.append(
+            [
+                (peer, peer, [step(0, "s", I, S), step(1, "r", I, S, has=1)]),
+                (-1, -1, [step(0, *last, dep=(0, 1) if wait else dep)]),
+            ]
+        )
+    return program(gpus)
+
+
+def run(capsys, *argv) -> tuple[int, str, str]:
+    code = main(["verify", *map(str, argv)])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err
+
+
+@pytest.fixture
+def xml(tmp_path):
+    def write(text: str):
+        path = tmp_path / "a.xml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def verdicts(capsys, *argv) -> tuple[int, dict]:
+    code, out, err = run(capsys, *argv, "--format", "json")
+    assert not err
+    row = json.loads(out)
+    assert tuple(row) == KEYS
+    return code, row
+
+
+def test_a_right_program_passes(xml, capsys):
+    code, out, err = run(capsys, xml(exchange()))
+    assert (code, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines()[1:5]] == [
+        ["well-formed", "yes"], ["terminates", "yes"], ["correct", "yes"], ["race-free", "yes"],
+    ]  # fmt: skip
+    code, row = verdicts(capsys, xml(exchange()))
+    assert code == 0
+    assert (row["slots"], row["min_slots"], row["min_slots_large"], row["wrong_cells"], row["races"]) == (2, 1, 1, 0, 0)
+    assert row["counterexample"] is None and row["problems"] == []
+
+
+def test_a_wrong_sum_names_the_cell_what_it_holds_and_the_line_that_wrote_it(xml, capsys):
+    path = xml(exchange(last=("cpy", S, I)))
+    lines = [1 + i for i, text in enumerate(path.read_text().splitlines()) if 'type="cpy"' in text]
+    code, row = verdicts(capsys, path)
+    found = row["counterexample"]
+    rank = found["rank"]
+    assert (code, row["wrong_cells"], rank in (0, 1)) == (1, 2, True)
+    assert (found["kind"], found["buffer"], found["chunk"]) == ("post-condition", "input", 0)
+    assert (found["step"], found["line"]) == (f"rank {rank} tb 1 step 0", lines[rank])
+    assert (found["holds"], found["expected"]) == (f"chunk 0 of rank {1 - rank}", "the sum of chunk 0 of ranks 0, 1")
+    code, out, _ = run(capsys, path)
+    assert code == 1 and "correct      NO       2 cells are wrong" in out
+    assert f"written by rank {rank} tb 1 step 0 (line {lines[rank]}): chunk 0 of rank {1 - rank}" in out
+
+
+def test_a_race_names_both_steps(xml, capsys):
+    code, row = verdicts(capsys, xml(exchange(wait=False)))
+    assert code == 1
+    # Whatever order the scratch cell is read and written in, its value is in doubt.
+    assert row["race_free"] is False and row["races"] >= 2
+    assert any(problem.startswith("race: rank 0 tb ") for problem in row["problems"])
+
+
+def ring(types: str) -> str:
+    """All ranks send first, then pass on: with one slot everybody waits for everybody."""
+    n = 3
+    gpus = []
+    for rank in range(n):
+        here = ("i", rank)
+        steps = [step(0, "s", here, here)]
+        for k in range(1, n - 1):
+            back = ("i", (rank - k) % n)
+            steps.append(step(k, "rcs", back, back))
+        last = ("i", (rank + 1) % n)
+        steps.append(step(n - 1, "r", last, last))
+        gpus.append([((rank + 1) % n, (rank - 1) % n, steps)])
+    return program(gpus, coll="allgather", chunks=n).replace('i_chunks="3" o_chunks="0"', 'i_chunks="0" o_chunks="3"'
+    ).replace('"i"', '"o"')  # fmt: skip
+
+
+def test_slots_decide_about_a_ring_of_fused_steps(xml, capsys):
+    path = xml(ring("rcs"))
+    assert run(capsys, path)[0] == 0
+    code, row = verdicts(capsys, path, "--slots", 1)
+    assert code == 1
+    assert (row["terminates"], row["min_slots"], row["correct"]) == (False, 2, True)
+    chain = row["counterexample"]["chain"]
+    assert len(chain) == 3 and all("cannot send to rank" in line and "(line " in line for line in chain)
+
+
+def test_an_ill_formed_program_names_its_line(xml, capsys):
+    path = xml(exchange().replace('hasdep="1"', 'hasdep="0"'))
+    code, out, _ = run(capsys, path)
+    assert code == 1
+    assert "well-formed  NO" in out and f"{path}:" in out
+
+
+def test_a_file_that_cannot_be_read_is_one_line(xml, capsys):
+    code, out, err = run(capsys, xml('<algo name="x">'))
+    assert (code, out) == (3, "") and len(err.splitlines()) == 1
+
+
+def test_a_custom_collective_needs_a_contract(xml, tmp_path, capsys):
+    gpus = [[(1, -1, [step(0, "s", I, I)])], [(-1, 0, [step(0, "r", I, I)])]]
+    path = xml(program(gpus, coll="custom"))
+    code, row = verdicts(capsys, path)
+    assert (code, row["correct"]) == (0, None) and "give a contract" in row["unknown"]
+    contract = tmp_path / "c.yaml"
+    contract.write_text('ranks: 2\nchunks: 1\noutputs: {1: {0: "0:0"}}\n')
+    assert verdicts(capsys, path, "--contract", contract)[1]["correct"] is True
+    contract.write_text('ranks: 2\nchunks: 1\noutputs: {1: {0: "0:0 + 1:0"}}\n')
+    code, row = verdicts(capsys, path, "--contract", contract)
+    assert (code, row["wrong_cells"]) == (1, 1)
+    assert verdicts(capsys, path, "--collective", "broadcast", "--root", 0)[1]["correct"] is True
+    assert verdicts(capsys, path, "--collective", "broadcast", "--root", 1)[0] == 1
+    contract.write_text('ranks: 3\nchunks: 1\noutputs: {1: {0: "0:0"}}\n')
+    assert run(capsys, path, "--contract", contract)[0] == 3
+
+
+def test_builders_and_several_at_once(capsys):
+    code, out, _ = run(capsys, "builder:ring:8", "builder:direct:all_to_all:4", "--format", "json")
+    assert code == 0
+    assert [row["collective"] for row in json.loads(out)] == ["all_reduce", "all_to_all"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["builder:ring:8", "--slots", "0"],
+        ["builder:ring:8", "--root", "1"],
+        ["builder:ring:8", "--collective", "all_gather"],
+        ["builder:ring"],
+    ],
+)
+def test_bad_usage_is_told(argv, capsys):
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
