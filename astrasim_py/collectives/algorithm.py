@@ -299,6 +299,20 @@ class Algorithm:
         """The same algorithm with the outcome of its verification."""
         return dataclass_replace(self, verdict=verdict)
 
+    def split(self, k: int, *, verify: bool = True) -> Algorithm:
+        """k instances side by side on channels of their own: `astrasim_py.collectives.split.split`."""
+        from astrasim_py.collectives.split import split
+
+        return split(self, k, verify=verify)
+
+    def __add__(self, other: object) -> Algorithm:
+        """This algorithm, then another: `astrasim_py.collectives.compose.compose`."""
+        if not isinstance(other, Algorithm):
+            return NotImplemented
+        from astrasim_py.collectives.compose import compose
+
+        return compose(self, other)
+
     def __repr__(self) -> str:
         return f"Algorithm({self.name}: {self.collective}, {self.ranks} ranks, {self.chunks} chunks)"
 

@@ -225,7 +225,7 @@ class Flat(_Draft):
     def __init__(self, ranks: int, chunks: int) -> None:
         self.ranks, self.chunks = ranks, chunks
         self._columns: dict[str, list[np.ndarray]] = {
-            name: [] for name in (*_FIELDS, "type", "rank", "order", "payload")
+            name: [] for name in (*_FIELDS, "channel", "source_line", "type", "rank", "order", "payload")
         }
         self._deps: list[tuple[np.ndarray, np.ndarray]] = []
         self._blocks = 0
