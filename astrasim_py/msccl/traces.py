@@ -18,6 +18,7 @@ from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.model import READING, RECEIVING, SENDING, STEP_TYPES, WRITING, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.records import PLAIN_NOP, nop_fields, recorded_program
+from astrasim_py.msccl.table import collective_of
 
 __all__ = ["algorithm_of", "read_msccl", "recorded_program"]
 
@@ -59,7 +60,9 @@ def read_msccl(path: str | os.PathLike) -> Algorithm:
     program = read_program(path)
     problems = findings(program).problems
     if problems:
-        raise AlgorithmError("", problems[0], "mend the program")
+        place, _, sentence = problems[0].partition(": ")
+        problem, _, remedy = sentence.partition("; ")
+        raise AlgorithmError(place, problem, remedy or "mend the program")
     return algorithm_of(program)
 
 
@@ -82,8 +85,6 @@ def algorithm_of(program: Program) -> Algorithm:
     AlgorithmError
         ``file:line: …`` of a step that no node can express.
     """
-    from astrasim_py.msccl.table import collective_of
-
     _check(program)
     collective, root, contract = collective_of(program)
     parts = _Parts(program, collective)
