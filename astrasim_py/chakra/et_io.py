@@ -8,7 +8,7 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -462,16 +462,39 @@ def write_bytes(path: str | os.PathLike, data: bytes) -> None:
     OutputError
         It cannot be written.
     """
-    target = os.fspath(path)
-    temporary = f"{target}.tmp-{os.getpid()}"
+    write_files([(path, data)])
+
+
+def write_files(files: Iterable[tuple[str | os.PathLike, bytes]]) -> None:
+    """Write several files, whole, and none before the content of all of them is known.
+
+    Parameters
+    ----------
+    files : iterable of (path, bytes)
+
+    Raises
+    ------
+    OutputError
+        One of them cannot be written.
+    """
+    written: list[tuple[str, str]] = []
+    target = ""
     try:
         try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-            os.replace(temporary, target)
+            for path, data in files:
+                target = os.fspath(path)
+                temporary = f"{target}.tmp-{os.getpid()}"
+                written.append((temporary, target))
+                with open(temporary, "wb") as file:
+                    file.write(data)
+            while written:
+                temporary, target = written[0]
+                os.replace(temporary, target)
+                del written[0]
         except BaseException:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
+            for temporary, _ in written:
+                if os.path.exists(temporary):
+                    os.unlink(temporary)
             raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
@@ -502,7 +525,7 @@ def write_prefix(
     gzip: bool = False,
     dialect: str | None = None,
 ) -> list[Path]:
-    """Write a set `PREFIX.<rank>.et` (or `.et.gz`); returns the paths.
+    """Write a set `PREFIX.<rank>.et` (or `.et.gz`), all of it or nothing; returns the paths.
 
     Raises
     ------
@@ -526,10 +549,14 @@ def write_prefix(
         raise OutputError(
             place, f"files of another set are in the way: {_list(stale)}", "remove them or choose another name"
         )
-    done: dict[int, bytes] = {}
-    for path, trace in zip(paths, traces, strict=True):
-        if id(trace) not in done:
-            data = encode_trace(trace, dialect=dialect)
-            done = {id(trace): gzip_bytes(data) if gzip else data}
-        write_bytes(path, done[id(trace)])
+
+    def content() -> Iterator[tuple[Path, bytes]]:
+        before, data = None, b""
+        for path, trace in zip(paths, traces, strict=True):
+            if trace is not before:
+                before, data = trace, encode_trace(trace, dialect=dialect)
+                data = gzip_bytes(data) if gzip else data
+            yield path, data
+
+    write_files(content())
     return paths

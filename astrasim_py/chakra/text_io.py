@@ -157,7 +157,12 @@ def write_jsonl(path: str | os.PathLike, trace: ExecutionTrace) -> None:
     TraceError
         As `to_lines`.
     """
-    write_bytes(path, "".join(f"{line}\n" for line in to_lines(trace)).encode())
+    write_bytes(path, jsonl_bytes(trace))
+
+
+def jsonl_bytes(trace: ExecutionTrace) -> bytes:
+    """Content of a file of JSON lines; raises as `to_lines` does."""
+    return "".join(f"{line}\n" for line in to_lines(trace)).encode()
 
 
 # --------------------------------------------------------------------------------------------------------

@@ -564,22 +564,40 @@ def read_algorithm(
     if source.endswith(".npz"):
         from astrasim_py.collectives.npz import read_npz
 
-        found = read_npz(source)
-        wanted = found.collective if collective is None else collective_name(collective, source)
-        if found.collective not in (wanted, CUSTOM):
-            raise AlgorithmError(source, f"is made for {found.collective}, not for {wanted}", "name another file")
-        return dataclass_replace(
-            found,
-            collective=wanted,
-            contract=found.contract if wanted == found.collective else None,
-            made_for=found.made_for if made_for is None else made_for,
-            root=found.root if root is None else root,
-            in_place=found.in_place if in_place is None else in_place,
-            name=name or found.name,
-        )
+        return promised(read_npz(source), collective, made_for=made_for, root=root, in_place=in_place, name=name)
     from astrasim_py.chakra.et_io import read_prefix
 
     traces = read_prefix(source)
     return algorithm_from_traces(
         traces, collective, name=name, source=source, made_for=made_for, root=root, in_place=in_place
+    )
+
+
+def promised(
+    found: Algorithm,
+    collective: str | None = None,
+    *,
+    made_for: int | None = None,
+    root: int | None = None,
+    in_place: bool | None = None,
+    name: str = "",
+) -> Algorithm:
+    """An algorithm whose file says what it is, under what the caller says of it; see `read_algorithm`.
+
+    Raises
+    ------
+    AlgorithmError
+        It is made for another collective; a custom one may be used for any.
+    """
+    wanted = found.collective if collective is None else collective_name(collective, found.source)
+    if found.collective not in (wanted, CUSTOM):
+        raise AlgorithmError(found.source, f"is made for {found.collective}, not for {wanted}", "name another file")
+    return dataclass_replace(
+        found,
+        collective=wanted,
+        contract=found.contract if wanted == found.collective else None,
+        made_for=found.made_for if made_for is None else made_for,
+        root=found.root if root is None else root,
+        in_place=found.in_place if in_place is None else in_place,
+        name=name or found.name,
     )

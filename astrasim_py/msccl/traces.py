@@ -14,13 +14,14 @@ import os
 import numpy as np
 
 from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
-from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp
+from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp, promised
+from astrasim_py.collectives.algorithm import read_algorithm as read_columns
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.model import READING, RECEIVING, SENDING, STEP_TYPES, WRITING, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.records import PLAIN_NOP, nop_fields, recorded_program
 from astrasim_py.msccl.table import collective_of
 
-__all__ = ["algorithm_of", "read_msccl", "recorded_program"]
+__all__ = ["algorithm_of", "read_algorithm", "read_msccl", "recorded_program"]
 
 #: Longest name of an algorithm.
 MAX_NAME = 256
@@ -36,6 +37,30 @@ _GATHERED = (
     "dst_buf", "dst_off", "peer_buf", "peer_off", "payload", "is_rrc", "chunk_offset", "tb_id",
     "local_time_step", "hasdep", "fused", "tb_prev", "depid", "deps", "source_line",
 )  # fmt: skip
+
+
+def read_algorithm(path: str | os.PathLike, collective: str | None = None, **promises) -> Algorithm:
+    """Read an algorithm from any of its files.
+
+    Parameters
+    ----------
+    path : path
+        MSCCL-IR in ``X.xml``, one ``X.npz``, or the prefix of ``.et`` files.
+    collective : str, optional
+        May be left out where the file states it.
+    **promises
+        ``made_for``, ``root``, ``in_place`` and ``name``, as of `astrasim_py.collectives.algorithm.read_algorithm`.
+
+    Raises
+    ------
+    TraceError
+        Files that are missing or cannot be decoded.
+    AlgorithmError
+        An ill-formed algorithm, or one of another collective.
+    """
+    if os.fspath(path).endswith(".xml"):
+        return promised(read_msccl(path), collective, **promises)
+    return read_columns(path, collective, **promises)
 
 
 def read_msccl(path: str | os.PathLike) -> Algorithm:
