@@ -22,7 +22,7 @@ from astrasim_py.msccl.model import PROTOCOL_SLOTS, STEP_TYPES, Gpu, Program, St
 
 #: Largest file, bytes, and most elements in it.
 MAX_FILE = 64 * 2**20
-MAX_ELEMENTS = 2**20
+MAX_ELEMENTS = 2**19
 #: Attributes per element, on average: runtimes read 16.
 MAX_ATTRIBUTES = 32
 #: Comments, processing instructions and the like.
@@ -118,7 +118,7 @@ def _document(data: bytes, place: str) -> tuple[bytes, int]:
         except UnicodeDecodeError as error:
             refuse(error.start, f"byte 0x{data[error.start]:02x} is not UTF-8", "save it as UTF-8")
 
-    if data.count(b"<") > 2 * MAX_ELEMENTS + MAX_MARKS:
+    if data.count(b"<") - data.count(b"</") > MAX_ELEMENTS + MAX_MARKS:
         refuse(0, f"more than {MAX_ELEMENTS} elements", "write fewer, larger chunks")
 
     begin = end = -1
