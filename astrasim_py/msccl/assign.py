@@ -18,6 +18,16 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.operations import JOIN, NONE, RECEIVE, RECEIVE_REDUCE, SEND, Operations
 
 _RECEIVES = (RECEIVE, RECEIVE_REDUCE)
+
+
+class Blocked(Exception):
+    """Receives that cannot take what was sent: what they write is still in use, and will be until they have it."""
+
+    def __init__(self, receives: list[int]) -> None:
+        super().__init__(receives)
+        self.receives = receives
+
+
 #: Operations on one rank's own cells that a receiving thread block takes on beside its receives.
 _MAX_LOCAL = 64
 
@@ -68,8 +78,15 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
 
     Raises
     ------
+    Blocked
+        Some receives need a place in scratch.
     AlgorithmError
-        More messages under way between two ranks than there are channels, none of which may be received.
+        More messages between two ranks than all channels may carry.
+
+    Notes
+    -----
+    A receive may wait for sends of the same round (a ring that paces itself does so). Where these are done only when
+    they are received, and all wait for each other, its order is given up unless its cells demand it.
     """
     size = len(ops)
     kinds, counts, partner = ops.kind, ops.count, ops.partner
@@ -80,7 +97,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
             children[parent].append(op)
     out = Schedule([0] * size, [0] * size, [NONE] * size)
     rounds, places, channel = out.round, out.place, out.channel
-    under_way = bytearray(size)
+    under_way, finished = bytearray(size), bytearray(size)
     #: By pair of ranks and channel: the round from which it is free (None: taken), and messages so far.
     free: dict[int, list[int | None]] = {}
     carried: dict[int, list[int]] = {}
@@ -96,6 +113,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
             work.append(op)
 
     def done(op: int) -> None:
+        finished[op] = 1
         for child in children[op]:
             waiting[child] -= 1
             if not waiting[child]:
@@ -121,7 +139,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
     while left:
         begun = []
         if now >= 0:
-            candidates = sorted(ready)
+            candidates = sorted(ready, key=ops.step.__getitem__)
             ready.clear()
             later = []
             for op in candidates:
@@ -141,7 +159,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
                     begun.append(op)
                 else:
                     ready.append(op)
-            begun.sort()
+            begun.sort(key=ops.step.__getitem__)
             for op in begun:
                 places[op], rounds[op] = clock, now
                 clock += 1
@@ -163,25 +181,60 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
                 if counts[op] > 1:
                     done(sender)
             done(op)
-        if now >= 0 and left and not begun and not work:
-            _raise_full(ops, ready, free, carried, ranks, place, channels, cap, now)
+        stuck = now >= 0 and left and not begun and not work
         work.clear()
+        if stuck:
+            held = [op for op in range(size) if under_way[op] and waiting[op]]
+            if not held:
+                _raise_full(ops, ready, carried, ranks, place)
+            for op in _let_go(ops, held, finished):
+                for parent in ops.parents[op]:
+                    if not finished[parent]:
+                        children[parent].remove(op)
+                ops.parents[op] = [parent for parent in ops.parents[op] if finished[parent]]
+                waiting[op] = 0
+                work.append(op)
         now += 1
     return out
 
 
-def _raise_full(ops, ready, free, carried, ranks, place, channels, cap, now) -> None:
-    """Say why no message can be sent."""
+def _let_go(ops: Operations, held: list[int], finished: bytearray) -> list[int]:
+    """Receives that wait for nothing but what the traces put in order.
+
+    Raises
+    ------
+    Blocked
+        There is none: the cells of all of them are in use.
+    """
+    free = [op for op in held if not any(not finished[p] and _conflict(ops, p, op) for p in ops.parents[op])]
+    if not free:
+        raise Blocked(held)
+    return free
+
+
+def _conflict(ops: Operations, before: int, op: int) -> bool:
+    """Whether a receive touches cells that an operation before it writes, or writes what that one reads."""
+
+    def meet(a: tuple[int, int, int] | None, b: tuple[int, int, int] | None) -> bool:
+        return bool(a and b) and a[2] < b[2] + ops.count[op] and b[2] < a[2] + ops.count[before]
+
+    given = ops.payload[before]
+    read = [ops.source[before], ops.target[given] if given >= 0 else None]
+    written = ops.target[before]
+    return meet(written, ops.source[op]) or any(meet(cells, ops.target[op]) for cells in (*read, written))
+
+
+def _raise_full(ops: Operations, ready: list[int], carried: dict[int, list[int]], ranks: int, place: str) -> None:
+    """Say that no connection may carry another message."""
     op = ready[0]
     source, target = ops.rank[op], ops.rank[ops.partner[op]]
     numbers = carried[source * ranks + target]
-    full = all(number >= cap for number in numbers)
-    what = (
-        f"{sum(numbers)} messages and more from rank {source} to rank {target}, which are too many steps for "
-        if full
-        else f"{channels} messages are under way from rank {source} to rank {target} before any may be received, on "
+    raise AlgorithmError(
+        place,
+        f"rank {source} sends more than {sum(numbers)} messages to rank {target}, too many steps for "
+        f"{len(numbers)} channels",
+        "use fewer chunks, another algorithm, or another dialect",
     )
-    raise AlgorithmError(place, f"{what}{channels} channels", "use another algorithm, fewer chunks, or another dialect")
 
 
 # ------------------------------------------------------------------------------------------- thread blocks

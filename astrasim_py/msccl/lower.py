@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from astrasim_py.collectives.algorithm import ROOTED, SHARDED, Algorithm, Buffer
 from astrasim_py.collectives.steps import Unusable, steps_of
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.assign import Assignment, Block, schedule
+from astrasim_py.msccl.assign import Assignment, Block, Blocked, schedule
 from astrasim_py.msccl.model import Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.operations import (
     COPY,
@@ -20,8 +20,8 @@ from astrasim_py.msccl.operations import (
     RECEIVE_REDUCE,
     REDUCE,
     SEND,
+    Draft,
     Operations,
-    operations,
     overlap,
     scratch_ends,
 )
@@ -93,12 +93,17 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     limits = LIMITS[dialect]
     try:
         steps = steps_of(algorithm)
-        ops = operations(steps, place)
+        draft = Draft(steps, place)
     except Unusable as error:
         raise AlgorithmError(place, error.problem, "mend the algorithm: see what verify says of it") from None
-    cap = limits.steps
+    cap, ops = limits.steps, draft.operations()
     while True:
-        plan = schedule(ops, algorithm.ranks, place, channels=limits.channels, cap=cap)
+        try:
+            plan = schedule(ops, algorithm.ranks, place, channels=limits.channels, cap=cap)
+        except Blocked as blocked:
+            draft.receive_aside(ops, blocked.receives)
+            ops = draft.operations()
+            continue
         assignment = Assignment(ops, plan, algorithm.ranks)
         writer = _Writer(ops, assignment, plan.place, scratch_ends(steps))
         gpus = [writer.gpu(rank) for rank in range(algorithm.ranks)]

@@ -48,6 +48,8 @@ class Operations:
         Whether all the cells that this one wrote are written again.
     step : list of int
         The step of the algorithm that it comes from.
+    origin : list of int
+        Its number in the draft; of a receive that reduces, that of the reduction.
     """
 
     kind: list[int] = field(default_factory=list)
@@ -59,6 +61,7 @@ class Operations:
     partner: list[int] = field(default_factory=list)
     parents: list[list[int]] = field(default_factory=list)
     step: list[int] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
     feeder: list[int] = field(default_factory=list)
     readers: list[list[int]] = field(default_factory=list)
     overwritten: list[bool] = field(default_factory=list)
@@ -85,8 +88,8 @@ def overlap(a: tuple[int, int, int], b: tuple[int, int, int], count: int) -> boo
     return a[2] != b[2] and abs(a[2] - b[2]) < count
 
 
-def operations(steps: Steps, place: str) -> Operations:
-    """Operations of an algorithm.
+class Draft:
+    """Operations as the steps have them: in no order, each receive and its reduction apart.
 
     Parameters
     ----------
@@ -96,28 +99,14 @@ def operations(steps: Steps, place: str) -> Operations:
 
     Raises
     ------
-    AlgorithmError
-        Ranks wait for each other.
     Unusable
         Cells beyond a buffer.
     """
-    raw = _Raw(steps)
-    apart: set[int] = set()
-    while True:
-        ops, names = _ordered(raw, apart, place)
-        kept = _hazards(ops)
-        if not kept:
-            return ops
-        # What an operation holds was overwritten in memory before somebody takes it: it is kept in a place of its own.
-        for at in sorted(kept):
-            raw.keep(names[at])
 
-
-class _Raw:
-    """Operations as the steps have them: in no order, each receive and its reduction apart."""
-
-    def __init__(self, steps: Steps) -> None:
-        self.steps, self.ops = steps, Operations()
+    def __init__(self, steps: Steps, place: str) -> None:
+        self.steps, self.place, self.ops = steps, place, Operations()
+        #: Reductions that must not be one with the receive before.
+        self.apart: set[int] = set()
         where = layout(steps)
         #: First cell that is nobody's.
         self.cells = where.stride * steps.ranks
@@ -190,7 +179,40 @@ class _Raw:
                 for one, other in zip(self.sends[s], self.receives[r], strict=True):
                     ops.partner[one], ops.partner[other] = other, one
 
-    def keep(self, op: int) -> None:
+    def operations(self) -> Operations:
+        """Operations in an order in which they may be executed.
+
+        Raises
+        ------
+        AlgorithmError
+            Ranks wait for each other.
+        """
+        while True:
+            ops = _ordered(self)
+            lost = _hazards(ops)
+            if not lost:
+                return ops
+            # What was overwritten in memory before somebody takes it needs a place of its own.
+            for op in sorted(lost):
+                self._keep(ops.origin[op])
+
+    def receive_aside(self, ops: Operations, receives: Sequence[int]) -> None:
+        """Let receives put their data in scratch at once, and what they did with it be done later.
+
+        Parameters
+        ----------
+        ops : Operations
+            What `operations` returned last.
+        receives : sequence of int
+            In `ops`.
+        """
+        for op in receives:
+            if ops.kind[op] == RECEIVE_REDUCE:
+                self.apart.add(ops.origin[op])
+            else:
+                self._keep(ops.origin[op])
+
+    def _keep(self, op: int) -> None:
         """Let an operation write to a place of its own, and copy from there to where it wrote."""
         ops = self.ops
         copy = ops.add(COPY, ops.rank[op], ops.count[op], ops.step[op], target=ops.target[op], payload=op)
@@ -217,15 +239,9 @@ def _merged(ops: Operations, apart: set[int]) -> list[int]:
     return unit
 
 
-def _ordered(raw: _Raw, apart: set[int], place: str) -> tuple[Operations, list[int]]:
-    """The operations in an order in which they may be executed, receives and their reductions in one.
-
-    Returns
-    -------
-    tuple
-        Operations, and for each its number in `raw`.
-    """
-    ops = raw.ops
+def _ordered(draft: Draft) -> Operations:
+    """The operations in an order in which they may be executed, receives and their reductions in one."""
+    ops, apart = draft.ops, draft.apart
     while True:
         unit = _merged(ops, apart)
         parents: list[set[int]] = [set() for _ in unit]
@@ -260,16 +276,14 @@ def _ordered(raw: _Raw, apart: set[int], place: str) -> tuple[Operations, list[i
         if not stuck:
             blocked = next(op for op in range(len(unit)) if unit[op] == op and waiting[op] > 0)
             raise AlgorithmError(
-                place,
-                f"ranks wait for each other, for example {raw.steps.place(ops.step[blocked])}",
+                draft.place,
+                f"ranks wait for each other, for example {draft.steps.place(ops.step[blocked])}",
                 "look at what verify says of it",
             )
         apart |= stuck
 
 
-def _renumbered(
-    ops: Operations, unit: list[int], parents: list[set[int]], sequence: list[int]
-) -> tuple[Operations, list[int]]:
+def _renumbered(ops: Operations, unit: list[int], parents: list[set[int]], sequence: list[int]) -> Operations:
     number = [NONE] * len(unit)
     for at, op in enumerate(sequence):
         number[op] = at
@@ -287,7 +301,8 @@ def _renumbered(
         )  # fmt: skip
     out.partner = [number[ops.partner[op]] if ops.partner[op] >= 0 else NONE for op in sequence]
     out.parents = [sorted([number[p] for p in parents[op]]) for op in sequence]
-    return out, [reduction.get(op, op) for op in sequence]
+    out.origin = [reduction.get(op, op) for op in sequence]
+    return out
 
 
 def _hazards(ops: Operations) -> set[int]:

@@ -7,13 +7,13 @@ of at most 255 characters, no entities. So that is what is written.
 from __future__ import annotations
 
 import os
-import re
 
 from astrasim_py.chakra.et_io import write_bytes
-from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.msccl.lower import LIMITS, lower
 from astrasim_py.msccl.model import PROTOCOL_SLOTS, Program
+from astrasim_py.msccl.table import collective_of
 
 #: Dialects: the classic runtime; Azure's executor; RCCL, which reads the same XML as Azure's but runs less of it.
 DIALECTS = tuple(LIMITS)
@@ -23,14 +23,23 @@ MAX_VALUE, MAX_CHILDREN = 255, 1024
 
 _CLASSIC = ("allreduce", "allgather", "reduce", "broadcast", "alltoall", "reduce_scatter", "custom")
 _AZURE = (
-    "reduce broadcast allreduce reducescatter allgather send recv gather scatter alltoall alltoallv".split()  # noqa: SIM905
+    "reduce",
+    "broadcast",
+    "allreduce",
+    "reducescatter",
+    "allgather",
+    "send",
+    "recv",
+    "gather",
+    "scatter",
+    "alltoall",
+    "alltoallv",
 )
-_ROOTED = re.compile(r"(Broadcast|Reduce|Gather|Scatter)\(n=\d+,root=\d+\)")
-#: First size that the classic runtime no longer takes unless told, bytes; what stands for no limit.
+#: What stands for no limit where 0 does not, bytes.
 _NO_LIMIT = 2**63 - 1
 
 
-def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "classic") -> Program:
+def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: str | None = None) -> Program:
     """The program of an algorithm: the one that it was made of, or one made for it.
 
     Thread blocks and channels that its traces record are kept; where there are none, or where the traces were changed
@@ -41,8 +50,8 @@ def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: st
     algorithm : Algorithm
     protocol : str, optional
         ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own.
-    dialect : str
-        One of `DIALECTS`, whose limits a program that is made here observes.
+    dialect : str, optional
+        One of `DIALECTS`, whose limits a program that is made here observes; classic by default.
 
     Returns
     -------
@@ -62,7 +71,7 @@ def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: st
     _check_dialect(dialect)
     program = recorded_program(algorithm)
     if program is None:
-        return lower(algorithm, protocol=protocol, dialect=dialect)
+        return lower(algorithm, protocol=protocol, dialect=dialect or "classic")
     return program if protocol is None else program._replace(proto=protocol)
 
 
@@ -70,7 +79,7 @@ def write_msccl(
     path: str | os.PathLike,
     algorithm: Algorithm,
     *,
-    dialect: str = "classic",
+    dialect: str | None = None,
     protocol: str | None = None,
     min_bytes: int | None = None,
     max_bytes: int | None = None,
@@ -81,13 +90,14 @@ def write_msccl(
     ----------
     path : path
     algorithm : Algorithm
-    dialect : str
-        One of `DIALECTS`.
+    dialect : str, optional
+        One of `DIALECTS`; that of the program by default, which is classic unless it was read in another one.
     protocol : str, optional
         ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own (Simple where it has none).
     min_bytes, max_bytes : int, optional
         Sizes of the full buffer, in bytes, for which a runtime may select the program; as the program says by default.
-        `max_bytes` itself is excluded in the classic dialect and included in the others, where 0 means no limit.
+        `max_bytes` itself is excluded in the classic dialect and included in the others, where 0 means no limit. The
+        classic runtime takes a program that does not say so for less than 128 MiB.
 
     Returns
     -------
@@ -115,12 +125,12 @@ def write_msccl(
     return program
 
 
-def _check_dialect(dialect: str) -> None:
-    if dialect not in DIALECTS:
+def _check_dialect(dialect: str | None) -> None:
+    if dialect is not None and dialect not in DIALECTS:
         raise UsageError("dialect", f'"{dialect}" is none', f"write one of {', '.join(DIALECTS)}")
 
 
-def program_text(program: Program, dialect: str = "classic") -> str:
+def program_text(program: Program, dialect: str | None = None) -> str:
     """XML of a program.
 
     A program of the other dialect is translated: names of collectives, and the window of sizes, which is half open in
@@ -129,8 +139,8 @@ def program_text(program: Program, dialect: str = "classic") -> str:
     Parameters
     ----------
     program : Program
-    dialect : str
-        One of `DIALECTS`.
+    dialect : str, optional
+        One of `DIALECTS`; by default the program is written as it is.
 
     Returns
     -------
@@ -176,58 +186,62 @@ def _check_children(number: int, what: str, place: str) -> None:
         raise AlgorithmError(place, f"has {number} {what}, runtimes read {MAX_CHILDREN}", "use a smaller algorithm")
 
 
-def _head(program: Program, dialect: str, place: str) -> dict[str, object]:
+def _head(program: Program, dialect: str | None, place: str) -> dict[str, object]:
     """Attributes of ``<algo>``."""
+    coll, low, high, outofplace = program.coll, program.min_bytes, program.max_bytes, program.outofplace
+    if dialect is not None:
+        coll = _coll(program, dialect, place)
+        # outofplace is what tells the dialects apart.
+        closed = outofplace is not None
+        if dialect == "classic":
+            outofplace = None
+            if closed:
+                high = _NO_LIMIT if not high else high + 1
+        else:
+            outofplace = outofplace if closed else int(not program.inplace)
+            high = (high or 0) if closed else max((high or 0) - 1, 0)
+            low, high = low or 0, 0 if high >= _NO_LIMIT - 1 else high
     head: dict[str, object] = {
         "name": program.name,
         "proto": program.proto,
         "nchannels": program.nchannels,
         "nchunksperloop": program.nchunksperloop,
         "ngpus": program.ngpus,
-        "coll": _coll(program, dialect, place),
+        "coll": coll,
         "inplace": program.inplace,
+        "outofplace": outofplace,
+        "minBytes": low,
+        "maxBytes": high,
+        "nthreads": program.nthreads,
     }
-    low, high = program.min_bytes, program.max_bytes
-    # outofplace is what the two dialects differ by.
-    closed = program.outofplace is not None
-    if dialect == "classic":
-        if closed:
-            high = _NO_LIMIT if not high else high + 1
-    else:
-        head["outofplace"] = program.outofplace if closed else int(not program.inplace)
-        low = low or 0
-        high = (high or 0) if closed else max((high or 0) - 1, 0)
-        high = 0 if high >= _NO_LIMIT - 1 else high
-    head |= {"minBytes": low, "maxBytes": high, "nthreads": program.nthreads}
     return {name: value for name, value in head.items() if value is not None}
 
 
 def _coll(program: Program, dialect: str, place: str) -> str:
     """Name of the collective in a dialect."""
-    rooted = _ROOTED.fullmatch(program.name)
-    coll = program.coll
+    coll, collective = program.coll, collective_of(program)[0]
     if dialect == "classic":
         coll = {"reducescatter": "reduce_scatter"}.get(coll, coll)
         if coll in ("gather", "scatter"):
             # Custom here, so that only the name says what it is.
-            if rooted is None or rooted[1].lower() != coll:
+            if collective_of(program._replace(coll="custom"))[0] != collective:
                 raise AlgorithmError(
                     place,
                     f"the classic dialect has no {coll}, and the program's name does not tell its root",
                     f"name it {coll.title()}(n={program.ngpus},root=0), or write the azure dialect",
                 )
             return "custom"
-        if coll not in _CLASSIC:
-            raise AlgorithmError(place, f"the classic dialect has no {coll}", f"it has {', '.join(_CLASSIC)}")
-        return coll
-    coll = {"reduce_scatter": "reducescatter"}.get(coll, coll)
-    if coll == "custom" and rooted is not None:
-        return rooted[1].lower()
-    if coll not in _AZURE:
+        known, other = _CLASSIC, "azure"
+    else:
+        coll = {"reduce_scatter": "reducescatter"}.get(coll, coll)
+        if coll == "custom" and collective in ROOTED:
+            return collective
+        known, other = _AZURE, "classic"
+    if coll not in known:
         raise AlgorithmError(
             place,
-            f"the {dialect} dialect has no {coll} collective",
-            f"it has {', '.join(_AZURE)}; write the classic dialect",
+            f"the {dialect} dialect has no {coll} collective, only {', '.join(known)}",
+            f"write the {other} dialect" if coll in (*_CLASSIC, *_AZURE) else "name one of these",
         )
     return coll
 
