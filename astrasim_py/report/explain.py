@@ -197,7 +197,7 @@ class Explanation:
 class _Walk:
     """Columns of the records as lists, and the messages by their send node."""
 
-    def __init__(self, records: Records, latency: Mapping[int, int]) -> None:
+    def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
         node, message, hop = records.node, records.message, records.hop
         self.makespan = records.makespan
         self.kind = node["kind"].tolist()
@@ -205,6 +205,7 @@ class _Walk:
             node[name].tolist() for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
         )
         self.latency = latency
+        self.longer = longer
         self.message_of = {row: m for m, row in enumerate(message["send_node"].tolist())}
         order = np.argsort(hop["message"], kind="stable")
         self.hops = [hop[name][order].tolist() for name in ("link", "requested", "start", "end")]
@@ -241,13 +242,14 @@ class _Walk:
         if arrived < self.delivered[message]:  # a send that completes once injected: only its first link counts
             self.add(start[first], arrived, "serialization", send, message, links[first])
             self.add(requested[first], min(start[first], arrived), "queueing", send, message, links[first])
-            self.add(posted, min(requested[first], arrived), "latency", send, message)
+            self.add(posted, min(requested[first], arrived), "serialization", send, message)
             return
         until = arrived
+        longer = self.longer.get(self.instance[send], 0)
         for i in range(last - 1, first - 1, -1):
             link = links[i]
             if link in self.latency:
-                wire = min(self.latency[link], until - start[i])
+                wire = min(self.latency[link] + longer, until - start[i])
             elif end[i] <= until:
                 wire = until - end[i]
             else:
@@ -256,7 +258,8 @@ class _Walk:
             self.add(start[i], until - wire, "serialization", send, message, link)
             self.add(requested[i], start[i], "queueing", send, message, link)
             until = requested[i]
-        self.add(posted, until, "latency", send, message)
+        # Before it asks for its first link, a message is held to the pace of its connection.
+        self.add(posted, until, "serialization", send, message)
 
     def walk(self) -> tuple[Segment, ...]:
         """From the end of the run back to 0."""
@@ -401,7 +404,7 @@ def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tup
     return tuple(sorted(uses, key=lambda use: (-use.busy, -use.bytes, use.link))[:count])
 
 
-def explain(records: Records, edges: Table | None = None) -> Explanation:
+def explain(records: Records, edges: Table | None = None, longer: Mapping[int, int] | None = None) -> Explanation:
     """Walk the critical path and say where the time went.
 
     Parameters
@@ -411,6 +414,8 @@ def explain(records: Records, edges: Table | None = None) -> Explanation:
     edges : Table, optional
         ``link``, ``name`` and ``latency`` (ps) of the links: names them, and tells latency from serialization
         exactly.
+    longer : mapping of int to int, optional
+        Collective instance → ps that each hop of its messages takes beyond the latency of the link.
 
     Raises
     ------
@@ -424,7 +429,7 @@ def explain(records: Records, edges: Table | None = None) -> Explanation:
     if edges is not None:
         names = dict(zip(edges["link"].tolist(), edges["name"].tolist(), strict=True))
         latency = dict(zip(edges["link"].tolist(), edges["latency"].tolist(), strict=True))
-    path = _Walk(records, latency).walk()
+    path = _Walk(records, latency, longer or {}).walk()
     totals = dict.fromkeys(CATEGORIES, 0)
     for piece in path:
         totals[piece.category] += piece.end - piece.start

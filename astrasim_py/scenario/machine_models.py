@@ -12,7 +12,10 @@ from pydantic import (
     model_validator,
 )
 
+from astrasim_py.core.errors import UnitError
+from astrasim_py.core.units import parse_time
 from astrasim_py.scenario.quantities import (
+    Bandwidth,
     ComputeRate,
     Count,
     Gamma,
@@ -28,7 +31,58 @@ from astrasim_py.scenario.quantities import (
     wrong,
 )
 from astrasim_py.scenario.strict import Strict, example
+from astrasim_py.system.channels import PROTOCOLS, MscclModel
 from astrasim_py.topology.hardware import preset_names
+
+
+class ProtocolLatency(Strict):
+    """Time that every hop takes longer, by protocol; a plain time is meant for all."""
+
+    Simple: Time = example("1 us", default=0)
+    LL: Time = example("300 ns", default=0)
+    LL128: Time = example("400 ns", default=0)
+
+    @classmethod
+    def _normalized(cls, value: object) -> object:
+        if isinstance(value, Mapping):
+            return value
+        if not isinstance(value, str):
+            raise wrong(f"{shown(value)} is not a time", 'write e.g. "300 ns", or {LL: 300 ns}')
+        try:
+            parse_time(value)
+        except UnitError as error:
+            raise wrong(error.problem, error.remedy) from None
+        return dict.fromkeys(cls.model_fields, value)
+
+
+class Msccl(Strict):
+    """Connections of MSCCL-style runtimes, for the messages of collectives: slots, pace, latency."""
+
+    protocol: choice(*PROTOCOLS) | None = Field(
+        default=None, description="of all algorithms; by default each one's own, else Simple"
+    )
+    slots: Count | None = Field(
+        default=None, description="messages that a connection holds; by default 2 (Simple) or 8 (LL, LL128)"
+    )
+    channel_bandwidth: Bandwidth | None = Field(
+        default=None, description="pace of the messages of one connection", examples=["20 GB/s"]
+    )
+    latency: ProtocolLatency = Field(
+        default_factory=ProtocolLatency, description="what every hop takes longer", examples=["{LL: 300 ns}"]
+    )
+
+    def model(self) -> MscclModel:
+        """The same for the engine."""
+        return MscclModel(
+            protocol=self.protocol or "",
+            slots=self.slots,
+            channel_bandwidth=self.channel_bandwidth,
+            latency_ps={name: getattr(self.latency, name) for name in PROTOCOLS},
+        )
+
+
+def _on_or_off(value: object) -> object:
+    return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
 
 class Network(Strict):
@@ -40,7 +94,19 @@ class Network(Strict):
         examples=["cut_through"],
     )
     link_busy: choice("bytes", "latency+bytes") = "bytes"
-    send_completes: choice("delivery", "injected") = "delivery"
+    send_completes: choice("delivery", "injected") = Field(
+        default="delivery", description="with msccl: injected, unless it is written"
+    )
+    msccl: Annotated[Msccl | None, BeforeValidator(_on_or_off)] = Field(
+        default=None,
+        description="connections with slots as MSCCL-style runtimes have them; true for their own defaults",
+        examples=["{slots: 2}"],
+    )
+
+    @property
+    def completes(self) -> str:
+        """When a send completes: under `msccl` once it is in the connection, unless the scenario says otherwise."""
+        return "injected" if self.msccl and "send_completes" not in self.model_fields_set else self.send_completes
 
     @field_validator("model")
     @classmethod

@@ -186,6 +186,8 @@ def json_schema() -> dict[str, Any]:
             _admit_variables(sub)
             properties[name] = _or_variable(sub)
     definitions["SemanticsSpec"] = {"anyOf": [{"enum": ["native", "astra_sim"]}, definitions["SemanticsSpec"]]}
+    definitions["Msccl"] = {"anyOf": [{"type": "boolean"}, definitions["Msccl"]]}
+    definitions["ProtocolLatency"] = {"anyOf": [{"type": "string"}, definitions["ProtocolLatency"]]}
     definitions["Item"] = {"anyOf": [{"const": "barrier"}, definitions["Item"]]}
     schema["anyOf"] = [{"required": ["workload"]}, {"required": ["jobs"]}]
     _tidy(schema)

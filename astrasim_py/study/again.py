@@ -77,7 +77,8 @@ def explain_folder(path: str | os.PathLike) -> Explained:
         raise UsageError(str(path), f"holds {len(points)} points", f"name one of its folders: {names} …")
     notes = Notes()
     point = at_level(points[0], "messages", notes)
-    explanation = explain(records_of(point), point.table("edge"))
+    longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
+    explanation = explain(records_of(point), point.table("edge"), longer)
     if point.manifest["status"] != "done":
         notes.add(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
     return Explained(point=point, explanation=explanation, notes=tuple(notes.lines))

@@ -19,13 +19,14 @@ import numpy as np
 
 from astrasim_py.chakra.et_io import find_prefix, read_workload
 from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, NodeType, Workload
-from astrasim_py.collectives.algorithm import Algorithm, read_algorithm
+from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.collectives.selection import AlgorithmTable, Case, Condition
 from astrasim_py.collectives.verify import Verdict, verify
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
+from astrasim_py.msccl.traces import read_algorithm
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.registry import names, own_code, provided
@@ -43,6 +44,7 @@ from astrasim_py.scenario.workload_models import (
     TraceWorkload,
 )
 from astrasim_py.study.verdicts import kept_verdict
+from astrasim_py.system.channels import MscclModel, messages_of
 from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, NetworkModel, Problem
 from astrasim_py.system.semantics import NAMED, Semantics
 from astrasim_py.topology.hardware import preset
@@ -142,8 +144,9 @@ class _Preparation:
         return NetworkModel(
             model=network.model,
             link_busy=network.link_busy,
-            send_completes=network.send_completes,
+            send_completes=network.completes,
             factory=factory,
+            msccl=network.msccl.model() if network.msccl else None,
         )
 
     def _own(self, text: str, place: str) -> Callable:
@@ -289,7 +292,7 @@ class _Preparation:
     def algorithm_file(self, case: AlgorithmFile, collective: str, place: str) -> tuple[Algorithm, tuple]:
         """The algorithm that a file holds, and what tells its content apart."""
         path = self.path(case.file, place)
-        files = [path] if path.suffix == ".npz" else self._files(path, None, place)
+        files = [path] if path.suffix in (".npz", ".xml") else self._files(path, None, place)
         contract = None if case.contract is None else self.path(case.contract, place)
         content = tuple(file_digest(file) for file in (*files, *([contract] if contract else [])))
         key = (str(path), str(contract), content, collective, case.made_for, case.root)
@@ -520,10 +523,10 @@ def count_messages(problem: Problem) -> int:
     AlgorithmError
         A collective for which there is no algorithm.
     """
-    return sum(_messages_of(job) for job in problem.jobs)
+    return sum(_messages_of(job, problem.network.msccl) for job in problem.jobs)
 
 
-def _messages_of(job: Job) -> int:
+def _messages_of(job: Job, msccl: MscclModel | None) -> int:
     workload, total = job.workload, 0
     everybody = range(len(workload.traces))
     calls: dict[int, list[tuple[str, str, int, int]]] = {}
@@ -536,7 +539,8 @@ def _messages_of(job: Job) -> int:
             if not len(members) or members[0] != rank or len(members) < 2:
                 continue
             size = size * len(members) if size < 0 else size
-            total += job.algorithms.select(collective, abs(size), len(members), group or "world", root).messages
+            algorithm = job.algorithms.select(collective, abs(size), len(members), group or "world", root)
+            total += algorithm.messages if msccl is None else messages_of(algorithm, abs(size), msccl)
     return total
 
 

@@ -53,14 +53,16 @@ def only_collective(plan: Plan) -> Instance | None:
 def closed_form(plan: Plan) -> Fraction | None:
     """Alpha-beta time (ps) of a plan that is one collective over links that are all alike; else None.
 
-    It is what the algorithm takes when no two of its messages share a link and every message crosses one.
+    It is what the algorithm takes when no two of its messages share a link, every message crosses one, and no
+    connection holds them up.
     """
     instance, topology = only_collective(plan), plan.problem.topology
     if instance is None or instance.algorithm is None or not topology.links:
         return None
     key = (instance.algorithm.name, instance.type)
     alike = len(topology.bandwidths) == 1 and len(np.unique(topology.latency_ps)) == 1
-    if key not in CLOSED_FORMS or not alike or plan.problem.semantics.name != "native":
+    problem = plan.problem
+    if key not in CLOSED_FORMS or not alike or problem.semantics.name != "native" or problem.network.msccl is not None:
         return None
     n, alpha, rate = len(instance.members), int(topology.latency_ps[0]), topology.bandwidths[0]
     try:
@@ -119,7 +121,8 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         formula = closed_form(plan)
     del row["cpu_s"]
     calls = dict.fromkeys((i.type, len(i.members)) for i in plan.instances)
-    algorithms = {id(i.algorithm): (i.type, i.algorithm) for i in plan.instances if i.algorithm is not None}
+    algorithms = {id(i.algorithm): i for i in plan.instances if i.algorithm is not None}
+    longer = {str(i.index): i.fifos.latency_ps for i in plan.instances if i.fifos and i.fifos.latency_ps}
     return {
         "row": row,
         "breakdown": breakdown(records) if done else None,
@@ -139,11 +142,12 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         "unfinished": records.outcome.unfinished,
         "warnings": list(plan.warnings),
         "algorithms": [
-            {"collective": kind, "name": a.name, "ranks": a.ranks, "correct": a.verdict}
-            for kind, a in algorithms.values()
+            {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
+            | ({"protocol": i.fifos.protocol, "slots": i.fifos.slots} if i.fifos else {})
+            for i in algorithms.values()
         ],
         "npu_of": list(plan.npu_of),
-    }
+    } | ({"hop_latency_ps": longer} if longer else {})
 
 
 def _collectives(point: str, records: Records, calls: Iterable[tuple[str, int]]) -> list[dict]:
