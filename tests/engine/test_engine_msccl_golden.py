@@ -1,0 +1,115 @@
+"""Real programs under the link model: stuck with the slots, and only those, that verification finds too few."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from astrasim_py.collectives.steps import steps_of
+from astrasim_py.collectives.termination import Flow
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.msccl.traces import read_msccl
+from astrasim_py.system.channels import MscclModel
+from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.topology import shapes
+from astrasim_py.workload.microbenchmarks import Collective, generate
+
+FOLDER = Path(os.environ.get("ASTRASIM_GOLDEN", "")) / "msccl" / "public"
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="ASTRASIM_GOLDEN names no folder of real programs")
+TESTS = Path(__file__).resolve().parents[1]
+GB = Fraction(10**9)
+MIB = 2**20
+
+
+def replay():
+    """The second engine."""
+    if "tests_replay" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("tests_replay", TESTS / "oracle" / "replay.py")
+        sys.modules["tests_replay"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules["tests_replay"].Replay
+
+
+def problem(algorithm, size, msccl) -> Problem:
+    """The program on a fully connected topology of its size."""
+    n = algorithm.ranks
+
+    class Only:
+        def select(self, *_, **__):
+            return algorithm
+
+    job = Job(
+        workload=generate([Collective(type="all_reduce", size=size)], n),
+        placement=tuple(range(n)),
+        algorithms=Only(),
+    )
+    network = NetworkModel(msccl=msccl, send_completes="injected")
+    return Problem(topology=shapes.fully_connected(n, 25 * GB, 500_000), jobs=(job,), network=network)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lyd_allreduce_binary_tree_h_p_1ch_intra_2ch_inter_Simple_gpu64_ins1",
+        "lyd_allreduce_binary_tree_h_p_2ch_intra_4ch_inter_Simple_gpu64_ins1",
+        "lyd_allreduce_binary_tree_h_p_2nic_4gpu_p_Simple_gpu64_ins1_nchunk_16_nch_8",
+    ],
+)
+def test_trees_that_need_three_slots_are_stuck_with_two(name):
+    algorithm = read_msccl(FOLDER / f"{name}.xml")
+    made = {slots: simulate(problem(algorithm, 64 * MIB, MscclModel(slots=slots))).outcome for slots in (2, 3)}
+    assert [outcome.status for outcome in made.values()] == ["stuck", "done"]
+    assert made[2].cycle
+    assert any(entry.slots == 2 for entry in made[2].waiting)
+    protocols = [simulate(problem(algorithm, 64 * MIB, MscclModel(protocol=p))).outcome for p in ("", "LL")]
+    assert [outcome.status for outcome in protocols] == ["stuck", "done"]  # it is made for Simple
+
+
+@pytest.mark.parametrize(
+    ("name", "small", "large"),
+    [
+        ("mt_simple_allreduce_ring_n6_i1", 2, 2),
+        ("mt_allgather_ring_n8_c1_i1_LL128", 2, 2),
+        ("mt_allgather_recdoub_n16_i1_Simple", 1, 8),
+        ("mt_allreduce_pcie_hier_n4_i4_LL", 2, 8),
+        ("mt_allreduce_1step_n8_i1_LL", 1, 8),
+        ("mt_hier_allreduce_g4x2_i1_auto", 1, 1),
+        ("capi_allgather_hierarchical", 1, 2),
+    ],
+)
+def test_programs_end_with_the_slots_that_verification_says_and_not_with_one_less(name, small, large):
+    algorithm = read_msccl(FOLDER / f"{name}.xml")
+    flow = Flow(steps_of(algorithm))
+    assert (flow.smallest(), flow.smallest(flow.split(1))) == (small, large)
+    for size, least in ((algorithm.chunks, small), (4 * MIB * algorithm.chunks, large)):
+        for slots in range(max(1, least - 1), least + 1):
+            status = simulate(problem(algorithm, size, MscclModel(slots=slots))).outcome.status
+            assert status == ("done" if slots >= least else "stuck")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mt_allreduce_ring_n8_c1_i1_LL128",
+        "azsched_ncv4_ar_hier_12_Simple",
+        "lyd_allreduce_binary_tree_Simple_gpu2_ins1",
+    ],
+)
+def test_both_engines_agree_on_real_programs(name):
+    from astrasim_py.system.plan import make_plan
+
+    algorithm = read_msccl(FOLDER / f"{name}.xml")
+    model = MscclModel(channel_bandwidth=20 * GB, latency_ps={"Simple": 1000, "LL128": 400})
+    plan = make_plan(problem(algorithm, 3 * MIB * algorithm.chunks, model))
+    records = simulate(plan, level="messages")
+    assert records.outcome.status == "done"
+    other = replay()(plan).run()
+    first, _ = plan.node_rows
+    ends = records.node["end"]
+    assert len(other.nodes) == len(ends)
+    assert all(ends[first[rank, index] + node] == done for (rank, index, node), (_, done) in other.nodes.items())
