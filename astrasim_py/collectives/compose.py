@@ -239,7 +239,7 @@ def _mismatch(place: str, one: _Half, two: _Half, cell: Cell) -> AlgorithmError:
     output = 0 if one.algorithm.in_place else one.parts.layout.output * one.factor
     reader = two.told(two.reads, rank, chunk, last=False)
     writer = one.told(one.writes, rank, chunk + output, last=True)
-    needs = f"{two.algorithm.name} needs it" + (f" ({reader})" if reader else "")
+    needs = f"the {two.algorithm.collective} of {two.algorithm.name} needs it" + (f" ({reader})" if reader else "")
     leaves = f"the {one.algorithm.collective} of {one.algorithm.name} does not promise it"
     leaves += f" (last written at {writer})" if writer else " (and does not write it)"
     return AlgorithmError(place, f"rank {rank} chunk {chunk}: {needs}, but {leaves}", "compose what fits together")
