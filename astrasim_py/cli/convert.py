@@ -1,8 +1,8 @@
 """Turn an algorithm or a workload into another format.
 
-IN is a set of .et files (its prefix, gzip'd or not), one .et or .jsonl file, a set X.<rank>.jsonl (as X.jsonl), an
-.npz algorithm, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]. OUT decides the format: *.npz, X.jsonl (of several
-traces X.<rank>.jsonl), else a prefix of .et files.
+IN is MSCCL-IR (X.xml), a set of .et files (its prefix, gzip'd or not), one .et or .jsonl file, a set X.<rank>.jsonl
+(as X.jsonl), an .npz algorithm, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]. OUT decides the format: *.npz,
+*.xml, X.jsonl (of several traces X.<rank>.jsonl), else a prefix of .et files.
 """
 
 from __future__ import annotations
@@ -11,23 +11,39 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from astrasim_py.core.errors import OutputError, TraceError, UsageError
 
 #: Nodes of a trace that are searched for attributes which a format cannot hold.
 _SEARCHED = 20_000
+#: Dialects of .et files and of MSCCL-IR.
+_SIZES, _RUNTIMES = ("symbolic", "absolute"), ("classic", "azure", "rccl")
+#: Attributes and elements that are named when they are not read.
+_LISTED = 20
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("source", metavar="IN")
     parser.add_argument("target", metavar="OUT")
-    parser.add_argument("--size", metavar="S", help='write absolute sizes for a full buffer of e.g. "1 MiB"')
-    parser.add_argument("--dialect", choices=("symbolic", "absolute"), help="how sizes are written (.et)")
-    parser.add_argument("--collective", help="of IN, where the files do not say")
+    parser.add_argument("--size", metavar="S", help='state absolute sizes, too, for a full buffer of e.g. "1 MiB"')
+    parser.add_argument(
+        "--dialect",
+        "--msccl-dialect",
+        choices=(*_SIZES, *_RUNTIMES),
+        metavar="D",
+        help="of .et: symbolic (sizes in chunks only) or absolute (in bytes only); "
+        "of .xml: classic (default), azure or rccl, the runtime that it is for",
+    )
+    parser.add_argument("--collective", help="of IN, where it does not say, or says custom")
+    parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where IN does not say")
     parser.add_argument("--made-for", metavar="S", help="size for which the absolute sizes of IN were made")
     parser.add_argument("--gzip", action="store_true", help="compress .et files")
+    parser.add_argument("--protocol", choices=("Simple", "LL", "LL128"), help="that a runtime is to use")
+    parser.add_argument("--min-bytes", metavar="S", help="least full buffer that a runtime uses the XML for")
+    parser.add_argument("--max-bytes", metavar="S", help="largest one")
 
 
 def built(text: str):
@@ -78,12 +94,10 @@ def read(source: str) -> tuple:
     """Traces of IN, or its algorithm, and whether it is one single file."""
     if source.startswith("builder:"):
         return None, built(source), False
-    if source.endswith(".npz"):
-        from astrasim_py.collectives.algorithm import read_algorithm
+    if source.endswith((".npz", ".xml")):
+        from astrasim_py.msccl.traces import read_algorithm
 
         return None, read_algorithm(source), False
-    if source.endswith(".xml"):
-        raise UsageError(source, "MSCCL XML is not read by this version", "give .et, .jsonl or .npz")
     from astrasim_py.chakra.et_io import read_prefix, read_trace
     from astrasim_py.chakra.text_io import read_jsonl
 
@@ -101,39 +115,72 @@ def run(args: argparse.Namespace) -> int:
     """Convert; says on stdout what was written and what could not be kept."""
     from astrasim_py.core.units import parse_size
 
-    size = parse_size(args.size, "--size") if args.size else None
-    made_for = parse_size(args.made_for, "--made-for") if args.made_for else None
-    dialect = args.dialect or ("absolute" if size is not None else None)
-    if dialect == "absolute" and size is None and args.source.startswith("builder:"):
-        raise UsageError("--dialect absolute", "needs a size", 'add e.g. --size "1 MiB"')
+    sizes = {
+        name: parse_size(text, f"--{name.replace('_', '-')}")
+        for name in ("size", "made_for", "min_bytes", "max_bytes")
+        if (text := getattr(args, name))
+    }
+    form = next((form for form in (".npz", ".xml", ".jsonl") if args.target.endswith(form)), ".et")
+    _check_usage(args, form, sizes)
     traces, algorithm, single = read(args.source)
+    algorithm = _as_algorithm(args, traces, algorithm, form, sizes)
     dropped: list[str] = []
-    to_npz = args.target.endswith(".npz")
-    _make_folder(args.target)
-    if algorithm is None and (to_npz or size is not None):
-        from astrasim_py.collectives.algorithm import algorithm_from_traces
+    if algorithm is not None:
+        dropped = _lost(traces or algorithm.traces, form)
+        if form in (".et", ".jsonl"):
+            from astrasim_py.collectives.algorithm import algorithm_traces
 
-        algorithm = algorithm_from_traces(traces, args.collective, source=args.source, made_for=made_for)
-        if to_npz or size is not None:
-            dropped = _lost(traces)
-    if to_npz:
-        if size is not None or args.dialect is not None:
-            raise UsageError(args.target, "an .npz keeps both dialects as they are", "drop --size and --dialect")
+            traces = algorithm_traces(algorithm, sizes.get("size"))
+    if args.source.endswith(".xml"):
+        dropped = _unread(args.source) + dropped
+    if form == ".et" and args.dialect is not None:
+        dropped += _without(args.dialect, traces)
+    _make_folder(args.target)
+    if form == ".npz":
         from astrasim_py.collectives.npz import write_npz
 
         write_npz(args.target, algorithm)
         written = [Path(args.target)]
+    elif form == ".xml":
+        written = [Path(args.target)]
+        dropped += _write_msccl(args, algorithm, sizes)
     else:
-        if algorithm is not None:
-            from astrasim_py.collectives.algorithm import algorithm_traces
-
-            traces = algorithm_traces(algorithm, size)
-        written = _write(args, traces, single, dialect)
+        written = _write(args, traces, single)
     count = sum(len(trace) for trace in (traces or algorithm.traces))
     print(f"{args.source} -> {written[0]}" + (f" … {written[-1].name}" if len(written) > 1 else ""))
     print(f"{len(written)} file{'s' if len(written) > 1 else ''}, {count} nodes")
-    print(f"dropped: {', '.join(dropped)}" if dropped else "dropped: nothing")
+    print(f"dropped: {', '.join(dict.fromkeys(dropped))}" if dropped else "dropped: nothing")
     return 0
+
+
+def _check_usage(args: argparse.Namespace, form: str, sizes: dict[str, int]) -> None:
+    """Refuse options that say nothing about this OUT, before anything is read."""
+    if form in (".npz", ".xml") and (args.dialect in _SIZES or "size" in sizes):
+        kept = "an .npz keeps both dialects as they are" if form == ".npz" else "MSCCL-IR states sizes in chunks"
+        raise UsageError(args.target, kept, "drop --size and --dialect")
+    if form == ".jsonl" and args.dialect in _SIZES:
+        raise UsageError(args.target, "JSON lines keep what a trace says", "convert to .et with --dialect first")
+    if form != ".xml" and (args.dialect in _RUNTIMES or "min_bytes" in sizes or "max_bytes" in sizes):
+        option = f"--dialect {args.dialect}" if args.dialect in _RUNTIMES else "a range of sizes"
+        raise UsageError(args.target, f"{option} is for MSCCL-IR", "write OUT as X.xml, or drop it")
+    if args.dialect == "absolute" and "size" not in sizes and args.source.startswith("builder:"):
+        raise UsageError("--dialect absolute", "needs a size", 'add e.g. --size "1 MiB"')
+
+
+def _as_algorithm(args: argparse.Namespace, traces, algorithm, form: str, sizes: dict[str, int]):
+    """The algorithm that is written, where OUT or an option needs one; else None."""
+    said = {"made_for": sizes.get("made_for"), "root": args.root}
+    if algorithm is None:
+        if form not in (".npz", ".xml") and "size" not in sizes and args.protocol is None:
+            return None
+        from astrasim_py.collectives.algorithm import algorithm_from_traces
+
+        algorithm = algorithm_from_traces(traces, args.collective, source=args.source, **said)
+    elif args.collective is not None or any(value is not None for value in said.values()):
+        from astrasim_py.collectives.algorithm import promised
+
+        algorithm = promised(algorithm, args.collective, **said)
+    return algorithm if args.protocol is None else replace(algorithm, protocol=args.protocol)
 
 
 def _make_folder(target: str) -> None:
@@ -144,37 +191,115 @@ def _make_folder(target: str) -> None:
         raise OutputError(target, f"cannot make {folder}: {error.strerror}", "choose a writable place") from None
 
 
-def _write(args: argparse.Namespace, traces: Sequence, single: bool, dialect: str | None) -> list[Path]:
-    if args.target.endswith(".jsonl"):
-        from astrasim_py.chakra.text_io import write_jsonl
+def _write(args: argparse.Namespace, traces: Sequence, single: bool) -> list[Path]:
+    from astrasim_py.chakra.et_io import write_files, write_prefix, write_trace
 
-        if dialect is not None:
-            raise UsageError(args.target, "JSON lines keep what a trace says", "convert to .et with --dialect first")
+    if args.target.endswith(".jsonl"):
+        from astrasim_py.chakra.text_io import jsonl_bytes
+
         base = args.target[: -len(".jsonl")]
         paths = [Path(args.target)] if single else [Path(f"{base}.{rank}.jsonl") for rank in range(len(traces))]
-        for path, trace in zip(paths, traces, strict=True):
-            write_jsonl(path, trace)
+        write_files((path, jsonl_bytes(trace)) for path, trace in zip(paths, traces, strict=True))
         return paths
-    from astrasim_py.chakra.et_io import write_prefix, write_trace
-
     if single and args.target.endswith((".et", ".et.gz")):
-        write_trace(args.target, traces[0], gzip=args.gzip or args.target.endswith(".gz"), dialect=dialect)
+        write_trace(args.target, traces[0], gzip=args.gzip or args.target.endswith(".gz"), dialect=args.dialect)
         return [Path(args.target)]
-    return write_prefix(args.target, traces, gzip=args.gzip, dialect=dialect)
+    return write_prefix(args.target, traces, gzip=args.gzip, dialect=args.dialect)
 
 
-def _lost(traces: Sequence) -> list[str]:
-    """What the columns of an algorithm do not hold."""
-    from astrasim_py.chakra.trace import INT_COLUMNS
+def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> list[str]:
+    """Write MSCCL-IR; returns what it does not say of the algorithm."""
+    from astrasim_py.msccl.table import collective_of
+    from astrasim_py.msccl.traces import recorded_program
+    from astrasim_py.msccl.writer import write_msccl
+
+    dialect = args.dialect or "classic"
+    window = {name: sizes.get(name) for name in ("min_bytes", "max_bytes")}
+    program = write_msccl(args.target, algorithm, dialect=dialect, protocol=args.protocol, **window)
+    lost = []
+    if any(trace.has_column("tb_id") for trace in algorithm.traces) and recorded_program(algorithm) is None:
+        lost.append("thread blocks and channels, which no longer fit the nodes")
+    collective, root, contract = collective_of(program)
+    if (collective, root) != (algorithm.collective, algorithm.root):
+        lost.append(f'collective "{algorithm.collective}"')
+    elif contract != algorithm.contract:
+        lost.append("contract")
+    if dialect == "classic" and program.outofplace is not None:
+        lost.append("outofplace")
+    return lost
+
+
+def _without(dialect: str, traces: Sequence) -> list[str]:
+    """What a dialect of sizes leaves out."""
+    names = {"symbolic": ("comm_size",), "absolute": ("total_chunk_cnt", "src_buf", "dst_buf", "payload")}[dialect]
+    words = {"comm_size": "absolute sizes", "total_chunk_cnt": "sizes in chunks"}
+    return list(dict.fromkeys(words.get(name, "cells") for name in names if any(t.has_column(name) for t in traces)))
+
+
+#: What is read of MSCCL-IR, by element.
+_KNOWN = {
+    "algo": "name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes nthreads",
+    "gpu": "id i_chunks o_chunks s_chunks",
+    "tb": "id send recv chan",
+    "step": "s type srcbuf srcoff dstbuf dstoff cnt depid deps hasdep",
+}
+
+
+def _unread(path: str) -> list[str]:
+    """What an XML file says that is not read."""
+    with open(path, "rb") as file:
+        text = file.read().decode("utf-8", "replace")
+    bare = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    lost = ["comments"] if bare != text else []
+    before, _, rest = bare.partition("<algo")
+    document, _, after = rest.partition("</algo>")
+    if re.sub(r"<\?.*?\?>|\ufeff", "", before, flags=re.DOTALL).strip() or after.strip():
+        lost.append("what stands around the document")
+    found: dict[str, None] = {}
+    for element, attributes in re.findall(r"<([A-Za-z_][\w.:-]*)([^<>]*)", "<algo" + document):
+        known = _KNOWN.get(element)
+        if known is None:
+            found.setdefault(f'element "{element}"')
+            continue
+        for name in re.findall(r"([\w.:-]+)\s*=", re.sub(r"\"[^\"]*\"|'[^']*'", "", attributes)):
+            if name not in known.split():
+                found.setdefault(f'{element} attribute "{name}"')
+    return lost + list(found)[:_LISTED]
+
+
+def _lost(traces: Sequence, form: str) -> list[str]:
+    """What a format cannot hold of some traces."""
+    from astrasim_py.chakra.trace import INT_COLUMNS, MISSING
+    from astrasim_py.collectives.algorithm import STATED
+    from astrasim_py.collectives.npz import kept_metadata
 
     names, attributes, tensors = False, set(), False
-    for trace in {id(t): t for t in traces}.values():
+    distinct = list({id(t): t for t in traces}.values())
+    for trace in distinct if any(t.raw is not None or t.has_names for t in distinct) else ():
         for row in range(min(len(trace), _SEARCHED)):
             node = trace.node(row)
             names = names or bool(node.name)
             tensors = tensors or node.inputs is not None or node.outputs is not None
             attributes |= {a.name for a in node.attributes} - set(INT_COLUMNS)
-    lost = ["names of nodes"] if names else []
+    lost = ["names of nodes"] if names and form in (".npz", ".xml") else []
     lost += ["inputs and outputs of nodes"] if tensors else []
+    if form == ".xml":
+        if any(bool(t.duration_micros.any()) or t.has_column("duration_ps") for t in distinct):
+            lost.append("durations")
+        if any(t.has_column("comm_size") for t in distinct):
+            lost.append("absolute sizes")
+        attributes |= {
+            name
+            for name in _NOT_IN_MSCCL
+            if any(t.has_column(name) and bool((t.column(name) != MISSING).any()) for t in distinct)
+        }
     lost += [f'attribute "{name}"' for name in sorted(attributes)]
+    if form in (".npz", ".xml"):
+        told = {a.name for t in distinct for a in t.metadata if a.name not in STATED}
+        kept = {a.name for t in distinct for a in t.metadata if kept_metadata(a)} if form == ".npz" else set()
+        lost += [f'metadata "{name}"' for name in sorted(told - kept) if not name.startswith("msccl_")]
     return lost
+
+
+#: Attributes of nodes that mean something, and that MSCCL-IR has no word for.
+_NOT_IN_MSCCL = ("comm_priority", "num_ops", "tensor_loc")

@@ -278,7 +278,7 @@ class Builder(AlgorithmBase):
 
 
 class AlgorithmFile(AlgorithmBase):
-    """An algorithm in files: a prefix of ``.et`` files, one per rank, or one ``.npz``."""
+    """An algorithm in files: MSCCL-IR in an ``.xml``, one ``.npz``, or a prefix of ``.et`` files, one per rank."""
 
     file: FileName = example("algorithms/ring_all_reduce_64")
     made_for: Size | None = Field(default=None, description="size for which its absolute sizes were computed")

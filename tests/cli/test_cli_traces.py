@@ -63,7 +63,7 @@ def test_absolute_sizes_are_of_the_size_asked_for(ring, tmp_path, capsys):
         (["convert", "builder:ring:all_reduce:x", "out"], 2),
         (["convert", "builder:no:all_reduce:4", "out"], 3),
         (["convert", "nowhere/at_all", "out"], 3),
-        (["convert", "a.xml", "out"], 2),
+        (["convert", "a.xml", "out"], 3),
         (["convert"], 2),
         (["trace", "lint"], 2),
         (["trace", "show", "nowhere"], 3),
