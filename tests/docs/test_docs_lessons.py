@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from astrasim_py.cli.main import main
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
@@ -121,3 +124,67 @@ def test_a_neighbour_is_heard_only_where_links_are_shared(repo):
     packed = {traffic: time for (_, traffic, where, _), time in found.items() if where == "packed"}
     spread = {traffic: time for (_, traffic, where, _), time in found.items() if where == "spread"}
     assert packed[quiet] == packed[busy] == spread[quiet] < spread[busy]
+
+
+BUGS = ("right", "wrong_sum", "race", "deadlock")
+
+
+def test_time_does_not_tell_which_algorithm_is_right(repo):
+    found = times(repo, "find_the_bug")
+    by_name = {name: [time for (_, other), time in found.items() if other == name] for name in BUGS}
+    assert by_name["right"] == by_name["wrong_sum"] == by_name["race"] == [2_040_960, 43_943_040, 2_686_354_560]
+    assert by_name["deadlock"][-1] == 2_025_265_920 < by_name["right"][-1]
+
+
+def test_with_the_slots_of_a_runtime_the_deadlock_hangs_and_the_others_do_not_mind(repo):
+    free = times(repo, "find_the_bug")
+    for (size, name), records in runs(repo, "find_the_bug", "network.msccl=true").items():
+        if name == "deadlock":
+            assert records.outcome.status == "stuck" and records.outcome.cycle == (0, 1, 2, 3)
+        else:
+            assert records.makespan == free[size, name]
+
+
+def test_verification_finds_the_three_bugs(repo, capsys):
+    files = {name: repo / "scenarios/algorithms/find_the_bug" / f"{name}.xml" for name in BUGS}
+    assert main(["verify", *map(str, files.values()), "--format", "json"]) == 1
+    found = dict(zip(BUGS, json.loads(capsys.readouterr().out), strict=True))
+    four = ("well_formed", "terminates", "correct", "race_free")
+    wrong = {name: [key for key in four if found[name][key] is not True] for name in BUGS}
+    assert wrong == {"right": [], "wrong_sum": ["correct"], "race": ["race_free"], "deadlock": ["terminates"]}
+    assert found["deadlock"]["min_slots"] == 3
+    # The example leads to the step that is to blame: the only one that differs from right.xml.
+    lines = {name: path.read_text("utf-8").splitlines() for name, path in files.items()}
+    head = len(lines["right"]) - len(lines["wrong_sum"])
+    (blamed,) = (i + 1 for i, line in enumerate(lines["wrong_sum"]) if i > 1 and line != lines["right"][i + head])
+    assert f"(line {blamed})" in found["wrong_sum"]["counterexample"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "refused"), [("true", {"wrong_sum"}), ("strict", {"wrong_sum", "race", "deadlock"})]
+)
+def test_the_policy_decides_what_is_refused(repo, policy, refused):
+    from astrasim_py.core.errors import AlgorithmError
+    from astrasim_py.system.plan import make_plan
+
+    found, warned = set(), set()
+    lesson = load_scenario(repo / "scenarios/find_the_bug.yaml", (f"verify={policy}", "sweep.size=[1 KiB]"))
+    for point in expand(lesson):
+        name, warnings = point.values["algorithm"], []
+        try:
+            make_plan(prepare(point, warnings=warnings))
+        except AlgorithmError as error:
+            assert error.exit_code == 3
+            found.add(name)
+        if warnings:
+            warned.add(name)
+    assert found == refused
+    assert policy == "strict" or warned == {"race", "deadlock"}
+
+
+def test_a_lesson_is_copied_with_its_algorithms(tmp_path):
+    from astrasim_py.study import lessons
+
+    written = {path.relative_to(tmp_path).as_posix() for path in lessons.copy("find_the_bug", tmp_path)}
+    assert {f"algorithms/find_the_bug/{name}.xml" for name in BUGS} <= written
+    assert len(expand(load_scenario(tmp_path / "find_the_bug.yaml"))) == 12
