@@ -78,9 +78,16 @@ class _Notes:
         self.first: dict[str, tuple[int, str]] = {}
         self.count: dict[str, int] = {}
 
+    def again(self, kind: str) -> bool:
+        """Whether there is one of this kind already; then another one counts, and needs no words."""
+        if kind not in self.count:
+            return False
+        self.count[kind] += 1
+        return True
+
     def add(self, kind: str, line: int, text: str) -> None:
-        self.first.setdefault(kind, (line, text))
-        self.count[kind] = self.count.get(kind, 0) + 1
+        if not self.again(kind):
+            self.first[kind], self.count[kind] = (line, text), 1
 
     def sentences(self) -> tuple[str, ...]:
         """In the order of `_KINDS`."""
@@ -231,7 +238,7 @@ class _Check:
 
         for number, step in enumerate(tb.steps):
             s, kind, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps, hasdep, line = step
-            if s != number:
+            if s != number and not problems.again("numbering"):
                 problems.add("numbering", line, f'{name(step)} should have s="{number}": number steps 0, 1, 2 …')
             if depid >= 0:
                 self._dependency(step, name, by_id)
@@ -252,7 +259,7 @@ class _Check:
                     )
                     problems.add("chain", line, text)
                 chain = None
-            if not 0 < cnt <= MAX_COUNT:
+            if not 0 < cnt <= MAX_COUNT and not problems.again("count"):
                 problems.add("count", line, f"{name(step)} moves {cnt} chunks; write 1 to {MAX_COUNT}")
             if kind in READING and not 0 <= srcoff <= limit[srcbuf] - cnt:
                 self._beyond(step, name, "reads", srcbuf, srcoff, gpu, limit)
@@ -260,12 +267,12 @@ class _Check:
                 self._beyond(step, name, "writes", dstbuf, dstoff, gpu, limit)
             if kind in SENDING:
                 sent.append((step, f"rank {rank}"))
-                if send < 0:
+                if send < 0 and not problems.again("peerless"):
                     text = f"{name(step)} ({kind}) sends, but its thread block has no peer to send to; write send=…"
                     problems.add("peerless", line, text)
             if kind in RECEIVING:
                 received.append((step, f"rank {rank}"))
-                if recv < 0:
+                if recv < 0 and not problems.again("peerless"):
                     text = f"{name(step)} ({kind}) receives, but its thread block has no peer to receive from"
                     problems.add("peerless", line, f"{text}; write recv=…")
                 if kind in REDUCING and (srcoff != dstoff or srcbuf != dstbuf):
@@ -286,23 +293,34 @@ class _Check:
     def _dependency(self, step: Step, name: Callable[[Step], str], by_id: dict[int, ThreadBlock]) -> None:
         """That what a step waits for exists, and is published."""
         tb = by_id.get(step.depid)
-        what = f"{name(step)} waits for tb {step.depid} step {step.deps}"
-        if tb is None:
-            self.problems.add("nowhere", step.line, f"{what}, but its rank has no such thread block")
-        elif not 0 <= step.deps < len(tb.steps):
-            held = f"steps 0 to {len(tb.steps) - 1}" if tb.steps else "no steps"
-            self.problems.add("nowhere", step.line, f"{what}, but that thread block has {held}")
+        target = tb.steps[step.deps] if tb is not None and 0 <= step.deps < len(tb.steps) else None
+        if target is None:
+            kind = "nowhere"
+        elif target.type == "nop":
+            kind = "nop"
+        elif not target.hasdep:
+            kind = "unpublished"
         else:
-            target = tb.steps[step.deps]
-            if target.type == "nop":
-                self.problems.add("nop", step.line, f"{what}, a nop (line {target.line}), which is never published")
-            elif not target.hasdep:
-                text = f'{what} (line {target.line}), which is not published; write hasdep="1" there'
-                self.problems.add("unpublished", step.line, text)
+            return
+        if self.problems.again(kind):
+            return
+        if tb is None:
+            text = "but its rank has no such thread block"
+        elif target is None:
+            held = f"steps 0 to {len(tb.steps) - 1}" if tb.steps else "no steps"
+            text = f"but that thread block has {held}"
+        elif kind == "nop":
+            text = f"a nop (line {target.line}), which is never published"
+        else:
+            text = f'which is not published; write hasdep="1" there (line {target.line})'
+        what = f"{name(step)} waits for tb {step.depid} step {step.deps}"
+        self.problems.add(kind, step.line, f"{what}, {text}")
 
     def _beyond(
         self, step: Step, name: Callable[[Step], str], word: str, buffer: str, offset: int, gpu: Gpu, limit: dict
     ) -> None:
+        if self.problems.again("access"):
+            return
         declared = {"i": gpu.i_chunks, "o": gpu.o_chunks, "s": gpu.s_chunks}[buffer]
         last = f" to {buffer}[{offset + step.cnt - 1}]" if step.cnt > 1 else ""
         reach = f", {limit[buffer]} with what it shares with the other" if limit[buffer] > declared else ""

@@ -132,7 +132,7 @@ PROBLEMS = {
     "not published": (
         waiting(step(0, "cpy", "i0", "s0", dep=(0, 1))),
         8,
-        r'rank 0 tb 1 step 0 waits for tb 0 step 1 \(line 5\), which is not published; write hasdep="1" there',
+        r'rank 0 tb 1 step 0 waits for tb 0 step 1, which is not published; write hasdep="1" there \(line 5\)',
     ),
     "a nop waits for what is not published": (
         waiting(nop(0, (0, 1)), step(1, "cpy", "i0", "s0", dep=(0, 0))),
