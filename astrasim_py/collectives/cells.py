@@ -47,17 +47,28 @@ class Layout:
         steps = self.steps
         if steps.collective in GATHERS:
             return rank * self.stride + (rank * self.per if steps.in_place else 0), self.per
-        return rank * self.stride, steps.inputs if steps.collective == CUSTOM else steps.chunks
+        return rank * self.stride, (steps.collective == CUSTOM and steps.inputs) or steps.chunks
 
     def output_of(self, rank: int) -> tuple[int, int]:
         """First cell of a rank's output, and how many there are."""
         steps = self.steps
-        limit = steps.outputs if steps.collective == CUSTOM else steps.chunks
+        limit = (steps.collective == CUSTOM and steps.outputs) or steps.chunks
         if steps.collective in SCATTERS:
             limit = self.per
         if not steps.in_place:
             return rank * self.stride + self.output, limit
         return rank * self.stride + (rank * self.per if steps.collective in SCATTERS else 0), limit
+
+    def ends(self, rank: int) -> tuple[int, int]:
+        """Where a rank's input and output end: buffers may be declared larger than what their collective needs."""
+        first = rank * self.stride
+        if self.steps.in_place:
+            return first + self.scratch, first + self.scratch
+        inputs, outputs = self.input_of(rank), self.output_of(rank)
+        return (
+            inputs[0] + max(inputs[1], self.steps.inputs),
+            outputs[0] + max(outputs[1], self.steps.outputs),
+        )
 
     def cell_name(self, rank: int, cell: int) -> tuple[str, int]:
         """Buffer and chunk of a cell of a rank; an aliased cell by the name of the larger buffer."""
@@ -83,6 +94,9 @@ def layout(steps: Steps) -> Layout:
         # Shards of unequal size are ill-formed, which is said elsewhere.
         per = max(total // steps.ranks, 1)
     width = max(total, steps.inputs, steps.outputs)
+    if steps.in_place and steps.collective in GATHERS + SCATTERS:
+        # A shard's buffer begins at its place in the other, and may be declared larger than a shard.
+        width = max(width, (steps.ranks - 1) * per + (steps.inputs if steps.collective in GATHERS else steps.outputs))
     end = 0
     for buffers, offsets in ((steps.read_buf, steps.read_off), (steps.write_buf, steps.write_off)):
         for buffer, offset, count in zip(buffers, offsets, steps.count, strict=True):
@@ -105,8 +119,8 @@ def cells(steps: Steps, where: Layout, buffers: Sequence[int], offsets: Sequence
         An access beyond a buffer.
     """
     ranks = range(steps.ranks)
-    inputs = [where.input_of(r) for r in ranks]
-    outputs = [where.output_of(r) for r in ranks]
+    inputs, outputs = ([of(r)[0] for r in ranks] for of in (where.input_of, where.output_of))
+    ends = [where.ends(r) for r in ranks]
     stride, scratch = where.stride, where.scratch
     out = []
     for g, (rank, buffer, offset, count) in enumerate(zip(steps.rank, buffers, offsets, steps.count, strict=True)):
@@ -117,13 +131,13 @@ def cells(steps: Steps, where: Layout, buffers: Sequence[int], offsets: Sequence
             out.append(rank * stride + scratch + offset)
             continue
         if buffer == Buffer.INPUT:
-            base, limit = inputs[rank]
+            base, end = inputs[rank], ends[rank][0]
         elif buffer == Buffer.OUTPUT:
-            base, limit = outputs[rank]
+            base, end = outputs[rank], ends[rank][1]
         else:
             raise Unusable(f"{steps.place(g)} names buffer {buffer}, which is none of 1, 2, 3")
-        if offset + count > limit:
+        if base + offset + count > end:
             name = _NAMES[Buffer(buffer)]
-            raise Unusable(f"{steps.place(g)} accesses {name} chunk {offset + count - 1} of {limit}")
+            raise Unusable(f"{steps.place(g)} accesses {name} chunk {offset + count - 1} of {end - base}")
         out.append(base + offset)
     return out

@@ -62,7 +62,7 @@ def scan(steps: Steps, flow: Flow, reads: list[int], writes: list[int], scratch:
     neighbours, dead = _neighbours(steps, flow.sequence, reads, writes, scratch, stride)
     size = len(steps)
     parents = steps.parents
-    doubtful = [(key, cell) for key, cell in neighbours.items() if key // size not in parents[key % size]]
+    doubtful = [(key, cells) for key, cells in neighbours.items() if key // size not in parents[key % size]]
     # Who waits for several others, of which one may imply another.
     several = [g for g, waits in enumerate(steps.waits) if waits and len(parents[g]) > 1]
     wanted = {key // size for key, _ in doubtful}
@@ -70,7 +70,7 @@ def scan(steps: Steps, flow: Flow, reads: list[int], writes: list[int], scratch:
     redundant: list[int] = []
     if wanted:
         known, bit = _local(steps, flow.sequence, wanted)
-        doubtful = [(key, cell) for key, cell in doubtful if not known[key % size] >> bit[key // size] & 1]
+        doubtful = [(key, cells) for key, cells in doubtful if not known[key % size] >> bit[key // size] & 1]
         for g in several:
             for p in steps.waits[g]:
                 if p != NEVER and any(q not in (p, NEVER) and known[q] >> bit[p] & 1 for q in parents[g]):
@@ -78,23 +78,24 @@ def scan(steps: Steps, flow: Flow, reads: list[int], writes: list[int], scratch:
                     break
     if doubtful:
         ordered = _ordered(steps, flow, [key for key, _ in doubtful])
-        doubtful = [(key, cell) for key, cell in doubtful if key not in ordered]
+        doubtful = [(key, cells) for key, cells in doubtful if key not in ordered]
     if not doubtful:
         return Accesses(0, None, dead, redundant)
-    key, cell = doubtful[0]
-    first = Race(*divmod(key, size), cell)
-    return Accesses(_count(steps, flow, reads, writes, {cell for _, cell in doubtful}), first, dead, redundant)
+    key, cells = doubtful[0]
+    first = Race(*divmod(key, size), cells[0])
+    raced = {cell for _, cells in doubtful for cell in cells}
+    return Accesses(_count(steps, flow, reads, writes, raced), first, dead, redundant)
 
 
 def _neighbours(
     steps: Steps, sequence: list[int], reads: list[int], writes: list[int], scratch: int, stride: int
-) -> tuple[dict[int, int], list[int]]:
-    """Conflicting accesses that follow each other on some cell, as first · N + second -> cell; and dead writes."""
+) -> tuple[dict[int, list[int]], list[int]]:
+    """Conflicting accesses that follow each other on some cell, as first · N + second -> cells; and dead writes."""
     size, counts, chain = len(steps), steps.count, steps.chain
     cells = stride * steps.ranks
     writer = [-1] * cells
     readers: list[list[int] | None] = [None] * cells
-    pairs: dict[int, int] = {}
+    pairs: dict[int, list[int]] = {}
     dead: dict[int, None] = {}
     alone = [takes < 0 and payload < 0 for takes, payload in zip(steps.takes, steps.payload, strict=True)]
     reduces = steps.reduces
@@ -106,7 +107,7 @@ def _neighbours(
             for cell in range(source, source + count):
                 w = writer[cell]
                 if w >= 0 and (mine < 0 or chain[w] != mine):
-                    pairs.setdefault(w * size + g, cell)
+                    pairs.setdefault(w * size + g, []).append(cell)
                 if readers[cell] is None:
                     readers[cell] = [g]
                 else:
@@ -118,11 +119,11 @@ def _neighbours(
                 if before is not None:
                     for r in before:
                         if r != g and (mine < 0 or chain[r] != mine):
-                            pairs.setdefault(r * size + g, cell)
+                            pairs.setdefault(r * size + g, []).append(cell)
                     readers[cell] = None
                 elif w >= 0:
                     if mine < 0 or chain[w] != mine:
-                        pairs.setdefault(w * size + g, cell)
+                        pairs.setdefault(w * size + g, []).append(cell)
                     if not adds:
                         dead[w] = None
                 writer[cell] = g

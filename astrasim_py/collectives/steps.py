@@ -16,8 +16,9 @@ import numpy as np
 
 from astrasim_py.chakra import graph
 from astrasim_py.chakra.trace import MISSING, NodeType
-from astrasim_py.collectives.algorithm import CUSTOM, Algorithm, CompOp
+from astrasim_py.collectives.algorithm import Algorithm, CompOp
 from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.errors import TraceError
 
 #: Parent that never completes: a wait for something that is never published.
 NEVER = -2
@@ -75,7 +76,8 @@ class Steps:
     protocol : str
         ``Simple``, ``LL``, ``LL128`` or empty.
     inputs, outputs : int
-        Declared cells of a rank's input and output buffer; `chunks` by default (for cells see `verify.cells`).
+        Declared chunks of the ranks' largest input and output buffer, 0 where nothing is declared: how far accesses
+        may go beyond what the collective needs, and, of a custom collective, how much there is.
     rank : list of int
     chain : list of int
         Thread block, numbered over all ranks; -1 for a step that belongs to none.
@@ -135,6 +137,16 @@ class Steps:
 # -------------------------------------------------------------------------------------------- from traces
 
 
+def _places(trace) -> np.ndarray:
+    """Place of each row in the topological order; where there is a cycle, any will do, as it never ends."""
+    at = np.arange(len(trace))
+    try:
+        at[trace.order("data+ctrl")] = np.arange(len(trace))
+    except TraceError:
+        trace.parents("data+ctrl")
+    return at
+
+
 class _Nodes:
     """The nodes of all ranks as columns; node g of rank r has row g - offset[r] in its trace."""
 
@@ -164,9 +176,7 @@ class _Nodes:
             ptr, rows = trace.parents("data+ctrl")
             child.append(graph.owners(ptr) + start)
             parent.append(rows + start)
-            at = np.empty(len(trace), dtype=np.int64)
-            at[trace.order("data+ctrl")] = np.arange(len(trace))
-            place.append(at)
+            place.append(_places(trace))
             payload.append(self._named(trace, "payload", start, len(payload), "takes data of"))
         self.child, self.parent = np.concatenate(child), np.concatenate(parent)
         self.place, self.payload = np.concatenate(place), np.concatenate(payload)
@@ -250,7 +260,7 @@ def steps_of(algorithm: Algorithm) -> Steps:
     Unusable
         A fused group or payload that cannot be, messages of unequal counts, or whose pairing depends on timing.
     TraceError
-        Dependencies on nodes that are not there, or in a cycle within one rank.
+        Dependencies on nodes that are not there.
     """
     nodes = _Nodes(algorithm)
     step, firsts = nodes.steps()
@@ -320,11 +330,8 @@ def steps_of(algorithm: Algorithm) -> Steps:
     read_buf[absent] = read_off[absent] = -1
     absent = (write_buf < 0) | (write_off < 0)
     write_buf[absent] = write_off[absent] = -1
-    declared = [algorithm.chunks, algorithm.chunks]
-    if algorithm.collective == CUSTOM:
-        for i, name in enumerate(("msccl_i_chunks", "msccl_o_chunks")):
-            stated = [trace.meta(name) for trace in algorithm.traces]
-            declared[i] = max([declared[i], *(value for value in stated if type(value) is int)])
+    stated = [[trace.meta(name) for trace in algorithm.traces] for name in ("msccl_i_chunks", "msccl_o_chunks")]
+    inputs, outputs = (max((value for value in values if type(value) is int), default=0) for values in stated)
     return Steps(
         name=algorithm.name,
         collective=algorithm.collective,
@@ -334,8 +341,8 @@ def steps_of(algorithm: Algorithm) -> Steps:
         in_place=algorithm.in_place,
         contract=algorithm.contract,
         protocol=algorithm.protocol,
-        inputs=declared[0],
-        outputs=declared[1],
+        inputs=inputs,
+        outputs=outputs,
         source=algorithm.source,
         rank=rank.tolist(),
         chain=chains,

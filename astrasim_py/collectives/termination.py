@@ -163,27 +163,32 @@ class _Run:
         #: After each message that is received, the send that gets its slot; and the reverse.
         self.frees: dict[int, int] = {}
         self.frees_from: dict[int, int] = {}
+        #: Sends for which there will never be a slot, as nobody receives what is before them.
+        self.full: set[int] = set()
         for sends, receives in self.queues:
             for r, s in zip(receives, sends[slots:], strict=False):
                 self.frees[r], self.frees_from[s] = s, r
+            self.full.update(sends[slots + len(receives) :])
         self.left: list[int] = []
 
     def ends(self) -> bool:
         flow = self.flow
         if self.parts is None:
-            if not self.frees:
+            if not self.frees and not self.full:
                 return flow.ends
             at = [-1] * self.size
             for i, g in enumerate(flow.sequence):
                 at[g] = i
             # Where the order of unbounded slots already has every slot free in time, it is an order of these slots too.
-            if flow.ends and all(at[r] < at[s] for r, s in self.frees.items()):
+            if flow.ends and not self.full and all(at[r] < at[s] for r, s in self.frees.items()):
                 return True
             children, need = flow.children, flow.need.copy()
         else:
             children, need = self._units()
         frees = self.frees
         for s in self.frees_from:
+            need[s] += 1
+        for s in self.full:
             need[s] += 1
         ready = [u for u, n in enumerate(need) if not n]
         for u in ready:
@@ -248,6 +253,9 @@ class _Run:
                 why = (
                     f"cannot send to rank {connection.target}{queue}: {many} until {steps.place(step_of[nxt])} receives"
                 )
+            elif u in self.full:
+                target = steps.connections[steps.gives[g]].target
+                closed, why = False, f"cannot send to rank {target}, which does not receive all messages before it"
             elif not first:
                 nxt, why = u - 1, "has not sent or received its messages before this one"
             elif steps.takes[g] >= 0 and flow.sender[g] < 0:

@@ -264,7 +264,7 @@ def judge(steps: Steps, where: Layout, run: Execution) -> Judgement:
                 first = Wrong(r, chunk, cell, value, _terms(steps, values, promised, sums))
         if key is not None:
             known = seen.setdefault(key, (value, r))
-            if known[0] != value and differing is None and max(known[0], value) > values.leaves:
+            if known[0] != value and differing is None and (sums or max(known[0], value) > values.leaves):
                 differing = (chunk, known[1], r)
     return Judgement(wrong, first, differing is None, differing)
 

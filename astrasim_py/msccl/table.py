@@ -104,13 +104,6 @@ def steps_from(program: Program, *, in_place: bool | None = None) -> Steps:
     """
     collective, root, contract = collective_of(program)
     chunks, ranks = program.nchunksperloop, program.ngpus
-    per = chunks // ranks
-    if collective == CUSTOM:
-        inputs = max(gpu.i_chunks for gpu in program.gpus) or chunks
-        outputs = max(gpu.o_chunks for gpu in program.gpus) or chunks
-    else:
-        inputs = per if collective in ("all_gather", "gather") else chunks
-        outputs = per if collective in ("reduce_scatter", "scatter") else chunks
 
     gpus = sorted(program.gpus, key=lambda gpu: gpu.id)
     number, connections = _connections(gpus, ranks)
@@ -194,8 +187,8 @@ def steps_from(program: Program, *, in_place: bool | None = None) -> Steps:
         in_place=bool(program.inplace) if in_place is None else in_place,
         contract=contract,
         protocol=program.proto,
-        inputs=inputs,
-        outputs=outputs,
+        inputs=max(gpu.i_chunks for gpu in gpus),
+        outputs=max(gpu.o_chunks for gpu in gpus),
         source=program.source,
     )
 
