@@ -1,10 +1,11 @@
-"""One algorithm after the other, as one algorithm."""
+"""Algorithms made of algorithms: one after the other (`compose`), and one in several groups at once (`over`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm
+from operator import index as integer
 
 import numpy as np
 
@@ -97,6 +98,114 @@ def compose(
     protocol = first.protocol if first.protocol == second.protocol else ""
     made = replace(made, source=source, contract=contract, protocol=protocol)
     return checked(made, place) if verify else made
+
+
+def over(
+    groups: Sequence[Sequence[int]],
+    algorithm: Algorithm,
+    *,
+    parts: Sequence[int] | None = None,
+    name: str = "",
+    verify: bool = True,
+) -> Algorithm:
+    """The same algorithm in several groups of ranks at once.
+
+    What it is for are hierarchies: with ``nodes = [[0, 1], [2, 3]]`` and ``columns = [[0, 2], [1, 3]]``,
+    ``over(nodes, reduce_scatter) + over(columns, all_reduce, parts=[0, 1]) + over(nodes, all_gather)`` is an
+    all_reduce, where column i works on part i of the buffer: what reduce_scatter left there.
+
+    Parameters
+    ----------
+    groups : sequence of sequence of int
+        Ranks of each group in their order, as many as the algorithm has; each rank from 0 on in one group.
+    algorithm : Algorithm
+    parts : sequence of int, optional
+        For each group the part of the buffer, of as many equal parts as the largest says, that it works on. By
+        default every group works on the whole buffer. Only in place.
+    name : str
+    verify : bool
+        Whether the outcome is verified.
+
+    Returns
+    -------
+    Algorithm
+        Of a custom collective, unless its contract is that of one with a name.
+
+    Raises
+    ------
+    AlgorithmError
+        Groups of another size, or that share a rank.
+    """
+    place = name or f"over({algorithm.name})"
+    members = [[_whole(rank, "a rank", place) for rank in group] for group in groups]
+    m = algorithm.ranks
+    for group in members:
+        if len(group) != m:
+            raise AlgorithmError(
+                place, f"group {group} has {len(group)} ranks, {algorithm.name} has {m}", "take groups of that size"
+            )
+    n = m * len(members)
+    if not n or sorted(rank for group in members for rank in group) != list(range(n)):
+        raise AlgorithmError(place, f"its groups do not have each of {n} ranks once", f"share 0 to {n - 1} out")
+    chosen = [0] * len(members) if parts is None else [_whole(part, "a part", place) for part in parts]
+    if len(chosen) != len(members):
+        raise AlgorithmError(place, f"has {len(chosen)} parts for {len(members)} groups", "give one per group")
+    count = max(chosen) + 1
+    if parts is not None and not algorithm.in_place:
+        raise AlgorithmError(place, f"{algorithm.name} is not in place, so it has no parts", "build it in place")
+    total = algorithm.chunks * count
+    check_nodes(place, algorithm.nodes * len(members))
+    if n * total > MAX_OUTPUTS:
+        raise AlgorithmError(place, f"{n} ranks of {total} chunks are too many", "use fewer")
+    half = _Half(algorithm, algorithm.chunks)
+    own = half.contract()
+    outputs: dict[Cell, Mapping[Cell, int]] = {}
+    inputs: list[Cell] = []
+    defined = own.inputs or [(r, k) for r in range(m) for k in range(algorithm.chunks)]
+    for group, part in zip(members, chosen, strict=True):
+        shift = part * algorithm.chunks
+        moved: dict[int, Mapping[Cell, int]] = {}
+        for (r, k), terms in own.outputs.items():
+            # Cells that share a mapping go on sharing it.
+            if id(terms) not in moved:
+                moved[id(terms)] = {(group[q], c + shift): times for (q, c), times in terms.items()}
+            outputs[group[r], k + shift] = moved[id(terms)]
+        inputs += [(group[r], k + shift) for r, k in defined]
+    everything = own.inputs is None and count == 1
+    contract = Contract(
+        ranks=n, chunks=total, outputs=outputs, inputs=None if everything else frozenset(inputs), place=place
+    )
+    roots = [] if algorithm.root is None else [group[algorithm.root] for group in members]
+    collective, root, contract = _named(contract, roots, algorithm.in_place)
+    home = Buffer.OUTPUT if collective in GATHERS else Buffer.INPUT
+    draft = Flat(n, total)
+    size = half.parts.size
+    for number, (group, part) in enumerate(zip(members, chosen, strict=True)):
+        shift, ranks = part * algorithm.chunks, np.array(group)
+        where = ((home, shift),) * 2 if algorithm.in_place else ((Buffer.INPUT, 0), (Buffer.OUTPUT, 0))
+        values = half.columns(where, np.zeros(m, dtype=np.int64), True)
+        _retag(half, values, 0)
+        for column in ("rank", "comm_src", "comm_dst"):
+            given = values[column]
+            values[column] = np.where(given < 0, MISSING, ranks[np.maximum(given, 0)])
+        values["msg_chunk_idx"] = np.where(values["msg_chunk_idx"] < 0, MISSING, values["msg_chunk_idx"] + shift)
+        values["order"] = half.parts.at
+        values["payload"] = np.where(half.parts.payload >= 0, half.parts.payload + number * size, NONE)
+        draft.extend(size, values)
+        draft.depend(half.parts.child + number * size, half.parts.parent + number * size)
+    made = finish(draft, place, collective, root=root, in_place=algorithm.in_place)
+    made = replace(made, source=algorithm.source, contract=contract, protocol=algorithm.protocol)
+    return checked(made, place) if verify else made
+
+
+def _whole(value: object, what: str, place: str) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else integer(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise AlgorithmError(place, f"{value!r} is not {what}", "write a whole number from 0 on")
+    return number
 
 
 class _Half:
@@ -197,19 +306,24 @@ def _composed(place: str, one: _Half, two: _Half) -> tuple[str, int | None, Cont
                 raise AlgorithmError(place, "promises too much to work out", "use fewer ranks or chunks")
             known[key] = total
         outputs[cell] = known[key]
-    n, total_chunks, in_place = before.ranks, before.chunks, one.algorithm.in_place
-    roots = list(dict.fromkeys(r for r in (one.algorithm.root, two.algorithm.root) if r is not None))
+    roots = [r for r in (one.algorithm.root, two.algorithm.root) if r is not None]
+    contract = replace(before, outputs=outputs, place=place)
+    return _named(contract, dict.fromkeys(roots), one.algorithm.in_place)
+
+
+def _named(contract: Contract, roots: Iterable[int], in_place: bool) -> tuple[str, int | None, Contract | None]:
+    """The collective whose contract this is, and its root; custom, with the contract, where it is none's."""
+    n, total = contract.ranks, contract.chunks
     for collective in COLLECTIVES:
-        if collective == "barrier" or (collective in SHARDED and total_chunks % n):
+        if collective == "barrier" or (collective in SHARDED and total % n):
+            continue
+        size = total // n if collective in SCATTERS else total
+        if len(contract.outputs) != size * (1 if collective in ("reduce", "gather") else n):
             continue
         for root in roots if collective in ROOTED else [None]:
-            size = total_chunks // n if collective in SCATTERS else total_chunks
-            if len(outputs) != size * (1 if collective in ("reduce", "gather") else n):
-                continue
-            other = _in_cells(collective, n, total_chunks, root, in_place)
-            if _same_inputs(before, other) and _same_outputs(outputs, other.outputs):
+            other = _in_cells(collective, n, total, root, in_place)
+            if _same_inputs(contract, other) and _same_outputs(contract.outputs, other.outputs):
                 return collective, root, None
-    contract = Contract(ranks=n, chunks=total_chunks, outputs=outputs, inputs=before.inputs, place=place)
     return CUSTOM, None, contract
 
 

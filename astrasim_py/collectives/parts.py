@@ -54,11 +54,16 @@ def checked(algorithm: Algorithm, place: str) -> Algorithm:
     return algorithm.with_verdict(verdict.ok)
 
 
+def place_of(algorithm: Algorithm) -> str:
+    """Where an algorithm is from, for messages."""
+    return algorithm.name if algorithm.source in ("", "builder") else algorithm.source
+
+
 class Parts:
     """The nodes of all ranks as columns, in one order in which they can run."""
 
     def __init__(self, algorithm: Algorithm, doing: str) -> None:
-        place = algorithm.source or algorithm.name
+        place = place_of(algorithm)
         if algorithm.collective == "barrier" or not algorithm.has_cells:
             what = "moves no chunks" if algorithm.collective == "barrier" else "does not state the cells of its steps"
             raise AlgorithmError(place, f"{algorithm.name} {what}, so it cannot be {doing}", "use another algorithm")

@@ -9,7 +9,7 @@ import numpy as np
 from astrasim_py.chakra.trace import MISSING, NodeType
 from astrasim_py.collectives.algorithm import CUSTOM, SHARDED, Algorithm, Buffer
 from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, finish
-from astrasim_py.collectives.parts import Parts, checked, numbered, spread
+from astrasim_py.collectives.parts import Parts, checked, numbered, place_of, spread
 from astrasim_py.core.errors import AlgorithmError
 
 
@@ -44,7 +44,7 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     >>> split(build("ring", "all_reduce", 4), 2)
     Algorithm(ring_x2: all_reduce, 4 ranks, 8 chunks)
     """
-    place = algorithm.source or algorithm.name
+    place = place_of(algorithm)
     if type(k) is not int or not 1 <= k <= 2**15:
         raise AlgorithmError(place, f"split({k!r}) is no number of instances", f"write 1 to {2**15}")
     if k == 1:
