@@ -29,21 +29,25 @@ from typing import Any
 _HOME = {
     "Algorithm": "astrasim_py.collectives.algorithm",
     "AstraError": "astrasim_py.core.errors",
+    "Contract": "astrasim_py.collectives.contract",
     "Problem": "astrasim_py.system.problem",
     "Records": "astrasim_py.core.records",
     "Topology": "astrasim_py.topology.model",
     "Workload": "astrasim_py.chakra.trace",
+    "algorithm": "astrasim_py.collectives.dsl",
     "build_algorithm": "astrasim_py.api",
     "build_topology": "astrasim_py.api",
     "collective": "astrasim_py.api",
     "expand": "astrasim_py.scenario.expand",
     "load_scenario": "astrasim_py.scenario.load",
     "prepare": "astrasim_py.study.prepare",
-    "read_algorithm": "astrasim_py.collectives.algorithm",
+    "read_algorithm": "astrasim_py.msccl.traces",
+    "read_contract": "astrasim_py.collectives.contract",
     "read_workload": "astrasim_py.chakra.et_io",
     "run": "astrasim_py.api",
     "simulate": "astrasim_py.engine.simulation",
     "verify": "astrasim_py.collectives.verify",
+    "write_algorithm": "astrasim_py.api",
 }
 
 __all__ = ["__version__", *_HOME]

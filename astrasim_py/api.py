@@ -100,6 +100,40 @@ def build_algorithm(algorithm: str, collective: str, ranks: int, **options: Any)
     return build(algorithm, collective, ranks, **options)
 
 
+def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: Any) -> None:
+    """Write an algorithm; the name decides the format, as for ``convert``.
+
+    Parameters
+    ----------
+    path : path
+        ``X.xml`` for MSCCL-IR, ``X.npz`` for columns, else the prefix of ``.et`` files, one per rank.
+    algorithm : Algorithm
+    **options
+        Of MSCCL-IR those of `astrasim_py.msccl.writer.write_msccl`: ``dialect``, ``protocol``, ``min_bytes``,
+        ``max_bytes``. Of ``.et`` ``size``: full buffer, bytes, for which absolute sizes are stated, too.
+
+    Raises
+    ------
+    AlgorithmError
+        It cannot be expressed in the format.
+    OutputError
+        A file that cannot be written.
+    """
+    if os.fspath(path).endswith(".xml"):
+        from astrasim_py.msccl.writer import write_msccl
+
+        write_msccl(path, algorithm, **options)
+    elif os.fspath(path).endswith(".npz"):
+        from astrasim_py.collectives.npz import write_npz
+
+        write_npz(path, algorithm, **options)
+    else:
+        from astrasim_py.chakra.et_io import write_prefix
+        from astrasim_py.collectives.algorithm import algorithm_traces
+
+        write_prefix(path, algorithm_traces(algorithm, **options))
+
+
 def collective(
     kind: str,
     size: int | str,

@@ -18,6 +18,7 @@ import re
 import runpy
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,8 @@ def run_line(line: str) -> int:
 def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
     shutil.copytree(DOCS.parent / "scenarios", tmp_path / "scenarios")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.path_importer_cache.pop("my", None)  # of the page before, in its folder
     output, namespace = "", {"__name__": "__main__"}
     for kind, options, body in BLOCK.findall(page.read_text("utf-8")):
         named = FILE.match(body)

@@ -50,3 +50,22 @@ def test_examples_in_docstrings_hold(module):
 
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize("form", ["mine", "mine.npz", "mine.xml"])
+def test_an_algorithm_of_one_s_own_is_written_and_read_in_every_format(tmp_path, form):
+    @ap.algorithm("all_reduce", chunks=1)
+    def star(a):
+        for rank in range(1, a.n):
+            a[0][0] += a[rank][0]
+        for rank in range(1, a.n):
+            a[rank][0] = a[0][0]
+
+    made = star(4)
+    ap.write_algorithm(tmp_path / form, made)
+    read = ap.read_algorithm(tmp_path / form)
+    assert (read.collective, read.ranks, read.chunks, read.messages) == ("all_reduce", 4, 1, 6)
+    assert ap.verify(read).passes
+    network = ap.build_topology(shape="fully_connected", npus=4, bandwidth="50 GB/s", latency="500 ns")
+    times = {ap.simulate(ap.collective("all_reduce", "1 MiB", network, algorithm=a)).makespan for a in (made, read)}
+    assert len(times) == 1
