@@ -180,28 +180,6 @@ def test_row_19_a_megabyte_of_anything_takes_a_second(cli, line):
     cli.refused(cli("run", cli.write("s.yaml", text)), 2, r"s\.yaml")
 
 
-# -- 20: XML ----------------------------------------------------------------------------------------------------
-
-
-def test_row_20_xml_with_a_doctype_is_refused(cli, base, monkeypatch):
-    import socket
-
-    def refuse(*_, **__):
-        raise AssertionError("nothing asks the network")
-
-    monkeypatch.setattr(socket, "create_connection", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    secret = cli.write("secret", "sentinel")
-    bomb = f'<!DOCTYPE a [<!ENTITY x SYSTEM "{secret.as_uri()}"><!ENTITY y "&x;&x;">]><a>&y;</a>'
-    cli.write("a.xml", bomb)
-    ended = cli("convert", "a.xml", "out")
-    cli.refused(ended, 3, "a.xml")
-    assert "sentinel" not in ended.err
-    ended = cli("run", cli.write("s.yaml", base + "algorithms: {all_reduce: {file: a.xml}}\n"), "--jobs", 1)
-    cli.refused(ended, 3, "a.xml")
-    assert "sentinel" not in ended.err
-
-
 # -- 21: paths --------------------------------------------------------------------------------------------------
 
 
