@@ -233,11 +233,11 @@ class Program:
 
     def cell(self, rank, buffer, offset):
         """The place in memory; aliases of calls in place have one name."""
-        if self.inplace and buffer == "o" and self.coll == "reduce_scatter":
+        if self.inplace and buffer == "o" and self.coll in ("reduce_scatter", "scatter"):
             return rank, "i", rank * self.per + offset
-        if self.inplace and buffer == "i" and self.coll == "allgather":
+        if self.inplace and buffer == "i" and self.coll in ("allgather", "gather"):
             return rank, "o", rank * self.per + offset
-        if self.inplace and buffer == "o" and self.coll != "allgather":
+        if self.inplace and buffer == "o" and self.coll not in ("allgather", "gather"):
             return rank, "i", offset
         return rank, buffer, offset
 
