@@ -13,6 +13,7 @@ never shares a thread block with the receiving side and is never fused.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.operations import JOIN, NONE, RECEIVE, RECEIVE_REDUCE, SEND, Operations
@@ -62,6 +63,51 @@ class Block:
     operations: list[int]
 
 
+class _Pair:
+    """The channels from one rank to another, and the messages that want one.
+
+    Parameters
+    ----------
+    channels : int
+        Most channels.
+    cap : int
+        Most messages of each.
+    """
+
+    def __init__(self, channels: int, cap: int) -> None:
+        self.channels, self.cap = channels, cap
+        self.queue: list[tuple[int, int]] = []
+        self.carried: list[int] = []
+        self.idle: set[int] = set()
+
+    def available(self) -> int:
+        """Messages that may be sent now."""
+        return len(self.idle) + self.channels - len(self.carried)
+
+    def take(self, channel: int) -> bool:
+        """Send on a channel, if it is free."""
+        while len(self.carried) <= min(channel, self.channels - 1):
+            self.idle.add(len(self.carried))
+            self.carried.append(0)
+        if channel not in self.idle:
+            return False
+        self.idle.remove(channel)
+        self.carried[channel] += 1
+        return True
+
+    def take_first(self) -> int:
+        """Send on the first free channel; returns which it is."""
+        channel = min(self.idle, default=len(self.carried))
+        self.take(channel)
+        return channel
+
+    def release(self, channel: int) -> bool:
+        """The message is received; whether somebody waits for the channel."""
+        if self.carried[channel] < self.cap:
+            self.idle.add(channel)
+        return bool(self.queue)
+
+
 def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int) -> Schedule:
     """Execute operations in rounds.
 
@@ -98,17 +144,17 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
     out = Schedule([0] * size, [0] * size, [NONE] * size)
     rounds, places, channel = out.round, out.place, out.channel
     under_way, finished = bytearray(size), bytearray(size)
-    #: By pair of ranks and channel: the round from which it is free (None: taken), and messages so far.
-    free: dict[int, list[int | None]] = {}
-    carried: dict[int, list[int]] = {}
-    ready: list[int] = []
+    pairs: dict[int, _Pair] = {}
+    touched: dict[int, _Pair] = {}  # pairs with new messages or channels
     work: list[int] = []
     clock, now, left = 0, -1, size
 
     def activate(op: int) -> None:
         kind = kinds[op]
         if kind == SEND:
-            ready.append(op)
+            key = ops.rank[op] * ranks + ops.rank[partner[op]]
+            pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _Pair(channels, cap))
+            heappush(pair.queue, (ops.step[op], op))
         elif kind not in _RECEIVES or under_way[op]:
             work.append(op)
 
@@ -119,46 +165,29 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
             if not waiting[child]:
                 activate(child)
 
-    def take(op: int, pair: int, chan: int) -> bool:
-        """Send on that channel, if it is free."""
-        states, numbers = free.setdefault(pair, []), carried.setdefault(pair, [])
-        while len(states) <= chan:
-            states.append(0)
-            numbers.append(0)
-        since = states[chan]
-        if since is None or since > now or numbers[chan] >= cap:
-            return False
-        states[chan] = None
-        numbers[chan] += 1
-        channel[op] = channel[partner[op]] = chan
-        return True
-
     for op in range(size):
         if not waiting[op]:
             activate(op)
     while left:
-        begun = []
+        begun: list[int] = []
         if now >= 0:
-            candidates = sorted(ready, key=ops.step.__getitem__)
-            ready.clear()
-            later = []
-            for op in candidates:
-                # What was received on a channel goes on on the same one, so that both may become one step.
-                fed = ops.feeder[op]
-                wish = channel[fed] if fed >= 0 and kinds[fed] in _RECEIVES else NONE
-                pair = ops.rank[op] * ranks + ops.rank[partner[op]]
-                if wish >= 0 and take(op, pair, wish):
-                    begun.append(op)
-                else:
-                    later.append((op, pair))
-            for op, pair in later:
-                chan = 0
-                while chan < channels and not take(op, pair, chan):
-                    chan += 1
-                if chan < channels:
-                    begun.append(op)
-                else:
-                    ready.append(op)
+            serving = list(touched.values())
+            touched.clear()
+            for pair in serving:
+                queue = pair.queue
+                messages = [heappop(queue)[1] for _ in range(min(len(queue), pair.available()))]
+                others = []
+                for op in messages:
+                    # What was received on a channel goes on on the same one, so that both may become one step.
+                    fed = ops.feeder[op]
+                    wish = channel[fed] if fed >= 0 and kinds[fed] in _RECEIVES else NONE
+                    if wish >= 0 and pair.take(wish):
+                        channel[op] = channel[partner[op]] = wish
+                    else:
+                        others.append(op)
+                for op in others:
+                    channel[op] = channel[partner[op]] = pair.take_first()
+                begun += messages
             begun.sort(key=ops.step.__getitem__)
             for op in begun:
                 places[op], rounds[op] = clock, now
@@ -177,7 +206,9 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
             left -= 1
             if kinds[op] in _RECEIVES:
                 sender = partner[op]
-                free[ops.rank[sender] * ranks + ops.rank[op]][channel[op]] = now + 1
+                key = ops.rank[sender] * ranks + ops.rank[op]
+                if pairs[key].release(channel[op]):
+                    touched[key] = pairs[key]
                 if counts[op] > 1:
                     done(sender)
             done(op)
@@ -186,7 +217,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
         if stuck:
             held = [op for op in range(size) if under_way[op] and waiting[op]]
             if not held:
-                _raise_full(ops, ready, carried, ranks, place)
+                _raise_full(pairs, ranks, place)
             for op in _let_go(ops, held, finished):
                 for parent in ops.parents[op]:
                     if not finished[parent]:
@@ -224,15 +255,13 @@ def _conflict(ops: Operations, before: int, op: int) -> bool:
     return meet(written, ops.source[op]) or any(meet(cells, ops.target[op]) for cells in (*read, written))
 
 
-def _raise_full(ops: Operations, ready: list[int], carried: dict[int, list[int]], ranks: int, place: str) -> None:
+def _raise_full(pairs: dict[int, _Pair], ranks: int, place: str) -> None:
     """Say that no connection may carry another message."""
-    op = ready[0]
-    source, target = ops.rank[op], ops.rank[ops.partner[op]]
-    numbers = carried[source * ranks + target]
+    key, pair = next((key, pair) for key, pair in pairs.items() if pair.queue)
     raise AlgorithmError(
         place,
-        f"rank {source} sends more than {sum(numbers)} messages to rank {target}, too many steps for "
-        f"{len(numbers)} channels",
+        f"rank {key // ranks} sends more than {sum(pair.carried)} messages to rank {key % ranks}, too many steps for "
+        f"{len(pair.carried)} channels",
         "use fewer chunks, another algorithm, or another dialect",
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from astrasim_py.collectives.algorithm import Buffer
 from astrasim_py.collectives.cells import cells, layout
@@ -112,72 +111,76 @@ class Draft:
         self.cells = where.stride * steps.ranks
         reads = cells(steps, where, steps.read_buf, steps.read_off)
         writes = cells(steps, where, steps.write_buf, steps.write_off)
-        size = len(steps)
-        #: By step and part: its first operation, its last one, the one that holds its data, those of its message.
-        self.first: list[list[int]] = [[]] * size
-        self.last: list[list[int]] = [[]] * size
-        self.holds: list[list[int]] = [[]] * size
-        self.sends: list[list[int]] = [[]] * size
-        self.receives: list[list[int]] = [[]] * size
-        for g in range(size):
+        #: By step: its first operation, and how many there are of each part of its range.
+        self.base: list[int] = []
+        self.width: list[int] = []
+        for g in range(len(steps)):
             self._step(g, reads[g], writes[g])
         self._link()
 
     def _step(self, g: int, read: int, write: int) -> None:
+        """The operations of a step: of each part of its range a receive, work on it, a send, as far as there are."""
         steps, ops = self.steps, self.ops
         rank, count = steps.rank[g], steps.count[g]
         receives, sends, reduces = steps.takes[g] >= 0, steps.gives[g] >= 0, steps.reduces[g]
         works = reduces or (not receives and not sends and write >= 0)
+        self.base.append(len(ops))
+        self.width.append(receives + works + sends)
         if count <= 0 or not (receives or sends or works):
-            self.first[g] = self.last[g] = [ops.add(JOIN, rank, 0, g)]
+            self.width[g] = 0
+            ops.add(JOIN, rank, 0, g)
             return
-        rows: tuple[list[int], ...] = ([], [], [], [], [])
-        first, last, holds, sending, receiving = rows
         for at in range(0, count, MAX_COUNT):
             size = min(MAX_COUNT, count - at)
             source = (steps.read_buf[g], steps.read_off[g] + at, read + at) if read >= 0 else None
             target = (steps.write_buf[g], steps.write_off[g] + at, write + at) if write >= 0 else None
-            chain = []
+            before = NONE
             if receives:
-                chain.append(ops.add(RECEIVE, rank, size, g, target=None if reduces else target))
-                receiving.append(chain[-1])
+                before = ops.add(RECEIVE, rank, size, g, target=None if reduces else target)
             if works:
-                before = chain[-1] if chain else NONE
-                chain.append(ops.add(REDUCE if reduces else COPY, rank, size, g, source, target, before))
-            holds.append(chain[-1] if chain else NONE)
+                op = ops.add(REDUCE if reduces else COPY, rank, size, g, source, target, before)
+                if before >= 0:
+                    ops.parents[op].append(before)
+                before = op
             if sends:
-                before = chain[-1] if chain else NONE
-                chain.append(ops.add(SEND, rank, size, g, None if chain else source, payload=before))
-                sending.append(chain[-1])
-            for one, other in pairwise(chain):
-                ops.parents[other].append(one)
-            first.append(chain[0])
-            last.append(chain[-1])
-        self.first[g], self.last[g], self.holds[g], self.sends[g], self.receives[g] = rows
+                op = ops.add(SEND, rank, size, g, source if before < 0 else None, payload=before)
+                if before >= 0:
+                    ops.parents[op].append(before)
+
+    def _parts(self, g: int) -> range:
+        """The first operation of every part of a step."""
+        count, width = self.steps.count[g], self.width[g]
+        if count <= MAX_COUNT or not width:
+            return range(self.base[g], self.base[g] + 1)
+        return range(self.base[g], self.base[g] - (-count // MAX_COUNT) * width, width)
 
     def _link(self) -> None:
         """Dependencies, payloads and messages between steps."""
-        steps, ops = self.steps, self.ops
-        ends = [last[0] for last in self.last]
-        for g, last in enumerate(self.last):
-            if len(last) > 1:
+        steps, ops, width = self.steps, self.ops, self.width
+        ends = [base + max(each - 1, 0) for base, each in zip(self.base, width, strict=True)]
+        for g, count in enumerate(steps.count):
+            if count > MAX_COUNT and width[g]:
                 ends[g] = ops.add(JOIN, steps.rank[g], 0, g)
-                ops.parents[ends[g]] = list(last)
+                ops.parents[ends[g]] = [first + width[g] - 1 for first in self._parts(g)]
         for g, parents in enumerate(steps.parents):
             if parents:
                 waits = [ends[p] for p in parents]
-                for op in self.first[g]:
+                for op in self._parts(g):
                     ops.parents[op] += waits
             giver = steps.payload[g]
-            if giver >= 0 and steps.takes[g] < 0 and self.holds[giver]:
-                for op, given in zip(self.first[g], self.holds[giver], strict=True):
-                    ops.payload[op] = given
+            if giver >= 0 and steps.takes[g] < 0 and width[giver]:
+                holds = width[giver] - 1 - (steps.gives[giver] >= 0)
+                for op, given in zip(self._parts(g), self._parts(giver), strict=True):
+                    ops.payload[op] = given + holds
                     if ops.kind[op] != REDUCE:
                         ops.source[op] = None
         for connection in steps.connections:
             for s, r in zip(connection.sends, connection.receives, strict=True):
-                for one, other in zip(self.sends[s], self.receives[r], strict=True):
-                    ops.partner[one], ops.partner[other] = other, one
+                if not width[s]:
+                    continue
+                for first, receive in zip(self._parts(s), self._parts(r), strict=True):
+                    send = first + width[s] - 1
+                    ops.partner[send], ops.partner[receive] = receive, send
 
     def operations(self) -> Operations:
         """Operations in an order in which they may be executed.
@@ -244,34 +247,30 @@ def _ordered(draft: Draft) -> Operations:
     ops, apart = draft.ops, draft.apart
     while True:
         unit = _merged(ops, apart)
-        parents: list[set[int]] = [set() for _ in unit]
-        for op, before in enumerate(ops.parents):
-            parents[unit[op]].update([unit[p] for p in before])
-        sequence: list[int] = []
-        waiting = [0] * len(unit)
+        waiting = [int(kind == RECEIVE) for kind in ops.kind]
         children: list[list[int]] = [[] for _ in unit]
-        for op, mine in enumerate(parents):
-            mine.discard(op)
-            if unit[op] != op:
-                continue
-            waiting[op] = len(mine)
-            for p in mine:
-                children[p].append(op)
-            if ops.kind[op] == RECEIVE:
-                waiting[op] += 1
+        for op, parents in enumerate(ops.parents):
+            mine = unit[op]
+            for parent in parents:
+                other = unit[parent]
+                if other != mine:
+                    waiting[mine] += 1
+                    children[other].append(mine)
         sequence = [op for op, count in enumerate(waiting) if not count and unit[op] == op]
         # The list grows while it is walked: first come, first served.
         for op in sequence:
-            after = children[op]
             if ops.kind[op] == SEND:
-                after = [ops.partner[op], *after]
-            for child in after:
+                got = ops.partner[op]
+                waiting[got] -= 1
+                if not waiting[got]:
+                    sequence.append(got)
+            for child in children[op]:
                 waiting[child] -= 1
                 if not waiting[child]:
                     sequence.append(child)
         units = sum(unit[op] == op for op in range(len(unit)))
         if len(sequence) == units:
-            return _renumbered(ops, unit, parents, sequence)
+            return _renumbered(ops, unit, sequence)
         stuck = {op for op in range(len(unit)) if unit[op] != op and waiting[unit[op]] > 0}
         if not stuck:
             blocked = next(op for op in range(len(unit)) if unit[op] == op and waiting[op] > 0)
@@ -283,26 +282,36 @@ def _ordered(draft: Draft) -> Operations:
         apart |= stuck
 
 
-def _renumbered(ops: Operations, unit: list[int], parents: list[set[int]], sequence: list[int]) -> Operations:
+def _renumbered(ops: Operations, unit: list[int], sequence: list[int]) -> Operations:
     number = [NONE] * len(unit)
     for at, op in enumerate(sequence):
         number[op] = at
-    reduction = {unit[op]: op for op in range(len(unit)) if unit[op] != op}
-    for op in reduction.values():
-        number[op] = number[unit[op]]
-    out = Operations()
-    for op in sequence:
-        work = reduction.get(op, op)
-        kind = RECEIVE_REDUCE if work != op else ops.kind[op]
-        payload = ops.payload[work] if work == op else NONE
-        out.add(
-            kind, ops.rank[op], ops.count[op], ops.step[op], ops.source[work], ops.target[work],
-            number[payload] if payload >= 0 else NONE,
-        )  # fmt: skip
-    out.partner = [number[ops.partner[op]] if ops.partner[op] >= 0 else NONE for op in sequence]
-    out.parents = [sorted([number[p] for p in parents[op]]) for op in sequence]
-    out.origin = [reduction.get(op, op) for op in sequence]
-    return out
+    work = list(sequence)  # the part that works on the data: of a receive that reduces, the reduction
+    kinds = [ops.kind[op] for op in sequence]
+    parents: list[list[int]] = [[] for _ in sequence]
+    for op, first in enumerate(unit):
+        at = number[op] = number[first]
+        if op != first:
+            work[at], kinds[at] = op, RECEIVE_REDUCE
+    for op, before in enumerate(ops.parents):
+        if before:
+            at = number[op]
+            parents[at] += [number[p] for p in before if number[p] != at]
+    return Operations(
+        kind=kinds,
+        rank=[ops.rank[op] for op in sequence],
+        count=[ops.count[op] for op in sequence],
+        source=[ops.source[op] for op in work],
+        target=[ops.target[op] for op in work],
+        payload=[
+            number[ops.payload[op]] if ops.payload[op] >= 0 and kind != RECEIVE_REDUCE else NONE
+            for op, kind in zip(work, kinds, strict=True)
+        ],
+        partner=[number[ops.partner[op]] if ops.partner[op] >= 0 else NONE for op in sequence],
+        parents=parents,
+        step=[ops.step[op] for op in sequence],
+        origin=work,
+    )
 
 
 def _hazards(ops: Operations) -> set[int]:
