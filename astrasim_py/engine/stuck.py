@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from astrasim_py.chakra.trace import MISSING
+from astrasim_py.chakra.trace import MISSING, ExecutionTrace
 from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
 from astrasim_py.system.plan import KIND_NAMES, RECV, Plan
@@ -54,6 +54,9 @@ def explain_stuck(
     held : sequence of Posted
         Sends that wait for a free slot of their connection.
     """
+    # What lies in the slots of a connection waits for its turn: the sends that wait for a slot tell of it.
+    lying = {send.instance for send in held}
+    unreceived = [m for m in unreceived if m.instance not in lying or not progress[m.peer]]
     waits_for: dict[int, set[int]] = {}
     waiting: list[WaitingNode] = []
     kept: dict[int, int] = {}
@@ -68,8 +71,7 @@ def explain_stuck(
             kept[send.rank] = kept.get(send.rank, 0) + 1
             waiting.append(_waiting_for_slot(plan, send))
     for message in unreceived:
-        never = "has not received it" if held and progress[message.peer] else "never receives it"
-        waiting.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which {never}"))
+        waiting.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which never receives it"))
     cycle = _cycle(waits_for)
     stuck_ranks = sum(1 for left in progress if left)
     if cycle:
@@ -112,11 +114,10 @@ def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
     else:
         instance = plan.instances[entry.instance]
         trace = instance.programs[instance.members.index(entry.rank)].trace
-    names = trace.names
     return WaitingNode(
         rank=entry.rank,
         node=entry.node,
-        name=names[entry.row] if len(names) else "",
+        name=_name(trace, entry.row),
         kind=KIND_NAMES[entry.kind],
         instance=entry.instance,
         src=entry.peer if is_receive else entry.rank,
@@ -126,6 +127,13 @@ def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
         since=entry.since,
         reason=reason,
     )
+
+
+def _name(trace: ExecutionTrace, row: int) -> str:
+    """Name of a node; of one from a thread block that has none, its place there."""
+    name = trace.names[row] if len(trace.names) else ""
+    block, step = (int(trace.column(c)[row]) for c in ("tb_id", "local_time_step"))
+    return name if name or MISSING in (block, step) else f"tb {block} step {step}"
 
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
