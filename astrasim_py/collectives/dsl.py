@@ -129,16 +129,18 @@ class Definition:
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", "algorithm")
         code = getattr(inspect.unwrap(function), "__code__", None)
-        self.file = code.co_filename if code else ""
-        self.place = f"{self.file}:{code.co_firstlineno}" if code else self.__name__
+        if code is None:
+            problem = f"@algorithm stands above {type(function).__name__} {self.__name__}, which is no Python function"
+            raise AlgorithmError(place_of(sys._getframe(1)), problem, "write a function of a")
+        self.file = code.co_filename
+        self.place = f"{self.file}:{code.co_firstlineno}"
         collective = options["collective"]
         self.collective = collective if collective == CUSTOM else collective_name(str(collective), self.place)
         if self.collective == "barrier":
             raise AlgorithmError(
                 self.place, "a barrier moves no chunks", 'use build("dissemination", "barrier", ranks)'
             )
-        named = inspect.signature(function).parameters if callable(function) else ()
-        taken = [name for name in _RESERVED if name in named]
+        taken = [name for name in _RESERVED if name in inspect.signature(function).parameters]
         if taken:
             problem = f"its parameter {taken[0]} is an option of every algorithm"
             raise AlgorithmError(self.place, problem, "take a.n, a.chunks or a.root, or another name")
@@ -159,6 +161,8 @@ class Definition:
         AlgorithmError
             Misuse, an exception in the function, or an algorithm that does not do what its collective promises.
         """
+        own = self._options["ranks"], self._options["chunks"]
+        fixed = "chunks" not in parameters and None not in own and not callable(own[1])
         options = {key: parameters.pop(key, self._options[key]) for key in _RESERVED}
         if given and isinstance(given[0], str):
             asked = given[0] if given[0] == CUSTOM else collective_name(given[0], self.place)
@@ -168,6 +172,9 @@ class Definition:
         if len(given) > 2:
             raise AlgorithmError(self.place, f"takes ranks and chunks, not {len(given)} values", "name the others")
         options |= dict(zip(("ranks", "chunks"), given, strict=False))
+        if fixed and len(given) < 2 and options["ranks"] != own[0]:
+            problem = f"is written for {own[0]} ranks and {own[1]} chunks, and is asked for {options['ranks']} ranks"
+            raise AlgorithmError(self.place, problem, f"say how many chunks, e.g. {self.__name__}(RANKS, CHUNKS)")
         run = self._run(options)
         try:
             result = self._asked(self.function, Machine(run), **parameters)
@@ -205,7 +212,7 @@ class Definition:
         ranks = _number(ranks, "ranks", place, 2**16)
         if callable(chunks):
             chunks = self._asked(chunks, ranks)
-        chunks = _number(ranks if chunks is None else chunks, "chunks", place, 2**31 - 1)
+        chunks = _number(ranks if chunks is None else chunks, "chunks", place, 2**20)
         if callable(contract):
             contract = self._asked(contract, ranks, chunks)
         if contract is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from astrasim_py.collectives.machine import Cells, Chunks
 
 #: Steps that a function may take at most, and chunks of one scratch buffer.
-MAX_STEPS = 2**23
+MAX_STEPS = 2**22
 MAX_SCRATCH = 2**20
 #: Cells of one buffer of a rank are numbered from a multiple of this: input, output, then scratch buffers.
 SPAN = 2**32
@@ -252,7 +252,7 @@ class Run:
             if frame.f_code.co_filename == self.file:
                 return frame.f_lineno
             frame = frame.f_back
-        return int(self.place.rpartition(":")[2] or 0)
+        return int(self.place.rpartition(":")[2])
 
     # -- layout
 

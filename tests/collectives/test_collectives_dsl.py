@@ -772,6 +772,11 @@ def test_a_definition_serves_any_number_of_ranks_and_scenarios():
     assert hierarchical("allreduce", 6, local=3).verdict is True
     assert binomial_broadcast("broadcast", 4, root=3).root == 3
     assert ring(4).digest() == ring(4).digest()
+    fixed = algorithm("all_reduce", ranks=4, chunks=4)(ring.function)
+    assert fixed().ranks == fixed(4).ranks == 4
+    assert fixed(2, 2).chunks == fixed(2, chunks=2).chunks == fixed(ranks=2, chunks=2).chunks == 2
+    with pytest.raises(AlgorithmError, match="lacks contribution"):
+        fixed(2, chunks=4)
     assert ring.__name__ == "ring" and "ring" in repr(ring)
 
 
@@ -793,6 +798,9 @@ def test_a_definition_serves_any_number_of_ranks_and_scenarios():
         (lambda: binomial_broadcast(2, root=2), "root 2 is not one of 2 ranks"),
         (lambda: all_to_next(2, contract=next_contract(3, 3)), "its contract is of 3 ranks and 3 chunks"),
         (lambda: algorithm("all_reduce", scratch={"x": 0})(_ends_early)(2), "scratch 'x' is 0"),
+        (lambda: algorithm("all_reduce", ranks=8, chunks=8)(_ends_early)(4), "is written for 8 ranks and 8 chunks"),
+        (lambda: algorithm("all_reduce")(print), "which is no Python function"),
+        (lambda: ring(2, 2**21), "chunks is 2097152"),
         (lambda: algorithm("barrier")(_ends_early), "a barrier moves no chunks"),
         (lambda: algorithm("ring")(_ends_early), '"ring" is not a collective'),
         (lambda: algorithm("reduce")(lambda a, root: None), "its parameter root is an option of every algorithm"),
