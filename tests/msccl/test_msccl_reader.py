@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -282,6 +284,11 @@ def test_neither_files_nor_network_are_touched(tmp_path, monkeypatch):
         assert "<!DOCTYPE is not read" in refused(doctype + GOOD.replace("pair", "&x;"))
     include = f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="{secret.as_uri()}"/>'
     assert parse(edit("<gpu", include + "<gpu")).same(parse(GOOD))
+
+
+def test_only_the_reader_loads_the_xml_parser():
+    code = "import sys, astrasim_py.cli.main, astrasim_py.msccl.traces; sys.exit('lxml' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # -- the table ------------------------------------------------------------------------------------------------
