@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=(*_SIZES, *_RUNTIMES),
         metavar="D",
         help="of .et: symbolic (sizes in chunks only) or absolute (in bytes only); "
-        "of .xml: classic (default), azure or rccl, the runtime that it is for",
+        "of .xml: classic, azure or rccl, the runtime that it is for (default: as it was read, else classic)",
     )
     parser.add_argument("--collective", help="of IN, where it does not say, or says custom")
     parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where IN does not say")
@@ -213,9 +213,8 @@ def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> 
     from astrasim_py.msccl.traces import recorded_program
     from astrasim_py.msccl.writer import write_msccl
 
-    dialect = args.dialect or "classic"
     window = {name: sizes.get(name) for name in ("min_bytes", "max_bytes")}
-    program = write_msccl(args.target, algorithm, dialect=dialect, protocol=args.protocol, **window)
+    program = write_msccl(args.target, algorithm, dialect=args.dialect, protocol=args.protocol, **window)
     lost = []
     if any(trace.has_column("tb_id") for trace in algorithm.traces) and recorded_program(algorithm) is None:
         lost.append("thread blocks and channels, which no longer fit the nodes")
@@ -224,7 +223,7 @@ def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> 
         lost.append(f'collective "{algorithm.collective}"')
     elif contract != algorithm.contract:
         lost.append("contract")
-    if dialect == "classic" and program.outofplace is not None:
+    if args.dialect == "classic" and program.outofplace is not None:
         lost.append("outofplace")
     return lost
 
