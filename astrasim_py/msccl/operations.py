@@ -218,7 +218,14 @@ class Draft:
     def _keep(self, op: int) -> None:
         """Let an operation write to a place of its own, and copy from there to where it wrote."""
         ops = self.ops
-        copy = ops.add(COPY, ops.rank[op], ops.count[op], ops.step[op], target=ops.target[op], payload=op)
+        rank, count, step, target = ops.rank[op], ops.count[op], ops.step[op], ops.target[op]
+        if ops.kind[op] == REDUCE and ops.payload[op] < 0:
+            # What it adds to is there, too.
+            before = ops.add(COPY, rank, count, step, source=target)
+            ops.parents[before] = list(ops.parents[op])
+            ops.parents[op].append(before)
+            ops.payload[op] = before
+        copy = ops.add(COPY, rank, count, step, target=target, payload=op)
         ops.target[op] = None
         for parents in ops.parents:
             if op in parents:
