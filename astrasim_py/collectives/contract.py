@@ -47,13 +47,16 @@ class Contract:
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.chunks < 1:
             raise AlgorithmError(self.place, f"has {self.ranks} ranks and {self.chunks} chunks", "give at least 1")
+        seen: set[int] = set()
         for (rank, chunk), terms in self.outputs.items():
-            cells = [(rank, chunk), *terms]
-            for r, k in cells:
+            # Many cells share one mapping, which is looked at once.
+            known = id(terms) in seen
+            seen.add(id(terms))
+            for r, k in ((rank, chunk),) if known else ((rank, chunk), *terms):
                 if not (0 <= r < self.ranks and k >= 0):
                     problem = f"names chunk {k} of rank {r}, and there are {self.ranks} ranks"
                     raise AlgorithmError(self.place, problem, f"write ranks 0 to {self.ranks - 1}, chunks from 0")
-            if any(times < 1 for times in terms.values()):
+            if not known and any(times < 1 for times in terms.values()):
                 problem = f"chunk {chunk} of rank {rank} contains something less than once"
                 raise AlgorithmError(self.place, problem, "leave out what is not contained")
 
