@@ -136,6 +136,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         "waiting": [
             {key: getattr(w, key) for key in ("rank", "node", "name", "kind", "instance", "src", "dst", "tag", "bytes")}
             | {"since_ns": ns_number(w.since) if w.since >= 0 else None, "reason": w.reason}
+            | ({"channel": w.channel, "slots": w.slots} if w.slots else {})
             for w in records.outcome.waiting
         ],
         "cycle": list(records.outcome.cycle),

@@ -21,6 +21,7 @@ from astrasim_py.collectives.termination import Flow
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
+from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.channels import MOST_CHUNKS, MscclModel, max_count, messages_of
 from astrasim_py.system.plan import SEND, make_plan
@@ -251,8 +252,18 @@ def test_both_engines_agree_on_thread_blocks(algorithm, model, size, calls, netw
 
 @relaxed
 @given(strategies.problems(), models())
-def test_both_engines_agree_on_any_problem(made, model):
-    same_records(dataclasses.replace(made, network=dataclasses.replace(made.network, msccl=model)))
+def test_both_engines_agree_on_any_problem_and_beat_no_bound(made, model):
+    free = make_plan(made)
+    made = dataclasses.replace(made, network=dataclasses.replace(made.network, msccl=model))
+    done = same_records(made)
+    plan = make_plan(made)
+    bound = problem_bound(plan)
+    assert bound == problem_bound(free)
+    assert [i.bound for i in plan.instances] == [i.bound for i in free.instances]
+    if done and bound is not None:
+        records = simulate(plan)
+        assert bound <= records.makespan
+        assert (records.collective["bound"] <= records.collective["end"] - records.collective["start"]).all()
 
 
 @settings(relaxed, max_examples=120)
@@ -272,14 +283,13 @@ def test_a_run_is_stuck_exactly_if_the_program_needs_more_slots(algorithm, slots
 
 @relaxed
 @given(programs(), models(), st.sampled_from(SIZES), network_choices)
-def test_the_model_only_slows(algorithm, model, size, network):
+def test_no_byte_is_lost_and_every_start_has_its_cause(algorithm, model, size, network):
     free = problem(algorithm, size, None, **network)
     limited = dataclasses.replace(free, network=dataclasses.replace(free.network, msccl=model))
-    plan = make_plan(limited)
-    records = simulate(plan, level="messages")
-    assert make_plan(free).instances[0].bound == plan.instances[0].bound
-    assert problem_bound(plan) == problem_bound(make_plan(free))
+    records = simulate(limited, level="messages")
     if records.outcome.status == "done":
+        totals = explain(records).totals
+        assert sum(totals.values()) == records.makespan
         bytes_free = simulate(free).link["bytes"].sum()
         assert records.link["bytes"].sum() == bytes_free
     node, cause = records.node, records.node["released_by"]
@@ -298,6 +308,16 @@ def test_a_ring_of_fused_steps_needs_two_slots_and_one_of_single_steps_one(ranks
             for s in (1, 2)
         ]
         assert status == (["stuck", "done"] if fused else ["done", "done"])
+
+
+def test_slots_do_not_depend_on_how_messages_are_matched():
+    for slots, status in ((1, "stuck"), (2, "done")):
+        made = [
+            simulate(problem(ring(4, fused=True), 64, MscclModel(slots=slots), semantics=semantics), level="nodes")
+            for semantics in (Semantics.native(), Semantics.native(message_match="bytes"))
+        ]
+        assert [records.outcome.status for records in made] == [status] * 2
+        assert made[0].node["start"].tolist() == made[1].node["start"].tolist()
 
 
 def test_slots_are_those_of_the_protocol_unless_stated():

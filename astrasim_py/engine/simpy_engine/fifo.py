@@ -114,6 +114,9 @@ class SlowerLink:
         """ps at which the link's last reservation ends."""
         return self.link.free
 
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.link, name)
+
 
 class Paced(Model):
     """Messages of collectives enter the network one after the other on each connection; then `inner` carries them.
