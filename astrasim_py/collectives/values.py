@@ -180,9 +180,14 @@ def execute(
             # A reduction that was handed nothing adds to the cells that it writes.
             operand = target
         else:
-            continue
+            # An ill-formed step does not say which cells it reads: nobody knows what it moves.
+            data = 0 if count == 1 else [0] * count
+            operand = target
         if reduces[g]:
-            own = contents[operand] if count == 1 else contents[operand : operand + count]
+            if operand < 0:
+                own = 0 if count == 1 else [0] * count
+            else:
+                own = contents[operand] if count == 1 else contents[operand : operand + count]
             if not own or (count > 1 and 0 in own):
                 undefined.append(g)
             data = add(data, own) if count == 1 else list(map(add, data, own))

@@ -27,6 +27,7 @@ class Judgement:
     """
 
     problems: list[str] = field(default_factory=list)
+    collective: str = ""
     slots: int | None = None
     ends: bool | None = None  # with unbounded slots
     min_slots: int | None = None
@@ -441,7 +442,7 @@ def judge(text, *, schedules=3, seed=1, large=True, outputs=None):
     result = Judgement(problems=program.problems)
     if not program.runnable:
         return result
-    result.slots = SLOTS[program.proto]
+    result.slots, result.collective = SLOTS[program.proto], program.coll
     result.min_slots = smallest_slots(program)
     result.ends = result.min_slots is not None
     if not result.ends:
