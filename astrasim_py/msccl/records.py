@@ -252,8 +252,9 @@ class _Rank:
             places = {(nop[6], nop[7]) for nop in recorded} | {own}
             places = {place for place in places if place[0] >= 0}
             awaited = {self.was[node]: node for node in step.waits}
-            known = awaited | ({} if step.before is None else {self.was.get(step.before): step.before})
-            if awaited.keys() <= places <= known.keys() and len(awaited) == len(step.waits):
+            before = [] if step.before is None else [step.before]
+            known = awaited | {self.was[node]: node for node in before}
+            if awaited.keys() <= places <= known.keys() and len(known) == len(step.waits) + len(before):
                 nops = [(tuple(nop[:6]), _Wait(known.get((nop[6], nop[7])), nop[6], nop[7])) for nop in recorded]
                 return _Shape(nops, _Wait(known.get(own), *own))
         *others, last = [_Wait(node, -1, -1) for node in step.waits] or [_Wait(None, -1, own[1] if own[0] < 0 else -1)]
@@ -291,7 +292,7 @@ class _Rank:
         def cells(side: str) -> tuple[str, int] | None:
             for row in rows:
                 buffer = column[f"{side}_buf"][row]
-                if buffer in _LETTERS:
+                if buffer in _LETTERS and column[f"{side}_off"][row] != MISSING:
                     return _LETTERS[buffer], column[f"{side}_off"][row]
             return None
 
@@ -307,8 +308,8 @@ class _Rank:
         rows = [row for step in self.blocks.get(block, ()) for row in step.rows if self.kinds[row] != "C"]
         out = list(self.table.get(block, (-1, -1, 0)))
         for place, kind, name in ((0, "S", "comm_dst"), (1, "R", "comm_src"), (2, "SR", "channel")):
-            found = {self.column[name][row] for row in rows if self.kinds[row] in kind} - {MISSING}
-            if len(found) > 1:
+            found = {self.column[name][row] for row in rows if self.kinds[row] in kind}
+            if len(found) > 1 or MISSING in found:
                 raise _Unrecorded
             out[place] = found.pop() if found else out[place]
         return tuple(out)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,7 +24,8 @@ from astrasim_py.collectives.algorithm import (
 )
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.npz import read_npz, write_npz
-from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.collectives.steps import Unusable, steps_of
+from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.check import findings
 from astrasim_py.msccl.model import Gpu, Program, Step, ThreadBlock
@@ -447,6 +450,61 @@ def test_a_wait_for_a_step_that_did_not_publish_makes_it_publish():
 def test_records_that_no_longer_fit_the_nodes_are_none(rank, name, row, value):
     algorithm = algorithm_of(every_type())
     assert recorded_program(changed(algorithm, rank, **{name: put(algorithm.traces[rank], name, row, value)})) is None
+
+
+def meaning(algorithm: Algorithm) -> Counter:
+    """What the steps do and wait for, however nodes are numbered: colours that neighbours have refined."""
+    steps = steps_of(algorithm)
+    ends: list[list] = [[] for _ in range(len(steps))]
+    for c in steps.connections:
+        for k, (one, other) in enumerate(zip(c.sends, c.receives, strict=True)):
+            ends[one].append(("s", c.target, c.channel, k))
+            ends[other].append(("r", c.source, c.channel, k))
+    moved = (steps.rank, steps.count, steps.reduces)
+    cells = (steps.read_buf, steps.read_off, steps.write_buf, steps.write_off)
+    colours = [hash((*each, *sorted(own))) for *each, own in zip(*moved, *cells, ends, strict=True)]
+    for _ in range(4):
+        colours = [hash((colours[g], *sorted(colours[p] for p in steps.parents[g]))) for g in range(len(steps))]
+    return Counter(colours)
+
+
+def random_change(algorithm: Algorithm, rng: random.Random) -> Algorithm:
+    """One value or dependency of one trace is another."""
+    rank = rng.choice([rank for rank, trace in enumerate(algorithm.traces) if len(trace)])
+    trace = algorithm.traces[rank]
+    if rng.random() < 0.5:
+        name = rng.choice([name for name in INT_COLUMNS if trace.has_column(name)])
+        column = trace.column(name).tolist()
+        value = rng.choice([MISSING, 0, 1, 2, 5, rng.choice(column)])
+        return changed(algorithm, rank, **{name: put(trace, name, rng.randrange(len(trace)), value)})
+    ptr, ids = trace.data_deps
+    deps = [ids[a:b].tolist() for a, b in pairwise(ptr.tolist())]
+    row = rng.randrange(len(deps))
+    if deps[row] and rng.random() < 0.5:
+        deps[row].pop(rng.randrange(len(deps[row])))
+    elif row:
+        deps[row].insert(0, int(trace.node_id[rng.randrange(row)]))
+    deps = [sorted(each) for each in deps] if rng.random() < 0.3 else deps
+    joined = np.array([node for each in deps for node in each], dtype=np.uint64)
+    return changed(algorithm, rank, data_deps=Csr(np.cumsum([0, *map(len, deps)]), joined))
+
+
+def test_a_changed_trace_gives_what_it_says_or_nothing():
+    rng = random.Random(7)
+    made = [algorithm_of(one) for one in (every_type(), *legal_odd_programs(20))]
+    outcomes = Counter()
+    for number in range(120):
+        algorithm = rng.choice(made)
+        algorithm = random_change(shuffled(algorithm, number) if number % 3 == 0 else algorithm, rng)
+        try:
+            before = meaning(algorithm)
+        except (Unusable, AstraError):
+            before = None
+        found = recorded_program(algorithm)
+        outcomes["none" if found is None else "found"] += 1
+        if found is not None:
+            assert meaning(algorithm_of(found)) == before, number
+    assert min(outcomes.values()) > 15
 
 
 def test_traces_without_records_have_no_program():
