@@ -28,7 +28,7 @@ MAX_ATTRIBUTES = 32
 #: Comments, processing instructions and the like.
 MAX_MARKS = 2**16
 #: Largest number of a chunk, channel, thread block, step …
-MAX_NUMBER = 2**24
+MAX_NUMBER = 2**20
 #: Characters of a value that is read.
 MAX_TEXT = 4096
 #: Most bytes of a size window.

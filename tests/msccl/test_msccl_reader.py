@@ -173,7 +173,7 @@ def test_a_tag_of_several_lines_is_where_it_begins():
         ('srcoff="1"', 'srcoff="-2"', 4, 'srcoff="-2", which is not a whole number from -1'),
         ('srcoff="1"', f'srcoff="{10**400}"', 4, "0…., which is not a whole number"),
         ('cnt="1"', 'cnt="-1"', 4, 'cnt="-1"'),
-        ('cnt="1"', 'cnt="2147483648"', 4, 'cnt="2147483648", which is not a whole number from 0 to 16777216'),
+        ('cnt="1"', 'cnt="2147483648"', 4, 'cnt="2147483648", which is not a whole number from 0 to 1048576'),
         (' s="0"', ' s="x"', 4, 's="x"'),
         ('depid="-1"', 'depid=""', 4, 'depid=""'),
         ('<tb id="0"', "<tb", 3, "<tb> has no id"),
