@@ -105,11 +105,13 @@ class Parts:
         sends = self.type == NodeType.COMM_SEND
         n = algorithm.ranks
         self.pair = np.where(sends, self.rank * n + peer, peer * n + self.rank)
-        hinted = bool((self.columns["channel"] != MISSING).any())
         # Queues are kept in their order; where there are none, messages take turns as they can arrive.
-        turn = self.columns["comm_tag"].copy() if hinted else self.at.copy()
+        turn = self.at.copy()
         receives = np.flatnonzero(self.sender >= 0)
         turn[self.sender[receives]] = turn[receives]
+        if (self.columns["channel"] != MISSING).any():
+            order = np.lexsort((turn, self.columns["comm_tag"]))
+            turn[order] = np.arange(self.size)
         self.turn = turn
 
     def local(self, cell: np.ndarray) -> np.ndarray:
