@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
+import json
 import re
+from dataclasses import fields
 
 import pytest
 
+import astrasim_py as ap
 from astrasim_py.chakra import lint
 from astrasim_py.chakra.trace import INT_COLUMNS
-from astrasim_py.cli.main import VERBS
+from astrasim_py.cli.main import VERBS, main
+from astrasim_py.collectives import dsl
+from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM
 from astrasim_py.collectives.bounds import CLOSED_FORMS
 from astrasim_py.collectives.builders import ALGORITHMS, options_of
+from astrasim_py.collectives.machine import Machine, Rank
 from astrasim_py.core import records
+from astrasim_py.msccl.model import PROTOCOL_SLOTS, STEP_TYPES, Gpu, Program, Step, ThreadBlock
+from astrasim_py.msccl.writer import DIALECTS
 from astrasim_py.report.tables import ROW_KEYS
+from astrasim_py.system.channels import MscclModel
 from astrasim_py.system.semantics import PARAMETERS
 from astrasim_py.topology.hardware import preset_names
 
@@ -34,9 +44,50 @@ def options_of_verb(verb: str) -> set[str]:
     return {max(action.option_strings, key=len) for action in parser._actions if action.option_strings} - {"--verbose"}
 
 
-def test_the_command_line_is_described(page):
+@pytest.mark.parametrize("verb", ["run", "verify", "convert"])
+def test_the_command_line_is_described(page, verb):
     assert not missing(page("cli.md"), VERBS)
-    assert not missing(page("cli.md"), options_of_verb("run"))
+    assert not missing(page("cli.md"), options_of_verb(verb) - {"--msccl-dialect"})
+
+
+def test_every_key_of_a_verdict_is_described(page, capsys):
+    main(["verify", "builder:ring:all_reduce:2", "--format", "json"])
+    keys = json.loads(capsys.readouterr().out)
+    assert {"well_formed", "terminates", "correct", "race_free", "min_slots", "counterexample"} <= keys.keys()
+    assert not missing(page("verify.md"), keys)
+
+
+def test_every_collective_has_its_promise(page):
+    assert not missing(page("verify.md"), (*COLLECTIVES, CUSTOM))
+    assert not missing(page("reference/scenario.md"), (*COLLECTIVES, CUSTOM))
+
+
+def test_msccl_ir_is_described(page):
+    text = page("msccl.md")
+    assert not missing(text, {*STEP_TYPES, *PROTOCOL_SLOTS, *DIALECTS})
+    for element, names in (("algo", Program), ("gpu", Gpu), ("tb", ThreadBlock), ("step", Step)):
+        written = {"min_bytes": "minBytes", "max_bytes": "maxBytes"}
+        own = set(names._fields) - {"gpus", "tbs", "steps", "line", "source", "layout"}
+        assert f"`<{element}>`" in text
+        assert not missing(text, {written.get(name, name) for name in own})
+
+
+def test_connections_are_described(page):
+    keys = {field.name.removesuffix("_ps") for field in fields(MscclModel)}
+    assert not missing(page("semantics.md"), keys | {"msccl"})
+    assert not missing(page("reference/scenario.md"), keys | {"msccl"})
+
+
+def test_the_language_of_algorithms_is_described(page):
+    text = page("dsl.md")
+    parameters = set(inspect.signature(dsl.algorithm).parameters) - {"collective", "name"}
+    assert not missing(text, parameters)
+    assert not missing(text, {name for name in (*vars(Machine), *vars(Rank)) if not name.startswith("_")})
+
+
+def test_every_name_of_the_python_interface_is_described(repo):
+    text = (repo / "docs" / "python.md").read_text("utf-8")
+    assert not missing(text, {f"ap.{name}" for name in ap.__all__ if name != "__version__"})
 
 
 def test_every_column_of_records_and_key_of_rows_is_described(page):
