@@ -292,7 +292,7 @@ class _Parts:
         kind, count, chan = step.type, step.cnt, tb.chan
         source, target = (_BUFFERS[step.srcbuf], step.srcoff), (_BUFFERS[step.dstbuf], step.dstoff)
         reads, writes = kind in READING, kind in WRITING
-        local = (step.dstbuf, step.dstoff) if writes and kind != "s" else (step.srcbuf, step.srcoff)
+        local = (step.dstbuf, step.dstoff) if writes else (step.srcbuf, step.srcoff)
         at = self._position(gpu.id, *local, count)
         several = kind in RECEIVING and kind != "r"
         tail = (tb.id, step.s, int(bool(step.hasdep)), node if several else MISSING)
