@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from astrasim_py.collectives.algorithm import CUSTOM, SHARDED, Buffer
 from astrasim_py.collectives.steps import Steps, Unusable
 
-#: Cells that are executed at most; beyond it the verdict is unknown.
-MAX_CELLS = 2**26
+#: Cells that are executed at most, and as many more for every step; beyond it the verdict is unknown.
+MAX_CELLS = 2**21
+CELLS_PER_STEP = 64
 
 GATHERS, SCATTERS = ("all_gather", "gather"), ("reduce_scatter", "scatter")
 _NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
@@ -87,7 +88,7 @@ def layout(steps: Steps) -> Layout:
     Raises
     ------
     Unusable
-        More than `MAX_CELLS` cells.
+        More cells than are executed.
     """
     total, per = steps.chunks, steps.chunks
     if steps.collective in SHARDED:
@@ -105,7 +106,7 @@ def layout(steps: Steps) -> Layout:
     output = 0 if steps.in_place else width
     scratch = output + width
     stride = scratch + end
-    if stride * steps.ranks > MAX_CELLS:
+    if stride * steps.ranks > MAX_CELLS + CELLS_PER_STEP * len(steps):
         raise Unusable(f"its {stride * steps.ranks} cells are too many to execute", unknown=True)
     return Layout(steps, stride, per, output, scratch)
 
