@@ -55,6 +55,7 @@ def test_repetitions_follow_each_other():
         ("all_reduce", CommType.ALL_REDUCE, 1000),
         ("reduce_scatter", CommType.REDUCE_SCATTER, 1000),
         ("all_to_all", CommType.ALL_TO_ALL, 1000),
+        ("custom", CommType.CUSTOM, 1000),
         ("broadcast", CommType.BROADCAST, 1000),
         ("reduce", CommType.REDUCE, 1000),
         ("gather", CommType.GATHER, 1000),
