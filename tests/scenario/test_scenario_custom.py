@@ -11,7 +11,7 @@ from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.trace import CommType
 from astrasim_py.collectives.algorithm import Buffer, algorithm_traces
 from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.builders.draft import Flat, finish
+from astrasim_py.collectives.builders.draft import NONE, Flat, finish
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
@@ -32,14 +32,15 @@ CONTRACT = 'ranks: 4\nchunks: 2\noutputs:\n  1: {0: "0:0", 1: "0:1"}\n  2: {0: "
 
 
 def shift(collective="custom", wrong=False):
-    """Every rank but the last hands its input to the next one."""
+    """Every rank but the last hands its input to the next one; where it is wrong, rank 1 what it has received."""
     draft = Flat(4, 2)
     for rank in range(4):
+        got = NONE
         if rank:
-            draft.recv(rank=[rank], peer=rank - 1, tag=0, idx=0, cnt=2, dst=(Buffer.OUTPUT, 0))
+            got = draft.recv(rank=[rank], peer=rank - 1, tag=0, idx=0, cnt=2, dst=(Buffer.OUTPUT, 0))
         if rank < 3:
-            cells = (Buffer.INPUT, 1 if wrong and rank == 1 else 0)
-            draft.send(rank=[rank], peer=rank + 1, tag=0, idx=0, cnt=2, src=cells)
+            cells, after = ((Buffer.OUTPUT, 0), got) if wrong and rank == 1 else ((Buffer.INPUT, 0), NONE)
+            draft.send(rank=[rank], peer=rank + 1, tag=0, idx=0, cnt=2, src=cells, after=(after,))
     return finish(draft, "shift", collective, in_place=False)
 
 
@@ -82,6 +83,7 @@ def test_a_contract_decides_what_is_right(tmp_path):
         make_plan(prepare(points(tmp_path, PROMISED, shift(wrong=True))[0]))
     assert caught.value.exit_code == 3
     assert "s.yaml:4:22: algorithms.custom" in str(caught.value)
+    assert "rank 2 chunk 0 lacks contribution of rank 1" in str(caught.value)
 
 
 def test_a_contract_is_an_input_of_the_point(tmp_path):
@@ -167,3 +169,36 @@ def test_a_contract_that_is_not_there_is_an_error_with_its_place(tmp_path):
     point = points(tmp_path, PROMISED.replace("shift.yaml", "none.yaml"))[0]
     with pytest.raises((AlgorithmError, ScenarioError, AstraError), match=r"none\.yaml"):
         make_plan(prepare(point))
+
+
+def xml(folder, algorithm, name="shift.xml"):
+    ap.write_algorithm(folder / name, algorithm)
+    return (folder / name).read_text("utf-8")
+
+
+def test_xml_that_calls_itself_custom_is_held_to_the_contract(tmp_path):
+    assert 'coll="custom"' in xml(tmp_path, shift())
+    text = PROMISED.replace("file: shift,", "file: shift.xml,")
+    problem = prepare(points(tmp_path, text)[0])
+    plan = make_plan(problem)
+    assert problem.jobs[0].algorithms.select("custom", SIZE, 4, "world").verdict is True
+    assert simulate(plan.problem).makespan == 2 * (500_000 + SIZE * 20)
+    xml(tmp_path, shift(wrong=True))
+    with pytest.raises(AlgorithmError, match="rank 2 chunk 0 lacks contribution of rank 1"):
+        make_plan(prepare(points(tmp_path, text)[0]))
+
+
+def test_xml_of_a_rooted_collective_serves_the_collective_that_the_caller_names(tmp_path):
+    tree = build("binomial_tree", "broadcast", 4, root=2)
+    written = xml(tmp_path, replace(tree, collective="custom", root=None, name="tree"), "tree.xml")
+    assert 'coll="custom"' in written and "root" not in written
+    text = TEXT[: TEXT.index("workload")] + (
+        "workload: [{broadcast: {size: 1 MiB, root: 2}}]\n"
+        "algorithms: {broadcast: {file: tree.xml, root: ROOT}}\n"
+    )  # fmt: skip
+    problem = prepare(points(tmp_path, text.replace("ROOT", "2"))[0])
+    make_plan(problem)
+    found = problem.jobs[0].algorithms.select("broadcast", SIZE, 4, "world", 2)
+    assert (found.collective, found.root, found.verdict) == ("broadcast", 2, True)
+    with pytest.raises(AlgorithmError, match="has root 1, and the workload asks for 2"):
+        make_plan(prepare(points(tmp_path, text.replace("ROOT", "1"))[0]))
