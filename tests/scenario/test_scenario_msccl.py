@@ -100,9 +100,7 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, text, expected):
 
 
 def test_messages_are_counted_as_they_are_sent(tmp_path):
-    made = prepare(
-        points(tmp_path, "{msccl: {protocol: LL}}", "algorithms.all_reduce={builder: halving_doubling}")[0]
-    )
+    made = prepare(points(tmp_path, "{msccl: {protocol: LL}}", "algorithms.all_reduce={builder: halving_doubling}")[0])
     plan = make_plan(made)
     assert count_messages(made) == plan.messages > plan.instances[0].algorithm.messages
 
