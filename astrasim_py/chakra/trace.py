@@ -102,6 +102,11 @@ COLUMN_KINDS: Mapping[str, str] = {
     "source_line": "int32_val",
     "peer_buf": "int32_val",
     "peer_off": "int32_val",
+    "detached": "bool_val",
+    "counter": "int32_val",
+    "count_of": "int32_val",
+    "count_k": "int32_val",
+    "count_from": "int64_val",
 }
 
 #: Integer attributes that have a column.
@@ -141,6 +146,11 @@ INT_COLUMNS: tuple[str, ...] = (
     "source_line",  # line of the file or program that the step was written in
     "peer_buf",  # cells of the other rank that the step names: nothing is executed from it
     "peer_off",
+    "detached",  # on SEND nodes: the rank's part of the collective ends without it, once it is posted
+    "counter",  # completion of the node counts in this counter of its rank
+    "count_of",  # the node also waits for the count_k-th completion in this counter …
+    "count_k",
+    "count_from",  # … counted from after the completion of the node of this id; absent: from the start
 )
 
 

@@ -10,6 +10,7 @@ from astrasim_py.chakra.trace import Workload
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.system.channels import MscclModel
+from astrasim_py.system.planning import Planner
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 
@@ -143,6 +144,10 @@ class Job:
         rank → time before its first dispatch.
     compute_speed : mapping of int to fractions.Fraction
         rank → speed of its compute (1 is nominal, 1/2 takes twice as long).
+    dependencies : str or None
+        Overrides `Semantics.dependencies` for this workload.
+    planner : Planner or None
+        Cuts its collectives into streams; None: `algorithms` carries each out at once.
     """
 
     name: str = "job0"
@@ -151,8 +156,8 @@ class Job:
     algorithms: AlgorithmTable
     start_delay_ps: Mapping[int, int] = field(default_factory=dict)
     compute_speed: Mapping[int, Fraction] = field(default_factory=dict)
-    #: Overrides `Semantics.dependencies` for this workload.
     dependencies: str | None = None
+    planner: Planner | None = None
 
     @property
     def ranks(self) -> int:
