@@ -187,6 +187,14 @@ class Algorithm:
                 )
         elif self.root is not None:
             raise AlgorithmError(place, f"{self.collective} takes no root", "drop the root")
+        if self.contract is not None:
+            for word, ours, theirs in (
+                ("ranks", self.ranks, self.contract.ranks),
+                ("chunks", self.chunks, self.contract.chunks),
+            ):
+                if ours and ours != theirs:
+                    problem = f"has {ours} {word}, and its contract {theirs}"
+                    raise AlgorithmError(place, problem, "give the contract of this algorithm")
         if self.made_for is not None and self.made_for < 1:
             raise AlgorithmError(place, f"made_for is {self.made_for} B", "give the size it was made for")
 

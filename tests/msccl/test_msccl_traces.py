@@ -23,6 +23,7 @@ from astrasim_py.collectives.algorithm import (
     read_algorithm,
 )
 from astrasim_py.collectives.builders import build
+from astrasim_py.collectives.contract import Contract
 from astrasim_py.collectives.npz import read_npz, write_npz
 from astrasim_py.collectives.steps import Unusable, steps_of
 from astrasim_py.core.errors import AlgorithmError, AstraError
@@ -549,6 +550,9 @@ def test_files_keep_contract_and_protocol(tmp_path):
     assert len({algorithm.digest(), promised.digest(), dataclasses.replace(algorithm, protocol="LL").digest()}) == 3
     write_prefix(tmp_path / "named", algorithm_traces(algorithm))
     assert read_algorithm(tmp_path / "named", "all_to_all").contract is None
+    for other in (Contract.of("all_reduce", 9, 2), Contract.of("all_reduce", 2, 6)):
+        with pytest.raises(AlgorithmError, match="and its contract"):
+            dataclasses.replace(algorithm, contract=other)
 
 
 def test_the_first_version_of_npz_is_read(tmp_path):
