@@ -16,8 +16,8 @@ from pathlib import Path
 
 from astrasim_py.core.errors import OutputError, TraceError, UsageError
 
-#: Nodes of a trace that are searched for attributes which a format cannot hold.
-_SEARCHED = 20_000
+#: Nodes that are searched for attributes which a format cannot hold.
+_SEARCHED = 200_000
 #: Dialects of .et files and of MSCCL-IR.
 _SIZES, _RUNTIMES = ("symbolic", "absolute"), ("classic", "azure", "rccl")
 #: Attributes and elements that are named when they are not read.
@@ -39,6 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--collective", help="of IN, where it does not say, or says custom")
     parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where IN does not say")
+    parser.add_argument("--contract", metavar="FILE", help="what a custom collective must do, in YAML (.et, .npz)")
     parser.add_argument("--made-for", metavar="S", help="size for which the absolute sizes of IN were made")
     parser.add_argument("--gzip", action="store_true", help="compress .et files")
     parser.add_argument("--protocol", choices=("Simple", "LL", "LL128"), help="that a runtime is to use")
@@ -171,7 +172,7 @@ def _as_algorithm(args: argparse.Namespace, traces, algorithm, form: str, sizes:
     """The algorithm that is written, where OUT or an option needs one; else None."""
     said = {"made_for": sizes.get("made_for"), "root": args.root}
     if algorithm is None:
-        if form not in (".npz", ".xml") and "size" not in sizes and args.protocol is None:
+        if form not in (".npz", ".xml") and "size" not in sizes and not (args.protocol or args.contract):
             return None
         from astrasim_py.collectives.algorithm import algorithm_from_traces
 
@@ -180,6 +181,10 @@ def _as_algorithm(args: argparse.Namespace, traces, algorithm, form: str, sizes:
         from astrasim_py.collectives.algorithm import promised
 
         algorithm = promised(algorithm, args.collective, **said)
+    if args.contract:
+        from astrasim_py.collectives.contract import read_contract
+
+        algorithm = replace(algorithm, contract=read_contract(args.contract))
     return algorithm if args.protocol is None else replace(algorithm, protocol=args.protocol)
 
 
@@ -272,11 +277,12 @@ def _lost(traces: Sequence, form: str) -> list[str]:
     from astrasim_py.collectives.algorithm import STATED
     from astrasim_py.collectives.npz import kept_metadata
 
-    names, attributes, tensors = False, set(), False
+    names, attributes, tensors, left = False, set(), False, _SEARCHED
     distinct = list({id(t): t for t in traces}.values())
     for trace in distinct if any(t.raw is not None or t.has_names for t in distinct) else ():
-        for row in range(min(len(trace), _SEARCHED)):
-            node = trace.node(row)
+        rows = range(min(len(trace), left))
+        left -= len(rows)
+        for node in map(trace.node, rows):
             names = names or bool(node.name)
             tensors = tensors or node.inputs is not None or node.outputs is not None
             attributes |= {a.name for a in node.attributes} - set(INT_COLUMNS)

@@ -127,6 +127,16 @@ def test_a_custom_collective_is_named(folder, capsys):
     assert converted(capsys, "mine", "mine.xml") == 'dropped: collective "all_reduce"'
 
 
+def test_files_take_a_contract_along_and_xml_cannot(folder, capsys):
+    (folder / "mine.xml").write_text(pair("custom"), "utf-8")
+    (folder / "sum.yaml").write_text("{collective: all_reduce, ranks: 2, chunks: 2}\n", "utf-8")
+    for target in ("mine", "mine.npz"):
+        assert converted(capsys, "mine.xml", target, "--contract", "sum.yaml") == "dropped: nothing"
+        assert main(["verify", target]) == 0
+        assert "correct      yes" in capsys.readouterr().out
+        assert converted(capsys, target, "back.xml") == "dropped: contract"
+
+
 @pytest.mark.parametrize(
     ("text", "argv", "code", "said"),
     [
