@@ -61,11 +61,14 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
         program = read_program(source)
         what = _renamed(steps_from(program), source, args)
         said = findings(program)
-        return (
-            source,
-            what,
-            verify(what, slots=args.slots, contract=contract, problems=said.problems, warnings=said.warnings),
-        )
+        warnings = said.warnings
+        if program.inplace and program.outofplace:
+            apart = _renamed(steps_from(program, in_place=False), source, args)
+            other = verify(apart, slots=args.slots, contract=contract)
+            if not other.passes:
+                warnings += (f"it says that it works out of place, too, where {other.problem}",)
+        verdict = verify(what, slots=args.slots, contract=contract, problems=said.problems, warnings=warnings)
+        return source, what, verdict
     from astrasim_py.cli.convert import built, read
     from astrasim_py.collectives.algorithm import algorithm_from_traces
 
