@@ -76,36 +76,52 @@ class _Pair:
 
     def __init__(self, channels: int, cap: int) -> None:
         self.channels, self.cap = channels, cap
-        self.queue: list[tuple[int, int]] = []
         self.carried: list[int] = []
         self.idle: set[int] = set()
+        #: (step, operation) of all that wait, and of those that would rather have one channel than another.
+        self.queue: list[tuple[int, int]] = []
+        self.wishes: dict[int, list[tuple[int, int]]] = {}
+        self.waiting: set[int] = set()
 
-    def available(self) -> int:
-        """Messages that may be sent now."""
-        return len(self.idle) + self.channels - len(self.carried)
+    def want(self, step: int, op: int, wish: int) -> None:
+        """Let a message wait for a channel."""
+        self.waiting.add(op)
+        heappush(self.queue, (step, op))
+        if wish >= 0:
+            heappush(self.wishes.setdefault(wish, []), (step, op))
 
-    def take(self, channel: int) -> bool:
-        """Send on a channel, if it is free."""
-        while len(self.carried) <= min(channel, self.channels - 1):
-            self.idle.add(len(self.carried))
-            self.carried.append(0)
-        if channel not in self.idle:
-            return False
+    def serve(self) -> list[tuple[int, int]]:
+        """Messages that are sent now, with their channels: those that get what they wish first."""
+        served = []
+        for channel, wishing in self.wishes.items():
+            while wishing and wishing[0][1] not in self.waiting:
+                heappop(wishing)
+            while len(self.carried) <= channel and wishing:
+                self.idle.add(len(self.carried))
+                self.carried.append(0)
+            if wishing and channel in self.idle:
+                served.append((self._send(heappop(wishing)[1], channel), channel))
+        while self.waiting and (self.idle or len(self.carried) < self.channels):
+            op = heappop(self.queue)[1]
+            if op in self.waiting:
+                channel = min(self.idle, default=len(self.carried))
+                if channel == len(self.carried):
+                    self.idle.add(channel)
+                    self.carried.append(0)
+                served.append((self._send(op, channel), channel))
+        return served
+
+    def _send(self, op: int, channel: int) -> int:
         self.idle.remove(channel)
         self.carried[channel] += 1
-        return True
-
-    def take_first(self) -> int:
-        """Send on the first free channel; returns which it is."""
-        channel = min(self.idle, default=len(self.carried))
-        self.take(channel)
-        return channel
+        self.waiting.remove(op)
+        return op
 
     def release(self, channel: int) -> bool:
         """The message is received; whether somebody waits for the channel."""
         if self.carried[channel] < self.cap:
             self.idle.add(channel)
-        return bool(self.queue)
+        return bool(self.waiting)
 
 
 def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int) -> Schedule:
@@ -154,7 +170,9 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
         if kind == SEND:
             key = ops.rank[op] * ranks + ops.rank[partner[op]]
             pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _Pair(channels, cap))
-            heappush(pair.queue, (ops.step[op], op))
+            # What was received on a channel goes on on the same one, so that both may become one step.
+            fed = ops.feeder[op]
+            pair.want(ops.step[op], op, channel[fed] if fed >= 0 and kinds[fed] in _RECEIVES else NONE)
         elif kind not in _RECEIVES or under_way[op]:
             work.append(op)
 
@@ -174,20 +192,9 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
             serving = list(touched.values())
             touched.clear()
             for pair in serving:
-                queue = pair.queue
-                messages = [heappop(queue)[1] for _ in range(min(len(queue), pair.available()))]
-                others = []
-                for op in messages:
-                    # What was received on a channel goes on on the same one, so that both may become one step.
-                    fed = ops.feeder[op]
-                    wish = channel[fed] if fed >= 0 and kinds[fed] in _RECEIVES else NONE
-                    if wish >= 0 and pair.take(wish):
-                        channel[op] = channel[partner[op]] = wish
-                    else:
-                        others.append(op)
-                for op in others:
-                    channel[op] = channel[partner[op]] = pair.take_first()
-                begun += messages
+                for op, chan in pair.serve():
+                    channel[op] = channel[partner[op]] = chan
+                    begun.append(op)
             begun.sort(key=ops.step.__getitem__)
             for op in begun:
                 places[op], rounds[op] = clock, now
@@ -257,7 +264,7 @@ def _conflict(ops: Operations, before: int, op: int) -> bool:
 
 def _raise_full(pairs: dict[int, _Pair], ranks: int, place: str) -> None:
     """Say that no connection may carry another message."""
-    key, pair = next((key, pair) for key, pair in pairs.items() if pair.queue)
+    key, pair = next((key, pair) for key, pair in pairs.items() if pair.waiting)
     raise AlgorithmError(
         place,
         f"rank {key // ranks} sends more than {sum(pair.carried)} messages to rank {key % ranks}, too many steps for "

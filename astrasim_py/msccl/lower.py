@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import ROOTED, SHARDED, Algorithm, Buffer
 from astrasim_py.collectives.steps import Unusable, steps_of
 from astrasim_py.core.errors import AlgorithmError
@@ -58,10 +61,10 @@ COLL_NAMES = {
     "custom": "custom",
 }
 
-_LETTERS = {int(Buffer.INPUT): "i", int(Buffer.OUTPUT): "o", int(Buffer.SCRATCH): "s"}
+#: Assignments that are tried to keep within the limits.
+_ATTEMPTS = 8
 
-#: Where an operand lies: letter of the buffer, offset.
-Operand = tuple[str, int]
+_LETTERS = {int(Buffer.INPUT): "i", int(Buffer.OUTPUT): "o", int(Buffer.SCRATCH): "s"}
 
 
 def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "classic") -> Program:
@@ -89,30 +92,15 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
         A collective or an algorithm that MSCCL-IR cannot express, or one beyond the limits of the runtime.
     """
     place = algorithm.source if algorithm.source not in ("", "builder") else algorithm.name
-    _check(algorithm, place)
     limits = LIMITS[dialect]
+    _check(algorithm, place)
+    _check_size(algorithm, limits, place)
     try:
         steps = steps_of(algorithm)
         draft = Draft(steps, place)
     except Unusable as error:
         raise AlgorithmError(place, error.problem, "mend the algorithm: see what verify says of it") from None
-    cap, ops = limits.steps, draft.operations()
-    while True:
-        try:
-            plan = schedule(ops, algorithm.ranks, place, channels=limits.channels, cap=cap)
-        except Blocked as blocked:
-            draft.receive_aside(ops, blocked.receives)
-            ops = draft.operations()
-            continue
-        assignment = Assignment(ops, plan, algorithm.ranks)
-        writer = _Writer(ops, assignment, plan.place, scratch_ends(steps))
-        gpus = [writer.gpu(rank) for rank in range(algorithm.ranks)]
-        longest = max((len(tb.steps) for gpu in gpus for tb in gpu.tbs), default=0)
-        if longest <= limits.steps or cap <= 1:
-            break
-        # Fewer messages per connection make shorter thread blocks, and more of them.
-        cap = min(cap - 1, cap * limits.steps // (longest + 1))
-    _check_limits(gpus, limits, algorithm.ranks, longest, place)
+    gpus = _within(limits, algorithm.ranks, draft, place)
     sizes = _sizes(algorithm, gpus)
     return Program(
         name=_name(algorithm),
@@ -148,28 +136,72 @@ def _check(algorithm: Algorithm, place: str) -> None:
         )
 
 
-def _check_limits(gpus: list[Gpu], limits: Limits, ranks: int, longest: int, place: str) -> None:
-    whose = f"{limits.runtime} runs"
+def _check_size(algorithm: Algorithm, limits: Limits, place: str) -> None:
+    """Refuse what is beyond the limits however its steps are assigned, before any work is done."""
+    for rank, trace in enumerate(algorithm.traces):
+        least = 0
+        for kind, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
+            peers = trace.column(peer)[trace.type == kind]
+            least = max(least, len(peers))
+            _refuse_blocks(len(np.unique(peers)), rank, limits, place)
+        _refuse_nodes(2 + algorithm.ranks + least, rank, limits, place)
+
+
+def _refuse_blocks(blocks: int, rank: int, limits: Limits, place: str) -> None:
+    if blocks > limits.blocks:
+        raise AlgorithmError(
+            place,
+            f"rank {rank} needs {blocks} thread blocks, {limits.runtime} runs {limits.blocks} per gpu",
+            "use an algorithm with fewer peers, or fewer messages at once",
+        )
+
+
+def _refuse_nodes(nodes: int, rank: int, limits: Limits, place: str) -> None:
+    if nodes > limits.nodes:
+        raise AlgorithmError(
+            place,
+            f"rank {rank} has {nodes} elements of XML, {limits.runtime} reads {limits.nodes}",
+            "use fewer ranks or chunks",
+        )
+
+
+def _within(limits: Limits, ranks: int, draft: Draft, place: str) -> list[Gpu]:
+    """Thread blocks of all ranks, within the limits of a runtime."""
+    # A fused thread block has one step more than messages.
+    cap, channels = limits.steps - 2, limits.channels
+    ops = draft.operations()
+    scratch = scratch_ends(draft.steps)
+    for _ in range(_ATTEMPTS):
+        while True:
+            try:
+                plan = schedule(ops, ranks, place, channels=channels, cap=cap)
+                break
+            except Blocked as blocked:
+                draft.receive_aside(ops, blocked.receives)
+                ops = draft.operations()
+        writer = _Writer(ops, Assignment(ops, plan, ranks), plan.place, scratch)
+        gpus = [writer.gpu(rank) for rank in range(ranks)]
+        longest = max((len(tb.steps) for gpu in gpus for tb in gpu.tbs), default=0)
+        most = max(gpus, key=lambda gpu: len(gpu.tbs))
+        used = 1 + max((tb.chan for gpu in gpus for tb in gpu.tbs), default=0)
+        if longest > limits.steps and cap > 1:
+            # Fewer messages per connection make shorter thread blocks, and more of them.
+            cap = max(1, min(cap - 1, cap * limits.steps // (longest + 1)))
+        elif len(most.tbs) > limits.blocks and used > 1:
+            # Fewer channels make fewer thread blocks, and messages wait for one another.
+            channels = max(1, min(used - 1, used * limits.blocks // len(most.tbs)))
+        else:
+            break
     if longest > limits.steps:
         raise AlgorithmError(
             place,
-            f"a thread block has {longest} steps, {whose} {limits.steps}",
+            f"a thread block has {longest} steps, {limits.runtime} runs {limits.steps}",
             "use fewer chunks, or another algorithm",
         )
     for gpu in gpus:
-        if len(gpu.tbs) > limits.blocks:
-            raise AlgorithmError(
-                place,
-                f"rank {gpu.id} needs {len(gpu.tbs)} thread blocks, {whose} {limits.blocks} per gpu",
-                "use an algorithm with fewer peers or fewer messages at once",
-            )
-        nodes = 2 + ranks + len(gpu.tbs) + sum(len(tb.steps) for tb in gpu.tbs)
-        if nodes > limits.nodes:
-            raise AlgorithmError(
-                place,
-                f"rank {gpu.id} has {nodes} elements of XML, {limits.runtime} reads {limits.nodes}",
-                "use fewer ranks or chunks",
-            )
+        _refuse_blocks(len(gpu.tbs), gpu.id, limits, place)
+        _refuse_nodes(2 + ranks + len(gpu.tbs) + sum(len(tb.steps) for tb in gpu.tbs), gpu.id, limits, place)
+    return gpus
 
 
 def _name(algorithm: Algorithm) -> str:
