@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from astrasim_py.core.document import Value
 from astrasim_py.core.errors import AstraError, ScenarioError
-from astrasim_py.scenario.document import Value
 from astrasim_py.scenario.quantities import did_you_mean
 from astrasim_py.scenario.workload_models import (
     AlgorithmCode,

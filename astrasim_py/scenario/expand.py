@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from astrasim_py.core.document import Value, join
 from astrasim_py.scenario import resolve
-from astrasim_py.scenario.document import Value, join
 
 if TYPE_CHECKING:
     from astrasim_py.scenario.load import LoadedScenario

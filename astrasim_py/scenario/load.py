@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from astrasim_py.collectives.algorithm import CUSTOM
+from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
 from astrasim_py.scenario import resolve
 from astrasim_py.scenario.check import JobCheck, algorithm_files, file_errors, npus_of, split_code
-from astrasim_py.scenario.document import Value, read_document
 from astrasim_py.scenario.quantities import did_you_mean
 from astrasim_py.scenario.schema import PlotSpec, Scenario
 from astrasim_py.scenario.sections import default, read_section

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
+from astrasim_py.core.document import Mark, Value, join, parse_document
 from astrasim_py.core.errors import AstraError, ScenarioError, UsageError
-from astrasim_py.scenario.document import Mark, Value, join, parse_document
 from astrasim_py.scenario.quantities import did_you_mean
 
 #: Most points of one scenario.

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from astrasim_py.core.document import Value, join
 from astrasim_py.core.errors import AstraError, ScenarioError
-from astrasim_py.scenario.document import Value, join
 from astrasim_py.scenario.quantities import shown
 from astrasim_py.scenario.schema import Scenario
 

@@ -31,7 +31,7 @@ def folder() -> Path:
 
 def listed() -> list[tuple[str, str]]:
     """Name and title of every lesson, by name."""
-    from astrasim_py.scenario.document import read_document
+    from astrasim_py.core.document import read_document
 
     found = []
     for path in sorted(folder().glob("*.yaml")):

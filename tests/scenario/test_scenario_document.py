@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astrasim_py.core.document import MAX_BYTES, parse_document, read_document
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.scenario.document import MAX_BYTES, parse_document, read_document
 
 BOMB = "\n".join(
     ["a: &a [x, x, x, x, x, x, x, x, x, x]"]

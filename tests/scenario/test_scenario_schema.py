@@ -40,7 +40,7 @@ def test_every_reference_of_the_schema_leads_somewhere():
 
 
 def test_every_example_of_a_key_is_what_the_key_accepts():
-    from astrasim_py.scenario.document import parse_document
+    from astrasim_py.core.document import parse_document
     from astrasim_py.scenario.sections import read_section
 
     for key, field in Scenario.model_fields.items():
