@@ -15,9 +15,6 @@ WRITING = frozenset(("r", "rcs", "rrc", "rrcs", "cpy", "re"))
 #: Types that add.
 REDUCING = frozenset(("rrc", "rrs", "rrcs", "re"))
 
-#: FIFO slots per connection, by protocol (NCCL_STEPS = 8; an operation takes 4 of them under Simple).
-PROTOCOL_SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
-
 
 class Step(NamedTuple):
     """One ``<step>``. `line` does not count when programs are compared (see `Program.same`)."""

@@ -10,9 +10,10 @@ import os
 
 from astrasim_py.chakra.et_io import write_bytes
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm
+from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.msccl.lower import LIMITS, lower
-from astrasim_py.msccl.model import PROTOCOL_SLOTS, Program
+from astrasim_py.msccl.model import Program
 from astrasim_py.msccl.table import collective_of
 
 #: Dialects: the classic runtime; Azure's executor; RCCL, which reads the same XML as Azure's but runs less of it.

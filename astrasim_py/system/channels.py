@@ -21,16 +21,12 @@ import numpy as np
 
 from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
 from astrasim_py.collectives.algorithm import Algorithm, chunk_bytes
+from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
-from astrasim_py.msccl.model import PROTOCOL_SLOTS
 
 if TYPE_CHECKING:
     from astrasim_py.system.plan import Program, Structure
 
-#: Bytes of one message slot, by protocol: what a step of so many chunks may fill.
-SLOT_BYTES = {"Simple": 2 * 2**20, "LL": 32 * 2**10, "LL128": 576_000}
-#: Most chunks in one message; the field is narrow in the runtimes.
-MOST_CHUNKS = 71
 #: Most nodes of one rank, once its steps are cut into messages.
 MAX_PIECES = 2**22
 
@@ -104,7 +100,7 @@ def max_count(protocol: str, size: int, chunks: int) -> int:
         Into how many chunks it is cut; 0 where sizes are not in chunks.
     """
     chunk = -(-size // chunks) if chunks else 0
-    return min(max(SLOT_BYTES[protocol] // chunk, 1), MOST_CHUNKS) if chunk else MOST_CHUNKS
+    return min(max(SLOT_BYTES[protocol] // chunk, 1), MAX_CHUNKS_PER_MESSAGE) if chunk else MAX_CHUNKS_PER_MESSAGE
 
 
 def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:

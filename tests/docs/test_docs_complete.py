@@ -20,8 +20,9 @@ from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM
 from astrasim_py.collectives.bounds import CLOSED_FORMS
 from astrasim_py.collectives.builders import ALGORITHMS, options_of
 from astrasim_py.collectives.machine import Machine, Rank
+from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
 from astrasim_py.core import records
-from astrasim_py.msccl.model import PROTOCOL_SLOTS, STEP_TYPES, Gpu, Program, Step, ThreadBlock
+from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.writer import DIALECTS
 from astrasim_py.report.tables import ROW_KEYS
 from astrasim_py.system.channels import MscclModel

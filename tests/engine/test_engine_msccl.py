@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import build
+from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE
 from astrasim_py.collectives.steps import steps_of
 from astrasim_py.collectives.termination import Flow
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
@@ -23,7 +24,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
-from astrasim_py.system.channels import MOST_CHUNKS, MscclModel, max_count, messages_of
+from astrasim_py.system.channels import MscclModel, max_count, messages_of
 from astrasim_py.system.plan import SEND, make_plan
 from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
@@ -332,8 +333,8 @@ def test_slots_are_those_of_the_protocol_unless_stated():
 @pytest.mark.parametrize(
     ("protocol", "size", "chunks", "expected"),
     [
-        ("Simple", 0, 4, MOST_CHUNKS),
-        ("Simple", 4, 4, MOST_CHUNKS),
+        ("Simple", 0, 4, MAX_CHUNKS_PER_MESSAGE),
+        ("Simple", 4, 4, MAX_CHUNKS_PER_MESSAGE),
         ("Simple", 8 * MIB, 4, 1),
         ("Simple", 8 * MIB, 8, 2),
         ("Simple", 8 * MIB + 1, 8, 1),
