@@ -598,15 +598,17 @@ def golden_programs(golden, correct: bool = False):
 
 
 def test_real_programs_come_back_operation_for_operation(golden, tmp_path):
-    seen = 0
+    seen = files = 0
     for number, made in enumerate(golden_programs(golden)):
         algorithm = algorithm_of(made)
         assert recorded_program(algorithm).same(made), made.source
         if number % 6 == 0 and made.ngpus <= 8:
-            for way, back in ways_back(algorithm, tmp_path, number):
-                assert recorded_program(back).same(made), f"{made.source} {way}"
+            write_prefix(tmp_path / f"{number}", algorithm_traces(algorithm))
+            assert recorded_program(read_algorithm(tmp_path / f"{number}")).same(made), made.source
+            files += 1
         seen += 1
     assert seen == 92
+    assert files > 10
 
 
 @pytest.mark.parametrize("shape", ["fully_connected", "switch"])
