@@ -61,6 +61,8 @@ COLL_NAMES = {
     "custom": "custom",
 }
 
+#: Most nodes of an algorithm that is given thread blocks: each takes about 1.6 kB meanwhile.
+MAX_NODES = 2**20
 #: Assignments that are tried to keep within the limits.
 _ATTEMPTS = 8
 
@@ -138,6 +140,10 @@ def _check(algorithm: Algorithm, place: str) -> None:
 
 def _check_size(algorithm: Algorithm, limits: Limits, place: str) -> None:
     """Refuse what is beyond the limits however its steps are assigned, before any work is done."""
+    if algorithm.nodes > MAX_NODES:
+        raise AlgorithmError(
+            place, f"has {algorithm.nodes} nodes, more than {MAX_NODES}", "use fewer ranks or chunks, or keep it as .et"
+        )
     for rank, trace in enumerate(algorithm.traces):
         least = 0
         for kind, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
