@@ -254,7 +254,8 @@ class _Target:
         elif self.depth == 2:
             self.gpu, self.tbs = (line, attributes), []
         else:
-            self.algo = (line, attributes)
+            # libxml2 hands an ampersand on as a reference where it resolves no entities.
+            self.algo = (line, {name: value.replace("&#38;", "&") for name, value in attributes.items()})
 
     def end(self, tag: str) -> None:
         if self.ignored:
