@@ -15,8 +15,8 @@ from astrasim_py.collectives.termination import Flow
 
 #: Sources whose descendants are followed at once.
 _BATCH = 4096
-#: Pairs that are counted at most.
-MAX_PAIRS = 200_000
+#: Pairs that are counted at most, about, and pairs of accesses that are looked at for it.
+MAX_PAIRS, MAX_LOOKED = 200_000, 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,14 @@ def scan(steps: Steps, flow: Flow, reads: list[int], writes: list[int], scratch:
     doubtful = [(key, cells) for key, cells in neighbours.items() if key // size not in parents[key % size]]
     # Who waits for several others, of which one may imply another.
     several = [g for g, waits in enumerate(steps.waits) if waits and len(parents[g]) > 1]
-    wanted = {key // size for key, _ in doubtful}
-    wanted.update(p for g in several for p in steps.waits[g] if p != NEVER)
+    implied = [p * size + q for g in several for p in steps.waits[g] for q in parents[g] if NEVER not in (p, q)]
     redundant: list[int] = []
-    if wanted:
-        known, bit = _local(steps, flow.sequence, wanted)
-        doubtful = [(key, cells) for key, cells in doubtful if not known[key % size] >> bit[key // size] & 1]
+    if doubtful or implied:
+        within = _within_ranks(steps, flow.sequence, [*(key for key, _ in doubtful), *implied])
+        doubtful = [(key, cells) for key, cells in doubtful if key not in within]
         for g in several:
-            for p in steps.waits[g]:
-                if p != NEVER and any(q not in (p, NEVER) and known[q] >> bit[p] & 1 for q in parents[g]):
-                    redundant.append(g)
-                    break
+            if any(p * size + q in within for p in steps.waits[g] for q in parents[g] if NEVER not in (p, q)):
+                redundant.append(g)
     if doubtful:
         ordered = _ordered(steps, flow, [key for key, _ in doubtful])
         doubtful = [(key, cells) for key, cells in doubtful if key not in ordered]
@@ -84,7 +81,8 @@ def scan(steps: Steps, flow: Flow, reads: list[int], writes: list[int], scratch:
     key, cells = doubtful[0]
     first = Race(*divmod(key, size), cells[0])
     raced = {cell for _, cells in doubtful for cell in cells}
-    return Accesses(_count(steps, flow, reads, writes, raced), first, dead, redundant)
+    # Those that are counted may all be ordered where there are more than are counted.
+    return Accesses(max(1, _count(steps, flow, reads, writes, raced)), first, dead, redundant)
 
 
 def _neighbours(
@@ -134,56 +132,67 @@ def _neighbours(
     return pairs, list(dead)
 
 
-def _local(steps: Steps, sequence: Iterable[int], wanted: set[int]) -> tuple[list[int], dict[int, int]]:
-    """For every step the wanted steps of its rank that come before it along the rank's own dependencies, as bits."""
-    bit: dict[int, int] = {}
-    next_bit = [0] * steps.ranks
-    for g in sorted(wanted):
-        r = steps.rank[g]
-        bit[g] = next_bit[r]
-        next_bit[r] += 1
-    known = [0] * len(steps)
-    parents = steps.parents
-    for g in sequence:
-        mask = 0
-        for p in parents[g]:
-            if p >= 0:
-                mask |= known[p]
-                if p in bit:
-                    mask |= 1 << bit[p]
-        known[g] = mask
-    return known, bit
-
-
-def _before(steps: Steps, flow: Flow, sources: list[int]) -> tuple[list[int], dict[int, int]]:
-    """For every step those of `sources` that come before it along all edges, as bits."""
+def _follow(
+    steps: Steps, rows: Iterable[int], sources: list[int], sender: list[int] | None, known: list[int]
+) -> dict[int, int]:
+    """Set `known` of every row to those of `sources` that come before it, as bits; the bit of each source."""
     bit = {g: i for i, g in enumerate(sources)}
-    known = [0] * len(steps)
-    parents, sender = steps.parents, flow.sender
-    for g in flow.sequence:
+    parents = steps.parents
+    for g in rows:
         mask = 0
         for p in parents[g]:
             if p >= 0:
                 mask |= known[p]
                 if p in bit:
                     mask |= 1 << bit[p]
-        s = sender[g]
-        if s >= 0:
-            mask |= known[s]
-            if s in bit:
-                mask |= 1 << bit[s]
+        if sender is not None:
+            s = sender[g]
+            if s >= 0:
+                mask |= known[s]
+                if s in bit:
+                    mask |= 1 << bit[s]
         known[g] = mask
-    return known, bit
+    return bit
 
 
-def _ordered(steps: Steps, flow: Flow, keys: list[int]) -> set[int]:
-    """Those of the pairs first · N + second that are ordered."""
+def _by_source(keys: Iterable[int], size: int) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for key in keys:
+        found.setdefault(key // size, []).append(key)
+    return found
+
+
+def _within_ranks(steps: Steps, sequence: list[int], keys: Iterable[int]) -> set[int]:
+    """Those of the pairs first · N + second, both of one rank, that its own dependencies order."""
     size = len(steps)
-    sources = sorted({key // size for key in keys})
+    asked = _by_source(keys, size)
+    sources: list[list[int]] = [[] for _ in range(steps.ranks)]
+    for g in sorted(asked):
+        sources[steps.rank[g]].append(g)
+    rows: list[list[int]] = [[] for _ in range(steps.ranks)]
+    for g in sequence:
+        rows[steps.rank[g]].append(g)
     found = set()
+    known = [0] * size
+    for mine, wanted in zip(rows, sources, strict=True):
+        for start in range(0, len(wanted), _BATCH):
+            bit = _follow(steps, mine, wanted[start : start + _BATCH], None, known)
+            found.update(key for g, at in bit.items() for key in asked[g] if known[key % size] >> at & 1)
+        for g in mine:
+            known[g] = 0
+    return found
+
+
+def _ordered(steps: Steps, flow: Flow, keys: Iterable[int]) -> set[int]:
+    """Those of the pairs first · N + second that are ordered, by whatever ranks."""
+    size = len(steps)
+    asked = _by_source(keys, size)
+    sources = sorted(asked)
+    found = set()
+    known = [0] * size
     for start in range(0, len(sources), _BATCH):
-        known, bit = _before(steps, flow, sources[start : start + _BATCH])
-        found.update(key for key in keys if key // size in bit and known[key % size] >> bit[key // size] & 1)
+        bit = _follow(steps, flow.sequence, sources[start : start + _BATCH], flow.sender, known)
+        found.update(key for g, at in bit.items() for key in asked[g] if known[key % size] >> at & 1)
     return found
 
 
@@ -198,12 +207,13 @@ def _count(steps: Steps, flow: Flow, reads: list[int], writes: list[int], cells:
                     if cell in touch:
                         touch[cell].append((g, wrote))
     pairs: set[int] = set()
-    size, chain = len(steps), steps.chain
+    size, chain, looked = len(steps), steps.chain, 0
     for accesses in touch.values():
         for i, (b, wrote) in enumerate(accesses):
+            looked += i
+            if len(pairs) > MAX_PAIRS or looked > MAX_LOOKED:
+                return len(pairs) - len(_ordered(steps, flow, pairs))
             for a, wrote_before in accesses[:i]:
                 if (wrote or wrote_before) and a != b and (chain[a] < 0 or chain[a] != chain[b]):
                     pairs.add(a * size + b)
-        if len(pairs) > MAX_PAIRS:
-            break
-    return len(pairs) - len(_ordered(steps, flow, sorted(pairs)))
+    return len(pairs) - len(_ordered(steps, flow, pairs))

@@ -169,3 +169,13 @@ def test_verdicts_of_random_programs_equal_the_oracles():
         kinds["hangs" if not judged.ends else "races" if judged.races else f"{judged.min_slots} slots"] += 1
     assert not wrong, explain(wrong)
     assert kinds["hangs"] > 30 and kinds["races"] > 30 and kinds["1 slots"] > 100 and len(kinds) > 6
+
+
+def test_races_beyond_counting_are_still_races():
+    """Two ranks, 10,000 steps each that all touch one cell: 100 million pairs are not looked at one by one."""
+
+    def blocks(rank):
+        return [(-1, -1, 0, [("re", "i0", f"i{s % 2}", 1, None) for s in range(100)]) for _ in range(100)]
+
+    verdict = verdict_of(mutants.document("all at once", 2, blocks))
+    assert verdict.race_free is False and verdict.races > 1000 and not verdict.correct
