@@ -37,10 +37,23 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """One chunk of a collective: its phases in order; of waiting streams the higher priority goes first."""
+    """One chunk of a collective.
+
+    Attributes
+    ----------
+    phases : tuple of Phase
+        In order.
+    priority : int
+        Of waiting streams the higher goes first.
+    turns : tuple of int
+        Place of each phase in the order in which its queue serves the phases of this collective, from 0: it is not
+        started before those of smaller turns are. With the same turns on all NPUs, NPUs that finish phases at
+        different times cannot block each other. Empty: priority and arrival decide alone.
+    """
 
     phases: tuple[Phase, ...]
     priority: int = 0
+    turns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +79,8 @@ class Call:
         The call is the ``number``-th of its group in the job, from 0.
     root : int
         Position in the group, for rooted collectives.
+    full : int
+        Bytes of the full buffer (of an all_gather: all shards); 0 where unknown.
     """
 
     type: str
@@ -77,6 +92,7 @@ class Call:
     dims: tuple[bool, ...] | None = None
     number: int = 0
     root: int = 0
+    full: int = 0
 
 
 class Planner(Protocol):
