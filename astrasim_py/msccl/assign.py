@@ -13,7 +13,7 @@ never shares a thread block with the receiving side and is never fused.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.operations import JOIN, NONE, RECEIVE, RECEIVE_REDUCE, SEND, Operations
@@ -78,17 +78,20 @@ class _Pair:
         self.channels, self.cap = channels, cap
         self.carried: list[int] = []
         self.idle: set[int] = set()
-        #: (step, operation) of all that wait, and of those that would rather have one channel than another.
+        #: (step, operation) of those that take any channel, of those that would rather have one, or must have it.
         self.queue: list[tuple[int, int]] = []
         self.wishes: dict[int, list[tuple[int, int]]] = {}
         self.waiting: set[int] = set()
 
-    def want(self, step: int, op: int, wish: int) -> None:
+    def want(self, step: int, op: int, wish: int, *, must: bool) -> None:
         """Let a message wait for a channel."""
         self.waiting.add(op)
-        heappush(self.queue, (step, op))
+        if not 0 <= wish < self.channels or (wish < len(self.carried) and self.carried[wish] >= self.cap):
+            wish = NONE
         if wish >= 0:
             heappush(self.wishes.setdefault(wish, []), (step, op))
+        if wish < 0 or not must:
+            heappush(self.queue, (step, op))
 
     def serve(self) -> list[tuple[int, int]]:
         """Messages that are sent now, with their channels: those that get what they wish first."""
@@ -101,7 +104,7 @@ class _Pair:
                 self.carried.append(0)
             if wishing and channel in self.idle:
                 served.append((self._send(heappop(wishing)[1], channel), channel))
-        while self.waiting and (self.idle or len(self.carried) < self.channels):
+        while self.queue and (self.idle or len(self.carried) < self.channels):
             op = heappop(self.queue)[1]
             if op in self.waiting:
                 channel = min(self.idle, default=len(self.carried))
@@ -121,6 +124,9 @@ class _Pair:
         """The message is received; whether somebody waits for the channel."""
         if self.carried[channel] < self.cap:
             self.idle.add(channel)
+        else:
+            self.queue += self.wishes.pop(channel, ())
+            heapify(self.queue)
         return bool(self.waiting)
 
 
@@ -170,9 +176,11 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
         if kind == SEND:
             key = ops.rank[op] * ranks + ops.rank[partner[op]]
             pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _Pair(channels, cap))
-            # What was received on a channel goes on on the same one, so that both may become one step.
-            fed = ops.feeder[op]
-            pair.want(ops.step[op], op, channel[fed] if fed >= 0 and kinds[fed] in _RECEIVES else NONE)
+            wish, fed = ops.channel[op], ops.feeder[op]
+            if wish < 0 and fed >= 0 and kinds[fed] in _RECEIVES:
+                # What was received on a channel goes on on the same one, so that both may become one step.
+                wish = channel[fed]
+            pair.want(ops.step[op], op, wish, must=ops.channel[op] >= 0)
         elif kind not in _RECEIVES or under_way[op]:
             work.append(op)
 

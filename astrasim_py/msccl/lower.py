@@ -73,7 +73,8 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     """Make a program of an algorithm that states its cells, with thread blocks and channels of our own.
 
     What the traces let wait, waits in the program too, and nothing else does as long as the runtime has channels
-    enough; so it takes as long as the algorithm where messages of one round take equally long.
+    enough; so it takes as long as the algorithm where messages of one round take equally long. Messages for which the
+    traces name a channel keep it, and wait for one another there.
 
     Parameters
     ----------

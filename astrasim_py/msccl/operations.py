@@ -38,6 +38,8 @@ class Operations:
         Operation whose data is taken in place of cells, or added.
     partner : list of int
         The other end of a message.
+    channel : list of int
+        Channel that the algorithm wants a message to be sent on.
     parents : list of list of int
     feeder : list of int
         Operation that wrote what this one reads, the last of several.
@@ -58,6 +60,7 @@ class Operations:
     target: list[tuple[int, int, int] | None] = field(default_factory=list)
     payload: list[int] = field(default_factory=list)
     partner: list[int] = field(default_factory=list)
+    channel: list[int] = field(default_factory=list)
     parents: list[list[int]] = field(default_factory=list)
     step: list[int] = field(default_factory=list)
     origin: list[int] = field(default_factory=list)
@@ -77,6 +80,7 @@ class Operations:
         self.target.append(target)
         self.payload.append(payload)
         self.partner.append(NONE)
+        self.channel.append(NONE)
         self.parents.append([])
         self.step.append(step)
         return len(self.kind) - 1
@@ -181,6 +185,7 @@ class Draft:
                 for first, receive in zip(self._parts(s), self._parts(r), strict=True):
                     send = first + width[s] - 1
                     ops.partner[send], ops.partner[receive] = receive, send
+                    ops.channel[send] = connection.channel
 
     def operations(self) -> Operations:
         """Operations in an order in which they may be executed.
@@ -315,6 +320,7 @@ def _renumbered(ops: Operations, unit: list[int], sequence: list[int]) -> Operat
             for op, kind in zip(work, kinds, strict=True)
         ],
         partner=[number[ops.partner[op]] if ops.partner[op] >= 0 else NONE for op in sequence],
+        channel=[ops.channel[op] for op in sequence],
         parents=parents,
         step=[ops.step[op] for op in sequence],
         origin=work,

@@ -141,6 +141,16 @@ def test_a_range_that_needs_many_slots_is_received_where_it_cannot_block():
     assert [gpu.s_chunks for gpu in program.gpus] == [3, 3]
 
 
+def test_channels_that_traces_name_are_kept():
+    ring = build("ring", "all_gather", 4, chunks=2)
+    # Pieces alternate in the order of messages; both are sent on channel 3 in place of one channel each.
+    hinted = without(ring, channel=3)
+    program = lower(hinted)
+    assert {tb.chan for gpu in program.gpus for tb in gpu.tbs} == {3}
+    assert {tb.chan for gpu in lower(ring).gpus for tb in gpu.tbs} == {0, 1}
+    check(written(program))
+
+
 # --------------------------------------------------------------------------------------------------- text
 
 
