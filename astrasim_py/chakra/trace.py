@@ -107,6 +107,7 @@ COLUMN_KINDS: Mapping[str, str] = {
     "count_of": "int32_val",
     "count_k": "int32_val",
     "count_from": "int64_val",
+    "slot_kind": "int32_val",
 }
 
 #: Integer attributes that have a column.
@@ -151,6 +152,7 @@ INT_COLUMNS: tuple[str, ...] = (
     "count_of",  # the node also waits for the count_k-th completion in this counter …
     "count_k",
     "count_from",  # … counted from after the completion of the node of this id; absent: from the start
+    "slot_kind",  # what a workload node holds: 0 nothing, 1 CPU, 2 compute, 3 communication; absent: by its type
 )
 
 

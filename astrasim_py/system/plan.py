@@ -261,6 +261,8 @@ class _Builder:
         slot[kind == COMPUTE] = COMPUTE_SLOT
         slot[is_cpu & (kind == COMPUTE)] = CPU_SLOT
         slot[(kind == SEND) | (kind == COLLECTIVE) | (kind == MEMORY)] = COMM_SLOT
+        stated = trace.column("slot_kind")[rows]
+        slot = np.where((stated >= NO_SLOT) & (stated <= COMM_SLOT), stated, slot).astype(np.int8)
         program = Program(
             trace=trace,
             rows=rows,
