@@ -1,0 +1,434 @@
+"""ASTRA-sim's own collective algorithms with the charges that its analytical backends make for them, as traces.
+
+They are made for one size, in whole bytes, with ASTRA-sim's truncations: what they move need not be what the
+collective needs. For algorithms that move the right bytes see `astrasim_py.collectives.builders`.
+
+A rank sends and receives in *packets*. A packet passes the NPU's memory before it lets the rank go on: that takes
+the endpoint delay, and the reduction where the packet is one to be reduced. Which packets are, follows from their
+order of arrival alone. A rank is done when its last packet has passed; nobody waits for the delivery of his sends.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.builders.draft import check_nodes
+from astrasim_py.core.errors import AlgorithmError
+
+#: Counters of a rank: packets received, and packets that have passed the memory.
+RECEIVED, PASSED = 0, 1
+
+#: Endpoint delay of groups smaller than the world, whatever the configuration says, ns.
+LOCAL_DELAY_NS = 10
+
+RING, DIRECT, HALVING_DOUBLING, TREE = "ring", "direct", "halvingDoubling", "doubleBinaryTree"
+MAX, MIN = "max", "min"
+
+_WORD = re.compile(r"(one)?(ring|Ring|direct|Direct|halvingDoubling|HalvingDoubling|doubleBinaryTree)(-?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """A word of ASTRA-sim's ``*-implementation`` lists.
+
+    Attributes
+    ----------
+    kind : str
+        ``ring``, ``direct``, ``halvingDoubling`` or ``doubleBinaryTree``.
+    window : int or None
+        Of ``directK``: messages that a rank starts with; None is one to every peer.
+    whole : bool
+        One of ``oneRing``, ``oneDirect``, ``oneHalvingDoubling``: over all NPUs at once, whatever the dimensions.
+    """
+
+    kind: str
+    window: int | None = None
+    whole: bool = False
+
+    @classmethod
+    def parse(cls, word: str, place: str = "") -> Implementation:
+        """Read ``ring``, ``direct4``, ``oneRing`` ….
+
+        Raises
+        ------
+        AlgorithmError
+            Not one of ASTRA-sim's words.
+        """
+        match = _WORD.fullmatch(word)
+        remedy = "write ring, direct, direct<window>, halvingDoubling, doubleBinaryTree, oneRing, oneDirect or …"
+        if match is None or (match[1] is None) != match[2][0].islower():
+            raise AlgorithmError(place, f'"{word}" is not a collective implementation', remedy)
+        kind = match[2][0].lower() + match[2][1:]
+        if match[3] is not None and kind != DIRECT:
+            raise AlgorithmError(place, f'"{word}" has a window, and only direct takes one', remedy)
+        window = None if match[3] in (None, "-1") else int(match[3][:5])
+        if window is not None and window < 1:
+            raise AlgorithmError(
+                place, f'"{word}" starts with no message and never ends', "write a window of 1 or more"
+            )
+        return cls(kind, window, match[1] is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBus:
+    """ASTRA-sim's ``model-shared-bus``: LogGP charges in place of the endpoint delay (Alexandrov et al., SPAA 1995).
+
+    Attributes
+    ----------
+    latency, overhead : float
+        ``L`` and ``o``, ns.
+    per_byte : float
+        ``G``, ns per byte; the memory behind the bus takes 0.0038.
+    reduction : int
+        ``local-reduction-delay``: ns per 100 bytes, and 50 ns.
+    """
+
+    latency: float = 0.0
+    overhead: float = 0.0
+    per_byte: float = 0.0
+    reduction: int = 1
+
+    def crossing(self, size: int, per_byte: float) -> int:
+        """ns that a packet of `size` bytes takes."""
+        return math.floor(self.latency + 2 * self.overhead + per_byte * (size - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charges:
+    """What a packet costs at a rank.
+
+    Attributes
+    ----------
+    endpoint_ns : int
+        Endpoint delay.
+    memory_bandwidth : float
+        ``local-mem-bw``, 10^9 bytes per second; 0 where it is absent, and reductions then cost nothing.
+    bus : SharedBus or None
+    """
+
+    endpoint_ns: int = 10
+    memory_bandwidth: float = 0.0
+    bus: SharedBus | None = None
+
+    def reduction_ns(self, size: int) -> int:
+        """Two reads and a write of `size` bytes, each a whole number of ns."""
+        return 3 * math.floor(size / self.memory_bandwidth) if self.memory_bandwidth else 0
+
+    def packet_ns(self, size: int, *, flagged: bool = False, reduced: bool = False, last: bool = False) -> int:
+        """ns that a packet of `size` bytes takes to pass.
+
+        Parameters
+        ----------
+        size : int
+        flagged : bool
+            It is one of those that arrived, by ASTRA-sim's counting.
+        reduced : bool
+            It is reduced.
+        last : bool
+            It is among the last flagged ones of its cycle: what arrived is not sent back over the bus.
+        """
+        time = self.reduction_ns(size) if reduced else 0
+        if self.bus is None:
+            return time + self.endpoint_ns
+        over, memory = self.bus.crossing(size, self.bus.per_byte), self.bus.crossing(size, 0.0038)
+        time += over + memory
+        if reduced:
+            time += size // 100 * self.bus.reduction + 50 + 2 * memory
+        if flagged and not last:
+            time += over + memory
+        return time
+
+
+def _packets(collective: str, plain: int, flagged: int) -> Callable[[int], dict[str, bool]]:
+    """What ASTRA-sim makes of the p-th packet (from 0, those it starts with included).
+
+    Packets go in cycles of `plain` ones and `flagged` ones. A reduce_scatter reduces all flagged packets, an
+    all_reduce those of every other cycle, from the first.
+    """
+
+    def packet(p: int) -> dict[str, bool]:
+        cycle, at = divmod(p, plain + flagged)
+        if at < plain:
+            return {}
+        reduced = collective == "reduce_scatter" or (collective == "all_reduce" and cycle % 2 == 0)
+        return {"flagged": True, "reduced": reduced, "last": at >= flagged}
+
+    return packet
+
+
+class _Program:
+    """The nodes of one rank, or of all ranks where peers are given as offsets."""
+
+    def __init__(self) -> None:
+        self.type: list[int] = []
+        self.peer: list[object] = []
+        self.size: list[int] = []
+        self.tag: list[int] = []
+        self.duration: list[int] = []
+        self.counter: list[int] = []
+        self.waits: list[tuple[int, int, int]] = []
+        self.deps: list[tuple[int, ...]] = []
+
+    def _add(self, kind, peer, size, tag, duration, after, counter=MISSING, waits=(MISSING,) * 3) -> int:
+        self.type.append(int(kind))
+        self.peer.append(peer)
+        self.size.append(size)
+        self.tag.append(tag)
+        self.duration.append(duration)
+        self.counter.append(counter)
+        self.waits.append(waits)
+        self.deps.append(tuple(after))
+        return len(self.type) - 1
+
+    def send(self, peer, size: int, tag: int, after: Sequence[int], *, waits=(MISSING,) * 3) -> int:
+        return self._add(NodeType.COMM_SEND, peer, size, tag, MISSING, after, waits=waits)
+
+    def recv(self, peer, size: int, tag: int, after: Sequence[int], *, counter=MISSING, waits=(MISSING,) * 3) -> int:
+        return self._add(NodeType.COMM_RECV, peer, size, tag, MISSING, after, counter, waits)
+
+    def wait(self, ns: int, after: Sequence[int] = (), *, counter=MISSING, waits=(MISSING,) * 3) -> int:
+        """A packet that passes, or a join that takes no time."""
+        return self._add(NodeType.COMP, None, MISSING, MISSING, 1000 * ns, after, counter, waits)
+
+    def shared(self) -> dict[str, object]:
+        """Columns that do not depend on the rank."""
+        kind = np.array(self.type, dtype=np.int8)
+        ptr = np.zeros(len(kind) + 1, dtype=np.int64)
+        np.cumsum([len(each) for each in self.deps], out=ptr[1:])
+        ids = np.array([parent for each in self.deps for parent in each], dtype=np.uint64)
+        columns: dict[str, object] = {
+            "node_id": np.arange(len(kind), dtype=np.uint64),
+            "type": kind,
+            "data_deps": Csr(ptr, ids),
+            "comm_size": np.array(self.size, dtype=np.int64),
+            "comm_tag": np.array(self.tag, dtype=np.int64),
+            "duration_ps": np.array(self.duration, dtype=np.int64),
+            "detached": np.where(kind == NodeType.COMM_SEND, 1, MISSING),
+        }
+        if any(each != MISSING for each in self.counter):
+            columns["counter"] = np.array(self.counter, dtype=np.int64)
+            for name, values in zip(("count_of", "count_k", "count_from"), zip(*self.waits, strict=True), strict=True):
+                columns[name] = np.array(values, dtype=np.int64)
+        return columns
+
+    def trace(self, columns: dict[str, object], peer: np.ndarray) -> ExecutionTrace:
+        """The trace of one rank, whose peers are int64[n]."""
+        kind = columns["type"]
+        return ExecutionTrace.from_columns(
+            **columns,
+            comm_dst=np.where(kind == NodeType.COMM_SEND, peer, MISSING),
+            comm_src=np.where(kind == NodeType.COMM_RECV, peer, MISSING),
+        )
+
+    def rotated(self, n: int, peer_of: Callable[[np.ndarray, int], np.ndarray]) -> tuple[ExecutionTrace, ...]:
+        """Traces of n ranks that differ in their peers only."""
+        columns = self.shared()
+        offset = np.array([0 if each is None else each for each in self.peer], dtype=np.int64)
+        return tuple(self.trace(columns, peer_of(offset, rank)) for rank in range(n))
+
+
+def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> tuple[ExecutionTrace, ...]:
+    steps = {"all_reduce": 2 * (n - 1), "all_to_all": n * (n - 1) // 2}.get(collective, n - 1)
+    check_nodes(f"ring {collective} over {n} ranks", 3 * n * steps)
+    message = size if collective == "all_gather" else size // n
+    packet = _packets(collective, 1, n - 1)
+    made = _Program()
+    passed = made.wait(charges.packet_ns(message, **packet(0)))
+    for step in range(steps):
+        made.send(direction, message, step, (passed,))
+        arrived = made.recv(-direction, message, step, (passed,))
+        passed = made.wait(charges.packet_ns(message, **packet(step + 1)), (arrived,))
+    return made.rotated(n, lambda offset, rank: (rank + offset) % n)
+
+
+def _direct(
+    collective: str, size: int, n: int, direction: int, charges: Charges, window: int | None, local: bool
+) -> tuple[ExecutionTrace, ...]:
+    window = n - 1 if window is None else min(window, n - 1)
+    halves = 2 if collective == "all_reduce" else 1
+    message = size if collective == "all_gather" else size // n
+    check_nodes(f"direct {collective} over {n} ranks", 3 * n * halves * (n - 1))
+    packet = _packets(collective, window, window * (n - 1) if local else window)
+    made = _Program()
+    first = made.wait(charges.packet_ns(message, **packet(0)))
+    opens = None  # passed packets count towards the second half of an all_reduce from here
+
+    def pair(j: int) -> None:
+        half, at = divmod(j, n - 1)
+        waits, after = (MISSING,) * 3, [first]
+        if j >= window:
+            waits, after = (PASSED, j - window + 1, MISSING), []
+        if half:
+            after.append(opens)
+        offset = direction * (at + 1)
+        made.send(offset, message, half, after, waits=waits)
+        made.recv(-offset, message, half, after, counter=RECEIVED, waits=waits)
+
+    for j in range(min(window, n - 1)):
+        pair(j)
+    for k in range(1, halves * (n - 1) + 1):
+        made.wait(charges.packet_ns(message, **packet(window + k - 1)), counter=PASSED, waits=(RECEIVED, k, MISSING))
+        if halves == 2 and k == n - 1:
+            # The second half begins with the first packet to pass after the first half has arrived.
+            arrived = made.wait(0, waits=(RECEIVED, n - 1, MISSING))
+            opens = made.wait(0, waits=(PASSED, 1, arrived))
+            for j in range(n - 1, 2 * (n - 1)):
+                pair(j)
+        elif window + k - 1 < n - 1:
+            pair(window + k - 1)
+    return made.rotated(n, lambda offset, rank: (rank + offset) % n)
+
+
+def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> tuple[ExecutionTrace, ...]:
+    levels = n.bit_length() - 1
+    gathering = collective == "all_gather"
+    distance, message = (n // 2, size) if gathering else (1, size // 2)
+    packet = _packets(collective, 1, levels - 1)
+    made = _Program()
+    passed = made.wait(charges.packet_ns(message, **packet(0)))
+    for step in range(levels * (2 if collective == "all_reduce" else 1)):
+        made.send(distance, message, step, (passed,))
+        arrived = made.recv(distance, message, step, (passed,))
+        if gathering:
+            distance, message = distance // 2, message * 2
+        else:
+            distance, message = distance * 2, message // 2
+            if distance == n and collective == "all_reduce":
+                # Truncated once more before it doubles again: an odd last message comes back a byte smaller.
+                gathering, distance, message = True, n // 2, message * 2
+        # A reduction is charged for the message that is sent next.
+        passed = made.wait(charges.packet_ns(message, **packet(step + 1)), (arrived,))
+    return made.rotated(n, lambda offset, rank: rank ^ offset)
+
+
+def _tree_parents(n: int, tree: str) -> list[int]:
+    """Parent of each member, -1 at the root: a perfect in-order tree below a root at one end."""
+    parents = [-1] * n
+    first, root = (0, n - 1) if tree == MAX else (1, 0)
+    spans = [(first, first + n - 2, root)]
+    while spans:
+        low, high, parent = spans.pop()
+        middle = (low + high) // 2
+        parents[middle] = parent
+        if low < high:
+            spans += [(low, middle - 1, middle), (middle + 1, high, middle)]
+    return parents
+
+
+def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> tuple[ExecutionTrace, ...]:
+    parents = _tree_parents(n, tree)
+    plain, reduced = charges.packet_ns(size), charges.packet_ns(size, reduced=True)
+    traces = []
+    for rank in range(n):
+        parent, children = parents[rank], [child for child in range(n) if parents[child] == rank]
+        made = _Program()
+        if not children:
+            begin = made.wait(plain)
+            made.send(parent, size, 0, (begin,))
+            made.wait(plain, (made.recv(parent, size, 1, (begin,)),))
+        else:
+            arrived = [made.recv(child, size, 0, ()) for child in children]
+            done = [made.wait(reduced, (each,)) for each in arrived]
+            if parent >= 0:
+                made.send(parent, size, 0, done)
+                done = [made.wait(reduced, (made.recv(parent, size, 1, done),))]
+            for child in children:
+                made.send(child, size, 1, done)
+        peer = np.array([0 if each is None else each for each in made.peer], dtype=np.int64)
+        traces.append(made.trace(made.shared(), peer))
+    return tuple(traces)
+
+
+@lru_cache(maxsize=4096)
+def native_algorithm(
+    kind: str,
+    collective: str,
+    size: int,
+    n: int,
+    charges: Charges,
+    *,
+    direction: int = 1,
+    window: int | None = None,
+    local: bool = False,
+    tree: str = MAX,
+) -> Algorithm:
+    """One of ASTRA-sim's algorithms for a chunk of one size.
+
+    Equal requests return the same object.
+
+    Parameters
+    ----------
+    kind : str
+        ``ring``, ``direct``, ``halvingDoubling`` or ``doubleBinaryTree``.
+    collective : str
+        all_reduce, reduce_scatter, all_gather or all_to_all.
+    size : int
+        Bytes with which a rank enters: its shard of an all_gather, else its full buffer.
+    n : int
+        Ranks, at least 2.
+    charges : Charges
+    direction : int
+        1 is clockwise: to the next rank; -1 the other way round. Of ring and direct.
+    window : int, optional
+        Of direct: messages that a rank starts with; one to every peer unless given.
+    local : bool
+        The group is smaller than the world: direct then counts its packets in longer cycles.
+    tree : str
+        ``max`` or ``min``: which end is the root of a doubleBinaryTree.
+
+    Returns
+    -------
+    Algorithm
+        With absolute sizes. A doubleBinaryTree runs an all_reduce whatever the collective.
+
+    Raises
+    ------
+    AlgorithmError
+        What ASTRA-sim cannot run either, or what would move empty messages.
+    """
+    place = f"{kind} {collective} over {n} ranks"
+    if kind in (HALVING_DOUBLING, TREE) and n & (n - 1):
+        raise AlgorithmError(
+            place,
+            f"{kind} needs a power of two, and {n} is none (ASTRA-sim hangs or crashes)",
+            "use ring or direct in this dimension",
+        )
+    if kind == HALVING_DOUBLING and collective == "all_to_all":
+        raise AlgorithmError(place, "halvingDoubling has no all_to_all (ASTRA-sim exits)", "use ring or direct")
+    if charges.bus is not None and kind != RING:
+        raise AlgorithmError(place, "model-shared-bus is supported with ring only", "drop model-shared-bus")
+    least = 1 if kind == TREE or collective == "all_gather" else n
+    if size < least:
+        raise AlgorithmError(
+            place,
+            f"{size} B leave its messages empty (ASTRA-sim aborts on messages of 0 B)",
+            "use a larger collective or fewer splits",
+        )
+    if kind == RING:
+        traces = _ring(collective, size, n, direction, charges)
+    elif kind == DIRECT:
+        traces = _direct(collective, size, n, direction, charges, window, local)
+    elif kind == HALVING_DOUBLING:
+        traces = _halving_doubling(collective, size, n, charges)
+    elif kind == TREE:
+        traces = _double_binary_tree(size, n, tree, charges)
+    else:
+        raise AlgorithmError(place, f'"{kind}" is not one of ASTRA-sim\'s algorithms')
+    return Algorithm(
+        name=kind, collective=collective, ranks=n, traces=traces, in_place=collective != "all_to_all", source="builder"
+    )
+
+
+def size_after(kind: str, collective: str, size: int, n: int) -> int:
+    """Bytes with which a rank enters the next dimension; ASTRA-sim divides without a remainder."""
+    if kind == TREE or collective in ("all_reduce", "all_to_all"):
+        return size
+    return size * n if collective == "all_gather" else size // n

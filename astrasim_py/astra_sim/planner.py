@@ -1,0 +1,367 @@
+"""What ASTRA-sim makes of a collective: chunks, phases and queues by its rules, quirks included.
+
+`astrasim_py.system.dimensions` has the planner for those who want the collective done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from astrasim_py.astra_sim.native import (
+    DIRECT,
+    HALVING_DOUBLING,
+    LOCAL_DELAY_NS,
+    MAX,
+    MIN,
+    RING,
+    TREE,
+    Charges,
+    Implementation,
+    SharedBus,
+    native_algorithm,
+    size_after,
+)
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.system.dimensions import (
+    BASELINE,
+    LOCAL_FIRST,
+    QueueTurns,
+    Visit,
+    cut_rounded_up,
+    rows_along,
+    visits,
+)
+from astrasim_py.system.planning import Call, Phase, Stream
+
+if TYPE_CHECKING:
+    from astrasim_py.astra_sim.configs import SystemConfig
+
+#: Name of the group of all ranks.
+WORLD = ("", "0", "world")
+
+#: Quirks that a plan can meet, and what is said of each, once.
+QUIRKS = {
+    "least_chunk": (
+        "a collective with chunks of fewer bytes than there are NPUs runs as if each chunk had one byte per NPU: "
+        "ASTRA-sim raises its size"
+    ),
+    "rounded_up": (
+        "preferred-dataset-splits does not divide a collective: ASTRA-sim runs one more chunk of full size for the "
+        "remainder"
+    ),
+    "lost_remainder": (
+        "the NPUs of a dimension do not divide a chunk: ASTRA-sim truncates messages and never sends the rest"
+    ),
+    "halving_odd": "halvingDoubling truncates odd messages twice: its second half is smaller than its first",
+    "halving_reduction": (
+        "halvingDoubling charges the reduction of all messages received but the last, each by the size of the next one"
+    ),
+    "direct_overlap": "direct charges the reductions of messages that arrive together as if they ran at the same time",
+    "direct_window": (
+        "direct with a window charges the reduction of some received messages only, by their order of arrival"
+    ),
+    "tree_end": "doubleBinaryTree ends on an inner NPU when it sends to its children, not when they have the data",
+    "tree_down": "doubleBinaryTree charges inner NPUs a reduction on the way down, too",
+    "tree_only_reduces": (
+        "doubleBinaryTree knows all_reduce only: ASTRA-sim runs one of the phase's size in place of other collectives"
+    ),
+    "no_memory_bandwidth": "local-mem-bw is missing: ASTRA-sim charges nothing for local reductions",
+    "local_delay": (
+        f"a group smaller than the world has an endpoint delay of {LOCAL_DELAY_NS} ns, whatever endpoint-delay says"
+    ),
+    "local_ring": (
+        "a group smaller than the world runs a ring over its members where the implementation lists several words"
+    ),
+    "local_window": "direct on a group smaller than the world charges reductions of other messages than on the world",
+    "half_queues": (
+        "an all_reduce uses the first half of the queues of a dimension only, and on the way back the second half"
+    ),
+    "whole": "one* implementations run one logical algorithm over NPU ids, whatever the dimensions",
+    "ignored_words": "words after a one* implementation are ignored",
+    "short_list": (
+        "an implementation list is shorter than the network: ASTRA-sim never communicates in the dimensions beyond it"
+    ),
+    "shared_bus": "model-shared-bus is reproduced from one recorded setting only",
+    "no_optimization": (
+        "collective-optimization is missing, and ASTRA-sim leaves it to chance: in one dimension it makes no difference"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """A logical dimension of a collective: its NPUs, in rows, and what runs in it."""
+
+    n: int
+    rows: tuple[tuple[int, ...], ...]
+    implementation: Implementation
+
+
+class CompatiblePlanner:
+    """ASTRA-sim's planning of native collectives.
+
+    A call that equals an earlier one gets the same plan: what counts on from call to call (queues in turn, the trees
+    of doubleBinaryTree) counts every call once.
+
+    Parameters
+    ----------
+    system : SystemConfig
+    dims : sequence
+        Dimensions of the network, the innermost first: sizes, or anything with a ``size``.
+    queues_per_dim : int
+    endpoint_delay_ns : int, optional
+        Instead of the configuration's, injection scale included.
+
+    Attributes
+    ----------
+    warnings : list of str
+        One sentence per quirk that the plans so far met.
+    """
+
+    def __init__(
+        self,
+        system: SystemConfig,
+        dims: Sequence,
+        *,
+        queues_per_dim: int = 1,
+        endpoint_delay_ns: int | None = None,
+    ) -> None:
+        if queues_per_dim < 1:
+            raise ScenarioError("--num-queues-per-dim", f"{queues_per_dim} is less than 1", "write 1 or more")
+        self.system = system
+        self.sizes = tuple(int(getattr(dim, "size", dim)) for dim in dims)
+        self.npus = math.prod(self.sizes)
+        self.queues = queues_per_dim
+        self.capacity = (-(-system.active_chunks_per_dimension // queues_per_dim),) * (len(self.sizes) * queues_per_dim)
+        self.charges = Charges(
+            endpoint_ns=system.endpoint_delay if endpoint_delay_ns is None else endpoint_delay_ns,
+            memory_bandwidth=float(system.local_mem_bw or 0),
+            bus=SharedBus(
+                latency=float(int(system.L)),
+                overhead=float(int(system.o)),
+                per_byte=float(system.G),
+                reduction=system.local_reduction_delay,
+            )
+            if system.model_shared_bus
+            else None,
+        )
+        self.warnings: list[str] = []
+        self._plans: dict[Call, tuple[Stream, ...]] = {}
+        self._dims: dict[object, tuple[_Dim, ...]] = {}
+        self._phases: dict[tuple, Phase] = {}
+        self._trees: dict[tuple[str, int], int] = {}
+        # Every NPU takes its queues in turn; those of one group count alike.
+        self._turns: dict[int, tuple[QueueTurns, ...]] = {}
+
+    def warn(self, quirk: str) -> None:
+        """Note that a plan met a quirk."""
+        if QUIRKS[quirk] not in self.warnings:
+            self.warnings.append(QUIRKS[quirk])
+
+    def plan(self, call: Call) -> tuple[Stream, ...] | None:
+        """Streams of a call; None for collectives that ASTRA-sim does not run.
+
+        Raises
+        ------
+        AlgorithmError
+            What makes ASTRA-sim hang, crash or lose the collective.
+        """
+        if call.type not in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
+            return None
+        if call not in self._plans:
+            self._plans[call] = self._planned(call)
+        return self._plans[call]
+
+    def _planned(self, call: Call) -> tuple[Stream, ...]:
+        place = f"{call.type} of {call.size} B (node {call.node})"
+        local = len(call.members) != self.npus
+        if not local and self.charges.endpoint_ns < 1:
+            raise AlgorithmError(
+                self.system.place or place,
+                f"endpoint-delay is {self.charges.endpoint_ns}, and with less than 1 ns ASTRA-sim aborts in its native "
+                "collectives",
+                "write 1 or more",
+            )
+        dims = self.dimensions(call, local, place)
+        order = [
+            dim
+            for dim, each in enumerate(dims)
+            if each.n > 1 and (call.dims is None or call.group not in WORLD or dim >= len(call.dims) or call.dims[dim])
+        ]
+        if not order:
+            raise AlgorithmError(
+                place,
+                "no dimension is involved that has more than one NPU (ASTRA-sim waits for it for ever)",
+                "involve one",
+            )
+        way = {"localBWAware": LOCAL_FIRST, "baseline": BASELINE}.get(self.system.collective_optimization or "")
+        if way is None:
+            if call.type == "all_reduce" and len(order) > 1:
+                raise AlgorithmError(
+                    place,
+                    "collective-optimization is missing (ASTRA-sim leaves it to chance, and its NPUs then disagree)",
+                    'write "collective-optimization": "localBWAware" or "baseline"',
+                )
+            if call.type == "all_reduce":
+                self.warn("no_optimization")
+            way = LOCAL_FIRST
+        phases_of = visits(call.type, order, way)
+        if call.type == "all_reduce" and way == LOCAL_FIRST and self.queues > 1:
+            self.warn("half_queues")
+        turns = self.turns(call.members)
+        priority = {"LIFO": call.number, "FIFO": -call.number}.get(self.system.scheduling_policy, call.priority)
+        streams = []
+        for size in self.chunks(call, place):
+            phases = []
+            for visit in phases_of:
+                phase, size = self.phase(call, visit, dims[visit.dim], size, turns[visit.dim], local)
+                phases.append(phase)
+            streams.append(Stream(phases=tuple(phases), priority=priority))
+        return tuple(streams)
+
+    def turns(self, members: Sequence[int]) -> tuple[QueueTurns, ...]:
+        """Where the members' queues have got to: what the first member counted, from here on for all."""
+        turns = self._turns.get(members[0])
+        if turns is None or any(self._turns.get(member) is not turns for member in members):
+            old = turns or tuple(QueueTurns(self.queues) for _ in self.sizes)
+            turns = tuple(each.copy() for each in old)
+            for member in members:
+                self._turns[member] = turns
+        return turns
+
+    def chunks(self, call: Call, place: str) -> tuple[int, ...]:
+        """Sizes of the chunks of a call."""
+        splits = self.system.preferred_dataset_splits
+        if not splits or splits < 0:
+            raise AlgorithmError(
+                self.system.place or place,
+                "preferred-dataset-splits is missing or 0 (ASTRA-sim divides by it)",
+                'write "preferred-dataset-splits": 1',
+            )
+        gather = call.type == "all_gather"
+        cuts = cut_rounded_up(call.size, splits, 0 if gather else self.npus)
+        if not cuts:
+            raise AlgorithmError(
+                place,
+                f"{splits} splits leave chunks of 0 B (ASTRA-sim loops for ever)",
+                "use fewer splits or a larger all_gather",
+            )
+        if not gather and call.size // splits < self.npus:
+            self.warn("least_chunk")
+        elif call.size % splits:
+            self.warn("rounded_up")
+        return cuts
+
+    def dimensions(self, call: Call, local: bool, place: str) -> tuple[_Dim, ...]:
+        """Logical dimensions of a call."""
+        key = (call.type, call.members if local else None)
+        if key not in self._dims:
+            words = getattr(self.system, f"{call.type}_implementation")
+            if not words:
+                raise AlgorithmError(
+                    self.system.place or place,
+                    f"{call.type.replace('_', '-')}-implementation is missing, and the workload calls it",
+                    "list one implementation per dimension of the network",
+                )
+            if len(words) > len(self.sizes):
+                raise AlgorithmError(
+                    self.system.place or place,
+                    f"{call.type.replace('_', '-')}-implementation lists {len(words)} implementations for "
+                    f"{len(self.sizes)} dimensions (ASTRA-sim aborts)",
+                    "list one per dimension",
+                )
+            given = [Implementation.parse(word, self.system.place) for word in words]
+            self._dims[key] = self._local(call, given, place) if local else self._world(given, place)
+        return self._dims[key]
+
+    def _local(self, call: Call, given: list[Implementation], place: str) -> tuple[_Dim, ...]:
+        if len(given) > 1:
+            self.warn("local_ring")
+            given = [Implementation(RING)]
+        if given[0].kind == TREE:
+            raise AlgorithmError(
+                place,
+                "doubleBinaryTree on a group smaller than the world crashes ASTRA-sim",
+                "use ring, direct or halvingDoubling",
+            )
+        if self.charges.endpoint_ns != LOCAL_DELAY_NS:
+            self.warn("local_delay")
+        # Rings go through the members in the order in which the group lists them.
+        return (_Dim(len(call.members), (call.members,), given[0]),)
+
+    def _world(self, given: list[Implementation], place: str) -> tuple[_Dim, ...]:
+        dims = []
+        everyone = tuple(range(self.npus))
+        for dim, implementation in enumerate(given):
+            if implementation.whole:
+                dims.append(_Dim(self.npus, (everyone,), implementation))
+                if len(self.sizes) > 1:
+                    self.warn("whole")
+                if dim + 1 < len(given):
+                    self.warn("ignored_words")
+                return tuple(dims)
+            dims.append(_Dim(self.sizes[dim], rows_along(everyone, dim, self.sizes), implementation))
+        if len(given) < len(self.sizes):
+            if given[-1].kind == TREE:
+                raise AlgorithmError(
+                    place,
+                    "a doubleBinaryTree that is listed last must be in the last dimension of the network (ASTRA-sim "
+                    "builds it over the wrong NPUs and crashes)",
+                    "list one implementation per dimension",
+                )
+            self.warn("short_list")
+        return tuple(dims)
+
+    def phase(
+        self, call: Call, visit: Visit, dim: _Dim, size: int, turns: QueueTurns, local: bool
+    ) -> tuple[Phase, int]:
+        """One phase, and the bytes with which the next one begins."""
+        queue, direction = getattr(turns, visit.way)()
+        queue += visit.dim * self.queues
+        kind, n = dim.implementation.kind, dim.n
+        options: dict[str, object] = {}
+        if kind == TREE:
+            built = self._trees.get((call.type, visit.dim), 0)
+            self._trees[call.type, visit.dim] = built + 1
+            options["tree"] = MIN if built % 2 else MAX
+        elif kind in (RING, DIRECT):
+            options["direction"] = direction
+        if kind == DIRECT:
+            options |= {"window": dim.implementation.window, "local": local}
+        charges = replace(self.charges, endpoint_ns=LOCAL_DELAY_NS, bus=None) if local else self.charges
+        self.note(visit.collective, kind, size, n, dim.implementation.window, local)
+        algorithm = native_algorithm(kind, visit.collective, size, n, charges, **options)
+        key = (queue, id(algorithm), dim.rows)
+        if key not in self._phases:
+            # The algorithm stays alive with its phase, so that its id stays its own.
+            self._phases[key] = Phase(queue=queue, size=size, slices=tuple((row, algorithm) for row in dim.rows))
+        return self._phases[key], size_after(kind, visit.collective, size, n)
+
+    def note(self, collective: str, kind: str, size: int, n: int, window: int | None, local: bool) -> None:
+        """Warn of the quirks of one phase."""
+        reducing = collective in ("all_reduce", "reduce_scatter")
+        if kind == TREE:
+            self.warn("tree_end")
+            self.warn("tree_down")
+            if collective != "all_reduce":
+                self.warn("tree_only_reduces")
+        elif kind == HALVING_DOUBLING and reducing:
+            if n > 2:
+                self.warn("halving_reduction")
+            if size % n:
+                self.warn("halving_odd")
+        elif collective != "all_gather" and size % n:
+            self.warn("lost_remainder")
+        if kind == DIRECT and reducing and n > 2:
+            self.warn("direct_overlap")
+            if window is not None and window < n - 1:
+                self.warn("direct_window")
+            if local and collective == "all_reduce":
+                self.warn("local_window")
+        if (reducing or kind == TREE) and not self.charges.memory_bandwidth:
+            self.warn("no_memory_bandwidth")
+        if self.charges.bus is not None and not local:
+            self.warn("shared_bus")
