@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -127,7 +128,7 @@ def test_rows_part_the_npus(sizes):
         rows = rows_along(everyone, dim, sizes)
         assert sorted(npu for row in rows for npu in row) == list(everyone)
         stride = prod(sizes[:dim])
-        assert all(b - a == stride for row in rows for a, b in zip(row, row[1:], strict=False))
+        assert all(b - a == stride for row in rows for a, b in pairwise(row))
 
 
 def test_a_grid_is_a_product_of_coordinates():
@@ -157,7 +158,7 @@ def test_every_rank_takes_part_once_and_shards_sum_to_their_buffer(sizes, kind, 
             assert 0 <= phase.queue < len(planner.capacity)
             dim = phase.queue // queues
             assert all(len(ranks) == algorithm.ranks == sizes[dim] for ranks, algorithm in phase.slices)
-    if kind == "all_to_all" or way == "baseline" and kind == "all_reduce":
+    if kind == "all_to_all" or (way == "baseline" and kind == "all_reduce"):
         assert sum(stream.phases[0].size for stream in streams) == full
         return
     # A reduce_scatter or all_gather of one dimension moves n - 1 of n shards of the buffer through every row of it,
@@ -197,7 +198,8 @@ def test_equal_phases_are_one_object():
     streams = planner.plan(call("all_reduce", 2**20, 16))
     assert len({id(phase) for stream in streams for phase in stream.phases}) == 3
     again = planner.plan(call("all_reduce", 2**20, 16, number=1))
-    assert all(a is b for one, two in zip(streams, again, strict=True) for a, b in zip(one.phases, two.phases))
+    phases = [[phase for stream in each for phase in stream.phases] for each in (streams, again)]
+    assert all(one is two for one, two in zip(*phases, strict=True))
 
 
 def test_second_half_of_the_queues_runs_backwards():
@@ -209,9 +211,8 @@ def test_second_half_of_the_queues_runs_backwards():
 
 @given(chunks=st.integers(2, 12), active=st.integers(1, 3), order=st.sampled_from(["fixed", "themis"]))
 def test_turns_number_the_visits_of_each_queue_and_agree_with_phases(chunks, active, order):
-    planner = DimensionPlanner(
-        sizes=(2, 4, 3), make=make, chunks=chunks, active=active, order=order, rate=(Fraction(100), Fraction(50), Fraction(10))
-    )  # fmt: skip
+    rate = (Fraction(100), Fraction(50), Fraction(10))
+    planner = DimensionPlanner(sizes=(2, 4, 3), make=make, chunks=chunks, active=active, order=order, rate=rate)
     streams = planner.plan(call("all_reduce", 9999, 24))
     for queue in range(3):
         turns = [t for s in streams for t, p in zip(s.turns, s.phases, strict=True) if p.queue == queue]
