@@ -1,0 +1,91 @@
+"""Validate: run measured cases and closed forms, and show how far off the results are.
+
+CASES.csv names measured runs of ASTRA-sim, one a row, with files relative to it. Without it the packaged set runs:
+closed forms of our own algorithms, and figures of ASTRA-sim. Exits with 1 if a figure differs, be it by 1 ns.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from astrasim_py.study.validate import Finding, Report
+
+#: Rows that are off which text shows; JSON has them all.
+SHOWN = 20
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("cases", metavar="CASES.csv", nargs="?", help="by default the packaged set")
+    parser.add_argument("--engine", choices=("auto", "simpy"), default="auto")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME", help="only this set (repeatable)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the cases; 1 if one that counts is off."""
+    from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+    from astrasim_py.study.cases import read_cases
+    from astrasim_py.study.packaged import packaged_items
+    from astrasim_py.study.progress import on_terminal
+    from astrasim_py.study.validate import validate
+
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError("--jobs", f"{args.jobs} is less than 1", "write 1 or more")
+    progress = on_terminal("validate", quiet=args.quiet)
+    if args.cases is None:
+        with packaged_items(args.set) as items:
+            report = validate(items, engine=args.engine, jobs=args.jobs, progress=progress)
+    else:
+        items = read_cases(args.cases, args.set)
+        report = validate(items, engine=args.engine, jobs=args.jobs, progress=progress)
+    print(_json(report) if args.format == "json" else _text(report))
+    return EXIT_OK if report.passes else EXIT_CHECK_FAILED
+
+
+def _json(report: Report) -> str:
+    import json
+    from dataclasses import asdict
+
+    total = asdict(report.judged)
+    del total["group"], total["judged"]
+    rows = {"groups": [asdict(group) for group in report.groups], "off": [asdict(one) for one in report.off]}
+    return json.dumps(total | rows, indent=2, ensure_ascii=False)
+
+
+def _text(report: Report) -> str:
+    from astrasim_py.report.tables import text_table
+
+    headings = ("set", "cases", "exact", "median error", "worst error", "")
+    groups = [*report.groups, report.judged] if len(report.groups) > 1 else report.groups
+    rows = [
+        (
+            group.group,
+            str(group.cases),
+            str(group.exact),
+            _percent(group.median_rel_error),
+            _percent(group.worst_rel_error),
+            "" if group.judged else "informative",
+        )
+        for group in groups
+    ]
+    lines = [text_table(headings, rows, (False, True, True, True, True, False))]
+    off = report.off
+    lines += [_line(one) for one in off[:SHOWN]]
+    if len(off) > SHOWN:
+        lines.append(f"… and {len(off) - SHOWN} more (--format json shows all)")
+    return "\n".join(lines)
+
+
+def _line(one: Finding) -> str:
+    return f"{one.place}: {one.set}: {one.label}: {one.note}{'' if one.judged else ' (informative)'}"
+
+
+def _percent(error: float | None) -> str:
+    if error is None:
+        return "-"
+    return "0" if error == 0 else f"{100 * error:.3g} %"

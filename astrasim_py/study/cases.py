@@ -1,0 +1,290 @@
+"""Measured cases: a CSV of runs of ASTRA-sim, each with its input files and what it printed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.files import read_regular
+
+#: Columns without which a row cannot be judged, and those that may be absent.
+REQUIRED = (
+    "set", "backend", "network", "npus", "workload", "system", "t_ns_per_npu", "exposed_comm_ns_per_npu", "outcome",
+)  # fmt: skip
+OPTIONAL = (
+    "collective",
+    "algorithm",
+    "size_bytes",
+    "splits",
+    "finished_npus",
+    "t_max_ns",
+    "t_min_ns",
+    "memory",
+    "flags",
+)
+BACKENDS = ("congestion_unaware", "congestion_aware", "congestion_aware_multidim")
+#: Nobody ships it: what it gives is informative.
+UNOFFICIAL = "congestion_aware_multidim"
+OK, UNFINISHED = "ok", "does not finish"
+
+MAX_BYTES = 2**28
+MAX_NPUS = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One measured run.
+
+    Attributes
+    ----------
+    place : str
+        ``file:line`` of its row.
+    set : str
+    label : str
+        What it is about, for people.
+    backend : str
+        One of `BACKENDS`.
+    network, system : Path
+    memory, groups : Path or None
+    workload : tuple of Path
+        One file per rank; the same one may serve several.
+    folder : Path
+        What relative names inside the system file refer to.
+    npus : int
+    queues_per_dim : int
+    injection_scale : Fraction
+    rendezvous : bool
+    finishes : bool
+        Whether ASTRA-sim yielded a number.
+    times, exposed : tuple of int
+        ns per rank; empty where it did not finish.
+    """
+
+    place: str
+    set: str
+    label: str = ""
+    backend: str
+    network: Path
+    system: Path
+    memory: Path | None = None
+    groups: Path | None = None
+    workload: tuple[Path, ...] = field(repr=False)
+    folder: Path
+    npus: int
+    queues_per_dim: int = 1
+    injection_scale: Fraction = Fraction(1)
+    rendezvous: bool = False
+    finishes: bool = True
+    times: tuple[int, ...] = ()
+    exposed: tuple[int, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """Whether a difference counts."""
+        return self.backend != UNOFFICIAL
+
+
+def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
+    """Rows of a CSV of cases, in order.
+
+    Parameters
+    ----------
+    path : path
+        Files that it names are relative to its folder.
+    sets : sequence of str
+        Only these; all where empty.
+
+    Raises
+    ------
+    UsageError
+        ``file:line``: what is wrong.
+    """
+    place = os.fspath(path)
+    what = "a CSV of cases"
+    data = read_regular(path, MAX_BYTES, UsageError, what=what, remedy="cut it into several")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UsageError(f"{place}:{line}", "is not UTF-8 text", f"name {what}") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    folder = Path(path).resolve().parent
+    cases: list[Case] = []
+    known: dict[str, int] = {}
+    try:
+        heading = next(reader, None)
+        _check_heading(heading, f"{place}:1")
+        workloads: dict[tuple[str, int], tuple[Path, ...]] = {}
+        files: dict[str, Path] = {}
+        for cells in reader:
+            here = f"{place}:{reader.line_num}"
+            if not any(cell.strip() for cell in cells):
+                continue
+            if len(cells) != len(heading):
+                raise UsageError(
+                    here, f"{len(cells)} cells under {len(heading)} headings", "write one cell per heading"
+                )
+            row = {name: cell.strip() for name, cell in zip(heading, cells, strict=True)}
+            known.setdefault(row["set"], len(known))
+            if not sets or row["set"] in sets:
+                cases.append(_case(row, here, folder, workloads, files))
+    except csv.Error as error:
+        raise UsageError(f"{place}:{reader.line_num or 1}", f"is no CSV: {error}", f"name {what}") from None
+    for name in sets:
+        if name not in known:
+            raise UsageError("--set", f'{place} has no set "{name}"', f"write one of {', '.join(known) or 'none'}")
+    if not cases:
+        raise UsageError(f"{place}:1", "has no row under its heading", f"name {what}")
+    return cases
+
+
+def _check_heading(heading: list[str] | None, here: str) -> None:
+    if not heading:
+        raise UsageError(here, "is empty", f"begin with a line of headings: {','.join(REQUIRED)}")
+    heading[:] = [name.strip() for name in heading]
+    for name in heading:
+        if heading.count(name) > 1:
+            raise UsageError(here, f'the column "{name}" stands twice', "keep one")
+        if name not in REQUIRED + OPTIONAL:
+            raise UsageError(here, f'the column "{name}" is unknown', f"write {', '.join(REQUIRED + OPTIONAL)}")
+    lacking = [name for name in REQUIRED if name not in heading]
+    if lacking:
+        raise UsageError(here, f'there is no column "{lacking[0]}"', f"write {', '.join(REQUIRED)}")
+
+
+def _case(row: Mapping[str, str], here: str, folder: Path, workloads: dict, files: dict[str, Path]) -> Case:
+    def existing(key: str, name: str) -> Path:
+        if name not in files:
+            path = folder / name
+            if not name or "\0" in name or not path.is_file():
+                raise UsageError(f"{here}: {key}", f'there is no file "{name}"', f"name a file relative to {folder}")
+            files[name] = path
+        return files[name]
+
+    if not row["set"]:
+        raise UsageError(f"{here}: set", "is empty", "name the group of the row")
+    if row["backend"] not in BACKENDS:
+        raise UsageError(f"{here}: backend", f'"{row["backend"]}" is unknown', f"write one of {', '.join(BACKENDS)}")
+    if row["outcome"] not in (OK, UNFINISHED):
+        raise UsageError(f"{here}: outcome", f'"{row["outcome"]}" is unknown', f'write "{OK}" or "{UNFINISHED}"')
+    npus = _whole(row["npus"], f"{here}: npus")
+    if not 1 <= npus <= MAX_NPUS:
+        raise UsageError(f"{here}: npus", f"{npus} is out of range", f"write 1 to {MAX_NPUS}")
+    finishes = row["outcome"] == OK
+    what = (row["workload"], npus)
+    if what not in workloads:
+        workloads[what] = find_workload(folder, row["workload"], npus, here)
+    flags = _flags(row.get("flags", ""), f"{here}: flags")
+    groups = flags.pop("groups", None)
+    memory = row.get("memory", "")
+    return Case(
+        place=here,
+        set=row["set"],
+        label=" ".join(filter(None, (Path(row["network"]).stem, row["workload"], row.get("algorithm", "")))),
+        backend=row["backend"],
+        network=existing("network", row["network"]),
+        system=existing("system", row["system"]),
+        memory=existing("memory", memory) if memory else None,
+        groups=existing("flags", groups) if groups not in (None, "empty") else None,
+        workload=workloads[what],
+        folder=folder,
+        npus=npus,
+        finishes=finishes,
+        times=_per_npu(row, "t_ns_per_npu", npus, here) if finishes else (),
+        exposed=_per_npu(row, "exposed_comm_ns_per_npu", npus, here) if finishes else (),
+        **flags,
+    )
+
+
+def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, ...]:
+    """Files of a workload, one per rank: its own folder, else the one that serves every rank.
+
+    Raises
+    ------
+    UsageError
+        There is neither.
+    """
+    if not name or "/" in name or "\\" in name or "\0" in name:
+        raise UsageError(f"{here}: workload", f'"{name}" is no name of a workload', "write the name of its files")
+    for stem in (f"wl_{name}", name):
+        own = folder / "workloads" / f"{stem}_{npus}npus"
+        if own.is_dir():
+            # A missing rank is for the reader to tell: ASTRA-sim ends with an error there, too.
+            return tuple(own / f"{stem}.{rank}.et" for rank in range(npus))
+    # Requests to remote memory share one file, whatever the row calls them.
+    for stem in (f"wl_{name}", name, *(["wl_mem"] if name.split("_")[0] == "mem" else [])):
+        same = folder / "workloads_same_on_every_rank" / f"{stem}.et"
+        if same.is_file():
+            return (same,) * npus
+    raise UsageError(
+        f"{here}: workload",
+        f"there is neither workloads/wl_{name}_{npus}npus/ nor workloads_same_on_every_rank/{name}.et",
+        f"put it into {folder}",
+    )
+
+
+def _flags(text: str, place: str) -> dict[str, object]:
+    """Flags of ASTRA-sim that change what is simulated; the scales that it ignores are accepted."""
+    found: dict[str, object] = {}
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(place, f"cannot be read: {error}", "write --name=value, separated by blanks") from None
+    for word in words:
+        name, equals, value = word.partition("=")
+        where = f"{place}: {name}"
+        if not equals:
+            raise UsageError(where, "has no value", f"write {name}=…")
+        if name == "--comm-group-configuration":
+            found["groups"] = value
+        elif name == "--num-queues-per-dim":
+            found["queues_per_dim"] = _whole(value, where)
+        elif name == "--rendezvous-protocol":
+            if value not in ("true", "false"):
+                raise UsageError(where, f'"{value}" is neither true nor false', "write one of them")
+            found["rendezvous"] = value == "true"
+        elif name in ("--injection-scale", "--comm-scale", "--compute-scale"):
+            scale = _scale(value, where)
+            if name == "--injection-scale":
+                found["injection_scale"] = scale
+        else:
+            raise UsageError(
+                where,
+                "is no flag that changes a result",
+                "write --comm-group-configuration, --num-queues-per-dim, --injection-scale or --rendezvous-protocol",
+            )
+    return found
+
+
+def _scale(text: str, place: str) -> Fraction:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal("NaN")
+    if not value.is_finite() or not 0 <= value <= 10**9:
+        raise UsageError(place, f'"{text}" is no scale', "write a number, as in 2 or 0.5")
+    return Fraction(value)
+
+
+def _whole(text: str, place: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UsageError(place, f'"{text}" is no whole number', "write digits")
+    return int(text)
+
+
+def _per_npu(row: Mapping[str, str], key: str, npus: int, here: str) -> tuple[int, ...]:
+    """One value per rank; one for all where they agree."""
+    values = tuple(_whole(value, f"{here}: {key}") for value in row[key].split(";"))
+    if len(values) not in (1, npus):
+        raise UsageError(
+            f"{here}: {key}", f"{len(values)} values for {npus} NPUs", f"write 1 or {npus}, separated by ;"
+        )
+    return values if len(values) == npus else values * npus

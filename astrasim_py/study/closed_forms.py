@@ -1,0 +1,110 @@
+"""Closed forms: what an algorithm costs, written down as the messages that follow each other, in whole picoseconds.
+
+Every algorithm here moves its messages in rounds of equal messages that share no link, so that its time is the sum
+over rounds of what one message costs. Nothing is taken from the simulator: neither sizes, nor routes, nor rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+#: Latency of a link and time per byte (50 GB/s), ps.
+LATENCY, BYTE = 500_000, 20
+
+
+def _halves(n: int, size: int) -> list[int]:
+    return [size >> i for i in range(1, n.bit_length())]
+
+
+#: (algorithm, collective) → bytes of each round's message, for n ranks (a power of two where it halves) and S bytes.
+ROUNDS: Mapping[tuple[str, str], Callable[[int, int], list[int]]] = {
+    ("ring", "all_reduce"): lambda n, s: [s // n] * (2 * (n - 1)),
+    ("ring", "all_gather"): lambda n, s: [s // n] * (n - 1),
+    ("ring", "reduce_scatter"): lambda n, s: [s // n] * (n - 1),
+    ("ring", "broadcast"): lambda n, s: [s] * (n - 1),
+    ("direct", "all_reduce"): lambda n, s: [s // n] * 2,
+    ("direct", "all_gather"): lambda n, s: [s // n],
+    ("direct", "all_to_all"): lambda n, s: [s // n],
+    ("pairwise", "all_to_all"): lambda n, s: [s // n] * (n - 1),
+    ("bruck", "all_gather"): lambda n, s: _halves(n, s)[::-1],
+    ("halving_doubling", "all_reduce"): lambda n, s: _halves(n, s) + _halves(n, s)[::-1],
+    ("halving_doubling", "reduce_scatter"): _halves,
+    ("recursive_doubling", "all_reduce"): lambda n, s: [s] * (n.bit_length() - 1),
+    ("binomial_tree", "broadcast"): lambda n, s: [s] * (n.bit_length() - 1),
+    ("dissemination", "barrier"): lambda n, s: [0] * (n.bit_length() - 1),
+}
+
+#: Where every pair of ranks has links of its own in each round: links that a message crosses, by shape.
+HOPS = {"fully_connected": 1, "switch": 2}
+#: One round sends to all ranks at once: through a switch those messages would share a link.
+_AT_ONCE = "direct"
+MODELS = ("analytical", "cut_through", "store_and_forward")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """One algorithm on one network, with the time that it must take."""
+
+    algorithm: str
+    collective: str
+    npus: int
+    size: int
+    shape: str
+    model: str
+
+    set = "closed_forms"
+    judged = True
+
+    @property
+    def place(self) -> str:
+        return f"{self.algorithm} {self.collective}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.npus} NPUs, {self.size} B, {self.shape}, {self.model}"
+
+    def expected_ps(self) -> int:
+        """The sum over rounds."""
+        hops = HOPS[self.shape]
+        times = hops if self.model == "store_and_forward" else 1
+        return sum(
+            hops * LATENCY + times * nbytes * BYTE
+            for nbytes in ROUNDS[self.algorithm, self.collective](self.npus, self.size)
+        )
+
+    def time_ps(self, engine: str = "auto") -> int:
+        """What the engine says."""
+        from astrasim_py.collectives.algorithm import ROOTED
+        from astrasim_py.collectives.builders import build
+        from astrasim_py.collectives.selection import AlgorithmTable, Case
+        from astrasim_py.engine.simulation import simulate
+        from astrasim_py.system.problem import Job, NetworkModel, Problem
+        from astrasim_py.topology import shapes
+        from astrasim_py.topology.model import placement
+        from astrasim_py.workload.microbenchmarks import Collective, generate
+
+        topology = getattr(shapes, self.shape)(self.npus, Fraction(10**12, BYTE), LATENCY)
+        rooted = {"root": 0} if self.collective in ROOTED else {}
+        algorithm = build(self.algorithm, self.collective, self.npus, **rooted)
+        table = AlgorithmTable({self.collective: [Case(make=lambda kind, ranks, root: algorithm)]})
+        workload = generate([Collective(type=self.collective, size=self.size)], self.npus, name=self.collective)
+        job = Job(workload=workload, placement=placement(topology), algorithms=table)
+        problem = Problem(topology=topology, jobs=(job,), network=NetworkModel(model=self.model))
+        return simulate(problem, engine=engine, level="summary").makespan
+
+
+def closed_forms() -> Iterator[ClosedForm]:
+    """All of them."""
+    for algorithm, collective in ROUNDS:
+        sizes = (0,) if collective == "barrier" else (4096, 2**24)
+        for npus in (2, 8):
+            for size in sizes:
+                for shape in HOPS:
+                    if algorithm == _AT_ONCE and shape != "fully_connected":
+                        continue
+                    for model in MODELS:
+                        yield ClosedForm(
+                            algorithm=algorithm, collective=collective, npus=npus, size=size, shape=shape, model=model
+                        )

@@ -1,0 +1,126 @@
+"""The set of `validate` that needs nothing but the package: closed forms, and figures of ASTRA-sim.
+
+The figures are data; the input files that they belong to are written here, into a temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.core.errors import UsageError
+from astrasim_py.study.cases import Case
+from astrasim_py.study.closed_forms import ClosedForm, closed_forms
+from astrasim_py.workload.microbenchmarks import Collective, generate
+
+
+@contextmanager
+def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[Case | ClosedForm]]:
+    """The packaged items; the files that they name exist while the context is open.
+
+    Parameters
+    ----------
+    sets : sequence of str
+        Only these; all where empty.
+
+    Raises
+    ------
+    UsageError
+        There is no such set.
+    """
+    found = json.loads(files("astrasim_py").joinpath("data/validation/astra_sim.json").read_text("utf-8"))
+    names = dict.fromkeys([ClosedForm.set, *(one["set"] for one in found["cases"])])
+    for name in sets:
+        if name not in names:
+            raise UsageError("--set", f'there is no packaged set "{name}"', f"write one of {', '.join(names)}")
+    with tempfile.TemporaryDirectory(prefix="astrasim_py-validate-") as folder:
+        items = [*closed_forms(), *_cases(Path(folder), found)]
+        yield [item for item in items if not sets or item.set in sets]
+
+
+def _cases(folder: Path, found: Mapping) -> Iterator[Case]:
+    for name, network in found["networks"].items():
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(network), "utf-8")
+    for name, system in found["systems"].items():
+        (folder / f"{name}.json").write_text(json.dumps(system), "utf-8")
+    memory = folder / "no_memory_expansion.json"
+    memory.write_text(json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}), "utf-8")
+    for prefix, ring in found["injected"].items():
+        (folder / prefix).parent.mkdir(parents=True, exist_ok=True)
+        write_prefix(folder / prefix, ring_traces(ring["npus"], ring["message"], ring["reduce_micros"]))
+    written: dict[tuple, tuple[Path, ...]] = {}
+    for number, one in enumerate(found["cases"]):
+        npus = int(np.prod(found["networks"][one["network"]]["npus_count"]))
+        ((collective, size),) = one["workload"].items()
+        key = (collective, size, npus)
+        if key not in written:
+            written[key] = _workload(folder, *key)
+        times = one.get("times", [])
+        flags = {key: Fraction(v) if key == "injection_scale" else v for key, v in one.get("flags", {}).items()}
+        yield Case(
+            place=f"packaged case {number}",
+            set=one["set"],
+            label=f"{one['network']} {one['backend']} {collective} {size} {one['system']}",
+            backend=one["backend"],
+            network=folder / f"{one['network']}.yml",
+            system=folder / f"{one['system']}.json",
+            memory=memory,
+            workload=written[key],
+            folder=folder,
+            npus=npus,
+            finishes=bool(times),
+            times=_per_rank(times, npus),
+            exposed=_per_rank(one.get("exposed", times), npus),
+            **flags,
+        )
+
+
+def _per_rank(values: Sequence[int], npus: int) -> tuple[int, ...]:
+    return tuple(values) * npus if len(values) == 1 else tuple(values)
+
+
+def _workload(folder: Path, collective: str, size: int, npus: int) -> tuple[Path, ...]:
+    """One file for all ranks; `size` is what ASTRA-sim calls ``comm_size``: of an all_gather one shard."""
+    full = size * npus if collective == "all_gather" else size
+    workload = generate([Collective(type=collective, size=full)], npus, name=collective)
+    prefix = folder / f"{collective}_{size}_{npus}"
+    return (write_prefix(prefix, workload.traces[:1])[0],) * npus
+
+
+def ring_traces(npus: int, message: int, reduce_micros: int) -> list[ExecutionTrace]:
+    """A ring all-reduce as one chain per rank: send, receive, reduce, then send, receive; absolute sizes in bytes."""
+    traces = []
+    for rank in range(npus):
+        kinds, peers = [], []
+        for step in range(2 * (npus - 1)):
+            kinds += [NodeType.COMM_SEND, NodeType.COMM_RECV]
+            peers += [(rank + 1) % npus, (rank - 1) % npus]
+            if step < npus - 1:
+                kinds.append(NodeType.COMP)
+                peers.append(MISSING)
+        kind, peer = np.array(kinds), np.array(peers)
+        count = len(kinds)
+        sends, receives, reduces = (kind == k for k in (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP))
+        traces.append(
+            ExecutionTrace.from_columns(
+                node_id=np.arange(count),
+                type=kind,
+                data_deps=Csr(np.maximum(np.arange(count + 1) - 1, 0), np.arange(count - 1, dtype=np.uint64)),
+                duration_micros=np.where(reduces, reduce_micros, 0),
+                comm_size=np.where(reduces, MISSING, message),
+                comm_tag=np.where(reduces, MISSING, 0),
+                comm_src=np.where(sends, rank, np.where(receives, peer, MISSING)),
+                comm_dst=np.where(receives, rank, np.where(sends, peer, MISSING)),
+            )
+        )
+    return traces

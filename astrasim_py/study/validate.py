@@ -1,0 +1,237 @@
+"""Validation: every measured case and every closed form run here, and how far off each is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from astrasim_py.core.errors import AstraError, InternalError, SimulationError
+from astrasim_py.study.cases import Case
+from astrasim_py.study.closed_forms import ClosedForm
+from astrasim_py.study.pool import Killed, cores, run_tasks
+from astrasim_py.study.progress import Progress, Silent
+
+Item = Case | ClosedForm
+
+#: Rows that a worker is handed at once: enough that they share what they read, few enough to even out the load.
+BATCH = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """How one item came out.
+
+    Attributes
+    ----------
+    place, set, label : str
+    judged : bool
+        Whether a difference counts.
+    exact : bool
+        Every figure is equal, or neither side yields one.
+    rel_error : float or None
+        Largest of |ours - theirs| / theirs over ranks and figures; 1 where one side alone yields figures; None where
+        neither does.
+    note : str
+        What differs, in a line; empty where nothing does.
+    """
+
+    place: str
+    set: str
+    label: str
+    judged: bool
+    exact: bool
+    rel_error: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Findings of one set."""
+
+    group: str
+    judged: bool
+    cases: int
+    exact: int
+    median_rel_error: float | None
+    worst_rel_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All findings, and the groups in the order in which they first appear."""
+
+    findings: tuple[Finding, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def judged(self) -> Group:
+        """What counts, together."""
+        return _group("all", True, [f for f in self.findings if f.judged])
+
+    @property
+    def off(self) -> tuple[Finding, ...]:
+        """Findings that are not exact, those that count first."""
+        return tuple(sorted((f for f in self.findings if not f.exact), key=lambda f: not f.judged))
+
+    @property
+    def passes(self) -> bool:
+        return all(f.exact for f in self.findings if f.judged)
+
+
+def validate(
+    items: Sequence[Item], *, engine: str = "auto", jobs: int | None = None, progress: Progress | None = None
+) -> Report:
+    """Run every item.
+
+    Parameters
+    ----------
+    items : sequence of Case or ClosedForm
+    engine : str
+    jobs : int or None
+        Worker processes; None is one per core. 1 runs here.
+    progress : Progress or None
+
+    Returns
+    -------
+    Report
+        Findings in the order of the items.
+    """
+    progress = Silent() if progress is None else progress
+    batches = _batches(items)
+    workers = min(cores() if jobs is None else jobs, len(batches))
+    found: dict[int, Finding] = {}
+    progress.begin(len(items), 0)
+    try:
+        for numbers, findings in _carried_out(items, batches, engine, workers):
+            for number, finding in zip(numbers, findings, strict=True):
+                found[number] = finding
+                progress.point(finding.label, "done" if finding.exact else "off", 0)
+    finally:
+        progress.end()
+    findings = tuple(found[number] for number in range(len(items)))
+    names = dict.fromkeys((f.set, f.judged) for f in findings)
+    groups = tuple(_group(*name, [f for f in findings if (f.set, f.judged) == name]) for name in names)
+    return Report(findings=findings, groups=groups)
+
+
+def _batches(items: Sequence[Item]) -> list[list[int]]:
+    """Numbers of items that share inputs, together; the largest first, so that none is left over at the end."""
+
+    def shared(number: int) -> tuple:
+        item = items[number]
+        if isinstance(item, ClosedForm):
+            return (0, "", "", "", number)
+        return (-item.npus, str(item.workload[0]), str(item.system), str(item.network), number)
+
+    order = sorted(range(len(items)), key=shared)
+    return [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
+
+
+def _carried_out(
+    items: Sequence[Item], batches: list[list[int]], engine: str, workers: int
+) -> Iterator[tuple[list[int], list[Finding]]]:
+    tasks = [(engine, [items[number] for number in batch]) for batch in batches]
+    if workers <= 1:
+        for batch, task in zip(batches, tasks, strict=True):
+            yield batch, find_all(task)
+        return
+    for number, result in run_tasks(find_all, tasks, workers):
+        batch = batches[number]
+        if isinstance(result, Killed):
+            result = [_off(items[i], result.reason) for i in batch]
+        yield batch, result
+
+
+#: What was read in this process, for the next row that names the same file.
+_read: dict = {}
+
+
+def find_all(task: tuple[str, list[Item]]) -> list[Finding]:
+    """Findings of some items; lets no exception out."""
+    engine, items = task
+    return [find(item, engine) for item in items]
+
+
+def find(item: Item, engine: str = "auto") -> Finding:
+    """Run one item and compare."""
+    try:
+        if isinstance(item, ClosedForm):
+            return _compared(item, (item.time_ps(engine),), (item.expected_ps(),), ())
+        finished, exposed = _run(item, engine)
+    except AstraError as error:
+        if isinstance(item, Case) and not item.finishes:
+            return _exact(item)
+        return _off(item, " ".join(error.lines()))
+    except Exception as error:
+        if os.environ.get("ASTRASIM_DEBUG") == "1":
+            raise
+        return _off(item, f"a defect of astrasim_py, please report it: {type(error).__name__}: {error}")
+    if not item.finishes:
+        return _off(item, f"ASTRA-sim does not finish; here it takes {max(finished)} ns")
+    return _compared(item, finished + exposed, item.times + item.exposed, ("time", "exposed communication"))
+
+
+def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Finish and exposed communication of every rank, ns."""
+    from astrasim_py.astra_sim.inputs import read_inputs
+    from astrasim_py.astra_sim.run import run_inputs
+
+    inputs = read_inputs(
+        case.workload,
+        system=case.system,
+        network=case.network,
+        memory=case.memory,
+        groups=case.groups,
+        backend=case.backend,
+        queues_per_dim=case.queues_per_dim,
+        injection_scale=case.injection_scale,
+        rendezvous=case.rendezvous,
+        folder=case.folder,
+        cache=_read,
+    )
+    result = run_inputs(inputs, engine=engine, cache=_read)
+    if result.outcome.status == "limit":
+        raise InternalError(result.outcome.cause)
+    if result.outcome.status != "done":
+        raise SimulationError("", result.outcome.cause)
+    return tuple(result.finish_ns), tuple(result.exposed_ns)
+
+
+def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: Sequence[str]) -> Finding:
+    if tuple(ours) == tuple(theirs):
+        return _exact(item, 0.0)
+    errors = [abs(a - b) / max(b, 1) for a, b in zip(ours, theirs, strict=True)]
+    at = max(range(len(errors)), key=errors.__getitem__)
+    where = ""
+    if figures:
+        ranks = len(theirs) // len(figures)
+        where = f" ({figures[at // ranks]} of rank {at % ranks})"
+    unit = "ns" if isinstance(item, Case) else "ps"
+    note = f"here {ours[at]} {unit}, should be {theirs[at]} {unit}{where}"
+    return _finding(item, exact=False, rel_error=errors[at], note=note)
+
+
+def _exact(item: Item, rel_error: float | None = None) -> Finding:
+    return _finding(item, exact=True, rel_error=rel_error, note="")
+
+
+def _off(item: Item, note: str) -> Finding:
+    return _finding(item, exact=False, rel_error=1.0, note=note)
+
+
+def _finding(item: Item, **fields) -> Finding:
+    return Finding(place=item.place, set=item.set, label=item.label, judged=item.judged, **fields)
+
+
+def _group(name: str, judged: bool, findings: Sequence[Finding]) -> Group:
+    errors = [f.rel_error for f in findings if f.rel_error is not None]
+    return Group(
+        group=name,
+        judged=judged,
+        cases=len(findings),
+        exact=sum(f.exact for f in findings),
+        median_rel_error=median(errors) if errors else None,
+        worst_rel_error=max(errors) if errors else None,
+    )
