@@ -139,6 +139,10 @@ class WaitingNode:
     slots: int = 0
     #: Channel of that connection, -1 where each tag is one.
     channel: int = -1
+    #: Counter of its rank whose count it waits for, -1 if for none.
+    counter: int = -1
+    #: Whether it is a send that its receiver has not asked for (rendezvous).
+    asks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

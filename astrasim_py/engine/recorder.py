@@ -52,6 +52,10 @@ class Recorder:
         self.released[row:stop] = released
         self.ended[row:stop] = ended
 
+    def late(self, row: int, end: int) -> None:
+        """A detached send was delivered after its block had ended."""
+        self.end[row] = end
+
     # -- messages -------------------------------------------------------------------------------------------
 
     def message(self, message, dst: int, tag: int, posted: int) -> int:
@@ -60,7 +64,7 @@ class Recorder:
         row = len(columns["src"])
         block = message.block
         for name, value in (
-            ("instance", (block.base >> 32) - 1),
+            ("instance", self.plan.instance_at((block.base >> 32) - 1)),
             ("src", block.npu.rank),
             ("dst", dst),
             ("tag", tag),
@@ -197,16 +201,20 @@ class Recorder:
         rank, node, instance = (np.empty(total, dtype=np.int64) for _ in range(3))
         kind, name = (np.empty(total, dtype=object) for _ in range(2))
         texts: dict[int, np.ndarray] = {}
+        offset, place = self.plan.node_offset, self.plan.place_of
         for (r, i), row in first.items():
-            program = self._program(r, i)
+            program = self.plan.program(r, i)
             stop = row + len(program)
             rank[row:stop] = r
-            instance[row:stop] = i
-            node[row:stop] = program.node_id.astype(np.int64)
+            instance[row:stop] = self.plan.instance_at(i)
+            node[row:stop] = program.node_id.astype(np.int64) + offset.get(i, 0)
             kind[row:stop] = _KINDS[program.structure.kind]
             if id(program) not in texts:
                 texts[id(program)] = _names(program)
             name[row:stop] = texts[id(program)]
+            if i in place:
+                stream, phase = place[i]
+                name[row:stop] = [f"chunk {stream} phase {phase} {text}".rstrip() for text in texts[id(program)]]
         return Table(
             {
                 "rank": rank,
@@ -220,12 +228,6 @@ class Recorder:
                 "ended_by": self.ended,
             }
         )
-
-    def _program(self, rank: int, instance: int) -> Program:
-        if instance < 0:
-            return self.plan.workload[rank]
-        found = self.plan.instances[instance]
-        return found.programs[found.members.index(rank)]
 
 
 def _names(program: Program) -> np.ndarray:

@@ -19,7 +19,7 @@ class Posted:
     """A receive that waits for its message, or a message that waits for its receive."""
 
     rank: int
-    instance: int
+    slice: int
     node: int
     peer: int
     tag: int
@@ -34,9 +34,12 @@ def explain_stuck(
     progress: Sequence[int],
     posted: Sequence[Posted],
     unreceived: Sequence[Posted],
-    calls: Mapping[int, object],
     unfinished: int,
     held: Sequence[Posted] = (),
+    *,
+    unasked: Sequence[Posted] = (),
+    uncounted: Sequence[tuple[Posted, int, int, int]] = (),
+    queued: Sequence[tuple[int, int, int, tuple[int, ...]]] = (),
 ) -> Outcome:
     """Why no event is left although work is.
 
@@ -47,16 +50,21 @@ def explain_stuck(
         Unfinished nodes by rank.
     posted, unreceived : sequence of Posted
         Receives without a message; messages without a receive.
-    calls : mapping of int to object
-        Collective instances under way.
     unfinished : int
         Nodes that never completed.
     held : sequence of Posted
         Sends that wait for a free slot of their connection.
+    unasked : sequence of Posted
+        Under the rendezvous: sends that their receiver has not asked for.
+    uncounted : sequence of (Posted, int, int, int)
+        Nodes that wait for nothing but a count: with the counter, what it has counted, and what they wait for.
+    queued : sequence of (int, int, int, tuple of int)
+        Streams that wait for their turn: rank, slice, queue, and the slices that run there.
     """
+    turns = {(rank, index): (queue, running) for rank, index, queue, running in queued}
     # What lies in the slots of a connection waits for its turn: the sends that wait for a slot tell of it.
-    lying = {send.instance for send in held}
-    unreceived = [m for m in unreceived if m.instance not in lying or not progress[m.peer]]
+    lying = {send.slice for send in held}
+    unreceived = [m for m in unreceived if m.slice not in lying or not progress[m.peer]]
     waits_for: dict[int, set[int]] = {}
     waiting: list[WaitingNode] = []
     kept: dict[int, int] = {}
@@ -64,12 +72,23 @@ def explain_stuck(
         waits_for.setdefault(receive.rank, set()).add(receive.peer)
         if kept.get(receive.rank, 0) < _PER_RANK:
             kept[receive.rank] = kept.get(receive.rank, 0) + 1
-            waiting.append(_waiting(plan, receive, _why(plan, receive, progress, unreceived)))
+            waiting.append(_waiting(plan, receive, _why(plan, receive, progress, unreceived, turns)))
     for send in held:
         waits_for.setdefault(send.rank, set()).add(send.peer)
         if kept.get(send.rank, 0) < _PER_RANK:
             kept[send.rank] = kept.get(send.rank, 0) + 1
             waiting.append(_waiting_for_slot(plan, send))
+    for send in unasked:
+        waits_for.setdefault(send.rank, set()).add(send.peer)
+        if kept.get(send.rank, 0) < _PER_RANK:
+            kept[send.rank] = kept.get(send.rank, 0) + 1
+            reason = _turn(plan, send, turns) or f"rank {send.peer} has not posted its receive"
+            waiting.append(replace(_waiting(plan, send, reason), asks=True))
+    for node, counter, count, wanted in uncounted:
+        if kept.get(node.rank, 0) < _PER_RANK:
+            kept[node.rank] = kept.get(node.rank, 0) + 1
+            reason = f"counter {counter} stands at {count} of the {wanted} completions that it waits for"
+            waiting.append(replace(_waiting(plan, node, reason), counter=counter))
     for message in unreceived:
         waiting.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which never receives it"))
     cycle = _cycle(waits_for)
@@ -81,7 +100,8 @@ def explain_stuck(
             count = len(held)
             cause += f"; {count} send{'s wait' if count > 1 else ' waits'} for a free slot"
     elif stuck_ranks:
-        cause = f"stuck: {stuck_ranks} of {len(progress)} ranks wait for messages that nobody sends"
+        lacking = "messages that nobody sends" if waits_for or not uncounted else "completions that never come"
+        cause = f"stuck: {stuck_ranks} of {len(progress)} ranks wait for {lacking}"
     else:
         count = len(unreceived)
         cause = f"stuck: {count} message{'s' if count > 1 else ''} sent and never received"
@@ -94,9 +114,27 @@ def _order(entry: WaitingNode) -> tuple:
     return entry.rank, entry.instance, entry.node
 
 
-def _why(plan: Plan, receive: Posted, progress: Sequence[int], unreceived: Sequence[Posted]) -> str:
+def _turn(plan: Plan, entry: Posted, turns: Mapping[tuple[int, int], tuple[int, tuple[int, ...]]]) -> str:
+    """That the peer's stream still waits in a queue; empty if it does not."""
+    if (entry.peer, entry.slice) not in turns:
+        return ""
+    queue, running = turns[entry.peer, entry.slice]
+    ahead = ", ".join(f"chunk {stream} phase {phase}" for stream, phase in (plan.place_of[i] for i in running))
+    return f"on rank {entry.peer} it waits for its turn in queue {queue} behind {ahead}"
+
+
+def _why(
+    plan: Plan,
+    receive: Posted,
+    progress: Sequence[int],
+    unreceived: Sequence[Posted],
+    turns: Mapping[tuple[int, int], tuple[int, tuple[int, ...]]],
+) -> str:
+    turn = _turn(plan, receive, turns)
+    if turn:
+        return turn
     for message in unreceived:
-        same = message.rank == receive.peer and message.peer == receive.rank and message.instance == receive.instance
+        same = message.rank == receive.peer and message.peer == receive.rank and message.slice == receive.slice
         if same and (message.tag != receive.tag or message.bytes != receive.bytes):
             return (
                 f"rank {message.rank} sent it tag {message.tag}, {message.bytes} B instead "
@@ -109,17 +147,16 @@ def _why(plan: Plan, receive: Posted, progress: Sequence[int], unreceived: Seque
 
 def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
     is_receive = entry.kind == RECV
-    if entry.instance < 0:
-        trace = plan.workload[entry.rank].trace
-    else:
-        instance = plan.instances[entry.instance]
-        trace = instance.programs[instance.members.index(entry.rank)].trace
+    name = _name(plan.program(entry.rank, entry.slice).trace, entry.row)
+    if entry.slice in plan.place_of:
+        stream, phase = plan.place_of[entry.slice]
+        name = f"chunk {stream} phase {phase} {name}".rstrip()
     return WaitingNode(
         rank=entry.rank,
-        node=entry.node,
-        name=_name(trace, entry.row),
+        node=entry.node + plan.node_offset.get(entry.slice, 0),
+        name=name,
         kind=KIND_NAMES[entry.kind],
-        instance=entry.instance,
+        instance=plan.instance_at(entry.slice),
         src=entry.peer if is_receive else entry.rank,
         dst=entry.rank if is_receive else entry.peer,
         tag=entry.tag,
@@ -137,9 +174,8 @@ def _name(trace: ExecutionTrace, row: int) -> str:
 
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
-    instance = plan.instances[send.instance]
-    slots = instance.fifos.slots
-    program = instance.programs[instance.members.index(send.rank)]
+    slots = plan.slices[send.slice].fifos.slots
+    program = plan.program(send.rank, send.slice)
     channel = int(program.trace.column("channel")[send.row])
     hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"
     entry = _waiting(plan, send, f"the connection's {hold} that rank {send.peer} has not taken")
@@ -186,8 +222,12 @@ def explanation(outcome: Outcome) -> list[str]:
         where = f"{entry.rank:>6}  {entry.node:>4}"
         inside = f" in collective {entry.instance}" if entry.instance >= 0 else ""
         name = f' "{entry.name}"' if entry.name else ""
-        if entry.kind == "recv":
+        if entry.kind == "recv" and entry.counter < 0:
             what = f"a message from rank {entry.src}, tag {entry.tag}, {entry.bytes} B"
+        elif entry.counter >= 0:
+            what = "a count"
+        elif entry.asks:
+            what = f"rank {entry.dst} to receive its message, tag {entry.tag}, {entry.bytes} B"
         elif entry.slots:
             on = f"channel {entry.channel}" if entry.channel >= 0 else f"tag {entry.tag}"
             what = f"a free slot to send {entry.bytes} B to rank {entry.dst} on {on}"

@@ -35,7 +35,7 @@ def recorded_ps(trace: ExecutionTrace, semantics: Semantics) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        int64[n], ps: the attribute ``duration_ps`` where present, else ``duration_micros``; 0 becomes
+        int64[n], ps: the attribute ``duration_ps`` where present, else ``duration_micros``, of which 0 becomes
         `Semantics.zero_duration_ps`.
     """
     micros = trace.duration_micros
@@ -55,7 +55,7 @@ def recorded_ps(trace: ExecutionTrace, semantics: Semantics) -> np.ndarray:
             )
         duration[present] = exact[present]
     if semantics.zero_duration_ps:
-        duration[duration == 0] = semantics.zero_duration_ps
+        duration[(duration == 0) & ~present] = semantics.zero_duration_ps
     return duration
 
 

@@ -17,6 +17,7 @@ CHOICES = {
     "injected_sizes": ("symbolic", "verbatim"),
     "analytical_route": ("all_hops", "lowest_dim"),
     "message_match": ("instance", "bytes"),
+    "event_order": ("issued", "scheduled"),
     "exposed": ("waiting", "finish_minus_compute"),
 }
 
@@ -51,6 +52,14 @@ class Semantics:
     message_match : str
         ``instance``: the k-th send matches the k-th receive of one (instance, src, dst, tag), and unequal
         bytes are an error. ``bytes``: of one (src, dst, tag, bytes), across instances.
+    rendezvous_bytes : int
+        Bytes of the control message that a receiver sends to the sender when it posts a receive, and whose arrival
+        lets the message go; 0: messages go when they are sent.
+    event_order : str
+        Of events at one time: ``issued``: those of the action that was issued first go first, and ranks dispatch
+        when none is left. ``scheduled``: first scheduled, first taken (each hop of a message is scheduled when its
+        link begins to serve it; the timers of a rank for one time go with their first), and whoever is made ready
+        dispatches before the next.
     exposed : str
         ``waiting``: time with communication in flight and no compute running. ``finish_minus_compute``:
         a rank's finish less the sum of its compute.
@@ -68,6 +77,8 @@ class Semantics:
     injected_sizes: str = "symbolic"
     analytical_route: str = "all_hops"
     message_match: str = "instance"
+    rendezvous_bytes: int = 0
+    event_order: str = "issued"
     exposed: str = "waiting"
 
     def __post_init__(self) -> None:
@@ -79,8 +90,8 @@ class Semantics:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ScenarioError(f"semantics.{key}", f"{value} is less than 1", "write 1 or more")
-        if self.gamma < 0 or self.zero_duration_ps < 0:
-            raise ScenarioError("semantics", "gamma and zero_duration_ps cannot be negative")
+        if self.gamma < 0 or self.zero_duration_ps < 0 or self.rendezvous_bytes < 0:
+            raise ScenarioError("semantics", "gamma, zero_duration_ps and rendezvous_bytes cannot be negative")
 
     @classmethod
     def native(cls, **overrides) -> Semantics:

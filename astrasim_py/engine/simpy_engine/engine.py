@@ -7,6 +7,10 @@ Order at one instant is part of the result, so that two engines can agree:
 2. Applying an event is synchronous and issues nothing: a rank that got a ready node is woken.
 3. Wake-ups have priorities above all numbers, lowest rank first: a rank dispatches when nothing else is left at
    this time, and events that it makes for this same time come before the next rank.
+
+Under ``event_order: scheduled`` it is as in ASTRA-sim: events of one time are taken in the order in which they were
+scheduled (every hop anew, when its link begins to serve it; the timers of one rank for one time together with their
+first), and whom an event makes ready dispatches before the next event.
 """
 
 from __future__ import annotations
@@ -19,16 +23,19 @@ import simpy
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
 from astrasim_py.engine.recorder import Recorder
-from astrasim_py.engine.simpy_engine.fifo import Connections, FifoBlock, Paced, RecordedFifoBlock
+from astrasim_py.engine.simpy_engine.fifo import Connections, FifoMixin, Paced
 from astrasim_py.engine.simpy_engine.link import Link
-from astrasim_py.engine.simpy_engine.network import MODELS, Message
+from astrasim_py.engine.simpy_engine.network import MODELS, Message, Request
 from astrasim_py.engine.simpy_engine.npu import Npu, Timer, unequal_bytes
-from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, Block, Call, Space, Templates, block_class
+from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, Block, Call, Space, Template, Templates, block_class
+from astrasim_py.engine.simpy_engine.streams import Session
 from astrasim_py.engine.stuck import Posted, explain_stuck
 from astrasim_py.system.plan import Plan
 
 #: SimPy's own priorities are 0 and 1: numbers of actions start above them.
 FIRST_OP = 2
+#: Under ``event_order: scheduled`` a number is (time of scheduling, counter).
+_TIME_SHIFT = 40
 
 
 class LimitReached(Exception):
@@ -71,10 +78,16 @@ class Engine:
         self.links = self._links()
         self.templates = Templates()
         self.calls: dict[int, Call] = {}
-        self.call_spans: dict[int, Call] = {}
+        #: Instance → when it began and ended.
+        self.spans: dict[int, Call | Session] = {}
+        self.sessions: dict[int, Session] = {}
         self._positions: dict[tuple[int, ...], dict[int, int]] = {}
-        self.algorithm_block_class = block_class(self, of_workload=False)
-        self.fifo_block_class = RecordedFifoBlock if self.record_nodes else FifoBlock
+        self._block_classes: dict[tuple[bool, bool, bool], type[Block]] = {}
+        self.scheduled_first = plan.problem.semantics.event_order == "scheduled"
+        self.scheduled = FIRST_OP
+        self.rendezvous = plan.problem.semantics.rendezvous_bytes
+        if self.rendezvous:
+            self.send, self.deliver = self.send_when_asked, self.deliver_either
         self.memory_servers: dict[int, MemoryServer] = {}
         network = plan.problem.network
         self.model = network.factory(self) if network.factory else MODELS[network.model](self)
@@ -85,7 +98,6 @@ class Engine:
         shared = Space()
         self.p2p_spaces = [shared if self.by_bytes else Space() for _ in plan.problem.jobs]
         self.shared_space = shared
-        workload_block = block_class(self, of_workload=True)
         self.npus = [Npu(self, rank) for rank in range(plan.ranks)]
         job_ranks = [tuple(range(f, f + j.ranks)) for f, j in zip(plan.first_rank, plan.problem.jobs, strict=True)]
         for npu in self.npus:
@@ -93,7 +105,8 @@ class Engine:
             npu.members = job_ranks[job]
             position = npu.rank - plan.first_rank[job]
             template = self.templates.get(plan.workload[npu.rank], plan.p2p[job], position, of_workload=True)
-            npu.blocks[0] = workload_block(npu, template, -1, self.p2p_spaces[job], None, -1)
+            make = self.block_class(template, of_workload=True)
+            npu.blocks[0] = make(npu, template, -1, self.p2p_spaces[job], None, -1)
 
     def _links(self) -> dict[int, Link]:
         plan, topology = self.plan, self.plan.problem.topology
@@ -132,7 +145,12 @@ class Engine:
         """The next number in the order of issue."""
         op = self.op
         self.op = op + 1
-        return op
+        return self.number_at(self.env.now) if self.scheduled_first else op
+
+    def number_at(self, start: int) -> int:
+        """Number of an event that is scheduled at `start` ps."""
+        self.scheduled += 1
+        return start << _TIME_SHIFT | self.scheduled
 
     def start(self, npu: Npu, delay: int) -> None:
         """Make the first nodes of a rank ready, `delay` ps from now."""
@@ -152,7 +170,12 @@ class Engine:
 
     def after(self, duration: int, block: Block, node: int) -> None:
         """Complete `node` `duration` ps from now."""
-        self.env.schedule(Timer(self.env, _ended, block, node), self.number(), duration)
+        if self.scheduled_first:
+            self.op += 1
+            timer = Timer(self.env, _ended_together, block, node)
+            self.env.schedule(timer, block.npu.due_at(self, self.env.now + duration), duration)
+        else:
+            self.env.schedule(Timer(self.env, _ended, block, node), self.number(), duration)
 
     def memory_request(self, block: Block, node: int) -> None:
         """Serve a remote-memory node."""
@@ -190,17 +213,57 @@ class Engine:
         route = npu.routes.get(dst)
         if route is None:
             route = self.route(npu, dst)
-        op = self.op
-        self.op = op + 1
-        message = Message(self.env, block, node, meet, block.nbytes[node], route, op)
+        message = Message(self.env, block, node, meet, block.nbytes[node], route, self.number())
         self.sent += 1
         self.hops += len(route)
         if self.record_messages:
             message.row = self.recorder.message(message, dst, int(block.template.program.tag[node]), now)
         self.model.send(message, now)
 
+    def send_when_asked(self, block: Block, node: int, meet: int, now: int) -> None:
+        """Under the rendezvous: a send goes once its receiver has asked for it."""
+        asked = block.space.asked
+        if meet in asked:
+            del asked[meet]
+            Engine.send(self, block, node, meet, now)
+        else:
+            asked[meet] = (block, node, now)
+
+    def ask(self, block: Block, node: int, meet: int, now: int) -> None:
+        """Under the rendezvous: a receive is posted, and asks for its message."""
+        npu = block.npu
+        dst = block.members[block.peer[node]]
+        route = npu.routes.get(dst)
+        if route is None:
+            route = self.route(npu, dst)
+        request = Request(self.env, block, node, meet, self.rendezvous, route, self.number())
+        self.sent += 1
+        self.hops += len(route)
+        if self.record_messages:
+            request.row = self.recorder.message(request, dst, int(block.template.program.tag[node]), now)
+        self.model.send(request, now)
+
+    def deliver_either(self, message: Message) -> None:
+        """Under the rendezvous: a message is at its destination, or what asks for one."""
+        if not message.asks:
+            Engine.deliver(self, message)
+            return
+        if self.record_messages:
+            self.recorder.delivered(message.row, self.env.now)
+        asked = message.block.space.asked
+        waiting = asked.pop(message.meet, None)
+        if waiting is None:
+            asked[message.meet] = None
+            return
+        block, node, _ = waiting
+        if self.record_messages:
+            self.recorder.received(message.row, block.row + node)
+        Engine.send(self, block, node, message.meet, self.env.now)
+
     def inject_at(self, message: Message, at: int) -> None:
         """The send of `message` completes at `at` ps, once its tail has entered the network."""
+        if message.asks:
+            return
         timer = Timer(self.env, _ended, message.block, message.node)
         self.env.schedule(timer, self.number(), at - self.env.now)
 
@@ -230,31 +293,56 @@ class Engine:
     # -- collectives ----------------------------------------------------------------------------------------
 
     def call(self, index: int) -> Call:
-        """The collective instance `index`, opened by whoever comes first."""
+        """The slice `index`, opened by whoever comes first."""
         call = self.calls.get(index)
         if call is None:
-            members = self.plan.instances[index].members
+            plan = self.plan
+            members = plan.slices[index].members
+            instance = plan.instances[plan.instance_of[index]]
+            whole = instance.whole is not None
             positions = self._positions.get(members)
             if positions is None:
                 positions = self._positions[members] = {rank: p for p, rank in enumerate(members)}
-            space = self.shared_space if self.by_bytes else Space()
+            space = self.shared_space if self.by_bytes and whole else Space()
             call = self.calls[index] = Call(members, positions, space, self.env.now)
-            self.call_spans[index] = call
+            if whole:
+                self.spans[instance.index] = call
         return call
+
+    def session(self, index: int) -> Session:
+        """The planned collective `index`, opened by whoever comes first."""
+        session = self.sessions.get(index)
+        if session is None:
+            session = self.sessions[index] = Session(self.plan.instances[index], self.env.now)
+            self.spans[index] = session
+        return session
+
+    def block_class(self, template: Template, of_workload: bool = False) -> type[Block]:
+        """What a template's blocks are."""
+        counting = template.counts is not None
+        connected = not of_workload and template.fifos is not None and template.slot is template.needs
+        key = (of_workload, counting, connected)
+        found = self._block_classes.get(key)
+        if found is None:
+            mixin = FifoMixin if connected else None
+            found = self._block_classes[key] = block_class(
+                recorded=self.record_nodes, of_workload=of_workload, counting=counting, mixin=mixin
+            )
+        return found
 
     def algorithm_block(self, npu: Npu, index: int, call: Call, parent: int) -> Block | None:
         """The block of one member, None if it has nothing to do."""
-        instance = self.plan.instances[index]
-        if not instance.programs:
+        part = self.plan.slices[index]
+        if not part.programs:
             return None
         position = call.positions[npu.rank]
-        fifos = instance.fifos
-        template = self.templates.get(instance.programs[position], instance.matching, position, fifos=fifos)
+        fifos = part.fifos
+        template = self.templates.get(part.programs[position], part.matching, position, fifos=fifos)
         if not template.count:
             return None
         if fifos is not None and call.connections is None:
             call.connections = Connections(fifos)
-        make = self.fifo_block_class if template.slot else self.algorithm_block_class
+        make = self.block_class(template)
         return make(npu, template, index, call.space, call, parent)
 
     def call_done(self, index: int) -> None:
@@ -290,7 +378,15 @@ class Engine:
         unreceived = self.unreceived()
         if unfinished or unreceived:
             return explain_stuck(
-                self.plan, self.progress(), self.posted(), unreceived, self.calls, unfinished, self.held()
+                self.plan,
+                self.progress(),
+                self.posted(),
+                unreceived,
+                unfinished,
+                self.held(),
+                unasked=self.unasked(),
+                uncounted=self.uncounted(),
+                queued=self.queued(),
             )
         return Outcome()
 
@@ -300,9 +396,8 @@ class Engine:
 
     def spaces(self) -> list[Space]:
         """Every space in which something may still be waiting."""
-        if self.by_bytes:
-            return [self.shared_space]
-        return self.p2p_spaces + [self.calls[i].space for i in sorted(self.calls)]
+        spaces = self.p2p_spaces + [self.calls[i].space for i in sorted(self.calls)]
+        return list({id(space): space for space in spaces}.values())
 
     def posted(self) -> list[Posted]:
         """Receives that wait for a message."""
@@ -324,13 +419,33 @@ class Engine:
         connections = [c for c in (self.calls[i].connections for i in sorted(self.calls)) if c is not None]
         return sorted(self._posted(*waiting) for c in connections for waiting in c.waiting.values())
 
+    def unasked(self) -> list[Posted]:
+        """Under the rendezvous: sends that nobody has asked for."""
+        entries = [e for space in self.spaces() for e in space.asked.values() if e is not None]
+        return sorted(self._posted(*entry) for entry in entries)
+
+    def uncounted(self) -> list[tuple[Posted, int, int, int]]:
+        """Nodes that wait for nothing but a count: with their counter, its count, and the count they wait for."""
+        found = []
+        for block in (block for npu in self.npus for block in npu.blocks.values() if block.template.counts):
+            for counter, waiting in enumerate(block.waiting):
+                for count, node in waiting:
+                    if block.need[node] == 1:
+                        found.append((self._posted(block, node, -1), counter, block.counted[counter], count))
+        return sorted(found)
+
+    def queued(self) -> list[tuple[int, int, int, tuple[int, ...]]]:
+        """Streams that wait for their turn: rank, slice, queue, and the slices that run there."""
+        return [entry for npu in self.npus if npu.streams is not None for entry in npu.streams.waiting()]
+
     def _posted(self, block: Block, node: int, since: int) -> Posted:
         program = block.template.program
+        peer = block.peer[node]
         return Posted(
             rank=block.npu.rank,
-            instance=(block.base >> INSTANCE_SHIFT) - 1,
+            slice=(block.base >> INSTANCE_SHIFT) - 1,
             node=int(program.node_id[node]),
-            peer=block.members[block.peer[node]],
+            peer=block.members[peer] if peer >= 0 else -1,
             tag=int(program.tag[node]),
             bytes=block.nbytes[node],
             since=since,
@@ -355,7 +470,7 @@ class Engine:
             finish=[npu.finish for npu in self.npus],
             compute=[npu.compute_ps for npu in self.npus],
             exposed=[npu.finish - npu.compute_sum_ps if astra else npu.exposed_ps for npu in self.npus],
-            spans={i: (c.start, c.end) for i, c in self.call_spans.items()},
+            spans={i: (c.start, c.end) for i, c in self.spans.items()},
             links=self.links,
             messages=self.sent,
             hops=self.hops,
@@ -367,6 +482,11 @@ class Engine:
 
 
 def _ended(timer: Timer) -> None:
+    timer.block.complete(timer.node)
+
+
+def _ended_together(timer: Timer) -> None:
+    timer.block.npu.due.pop(timer.env.now, None)
     timer.block.complete(timer.node)
 
 

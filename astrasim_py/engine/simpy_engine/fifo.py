@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from astrasim_py.engine.simpy_engine.network import Message, Model
-from astrasim_py.engine.simpy_engine.splice import Block, RecordedBlock
+from astrasim_py.engine.simpy_engine.splice import Block
 from astrasim_py.system.channels import Fifos
 from astrasim_py.system.plan import SEND
 
@@ -71,29 +71,11 @@ class FifoMixin:
         if waiting is None:
             return
         block, send, _ = waiting
-        block.granted(send, self.row + node)
+        block.released_by([send], self.row + node)
         npu = block.npu
         npu.ready.append(block.base + send)
         if not npu.awake:
             npu.poke()
-
-    def granted(self, send: int, by: int) -> None:
-        """A send has got its slot."""
-
-
-class FifoBlock(FifoMixin, Block):
-    """The block of an algorithm whose connections have slots."""
-
-    __slots__ = ()
-
-
-class RecordedFifoBlock(FifoMixin, RecordedBlock):
-    """The same, recorded."""
-
-    __slots__ = ()
-
-    def granted(self, send: int, by: int) -> None:
-        self.released[send] = by
 
 
 class SlowerLink:
@@ -140,7 +122,7 @@ class Paced(Model):
 
     def send(self, message: Message, now: int) -> None:
         block = message.block
-        fifos = block.template.fifos
+        fifos = None if message.asks else block.template.fifos
         if fifos is None:
             self.inner.send(message, now)
             return

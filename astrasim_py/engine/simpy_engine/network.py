@@ -49,6 +49,9 @@ class Message(Event):
         Its row in the message table, -1 if messages are not recorded.
     """
 
+    #: Whether it is the control message by which a receive asks for its own.
+    asks = False
+
     def __init__(self, env, block: Block, node: int, meet: int, nbytes: int, route: list, op: int) -> None:
         self.env = env
         self.callbacks = []
@@ -65,6 +68,12 @@ class Message(Event):
         self.row = -1
 
 
+class Request(Message):
+    """The control message of the rendezvous: `block` and `node` are the receive that sends it."""
+
+    asks = True
+
+
 class Model:
     """What every model shares: the engine's clock, and the choice of when a send completes."""
 
@@ -78,6 +87,7 @@ class Model:
         self.hold_latency = network.link_busy == "latency+bytes"
         self.injected = network.send_completes == "injected"
         self.record = engine.record_messages
+        self.scheduled_first = engine.scheduled_first
 
     def send(self, message: Message, now: int) -> None:
         """Put a message on its way: its head and its tail are at the first link now."""
@@ -126,6 +136,8 @@ class CutThrough(Model):
         link.reserve(now, start, free, nbytes)
         if self.record:
             self.note(message, link, now, start, free)
+        if self.scheduled_first:
+            message.op = self.engine.number_at(start)
         message.at += 1
         message.tail = tail
         if message.at < len(route):
@@ -162,6 +174,8 @@ class StoreAndForward(Model):
         link.reserve(now, start, free, nbytes)
         if self.record:
             self.note(message, link, now, start, free)
+        if self.scheduled_first:
+            message.op = self.engine.number_at(start)
         message.at += 1
         message.callbacks = [self.hop if message.at < len(route) else self.engine.deliver]
         self.env.schedule(message, message.op, arrival - now)

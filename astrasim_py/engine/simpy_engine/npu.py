@@ -11,6 +11,7 @@ from simpy.events import Event
 
 from astrasim_py.core.errors import SimulationError
 from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, NODE_MASK, Block, numbered
+from astrasim_py.engine.simpy_engine.streams import Streams
 from astrasim_py.system.plan import (
     COLLECTIVE,
     COMM_SLOT,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Wake-ups come after every timed action of the same instant, lowest rank first.
 WAKE_PRIORITY = 1 << 60
+#: Under ``event_order: scheduled`` they come before every other event.
+SOON = 1
 
 
 class Wake(Event):
@@ -117,9 +120,14 @@ class Npu:
         self.npu = engine.plan.npu_of[rank]
         self.ready: list[int] = []
         self.blocks: dict[int, Block] = {}
+        planner = engine.plan.problem.jobs[engine.plan.job_of[rank]].planner
+        #: Queues of streams, where a planner cuts collectives.
+        self.streams = None if planner is None else Streams(self, planner.capacity)
         self.awake = True
         self.wake = Wake(self.env)
-        self.wake_priority = WAKE_PRIORITY + rank
+        self.wake_priority = SOON if engine.scheduled_first else WAKE_PRIORITY + rank
+        #: Under ``event_order: scheduled``: time → number of the timers that end then.
+        self.due: dict[int, int] = {}
         #: destination rank → route, as `Link`s.
         self.routes: dict[int, list] = {}
         #: Ranks of its job.
@@ -157,6 +165,13 @@ class Npu:
         self.awake = True
         self.env.schedule(self.wake, self.wake_priority)
 
+    def due_at(self, engine: Engine, at: int) -> int:
+        """Under ``event_order: scheduled``: number of this rank's timers that end at `at`, that of their first."""
+        op = self.due.get(at)
+        if op is None:
+            op = self.due[at] = engine.number_at(self.env.now)
+        return op
+
     # -- dispatch -------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
@@ -165,6 +180,7 @@ class Npu:
         now = self.env.now
         record = engine.record_nodes
         send = engine.send
+        rendezvous = engine.rendezvous
         while self.ready:
             wave = self.ready
             if len(wave) > 1:
@@ -190,9 +206,14 @@ class Npu:
                     message = block.table.pop(meet, None)
                     if message is None:
                         block.table[meet] = (block, node, now)
+                        if rendezvous:
+                            engine.ask(block, node, meet, now)
                     else:
                         engine.match(message, block, node)
-                        block.complete(node)
+                        if engine.scheduled_first:
+                            engine.after(0, block, node)
+                        else:
+                            block.complete(node)
                 elif kind == COMPUTE:
                     duration = block.duration[node]
                     if duration:
@@ -211,7 +232,12 @@ class Npu:
     def splice(self, block: Block, node: int) -> None:
         """Instantiate the algorithm of a collective node in this rank's live graph."""
         engine = self.engine
-        index = block.template.call[node]
+        number = block.template.call[node]
+        instance = engine.plan.instances[number]
+        if instance.whole is None:
+            self.streams.begin(engine.session(number), node)
+            return
+        index = instance.first
         call = engine.call(index)
         spliced = engine.algorithm_block(self, index, call, node)
         if spliced is None:
@@ -230,10 +256,13 @@ class Npu:
         index = (block.base >> INSTANCE_SHIFT) - 1
         del self.blocks[index + 1]
         self.leave(block.call, index)
-        self.blocks[0].complete(block.parent, last_row)
+        if block.stream is not None:
+            self.streams.ended(block.stream, last_row)
+        else:
+            self.blocks[0].complete(block.parent, last_row)
 
     def leave(self, call, index: int) -> None:
-        """This rank is done with a collective instance."""
+        """This rank is done with a slice."""
         call.left -= 1
         if not call.left:
             call.end = self.env.now

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astrasim_py.system.channels import Fifos
-from astrasim_py.system.plan import Matching, Program, Structure
+from astrasim_py.system.plan import Counters, Matching, Program, Structure
 
 if TYPE_CHECKING:
-    from astrasim_py.engine.simpy_engine.engine import Engine
     from astrasim_py.engine.simpy_engine.npu import Npu
 
 #: A ready node is one integer, (instance + 1) << INSTANCE_SHIFT | node: sorting it gives the order of dispatch.
@@ -32,6 +32,29 @@ class Shape:
         self.succ: list[tuple[int, ...]] = [tuple(succ[a:b]) for a, b in itertools.pairwise(ptr)]
 
 
+class Counts:
+    """Counters of a program as Python lists."""
+
+    __slots__ = ("counts", "detached", "from_node", "initial", "k", "of")
+
+    def __init__(self, counters: Counters) -> None:
+        self.counts: list[int] = counters.counts.tolist()
+        self.of: list[int] = counters.of.tolist()
+        self.k: list[int] = counters.k.tolist()
+        self.detached: list[bool] = counters.detached.tolist()
+        #: By counter: (count, node) of the nodes that wait for a count from the start, ascending (so a heap).
+        self.initial: list[list[tuple[int, int]]] = [[] for _ in range(counters.number)]
+        #: Node → the nodes whose count begins with its completion.
+        self.from_node: dict[int, list[int]] = {}
+        for node, (counter, start) in enumerate(zip(self.of, counters.start.tolist(), strict=True)):
+            if counter >= 0 and start < 0:
+                self.initial[counter].append((self.k[node], node))
+            elif counter >= 0:
+                self.from_node.setdefault(start, []).append(node)
+        for waiting in self.initial:
+            waiting.sort()
+
+
 class Template:
     """A program as Python lists: what a block is made from."""
 
@@ -39,6 +62,7 @@ class Template:
         "call",
         "connection",
         "count",
+        "counts",
         "duration",
         "fifos",
         "frees",
@@ -69,7 +93,10 @@ class Template:
         self.meet: list[int] = meet.tolist() if meet is not None else []
         self.slot: list[int] = program.slot.tolist() if of_workload else []
         self.call: list[int] = program.call.tolist() if of_workload else []
+        self.counts = None if program.counters is None else Counts(program.counters)
         self.fifos = fifos
+        if self.counts is not None and any(self.counts.detached):
+            self.slot = self.counts.detached  # nodes must be admitted
         if fifos is not None:
             self.needs: list[int] = fifos.needs[position].tolist()
             self.frees: list[int] = fifos.frees[position].tolist()
@@ -110,13 +137,15 @@ class Space:
     """Where sends and receives meet.
 
     `table` holds, by meeting point, a message that has arrived or the receive that waits for it; the counters
-    number the sends and receives posted on a channel of several messages.
+    number the sends and receives posted on a channel of several messages. Under the rendezvous `asked` holds, by
+    meeting point, None once the receiver has asked for the message, or the send that waits to be asked.
     """
 
-    __slots__ = ("posted", "sent", "table")
+    __slots__ = ("asked", "posted", "sent", "table")
 
     def __init__(self) -> None:
         self.table: dict[int, object] = {}
+        self.asked: dict[int, tuple[Block, int, int] | None] = {}
         self.sent: dict[int, int] = {}
         self.posted: dict[int, int] = {}
 
@@ -130,7 +159,7 @@ def numbered(counters: dict[int, int], meet: int) -> int:
 
 
 class Call:
-    """One collective instance under way: its space, and who is still in it."""
+    """One slice under way (mostly a whole collective): its space, and who is still in it."""
 
     __slots__ = ("connections", "end", "left", "members", "positions", "space", "start")
 
@@ -151,6 +180,7 @@ class Block:
     __slots__ = (
         "base",
         "call",
+        "counted",
         "duration",
         "kind",
         "left",
@@ -164,9 +194,11 @@ class Block:
         "row",
         "slot",
         "space",
+        "stream",
         "succ",
         "table",
         "template",
+        "waiting",
     )
 
     def __init__(self, npu: Npu, template: Template, index: int, space: Space, call: Call | None, parent: int) -> None:
@@ -186,6 +218,8 @@ class Block:
         self.slot = template.slot
         #: Collective node of the workload that this block carries out, -1 for the workload itself.
         self.parent = parent
+        #: Stream (`streams.Run`) that this block is a phase of.
+        self.stream = None
         self.need = template.shape.need.copy()
         self.succ = template.shape.succ
         self.left = template.count
@@ -210,6 +244,19 @@ class Block:
             npu.block_done(self, -1)
         if npu.ready and not npu.awake:
             npu.poke()
+
+    def released_by(self, rows: list[int], row: int) -> None:
+        """The node in `row` of the node table has made `rows` of this block ready."""
+
+    def admit(self, node: int) -> bool:
+        """Whether a ready node of an algorithm may be issued."""
+        return True
+
+    def issued(self, node: int) -> None:
+        """A detached send is issued now."""
+
+    def landed(self, node: int) -> None:
+        """A detached send has been delivered."""
 
 
 class RecordedBlock(Block):
@@ -248,6 +295,74 @@ class RecordedBlock(Block):
         """Copy this block's rows into the node table."""
         recorder.block(self.row, self.start, self.end, self.released, self.ended)
 
+    def released_by(self, rows: list[int], row: int) -> None:
+        for node in rows:
+            self.released[node] = row
+
+    def issued(self, node: int) -> None:
+        self.start[node] = self.npu.env.now
+
+    def landed(self, node: int) -> None:
+        self.end[node] = self.npu.env.now
+        if not self.left:  # the block is in the node table already
+            self.npu.engine.recorder.late(self.row + node, self.npu.env.now)
+
+
+class CountingMixin:
+    """What a block with counters or detached sends adds."""
+
+    __slots__ = ()
+
+    def __init__(self, npu: Npu, template: Template, index: int, space: Space, call: Call | None, parent: int) -> None:
+        super().__init__(npu, template, index, space, call, parent)
+        counts = template.counts
+        #: Completions by counter, and what waits for how many of them, as heaps.
+        self.counted = [0] * len(counts.initial)
+        self.waiting = [waiting.copy() for waiting in counts.initial]
+
+    def admit(self, node: int) -> bool:
+        """A detached send leaves the block when it is issued."""
+        if not super().admit(node):
+            return False
+        if self.template.counts.detached[node]:
+            self.issued(node)
+            self.left -= 1
+            if not self.left:
+                self.npu.block_done(self, self.row + node if self.row >= 0 else -1)
+        return True
+
+    def complete(self, node: int, ended_by: int = -1) -> None:
+        counts = self.template.counts
+        if counts.detached[node]:
+            self.landed(node)
+            return
+        super().complete(node, ended_by)
+        if not self.left:
+            return
+        counter = counts.counts[node]
+        reached: list[int] = []
+        if counter >= 0:
+            count = self.counted[counter] = self.counted[counter] + 1
+            waiting = self.waiting[counter]
+            while waiting and waiting[0][0] == count:
+                reached.append(heappop(waiting)[1])
+        for waiter in counts.from_node.get(node, ()):
+            counter = counts.of[waiter]
+            heappush(self.waiting[counter], (self.counted[counter] + counts.k[waiter], waiter))
+        if reached:
+            self.reach(reached, node)
+
+    def reach(self, nodes: list[int], by: int) -> None:
+        """The completion of node `by` is the one that `nodes` have counted to."""
+        npu, need = self.npu, self.need
+        for node in nodes:
+            need[node] -= 1
+        ready = [node for node in nodes if not need[node]]
+        self.released_by(ready, self.row + by)
+        npu.ready.extend([self.base + node for node in ready])
+        if npu.ready and not npu.awake:
+            npu.poke()
+
 
 class SlotsMixin:
     """What a workload's block adds: slots, and the accounts of compute and exposed communication."""
@@ -260,20 +375,27 @@ class SlotsMixin:
         super().complete(node, ended_by)
 
 
-class WorkloadBlock(SlotsMixin, Block):
-    """The live graph of a rank's workload."""
+def block_class(
+    *, recorded: bool, of_workload: bool = False, counting: bool = False, mixin: type | None = None
+) -> type[Block]:
+    """The leanest class of block for what it has to do.
 
-    __slots__ = ()
-
-
-class RecordedWorkloadBlock(SlotsMixin, RecordedBlock):
-    """The same, recorded."""
-
-    __slots__ = ()
-
-
-def block_class(engine: Engine, of_workload: bool) -> type[Block]:
-    """The leanest block for what is to be recorded."""
-    if of_workload:
-        return RecordedWorkloadBlock if engine.record_nodes else WorkloadBlock
-    return RecordedBlock if engine.record_nodes else Block
+    Parameters
+    ----------
+    recorded : bool
+        It writes down when its nodes ran.
+    of_workload : bool
+        It has slots, and the accounts of compute and exposed communication.
+    counting : bool
+        It has counters or detached sends.
+    mixin : type, optional
+        What else it must do (`fifo.FifoMixin`).
+    """
+    wanted = [CountingMixin] if counting else []
+    wanted += [SlotsMixin] if of_workload else []
+    wanted += [] if mixin is None else [mixin]
+    base = RecordedBlock if recorded else Block
+    if not wanted:
+        return base
+    bases = (*wanted, base)
+    return type("".join(c.__name__.removesuffix("Mixin") for c in bases), bases, {"__slots__": ()})

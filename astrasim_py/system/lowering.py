@@ -1,0 +1,318 @@
+"""Lowering: from a Problem to its Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.collectives.algorithm import CUSTOM, Algorithm
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.system import channels
+from astrasim_py.system.calls import Calls
+from astrasim_py.system.matching import Matchings
+from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, PlannedStream, Program, Slice, Visit
+from astrasim_py.system.planning import Call, Phase
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.programs import Programs
+
+
+class _Lowering:
+    """Working state of `lower`."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.semantics = problem.semantics
+        self.programs = Programs(problem)
+        self.matchings = Matchings()
+        self.by_bytes = problem.semantics.message_match == "bytes"
+        self.slices: list[Slice] = []
+        self.fifos: dict[tuple, channels.Fifos] = {}
+        self.known_slices: dict[tuple, Slice] = {}
+        self.known_phases: dict[tuple, tuple[tuple[Slice, ...], dict[int, int]]] = {}
+        self.bounds: dict[tuple, int] = {}
+        self.keep: list[object] = []  # keeps objects alive whose id() is a key
+
+    # -- slices ---------------------------------------------------------------------------------------------
+
+    def slice(
+        self, job: Job, first: int, algorithm: Algorithm, local: tuple[int, ...], size: int, planned: bool
+    ) -> Slice:
+        """One algorithm for `size` bytes among ranks of a job (`local`, the job's own numbers)."""
+        speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
+        key = (id(algorithm), local, first, size, planned)
+        if key in self.known_slices:
+            return self.known_slices[key]
+        programs = self.programs.of_algorithm(algorithm, size, speeds, planned)
+        members = tuple(first + r for r in local)
+        msccl = self.problem.network.msccl
+        # How a step is cut into messages depends on the size, and with it which messages there are.
+        most = msccl.max_count_for(algorithm, size) if msccl else 0
+        if self.by_bytes and not planned:
+            matching = self.matchings.by_bytes(programs, members)
+        else:
+            place = algorithm.source or algorithm.name
+            matching = self.matchings.of_space(("algorithm", id(algorithm), most), programs, place)
+        fifos = None
+        if msccl is not None:
+            if (id(algorithm), most) not in self.fifos:
+                self.fifos[id(algorithm), most] = channels.fifos_of(algorithm, programs, msccl)
+            fifos = self.fifos[id(algorithm), most]
+        self.keep.append(algorithm)
+        made = Slice(members=members, algorithm=algorithm, programs=programs, matching=matching, fifos=fifos)
+        self.known_slices[key] = made
+        return made
+
+    def phase(self, job: Job, first: int, phase: Phase, call: Call) -> tuple[tuple[Slice, ...], dict[int, int]]:
+        """Slices of a planner's phase, and the slice of each rank."""
+        key = (id(phase), first, call.members)
+        if key in self.known_phases:
+            return self.known_phases[key]
+        slices, slice_of = [], {}
+        for local, algorithm in phase.slices:
+            if algorithm.ranks != len(local):
+                raise AlgorithmError(
+                    algorithm.source or algorithm.name,
+                    f"is made for {algorithm.ranks} ranks, and a phase of {call.type} runs it on {len(local)}",
+                    "give each slice an algorithm for its ranks",
+                )
+            for rank in local:
+                if slice_of.setdefault(first + rank, len(slices)) != len(slices):
+                    raise _ill_planned(call, f"rank {rank} is in two slices of one phase")
+            if len(set(local)) != len(local):
+                raise _ill_planned(call, "a rank is twice in one slice")
+            slices.append(self.slice(job, first, algorithm, tuple(local), phase.size, planned=True))
+        if slice_of.keys() != {first + rank for rank in call.members}:
+            raise _ill_planned(call, "a phase does not have each member of the group in one slice")
+        if not 0 <= phase.queue < len(job.planner.capacity):
+            raise _ill_planned(call, f"a phase is in queue {phase.queue} of {len(job.planner.capacity)}")
+        self.keep.append(phase)
+        self.known_phases[key] = (tuple(slices), slice_of)
+        return self.known_phases[key]
+
+    # -- instances ------------------------------------------------------------------------------------------
+
+    def instance(self, index: int, number: int, job: Job, first: int, entry: dict) -> Instance:
+        """One collective call, its members given as ranks of the job."""
+        local = tuple(entry["members"])
+        call = entry.pop("call")
+        place = entry.pop("place")
+        begin = len(self.slices)
+        whole, streams = None, ()
+        planned = job.planner.plan(call) if job.planner is not None else None
+        algorithms: tuple[Algorithm, ...]
+        if planned is None:
+            whole = self.whole(job, first, entry, place, local)
+            self.slices.append(whole)
+            algorithms = (whole.algorithm,) if whole.algorithm is not None else ()
+        else:
+            made = []
+            seen: dict[int, Algorithm] = {}
+            for stream in planned:
+                visits = []
+                for phase in stream.phases:
+                    slices, slice_of = self.phase(job, first, phase, call)
+                    visits.append(
+                        Visit(
+                            queue=phase.queue,
+                            priority=phase.priority,
+                            first=len(self.slices),
+                            slices=slices,
+                            slice_of=slice_of,
+                        )
+                    )
+                    self.slices += slices
+                    seen |= {id(part.algorithm): part.algorithm for part in slices}
+                if stream.turns and len(stream.turns) != len(visits):
+                    raise _ill_planned(call, f"a stream has {len(stream.turns)} turns and {len(visits)} phases")
+                made.append(PlannedStream(priority=stream.priority, visits=tuple(visits), turns=stream.turns))
+            streams, algorithms = tuple(made), tuple(seen.values())
+        return Instance(
+            index=index,
+            job=number,
+            group=entry["group"],
+            type=entry["type"],
+            size=entry["size"],
+            root=entry["root"],
+            members=tuple(first + r for r in local),
+            bound=self.bound(entry, algorithms, tuple(job.placement[r] for r in local)),
+            first=begin,
+            whole=whole,
+            streams=streams,
+            algorithms=algorithms,
+        )
+
+    def whole(self, job: Job, first: int, entry: dict, place: str, local: tuple[int, ...]) -> Slice:
+        """The one slice of a collective that no planner cuts."""
+        n = len(local)
+        if n == 1:
+            return Slice(members=(first + local[0],), algorithm=None, programs=(), matching=None)
+        algorithm = job.algorithms.select(entry["type"], entry["size"], n, entry["group"], root=entry["root"])
+        if algorithm.ranks != n:
+            raise AlgorithmError(
+                algorithm.source or algorithm.name,
+                f"is made for {algorithm.ranks} ranks, and {place} calls {entry['type']} on {n}",
+                "inject one made for that many",
+            )
+        if algorithm.root is not None and algorithm.root != entry["root"]:
+            raise AlgorithmError(
+                algorithm.source or algorithm.name,
+                f"has root {algorithm.root}, and {place} calls with root {entry['root']}",
+                "inject one with that root",
+            )
+        return self.slice(job, first, algorithm, local, entry["size"], planned=False)
+
+    def bound(self, entry: dict, algorithms: Sequence[Algorithm], npus: tuple[int, ...]) -> int:
+        """Lower bound of a collective call, ps; -1 where none applies."""
+        if not self.problem.network.contention or self.semantics.name != "native":
+            return -1
+        if entry["type"] == CUSTOM:
+            return -1
+        if not algorithms:
+            return 0
+        # With a contract of its own it was not held to what the bound is made for.
+        if any(not a.scales or a.verdict is not True or a.contract is not None for a in algorithms):
+            return -1
+        from astrasim_py.collectives.bounds import lower_bound_ps
+
+        key = (entry["type"], entry["size"], entry["root"], npus)
+        if key not in self.bounds:
+            self.bounds[key] = lower_bound_ps(entry["type"], entry["size"], self.problem.topology, npus, entry["root"])
+        return self.bounds[key]
+
+
+def _ill_planned(call: Call, problem: str) -> AlgorithmError:
+    return AlgorithmError(f"planner of {call.type} on group {call.group}", problem, "correct the planner")
+
+
+def _check_placement(problem: Problem) -> None:
+    used: dict[int, tuple[int, int]] = {}
+    for j, job in enumerate(problem.jobs):
+        if len(job.placement) != job.ranks:
+            raise ScenarioError(
+                f"job {job.name}",
+                f"places {len(job.placement)} ranks, and its workload has {job.ranks}",
+                "give every rank one NPU",
+            )
+        for rank, npu in enumerate(job.placement):
+            if not 0 <= npu < problem.topology.npus:
+                raise ScenarioError(
+                    f"job {job.name}",
+                    f"rank {rank} is placed on NPU {npu}, and {problem.topology.name} has {problem.topology.npus}",
+                    f"write 0..{problem.topology.npus - 1}",
+                )
+            if npu in used:
+                raise ScenarioError(
+                    f"job {job.name}",
+                    f"rank {rank} and rank {used[npu][1]} of job {problem.jobs[used[npu][0]].name} share NPU {npu}",
+                    "give every rank an NPU of its own",
+                )
+            used[npu] = (j, rank)
+
+
+class _Traffic:
+    """Which pairs of NPUs exchange messages, and of which sizes."""
+
+    def __init__(self, npu_of: Sequence[int], npus: int, rendezvous: int) -> None:
+        self.placed = np.array(npu_of, dtype=np.int64)
+        self.npus = npus
+        self.rendezvous = rendezvous
+        self.pairs: list[np.ndarray] = []
+        self.sizes: list[np.ndarray] = []
+        self.seen: set[tuple] = set()
+        self.spans: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def peers(self, program: Program) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct peers that a program sends to, and distinct bytes."""
+        found = self.spans.get(id(program))
+        if found is None:
+            at = program.structure.kind == SEND
+            found = self.spans[id(program)] = (np.unique(program.peer[at]), np.unique(program.nbytes[at]))
+        return found
+
+    def add(self, programs: Sequence[Program], members: Sequence[int]) -> None:
+        """Count the messages of programs among `members`."""
+        where = self.placed[np.asarray(members, dtype=np.int64)]
+        for position, program in enumerate(programs):
+            peers, sizes = self.peers(program)
+            self.pairs.append(where[position] * self.npus + where[peers])
+            self.sizes.append(sizes)
+            if self.rendezvous:
+                received = np.unique(program.peer[program.structure.kind == RECV])
+                self.pairs.append(where[position] * self.npus + where[received])
+
+    def add_slice(self, part: Slice) -> None:
+        """Count those of a slice, each only once."""
+        if id(part) not in self.seen:
+            self.seen.add(id(part))
+            self.add(part.programs, part.members)
+
+    def routes(self, problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pairs of NPUs, ascending, and their routes as CSR."""
+        pairs = np.unique(np.concatenate(self.pairs)) if self.pairs else np.zeros(0, np.int64)
+        ptr, links = problem.topology.routes(pairs // self.npus, pairs % self.npus)
+        return pairs, ptr, links
+
+    def all_sizes(self) -> tuple[int, ...]:
+        """Every size of a message, ascending."""
+        sizes = [*self.sizes, np.array([self.rendezvous] * bool(self.rendezvous), dtype=np.int64)]
+        return tuple(np.unique(np.concatenate(sizes)).tolist())
+
+
+def lower(problem: Problem) -> Plan:
+    """Lower a problem; see `astrasim_py.system.plan.make_plan`."""
+    _check_placement(problem)
+    work = _Lowering(problem)
+    calls = Calls(problem.semantics)
+    npu_of: list[int] = []
+    job_of: list[int] = []
+    firsts: list[int] = []
+    delays: list[int] = []
+    workload: list[Program] = []
+    of_job: list[list[Program]] = []
+    described: list[tuple[int, Job, int, dict]] = []
+    for j, job in enumerate(problem.jobs):
+        first = len(npu_of)
+        firsts.append(first)
+        npu_of += job.placement
+        job_of += [j] * job.ranks
+        delays += [job.start_delay_ps.get(r, 0) for r in range(job.ranks)]
+        call, entries = calls.of_job(job)
+        base = len(described)
+        described += [(j, job, first, entry) for entry in entries]
+        programs = [
+            work.programs.of_workload(job, r, np.where(call[r] >= 0, call[r] + base, -1).astype(np.int32))
+            for r in range(job.ranks)
+        ]
+        workload += programs
+        of_job.append(programs)
+    # Channels by bytes are numbered over everything that shares the space, workloads first.
+    p2p: list[Matching | None] = [
+        work.matchings.by_bytes(programs, range(firsts[j], firsts[j] + len(programs)))
+        if work.by_bytes
+        else work.matchings.of_space(("p2p", j), programs, "")
+        for j, programs in enumerate(of_job)
+    ]
+    instances = tuple(work.instance(index, *entry) for index, entry in enumerate(described))
+    traffic = _Traffic(npu_of, problem.topology.npus, problem.semantics.rendezvous_bytes)
+    for j, programs in enumerate(of_job):
+        traffic.add(programs, range(firsts[j], firsts[j] + len(programs)))
+    for part in work.slices:
+        traffic.add_slice(part)
+    pairs, ptr, links = traffic.routes(problem)
+    return Plan(
+        problem=problem,
+        npu_of=tuple(npu_of),
+        job_of=tuple(job_of),
+        first_rank=tuple(firsts),
+        workload=tuple(workload),
+        p2p=tuple(p2p),
+        instances=instances,
+        slices=tuple(work.slices),
+        start_delay=tuple(delays),
+        route_pairs=pairs,
+        route_ptr=ptr,
+        route_links=links,
+        sizes=traffic.all_sizes(),
+    )
