@@ -5,8 +5,6 @@ For operations see `astrasim_py.msccl.operations`, for thread blocks and channel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from astrasim_py.chakra.trace import NodeType
@@ -14,6 +12,7 @@ from astrasim_py.collectives.algorithm import ROOTED, SHARDED, Algorithm, Buffer
 from astrasim_py.collectives.steps import Unusable, steps_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.assign import Assignment, Block, Blocked, schedule
+from astrasim_py.msccl.check import MAX_NODES, RUNTIMES, Runtime
 from astrasim_py.msccl.model import Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.operations import (
     COPY,
@@ -29,24 +28,8 @@ from astrasim_py.msccl.operations import (
     scratch_ends,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a runtime executes at most: steps per thread block, thread blocks per gpu, channels, elements it reads."""
-
-    runtime: str
-    steps: int
-    blocks: int
-    channels: int
-    nodes: int = 4096
-
-
-#: By dialect. 216 thread blocks are two per multiprocessor of an A100.
-LIMITS = {
-    "classic": Limits(runtime="MSCCL", steps=256, blocks=216, channels=32),
-    "azure": Limits(runtime="Azure's MSCCL executor", steps=256, blocks=1024, channels=32),
-    "rccl": Limits(runtime="RCCL", steps=64, blocks=64, channels=128),
-}
+#: Runtimes by dialect.
+LIMITS = dict(zip(("classic", "azure", "rccl"), RUNTIMES, strict=True))
 
 #: Names of collectives, and of those that ncclize calls custom.
 COLL_NAMES = {
@@ -62,7 +45,7 @@ COLL_NAMES = {
 }
 
 #: Most nodes of an algorithm that is given thread blocks: each takes about 1.6 kB meanwhile.
-MAX_NODES = 2**20
+MAX_TRACE_NODES = 2**20
 #: Assignments that are tried to keep within the limits.
 _ATTEMPTS = 8
 
@@ -139,11 +122,13 @@ def _check(algorithm: Algorithm, place: str) -> None:
         )
 
 
-def _check_size(algorithm: Algorithm, limits: Limits, place: str) -> None:
+def _check_size(algorithm: Algorithm, limits: Runtime, place: str) -> None:
     """Refuse what is beyond the limits however its steps are assigned, before any work is done."""
-    if algorithm.nodes > MAX_NODES:
+    if algorithm.nodes > MAX_TRACE_NODES:
         raise AlgorithmError(
-            place, f"has {algorithm.nodes} nodes, more than {MAX_NODES}", "use fewer ranks or chunks, or keep it as .et"
+            place,
+            f"has {algorithm.nodes} nodes, more than {MAX_TRACE_NODES}",
+            "use fewer ranks or chunks, or keep it as .et",
         )
     for rank, trace in enumerate(algorithm.traces):
         least = 0
@@ -154,25 +139,25 @@ def _check_size(algorithm: Algorithm, limits: Limits, place: str) -> None:
         _refuse_nodes(2 + algorithm.ranks + least, rank, limits, place)
 
 
-def _refuse_blocks(blocks: int, rank: int, limits: Limits, place: str) -> None:
-    if blocks > limits.blocks:
+def _refuse_blocks(blocks: int, rank: int, limits: Runtime, place: str) -> None:
+    if blocks > limits.thread_blocks:
         raise AlgorithmError(
             place,
-            f"rank {rank} needs {blocks} thread blocks, {limits.runtime} runs {limits.blocks} per gpu",
+            f"rank {rank} needs {blocks} thread blocks, {limits.name} runs {limits.thread_blocks} per gpu",
             "use an algorithm with fewer peers, or fewer messages at once",
         )
 
 
-def _refuse_nodes(nodes: int, rank: int, limits: Limits, place: str) -> None:
-    if nodes > limits.nodes:
+def _refuse_nodes(nodes: int, rank: int, limits: Runtime, place: str) -> None:
+    if nodes > MAX_NODES:
         raise AlgorithmError(
             place,
-            f"rank {rank} has {nodes} elements of XML, {limits.runtime} reads {limits.nodes}",
+            f"rank {rank} has {nodes} elements of XML, {limits.name} reads {MAX_NODES}",
             "use fewer ranks or chunks",
         )
 
 
-def _within(limits: Limits, ranks: int, draft: Draft, place: str) -> list[Gpu]:
+def _within(limits: Runtime, ranks: int, draft: Draft, place: str) -> list[Gpu]:
     """Thread blocks of all ranks, within the limits of a runtime."""
     # A fused thread block has one step more than messages.
     cap, channels = limits.steps - 2, limits.channels
@@ -194,15 +179,15 @@ def _within(limits: Limits, ranks: int, draft: Draft, place: str) -> list[Gpu]:
         if longest > limits.steps and cap > 1:
             # Fewer messages per connection make shorter thread blocks, and more of them.
             cap = max(1, min(cap - 1, cap * limits.steps // (longest + 1)))
-        elif len(most.tbs) > limits.blocks and used > 1:
+        elif len(most.tbs) > limits.thread_blocks and used > 1:
             # Fewer channels make fewer thread blocks, and messages wait for one another.
-            channels = max(1, min(used - 1, used * limits.blocks // len(most.tbs)))
+            channels = max(1, min(used - 1, used * limits.thread_blocks // len(most.tbs)))
         else:
             break
     if longest > limits.steps:
         raise AlgorithmError(
             place,
-            f"a thread block has {longest} steps, {limits.runtime} runs {limits.steps}",
+            f"a thread block has {longest} steps, {limits.name} runs {limits.steps}",
             "use fewer chunks, or another algorithm",
         )
     for gpu in gpus:
@@ -221,11 +206,10 @@ def _name(algorithm: Algorithm) -> str:
 def _sizes(algorithm: Algorithm, gpus: list[Gpu]) -> list[tuple[int, int]]:
     """i_chunks and o_chunks of every rank: 0 where a buffer is not used, else all of it, as runtimes check."""
     per = algorithm.chunks // algorithm.ranks
-    full = {"i": algorithm.chunks, "o": algorithm.chunks}
-    if algorithm.collective in ("all_gather", "gather"):
-        full["i"] = per
-    if algorithm.collective in ("reduce_scatter", "scatter"):
-        full["o"] = per
+    full = {
+        "i": per if algorithm.collective == "all_gather" else algorithm.chunks,
+        "o": per if algorithm.collective == "reduce_scatter" else algorithm.chunks,
+    }
     out = []
     for gpu in gpus:
         used = {"i": 0, "o": 0}

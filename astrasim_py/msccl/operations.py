@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 
 from astrasim_py.collectives.algorithm import Buffer
 from astrasim_py.collectives.cells import cells, layout
+from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE as MAX_COUNT
 from astrasim_py.collectives.steps import Steps
 from astrasim_py.core.errors import AlgorithmError
-
-#: Chunks that one step moves at most.
-MAX_COUNT = 71
 
 SEND, RECEIVE, RECEIVE_REDUCE, REDUCE, COPY, JOIN = range(6)
 

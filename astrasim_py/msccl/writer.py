@@ -12,6 +12,7 @@ from astrasim_py.chakra.et_io import write_bytes
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
 from astrasim_py.core.errors import AlgorithmError, UsageError
+from astrasim_py.msccl.check import MAX_CHILDREN
 from astrasim_py.msccl.lower import LIMITS, lower
 from astrasim_py.msccl.model import Program
 from astrasim_py.msccl.table import collective_of
@@ -19,23 +20,9 @@ from astrasim_py.msccl.table import collective_of
 #: Dialects: the classic runtime; Azure's executor; RCCL, which reads the same XML as Azure's but runs less of it.
 DIALECTS = tuple(LIMITS)
 
-#: Longest value, most children of an element.
-MAX_VALUE, MAX_CHILDREN = 255, 1024
+#: Longest value.
+MAX_VALUE = 255
 
-_CLASSIC = ("allreduce", "allgather", "reduce", "broadcast", "alltoall", "reduce_scatter", "custom")
-_AZURE = (
-    "reduce",
-    "broadcast",
-    "allreduce",
-    "reducescatter",
-    "allgather",
-    "send",
-    "recv",
-    "gather",
-    "scatter",
-    "alltoall",
-    "alltoallv",
-)
 #: What stands for no limit where 0 does not, bytes.
 _NO_LIMIT = 2**63 - 1
 
@@ -232,17 +219,18 @@ def _coll(program: Program, dialect: str, place: str) -> str:
                     f"name it {coll.title()}(n={program.ngpus},root=0), or write the azure dialect",
                 )
             return "custom"
-        known, other = _CLASSIC, "azure"
+        other = "azure"
     else:
         coll = {"reduce_scatter": "reducescatter"}.get(coll, coll)
         if coll == "custom" and collective in ROOTED:
             return collective
-        known, other = _AZURE, "classic"
+        other = "classic"
+    known = LIMITS[dialect].collectives
     if coll not in known:
         raise AlgorithmError(
             place,
-            f"the {dialect} dialect has no {coll} collective, only {', '.join(known)}",
-            f"write the {other} dialect" if coll in (*_CLASSIC, *_AZURE) else "name one of these",
+            f"the {dialect} dialect has no {coll} collective, only {', '.join(sorted(known))}",
+            f"write the {other} dialect" if coll in LIMITS[other].collectives else "name one of these",
         )
     return coll
 
