@@ -102,8 +102,8 @@ class _Lowering:
         whole, streams = None, ()
         planned = job.planner.plan(call) if job.planner is not None else None
         algorithms: tuple[Algorithm, ...]
-        if planned is None:
-            whole = self.whole(job, first, entry, place, local)
+        if planned is None or isinstance(planned, Algorithm):
+            whole = self.whole(job, first, entry, place, local, planned)
             self.slices.append(whole)
             algorithms = (whole.algorithm,) if whole.algorithm is not None else ()
         else:
@@ -143,12 +143,15 @@ class _Lowering:
             algorithms=algorithms,
         )
 
-    def whole(self, job: Job, first: int, entry: dict, place: str, local: tuple[int, ...]) -> Slice:
-        """The one slice of a collective that no planner cuts."""
+    def whole(
+        self, job: Job, first: int, entry: dict, place: str, local: tuple[int, ...], algorithm: Algorithm | None
+    ) -> Slice:
+        """The one slice of a collective that no planner cuts; no algorithm: the job's table selects it."""
         n = len(local)
         if n == 1:
             return Slice(members=(first + local[0],), algorithm=None, programs=(), matching=None)
-        algorithm = job.algorithms.select(entry["type"], entry["size"], n, entry["group"], root=entry["root"])
+        if algorithm is None:
+            algorithm = job.algorithms.select(entry["type"], entry["size"], n, entry["group"], root=entry["root"])
         if algorithm.ranks != n:
             raise AlgorithmError(
                 algorithm.source or algorithm.name,

@@ -106,6 +106,6 @@ class Planner(Protocol):
 
     capacity: tuple[int, ...]
 
-    def plan(self, call: Call) -> tuple[Stream, ...] | None:
-        """Streams of a call; None leaves it to the job's table of algorithms: one phase over all members, no queue."""
+    def plan(self, call: Call) -> tuple[Stream, ...] | Algorithm | None:
+        """Streams of a call; or one algorithm over all members, without queues; None: as the job's table says."""
         ...

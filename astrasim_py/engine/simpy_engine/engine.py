@@ -177,6 +177,10 @@ class Engine:
         else:
             self.env.schedule(Timer(self.env, _ended, block, node), self.number(), duration)
 
+    def afterwards(self, block: Block, node: int) -> None:
+        """Complete `node` now, after what is scheduled for now already."""
+        self.env.schedule(Timer(self.env, _ended, block, node), self.number())
+
     def memory_request(self, block: Block, node: int) -> None:
         """Serve a remote-memory node."""
         memory = self.plan.problem.memory

@@ -211,7 +211,7 @@ class Npu:
                     else:
                         engine.match(message, block, node)
                         if engine.scheduled_first:
-                            engine.after(0, block, node)
+                            engine.afterwards(block, node)
                         else:
                             block.complete(node)
                 elif kind == COMPUTE:
