@@ -103,8 +103,9 @@ class Cells:
         else:
             # What `a[r][i] += x` comes to in the end, and the copy of a chunk onto itself: it is there already.
             run.fresh(same[0])
-        rest = terms[1:] if not same else [t for t in terms if t is not same[0]]
-        for term in rest:
+        # Only one of them is: a reference may be named twice.
+        there = next((at for at, term in enumerate(terms) if same and term is same[0]), 0)
+        for term in terms[:there] + terms[there + 1 :]:
             run.step(Chunks(self, key, count, run.steps), term, True, sys._getframe(1))
 
     def __iadd__(self, other: object) -> Cells:

@@ -532,6 +532,11 @@ def _itself(a):
     a[0][0] += a[0][0]  # here
 
 
+def _twice_itself(a):
+    x = a[0][0]
+    a[0][0] = x + x  # here
+
+
 def _exception(a):
     a[0][0] = a[[][1]][0]  # here
 
@@ -588,6 +593,7 @@ MISUSES = {
     _stale_twice: "a[0][0] was overwritten (line {before})",
     _overlap: "a[0][1:3] is copied onto a[0][0:2], which overlaps it",
     _itself: "a[0][0] is added to a[0][0], which overlaps it",
+    _twice_itself: "a[0][0] is added to a[0][0], which overlaps it",
     _exception: "IndexError: list index out of range",
     _division: "ZeroDivisionError",
     _iteration: "TypeError: 'Rank' object is not iterable",
