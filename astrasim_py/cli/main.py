@@ -18,6 +18,7 @@ VERBS = {
     "verify": ("verify", "verify algorithms: correct, terminating, free of races"),
     "validate": ("validate", "compare with closed forms and with measured runs of ASTRA-sim"),
     "convert": ("convert", "turn an algorithm or a workload into another format"),
+    "astra-sim": ("astra_sim", "run ASTRA-sim's own inputs: same flags, same numbers"),
     "trace": ("trace", "lint, summarise, show or compare Chakra traces"),
     "explain": ("explain", "say where the time of a finished point went"),
     "plot": ("plot", "draw the figures of a finished scenario again"),

@@ -327,6 +327,10 @@ def at_level(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = 
     enough = LEVELS.index(manifest["level"]) >= LEVELS.index(level) and (manifest["timeline"] or not timeline)
     if enough:
         return stored
+    from astrasim_py.study import astra_sim
+
+    if astra_sim.is_ours(manifest):
+        return astra_sim.again(stored, level, notes, timeline=timeline)
     name = manifest["point"]
     limits = manifest["limits"]
     point = Point(

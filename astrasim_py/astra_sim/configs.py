@@ -1,0 +1,453 @@
+"""ASTRA-sim's configuration files as frozen values: network, system, remote memory, per-node algorithms.
+
+Keys that ASTRA-sim does not know, or knows and ignores, are warned about, never refused: it reads on, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from math import isfinite, prod
+
+from astrasim_py.astra_sim.json_file import JsonFile, did_you_mean, read_json, shown
+from astrasim_py.astra_sim.native import Implementation
+from astrasim_py.core.document import Value, read_document
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.core.units import INT64_MAX
+from astrasim_py.system.problem import MemoryModel
+from astrasim_py.topology.model import NPU_CAP, Dim
+
+#: ASTRA-sim's words for a dimension.
+KINDS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}
+#: Bytes per second of ASTRA-sim's GB/s: of the network, and of memories.
+NETWORK_GB, MEMORY_GB = 2**30, 10**9
+MAX_DIMS = 32
+#: Largest delay and count of the files; beyond it nothing could be simulated.
+_MOST = 10**15
+
+_NETWORK_EXAMPLE = "topology: [ Ring ], npus_count: [ 8 ], bandwidth: [ 50.0 ], latency: [ 500.0 ]"
+_SYSTEM_EXAMPLE = '{"preferred-dataset-splits": 4, "all-reduce-implementation": ["ring"], …}'
+_MEMORY_EXAMPLE = '{"memory-type": "NO_MEMORY_EXPANSION"}'
+
+#: The collectives that ASTRA-sim simulates, as its keys and as we name them.
+COLLECTIVES = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+}
+
+
+def _fraction(value: float | int) -> Fraction:
+    return Fraction(str(value))
+
+
+# -- network ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """A network YAML.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        ``ring``, ``fully_connected`` or ``switch`` of each dimension, innermost first.
+    sizes : tuple of int
+    bandwidth : tuple of fractions.Fraction
+        GB/s of one link, as written; ASTRA-sim takes a GB for 2^30 bytes here.
+    latency_ns : tuple of fractions.Fraction
+        Of one link.
+    """
+
+    kinds: tuple[str, ...]
+    sizes: tuple[int, ...]
+    bandwidth: tuple[Fraction, ...]
+    latency_ns: tuple[Fraction, ...]
+    place: str = ""
+
+    @property
+    def npus(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The same as dimensions of a topology."""
+        return tuple(
+            Dim(kind, size, rate * NETWORK_GB, round(latency * 1000))
+            for kind, size, rate, latency in zip(self.kinds, self.sizes, self.bandwidth, self.latency_ns, strict=True)
+        )
+
+
+def read_network(path: str | os.PathLike, warnings: list[str]) -> NetworkConfig:
+    """Read a network YAML.
+
+    Raises
+    ------
+    ScenarioError
+        Unreadable, a key missing, lists of unequal length, an unknown topology, a number out of range.
+    """
+    document = read_document(path)
+    place = os.fspath(path)
+    if not isinstance(document.data, dict):
+        raise ScenarioError(document.place, "is not a network configuration", f"write {_NETWORK_EXAMPLE}")
+    known = ("topology", "npus_count", "bandwidth", "latency")
+    for key in document.data:
+        if key not in known:
+            hint = did_you_mean(key, known) or "ASTRA-sim does not read it"
+            warnings.append(f"{document.key_place(key)}: unknown key, ignored; {hint}")
+    items: dict[str, list[Value]] = {}
+    for key in known:
+        if key not in document.data:
+            close = [k for k in document.data if did_you_mean(k, (key,))]
+            hint = f'"{close[0]}" is written {key}' if close else f"write {_NETWORK_EXAMPLE}"
+            raise ScenarioError(place, f'the key "{key}" is missing', hint)
+        value = document.data[key]
+        items[key] = value.data if isinstance(value.data, list) else [value]
+        if not 1 <= len(items[key]) <= MAX_DIMS:
+            raise ScenarioError(value.place, f"{len(items[key])} dimensions", f"write 1 to {MAX_DIMS}")
+        if len(items[key]) != len(items["topology"]):
+            problem = f"{len(items[key])} values for {len(items['topology'])} dimensions of topology"
+            raise ScenarioError(value.place, problem, "write one per dimension")
+    kinds = []
+    for item in items["topology"]:
+        if item.data not in KINDS:
+            hint = did_you_mean(str(item.data), KINDS) or f"write {', '.join(KINDS)}"
+            raise ScenarioError(item.place, f"{shown(item.plain())} is not a topology of ASTRA-sim", hint)
+        kinds.append(KINDS[item.data])
+    sizes = []
+    for item in items["npus_count"]:
+        if type(item.data) is not int or not 2 <= item.data <= NPU_CAP:
+            raise ScenarioError(item.place, f"{shown(item.plain())} NPUs", f"write a whole number, 2 to {NPU_CAP}")
+        sizes.append(item.data)
+    if prod(sizes) > NPU_CAP:
+        raise ScenarioError(items["npus_count"][0].place, f"{prod(sizes)} NPUs", f"write at most {NPU_CAP} in all")
+    rates, latencies = [], []
+    for item in items["bandwidth"]:
+        value = _yaml_number(item, "bandwidth", "GB/s")
+        if not 0 < value <= INT64_MAX // NETWORK_GB:
+            raise ScenarioError(item.place, f"{item.raw} GB/s is out of range", "write e.g. 50.0")
+        rates.append(value)
+    for item in items["latency"]:
+        value = _yaml_number(item, "latency", "ns")
+        if not 0 <= value <= _MOST:
+            raise ScenarioError(item.place, f"{item.raw} ns is out of range", "write e.g. 500.0")
+        if (value * 1000).denominator != 1:
+            warnings.append(f"{item.place}: {item.raw} ns is rounded to whole picoseconds")
+        latencies.append(value)
+    return NetworkConfig(
+        kinds=tuple(kinds), sizes=tuple(sizes), bandwidth=tuple(rates), latency_ns=tuple(latencies), place=place
+    )
+
+
+def _yaml_number(item: Value, key: str, unit: str) -> Fraction:
+    value = item.data
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise ScenarioError(item.place, f"{shown(item.plain())} is not a {key}", f"write a number of {unit}, e.g. 50.0")
+    return _fraction(value)
+
+
+# -- system -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemConfig:
+    """A system JSON: its keys, with underscores. None where a key is absent and ASTRA-sim has no default.
+
+    Attributes
+    ----------
+    endpoint_delay : int
+        ns per message, before ``--injection-scale``.
+    preferred_dataset_splits : int or None
+    all_reduce_implementation, all_gather_implementation, reduce_scatter_implementation, all_to_all_implementation
+        Words as written, one per dimension; None where absent.
+    all_reduce_implementation_custom, …
+        File prefix of an injected algorithm, as written.
+    per_node_custom_implementation : str or None
+        YAML file of workload node → file prefix, as written.
+    local_mem_bw : fractions.Fraction or None
+        GB/s; a GB is 10^9 bytes here.
+    peak_perf : fractions.Fraction or None
+        TFLOP/s.
+    """
+
+    scheduling_policy: str = "LIFO"
+    endpoint_delay: int = 10
+    active_chunks_per_dimension: int = 1
+    preferred_dataset_splits: int | None = None
+    all_reduce_implementation: tuple[str, ...] | None = None
+    all_gather_implementation: tuple[str, ...] | None = None
+    reduce_scatter_implementation: tuple[str, ...] | None = None
+    all_to_all_implementation: tuple[str, ...] | None = None
+    all_reduce_implementation_custom: str | None = None
+    all_gather_implementation_custom: str | None = None
+    reduce_scatter_implementation_custom: str | None = None
+    all_to_all_implementation_custom: str | None = None
+    per_node_custom_implementation: str | None = None
+    collective_optimization: str | None = None
+    local_mem_bw: Fraction | None = None
+    peak_perf: Fraction | None = None
+    roofline_enabled: bool = False
+    replay_only: bool = False
+    trace_enabled: bool = False
+    track_local_mem: bool = False
+    model_shared_bus: bool = False
+    L: Fraction = Fraction(0)
+    o: Fraction = Fraction(0)
+    g: Fraction = Fraction(0)
+    G: Fraction = Fraction(0)
+    local_reduction_delay: int = 1
+    place: str = ""
+    #: Where each key is written, for messages.
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, hash=False)
+
+    def implementation(self, collective: str) -> tuple[str, ...] | None:
+        """The native words for a collective (our name of it)."""
+        return getattr(self, f"{collective}_implementation", None)
+
+    def injected(self, collective: str) -> str | None:
+        """The prefix injected for a collective (our name of it)."""
+        return getattr(self, f"{collective}_implementation_custom", None)
+
+    def at(self, name: str) -> str:
+        """``file:line: key`` of a field."""
+        return self.places.get(name, f"{self.place}: {name.replace('_', '-')}")
+
+
+#: Keys of older versions that ASTRA-sim 2.x reads past.
+DEAD_KEYS = {
+    "boost-mode": "ASTRA-sim 2.x ignores it",
+    "inter-dimension-scheduling": "ASTRA-sim 2.x no longer reads it: chunks visit dimensions in ascending order",
+    "intra-dimension-scheduling": "ASTRA-sim 2.x no longer reads it: chunks wait in order of arrival",
+    "seprate-log": "ASTRA-sim 2.x no longer reads it",
+    "separate-log": "ASTRA-sim 2.x no longer reads it",
+}
+#: Keys that ASTRA-sim reads for output that is not simulated time.
+OUTPUT_KEYS = ("trace-enabled", "track-local-mem", "local-mem-trace-filename")
+
+
+def _whole(json: JsonFile, key: str, value: object, warnings: list[str], least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise json.error(key, f"{shown(value)} is not a number", f"write a whole number from {least}")
+    if not least <= value <= _MOST:
+        raise json.error(key, f"{shown(value)} is out of range", f"write a whole number from {least}")
+    if value != int(value):
+        warnings.append(f"{json.place(key)}: {value} is cut to {int(value)}, as ASTRA-sim does")
+    return int(value)
+
+
+def _positive(json: JsonFile, key: str, value: object, warnings: list[str]) -> int:
+    return _whole(json, key, value, warnings, 1)
+
+
+def _number(json: JsonFile, key: str, value: object, warnings: list[str]) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+        raise json.error(key, f"{shown(value)} is not a number in range", "write a number from 0")
+    return _fraction(value)
+
+
+def _flag(json: JsonFile, key: str, value: object, warnings: list[str]) -> bool:
+    if not isinstance(value, bool | int | float):
+        raise json.error(key, f"{shown(value)} is not a switch", "write 0 or 1")
+    return value != 0
+
+
+def _words(json: JsonFile, key: str, value: object, warnings: list[str]) -> tuple[str, ...]:
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not listed or not all(isinstance(word, str) for word in listed):
+        raise json.error(key, f"{shown(value)} is not a list of implementations", 'write e.g. ["ring"]')
+    if len(listed) > MAX_DIMS:
+        raise json.error(key, f"{len(listed)} implementations", f"write at most {MAX_DIMS}")
+    for word in listed:
+        try:
+            Implementation.parse(word, json.place(key))
+        except AlgorithmError as error:
+            known = ("ring", "direct", "halvingDoubling", "doubleBinaryTree", "oneRing", "oneDirect")
+            hint = did_you_mean(word, (*known, "oneHalvingDoubling"))
+            raise json.error(key, error.problem, hint or error.remedy) from None
+    return tuple(listed)
+
+
+def _prefix(json: JsonFile, key: str, value: object, warnings: list[str]) -> str:
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], str) or not listed[0]:
+        remedy = 'write a list of exactly one prefix, e.g. ["algorithms/ring_8"]: it covers all dimensions'
+        raise json.error(key, f"{shown(value)} is not one file prefix", remedy)
+    return listed[0]
+
+
+def _text(json: JsonFile, key: str, value: object, warnings: list[str]) -> str:
+    if not isinstance(value, str) or not value:
+        raise json.error(key, f"{shown(value)} is not the name of a file", "write its path")
+    return value
+
+
+def _choice(*words: str) -> Callable:
+    def read(json: JsonFile, key: str, value: object, warnings: list[str]) -> str:
+        if value not in words:
+            hint = did_you_mean(str(value), words) or f"write one of {', '.join(words)}"
+            raise json.error(key, f"{shown(value)} is unknown", hint)
+        return value
+
+    return read
+
+
+_SYSTEM_KEYS: dict[str, Callable] = {
+    "scheduling-policy": _choice("LIFO", "FIFO", "EXPLICIT"),
+    "endpoint-delay": _whole,
+    "active-chunks-per-dimension": _positive,
+    "preferred-dataset-splits": _whole,
+    **{f"{name}-implementation": _words for name in COLLECTIVES},
+    **{f"{name}-implementation-custom": _prefix for name in COLLECTIVES},
+    "per-node-custom-implementation": _text,
+    "collective-optimization": _choice("baseline", "localBWAware"),
+    "local-mem-bw": _number,
+    "peak-perf": _number,
+    "roofline-enabled": _flag,
+    "replay-only": _flag,
+    "trace-enabled": _flag,
+    "track-local-mem": _flag,
+    "model-shared-bus": _flag,
+    "L": _number,
+    "o": _number,
+    "g": _number,
+    "G": _number,
+    "local-reduction-delay": _whole,
+}
+assert {key.replace("-", "_") for key in _SYSTEM_KEYS} == {f.name for f in fields(SystemConfig)} - {"place", "places"}
+
+
+def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
+    """Read a system JSON.
+
+    Raises
+    ------
+    ScenarioError
+        Unreadable, or a value that ASTRA-sim could not use.
+    """
+    json = read_json(path, "a system configuration", _SYSTEM_EXAMPLE)
+    values: dict[str, object] = {}
+    for key, value in json.data.items():
+        if key in DEAD_KEYS:
+            warnings.append(f"{json.place(key)}: ignored: {DEAD_KEYS[key]}")
+        elif key not in _SYSTEM_KEYS and key not in OUTPUT_KEYS:
+            hint = did_you_mean(key, _SYSTEM_KEYS) or "ASTRA-sim does not read it"
+            warnings.append(f"{json.place(key)}: unknown key, ignored; {hint}")
+        else:
+            if key in OUTPUT_KEYS and value:
+                warnings.append(f"{json.place(key)}: ignored: see --record for what can be recorded here")
+            if key in _SYSTEM_KEYS:
+                values[key.replace("-", "_")] = _SYSTEM_KEYS[key](json, key, value, warnings)
+    if values.get("model_shared_bus") and "endpoint_delay" in values:
+        warnings.append(f"{json.place('model-shared-bus')}: takes the place of endpoint-delay")
+    places = {name: json.place(name.replace("_", "-")) for name in values}
+    return SystemConfig(**values, place=json.file, places=places)
+
+
+# -- remote memory ----------------------------------------------------------------------------------------------
+
+_MEMORY_KINDS = {
+    "NO_MEMORY_EXPANSION": "none",
+    "PER_NPU_MEMORY_EXPANSION": "per_npu",
+    "PER_NODE_MEMORY_EXPANSION": "per_node",
+    "MEMORY_POOL": "pool",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """A remote memory JSON.
+
+    Attributes
+    ----------
+    kind : str
+        ``none``, ``per_npu``, ``per_node`` or ``pool``.
+    latency_ns : int
+    bandwidth : fractions.Fraction or None
+        GB/s; a GB is 10^9 bytes here.
+    nodes, npus_per_node : int
+    """
+
+    kind: str = "none"
+    latency_ns: int = 0
+    bandwidth: Fraction | None = None
+    nodes: int = 1
+    npus_per_node: int = 1
+    place: str = ""
+
+    def model(self) -> MemoryModel:
+        """The same in the words of a problem."""
+        rate = None if self.bandwidth is None else self.bandwidth * MEMORY_GB
+        return MemoryModel(
+            kind=self.kind, latency_ps=self.latency_ns * 1000, bandwidth=rate, npus_per_node=self.npus_per_node
+        )
+
+
+def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> MemoryConfig:
+    """Read a remote memory JSON for a system of `npus` NPUs.
+
+    Raises
+    ------
+    ScenarioError
+        Unreadable, an unknown kind, a key missing, nodes that do not hold all NPUs.
+    """
+    json = read_json(path, "a remote memory configuration", _MEMORY_EXAMPLE)
+    word = json.data.get("memory-type")
+    if word not in _MEMORY_KINDS:
+        problem = 'the key "memory-type" is missing' if word is None else f"{shown(word)} is unknown"
+        hint = did_you_mean(str(word), _MEMORY_KINDS) or f"write one of {', '.join(_MEMORY_KINDS)}"
+        raise json.error("memory-type", problem, hint)
+    kind = _MEMORY_KINDS[word]
+    known = ("memory-type", "remote-mem-latency", "remote-mem-bw", "num-nodes", "num-npus-per-node")
+    for key in json.data:
+        if key not in known:
+            hint = did_you_mean(key, known) or "ASTRA-sim does not read it"
+            warnings.append(f"{json.place(key)}: unknown key, ignored; {hint}")
+    if kind == "none":
+        return MemoryConfig(place=json.file)
+
+    def needed(key: str) -> object:
+        if key not in json.data:
+            raise json.error(key, f"is missing, and {word} needs it", f'write e.g. "{key}": 100')
+        return json.data[key]
+
+    latency = _whole(json, "remote-mem-latency", needed("remote-mem-latency"), warnings)
+    bandwidth = _number(json, "remote-mem-bw", needed("remote-mem-bw"), warnings)
+    if not bandwidth:
+        raise json.error("remote-mem-bw", "is 0", "write GB/s, e.g. 100")
+    nodes, per_node = 1, 1
+    if kind == "per_node":
+        nodes = _positive(json, "num-nodes", needed("num-nodes"), warnings)
+        per_node = _positive(json, "num-npus-per-node", needed("num-npus-per-node"), warnings)
+        if nodes * per_node < npus:
+            problem = f"{nodes} nodes of {per_node} NPUs do not hold the {npus} NPUs of the network"
+            raise json.error("num-nodes", problem, "let num-nodes times num-npus-per-node be the number of NPUs")
+    return MemoryConfig(
+        kind=kind, latency_ns=latency, bandwidth=bandwidth, nodes=nodes, npus_per_node=per_node, place=json.file
+    )
+
+
+# -- algorithms of single nodes ---------------------------------------------------------------------------------
+
+
+def read_per_node(path: str | os.PathLike) -> dict[int, str]:
+    """Read a YAML map of workload node id → file prefix of an injected algorithm.
+
+    Raises
+    ------
+    ScenarioError
+        Unreadable, or not such a map.
+    """
+    document = read_document(path)
+    if not isinstance(document.data, dict):
+        raise ScenarioError(document.place, "is not a map", 'write e.g. 7: "algorithms/ring_8"')
+    found: dict[int, str] = {}
+    for key, value in document.data.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < 20):
+            raise ScenarioError(document.key_place(key), f"{shown(key)} is not a node id", "write a whole number")
+        if not isinstance(value.data, str) or not value.data:
+            raise ScenarioError(value.place, f"{shown(value.plain())} is not a file prefix", "write its path")
+        found[int(key)] = value.data
+    return found

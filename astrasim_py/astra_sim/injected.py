@@ -1,0 +1,109 @@
+"""Injected algorithms: which files carry out a collective, and what ASTRA-sim makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+import numpy as np
+
+from astrasim_py.astra_sim.inputs import Inputs, read_set
+from astrasim_py.astra_sim.quirks import warning
+from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.system.planning import Call
+
+
+class Injected:
+    """The algorithms that a system configuration injects.
+
+    The map of single nodes goes before the prefix of a collective, and that before native algorithms.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    corrected : bool
+        Files and peers by the order of the group, sizes in chunks following the collective.
+    warnings : list of str
+        Quirks met are added.
+    cache : mutable mapping, optional
+        Algorithms read before.
+    """
+
+    def __init__(
+        self, inputs: Inputs, *, corrected: bool, warnings: list[str], cache: MutableMapping | None = None
+    ) -> None:
+        self.inputs = inputs
+        self.corrected = corrected
+        self.warnings = warnings
+        self.cache = {} if cache is None else cache
+
+    def prefix(self, call: Call) -> str | None:
+        """The prefix that carries out a call; None where nothing is injected."""
+        named = self.inputs.per_node.get(call.node)
+        found = named if named is not None else self.inputs.system.injected(call.type)
+        return None if found is None else str(self.inputs.folder / found)
+
+    def algorithm(self, call: Call) -> Algorithm | None:
+        """The algorithm injected for a call; None where nothing is.
+
+        Raises
+        ------
+        TraceError
+            A file is missing or damaged.
+        AlgorithmError
+            ASTRA-sim would abort on it or wait for ever; the node is named.
+        """
+        prefix = self.prefix(call)
+        if prefix is None:
+            return None
+        ordered = sorted(call.members)
+        position = tuple(range(len(ordered)))
+        if list(call.members) != ordered and not self.corrected:
+            position = tuple(ordered.index(rank) for rank in call.members)
+            self._warn("unsorted-group", f"group {call.group}")
+        key = ("algorithm", prefix, call.type, position, self.corrected)
+        if key not in self.cache:
+            self.cache[key] = self._read(prefix, call.type, position)
+        found = self.cache[key]
+        if not self.corrected:
+            self._warn("injected-size", prefix)
+        elif not found.scales:
+            text = f"{prefix}: gives its sizes in bytes: they stay as written, whatever the collective's size is"
+            if text not in self.warnings:
+                self.warnings.append(text)
+        return found
+
+    def _warn(self, quirk: str, detail: str) -> None:
+        text = warning(quirk, detail)
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def _read(self, prefix: str, collective: str, position: tuple[int, ...]) -> Algorithm:
+        traces = read_set(prefix, len(position), f"the group of a {collective}", self.cache)
+        if self.corrected:
+            return algorithm_from_traces(traces, collective, source=prefix)
+        for rank, trace in enumerate(traces):
+            message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
+            size = trace.column("comm_size")
+            self._refuse(
+                trace, rank, ~message & (trace.type != NodeType.COMP), "is none of SEND, RECV and COMP and never ends"
+            )
+            problem = "lacks comm_size: ASTRA-sim throws on sizes in chunks"
+            self._refuse(trace, rank, message & (size == MISSING), problem)
+            sends = trace.type == NodeType.COMM_SEND
+            self._refuse(trace, rank, sends & (size <= 0), "sends no bytes: ASTRA-sim aborts on empty messages")
+        return Algorithm(
+            name=prefix.rsplit("/", 1)[-1],
+            collective=collective,
+            ranks=len(traces),
+            traces=tuple(traces[p] for p in position),
+            source=prefix,
+        )
+
+    @staticmethod
+    def _refuse(trace, rank: int, rows: np.ndarray, problem: str) -> None:
+        wrong = np.flatnonzero(rows)
+        if len(wrong):
+            place = f"{trace.place or f'rank {rank}'}: node {int(trace.node_id[wrong[0]])}"
+            raise AlgorithmError(place, problem, "use --corrected, or write other files")

@@ -1,0 +1,232 @@
+"""Everything that an ASTRA-sim command line names, read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from astrasim_py.astra_sim.configs import (
+    MemoryConfig,
+    NetworkConfig,
+    SystemConfig,
+    read_memory,
+    read_network,
+    read_per_node,
+    read_system,
+)
+from astrasim_py.chakra.et_io import read_traces
+from astrasim_py.chakra.trace import ExecutionTrace, Workload, groups_from_json, groups_from_metadata
+from astrasim_py.core.errors import TraceError, UsageError
+
+UNAWARE, AWARE, AWARE_MULTIDIM = "congestion_unaware", "congestion_aware", "congestion_aware_multidim"
+#: The last is the unmerged branch of ASTRA-sim's congestion-aware backend, for any number of dimensions.
+BACKENDS = (UNAWARE, AWARE, AWARE_MULTIDIM)
+#: ASTRA-sim's word for no communicator groups.
+EMPTY = "empty"
+MAX_QUEUES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What ASTRA-sim is given.
+
+    Attributes
+    ----------
+    workload : Workload
+        As read: one trace per NPU, and the communicator groups.
+    network, system, memory
+        The configuration files.
+    per_node : dict of int to str
+        Workload node → prefix of the algorithm injected there.
+    backend : str
+        One of `BACKENDS`.
+    queues_per_dim : int
+    injection_scale : fractions.Fraction
+        Multiplies the endpoint delay.
+    rendezvous : bool
+    folder : Path
+        What relative prefixes of injected algorithms start from.
+    warnings : tuple of str
+        What was found while reading.
+    files : tuple of str
+        Configuration files that were read, for the manifest of a result.
+    """
+
+    workload: Workload
+    network: NetworkConfig
+    system: SystemConfig
+    memory: MemoryConfig = MemoryConfig()
+    per_node: dict[int, str] = field(default_factory=dict)
+    backend: str = UNAWARE
+    queues_per_dim: int = 1
+    injection_scale: Fraction = Fraction(1)
+    rendezvous: bool = False
+    folder: Path = Path()
+    warnings: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def npus(self) -> int:
+        return self.network.npus
+
+    @property
+    def endpoint_delay_ns(self) -> int:
+        """Endpoint delay after scaling, cut to whole ns as ASTRA-sim does."""
+        return int(self.system.endpoint_delay * self.injection_scale)
+
+
+def read_inputs(
+    workload: str | os.PathLike | Sequence[str | os.PathLike] | Workload,
+    *,
+    system: str | os.PathLike,
+    network: str | os.PathLike,
+    memory: str | os.PathLike | None = None,
+    groups: str | os.PathLike | None = None,
+    backend: str = UNAWARE,
+    queues_per_dim: int = 1,
+    injection_scale: float | Fraction = 1,
+    rendezvous: bool = False,
+    folder: str | os.PathLike | None = None,
+    cache: MutableMapping | None = None,
+) -> Inputs:
+    """Read all files of a run.
+
+    Parameters
+    ----------
+    workload : path, sequence of paths, or Workload
+        The prefix of ``PREFIX.<rank>.et``; or one file per rank, which may repeat.
+    system, network : path
+        System JSON and network YAML.
+    memory : path, optional
+        Remote memory JSON; without one there is no remote memory.
+    groups : path, optional
+        Communicator groups JSON; by default those that METADATA nodes declare. ``"empty"`` is none.
+    backend : str
+        One of `BACKENDS`.
+    queues_per_dim : int
+    injection_scale : number
+    rendezvous : bool
+    folder : path, optional
+        What relative prefixes of injected algorithms start from; by default the working directory.
+    cache : mutable mapping, optional
+        Traces read before, shared between calls; only while the files do not change.
+
+    Raises
+    ------
+    ScenarioError, TraceError, UsageError
+        A file that is missing, cannot be read, or says what ASTRA-sim could not use.
+    """
+    if backend not in BACKENDS:
+        raise UsageError("--backend", f'"{backend}" is unknown', f"write {UNAWARE} or {AWARE}")
+    if not 1 <= queues_per_dim <= MAX_QUEUES:
+        raise UsageError("--num-queues-per-dim", f"{queues_per_dim} is out of range", f"write 1 to {MAX_QUEUES}")
+    scale = Fraction(str(injection_scale)) if isinstance(injection_scale, float) else Fraction(injection_scale)
+    if not 0 <= scale <= 10**9:
+        raise UsageError("--injection-scale", f"{injection_scale} is out of range", "write a number from 0, e.g. 1")
+    warnings: list[str] = []
+    found_network = read_network(network, warnings)
+    found_system = read_system(system, warnings)
+    npus = found_network.npus
+    if memory is None:
+        warnings.append("no remote memory configuration: there is none, as under NO_MEMORY_EXPANSION")
+    found_memory = MemoryConfig() if memory is None else read_memory(memory, npus, warnings)
+    base = Path(folder) if folder is not None else Path()
+    files = [os.fspath(f) for f in (system, network, memory) if f is not None]
+    per_node: dict[int, str] = {}
+    if found_system.per_node_custom_implementation:
+        name = base / found_system.per_node_custom_implementation
+        per_node = read_per_node(name)
+        files.append(os.fspath(name))
+    given = None if groups is None or os.fspath(groups) == EMPTY else groups
+    if given is not None:
+        files.append(os.fspath(given))
+    return Inputs(
+        workload=_workload(workload, given, npus, warnings, cache),
+        network=found_network,
+        system=found_system,
+        memory=found_memory,
+        per_node=per_node,
+        backend=backend,
+        queues_per_dim=queues_per_dim,
+        injection_scale=scale,
+        rendezvous=rendezvous,
+        folder=base,
+        warnings=tuple(warnings),
+        files=tuple(files),
+    )
+
+
+def _workload(
+    given: str | os.PathLike | Sequence[str | os.PathLike] | Workload,
+    groups: str | os.PathLike | None,
+    npus: int,
+    warnings: list[str],
+    cache: MutableMapping | None,
+) -> Workload:
+    if isinstance(given, Workload):
+        traces, name = given.traces, given.name
+    elif isinstance(given, str | os.PathLike):
+        name = os.path.basename(os.fspath(given))
+        traces = read_set(given, npus, "the network", cache)
+        if os.path.exists(f"{os.fspath(given)}.{npus}.et"):
+            warnings.append(f"{os.fspath(given)}: files beyond rank {npus - 1} are not read: there are {npus} NPUs")
+    else:
+        name = os.path.basename(os.fspath(given[0])) if given else ""
+        traces = _read([os.fspath(path) for path in given], cache)
+    if len(traces) != npus:
+        raise TraceError(name, f"{len(traces)} traces for {npus} NPUs", "give one per NPU")
+    found: dict[str, tuple[int, ...]] = dict(given.groups) if isinstance(given, Workload) else {}
+    for trace in {id(t): t for t in traces}.values():
+        found.update(groups_from_metadata(trace))
+    if groups is not None:
+        place = os.fspath(groups)
+        for key, members in groups_from_json(place).items():
+            if not (key.isascii() and key.isdecimal()) or len(key) > 9 or int(key) == 0:
+                raise TraceError(f"{place}: {key[:40]}", "is not a group id", "write whole numbers from 1")
+            if not members:
+                raise TraceError(f"{place}: {key}", "is a group without ranks", "list its ranks")
+            if max(members) >= npus:
+                raise TraceError(f"{place}: {key}", f"rank {max(members)} is not one of {npus} NPUs")
+            found[str(int(key))] = members
+    return Workload(traces, found, name)
+
+
+def read_set(
+    prefix: str | os.PathLike, ranks: int, whose: str, cache: MutableMapping | None = None
+) -> tuple[ExecutionTrace, ...]:
+    """Read ``PREFIX.<rank>.et`` of ranks 0..`ranks` - 1; others are ignored, as ASTRA-sim ignores them.
+
+    Raises
+    ------
+    TraceError
+        Missing files, by name, or as `read_traces`.
+    """
+    place = os.fspath(prefix)
+    paths = [f"{place}.{rank}.et" for rank in range(ranks)]
+    if cache is None or not all(("trace", path) in cache for path in paths):
+        missing = [path for path in paths if not os.path.exists(path)]
+        if missing:
+            names = ", ".join(os.path.basename(path) for path in missing[:8]) + (", …" if len(missing) > 8 else "")
+            hint = f"name the part before .<rank>.et: {place[: -len('.0.et')]}" if place.endswith(".0.et") else ""
+            count = "a file is missing" if len(missing) == 1 else f"{len(missing)} files are missing"
+            raise TraceError(
+                place,
+                f"{whose} has {ranks} ranks, and {count}: {names}",
+                hint or "ASTRA-sim needs PREFIX.<rank>.et of every rank",
+            )
+    return _read(paths, cache)
+
+
+def _read(paths: Sequence[str], cache: MutableMapping | None) -> tuple[ExecutionTrace, ...]:
+    known = {} if cache is None else cache
+    ranks = {}
+    for rank, path in enumerate(paths):
+        if ("trace", path) not in known:
+            ranks.setdefault(path, rank)
+    new = list(ranks)
+    for path, trace in zip(new, read_traces(new, [ranks[p] for p in new]), strict=True):
+        known["trace", path] = trace
+    return tuple(known["trace", path] for path in paths)

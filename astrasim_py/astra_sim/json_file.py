@@ -1,0 +1,148 @@
+"""A JSON file of somebody else's: bounded, an object at its top, and every key of that with its line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.files import read_regular
+
+#: Bytes of a configuration file.
+MAX_BYTES = 2**20
+#: Characters of a value that messages show.
+_SHOWN = 60
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``did you mean "x"?``, or nothing where no known word is close."""
+    lowered = {k.lower().replace("_", "-"): k for k in known}
+    close = difflib.get_close_matches(word.lower().replace("_", "-"), list(lowered), n=1, cutoff=0.6)
+    return f'did you mean "{lowered[close[0]]}"?' if close else ""
+
+
+def shown(value: object) -> str:
+    """A value as messages show it."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFile:
+    """An object read from a file.
+
+    Attributes
+    ----------
+    file : str
+    data : dict
+    lines : dict of str to int
+        Line of every key of the object, from 1.
+    """
+
+    file: str
+    data: dict
+    lines: dict[str, int]
+
+    def place(self, key: str = "") -> str:
+        """``file:line: key``, or the file where the key is not there."""
+        if key not in self.lines:
+            return f"{self.file}: {key}" if key else self.file
+        return f"{self.file}:{self.lines[key]}: {key}"
+
+    def error(self, key: str, problem: str, remedy: str = "") -> ScenarioError:
+        """An error at a key."""
+        return ScenarioError(self.place(key), problem, remedy)
+
+
+class _Twice(ValueError):
+    """A key that is there twice."""
+
+
+def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Twice(key)
+        found[key] = value
+    return found
+
+
+def _not_finite(word: str) -> float:
+    raise ValueError(f"{word} is not a number of JSON")
+
+
+def read_json(path: str | os.PathLike, what: str, example: str) -> JsonFile:
+    """Read an object from a JSON file.
+
+    Parameters
+    ----------
+    path : path
+    what : str
+        What it should be, as in ``a system configuration``.
+    example : str
+        What to write instead.
+
+    Raises
+    ------
+    ScenarioError
+        Missing, not a regular file, too large, no JSON, no object, a key twice.
+    """
+    file = os.fspath(path)
+    data = read_regular(file, MAX_BYTES, ScenarioError, what=what, remedy=f"write {example}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ScenarioError(f"{file}:{line}", "is not UTF-8", "save it as UTF-8") from None
+    try:
+        value = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_not_finite)
+    except json.JSONDecodeError as error:
+        raise ScenarioError(
+            f"{file}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg}", f"write {example}"
+        ) from None
+    except _Twice as error:
+        key = str(error)
+        at = _line_of(text, key)
+        raise ScenarioError(
+            f"{file}:{at}" if at else file, f"the key {shown(key)} is there twice", "keep one"
+        ) from None
+    except RecursionError:
+        raise ScenarioError(file, "is too deeply nested", f"write {example}") from None
+    except ValueError as error:  # numbers of thousands of digits, NaN
+        raise ScenarioError(file, f"is not JSON: {str(error).splitlines()[0]}", f"write {example}") from None
+    if not isinstance(value, dict):
+        raise ScenarioError(f"{file}:1", f"holds {shown(value)}, not an object", f"write {example}")
+    return JsonFile(file, value, _key_lines(text))
+
+
+def _line_of(text: str, key: str) -> int:
+    at = text.rfind(json.dumps(key, ensure_ascii=False))
+    return text.count("\n", 0, at) + 1 if at >= 0 else 0
+
+
+def _key_lines(text: str) -> dict[str, int]:
+    """Line of every key of the outermost object of valid JSON."""
+    lines: dict[str, int] = {}
+    depth, line, at, last = 0, 1, 0, ("", 1)
+    while at < len(text):
+        character = text[at]
+        if character == "\n":
+            line += 1
+        elif character in "{[":
+            depth += 1
+        elif character in "}]":
+            depth -= 1
+        elif character == ":" and depth == 1:
+            lines[last[0]] = last[1]
+        elif character == '"':
+            end = at + 1
+            while text[end] != '"':
+                end += 2 if text[end] == "\\" else 1
+            if depth == 1:
+                last = (json.loads(text[at : end + 1]), line)
+            at = end
+        at += 1
+    return lines

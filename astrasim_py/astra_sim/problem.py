@@ -1,0 +1,348 @@
+"""From ASTRA-sim's inputs to a Problem of ours: as ASTRA-sim would run them, or corrected."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.astra_sim.configs import MEMORY_GB
+from astrasim_py.astra_sim.injected import Injected
+from astrasim_py.astra_sim.inputs import AWARE, UNAWARE, Inputs
+from astrasim_py.astra_sim.native import Implementation
+from astrasim_py.astra_sim.quirks import warning
+from astrasim_py.astra_sim.workload import compatible_workload, compute_model, corrected_workload
+from astrasim_py.chakra.trace import Workload
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.builders import build, default_algorithm
+from astrasim_py.collectives.selection import AlgorithmTable
+from astrasim_py.collectives.timed import with_endpoint_delay
+from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
+from astrasim_py.system.dimensions import BASELINE, LOCAL_FIRST, DimensionPlanner
+from astrasim_py.system.plan import Plan
+from astrasim_py.system.planning import Call, Stream
+from astrasim_py.system.problem import ComputeModel, Job, Limits, NetworkModel, Problem
+from astrasim_py.system.semantics import DATA_AND_CTRL, Semantics
+from astrasim_py.topology import shapes
+
+#: Bytes of the control message of ASTRA-sim's rendezvous protocol.
+RENDEZVOUS_BYTES = 8192
+#: Dimensions that ``involved_dim`` covers where a node does not state it.
+MAX_DIMS = 4
+_HALVING, _TREE, _DIRECT, _RING = "halvingDoubling", "doubleBinaryTree", "direct", "ring"
+
+#: Our builders for the words of ASTRA-sim; the first that serves the collective and the group is taken.
+_BUILDERS = {
+    _RING: ("ring",),
+    _DIRECT: ("direct",),
+    _HALVING: ("halving_doubling", "recursive_doubling"),
+    _TREE: ("double_binary_tree",),
+}
+
+
+def make_problem(
+    inputs: Inputs,
+    *,
+    corrected: bool = False,
+    warnings: list[str] | None = None,
+    cache: MutableMapping | None = None,
+    limits: Limits | None = None,
+) -> Problem:
+    """The Problem that ASTRA-sim's inputs describe.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    corrected : bool
+        The physics instead of ASTRA-sim's numbers.
+    warnings : list of str, optional
+        Quirks met are added; those of collectives while the problem is planned.
+    cache : mutable mapping, optional
+        Algorithms read before, shared between calls.
+    limits : Limits, optional
+
+    Raises
+    ------
+    ScenarioError, TraceError, AlgorithmError
+        What ASTRA-sim would hang or crash on, with its place.
+    """
+    warnings = [] if warnings is None else warnings
+    topology = shapes.product(inputs.network.dims, place=inputs.network.place)
+    injected = Injected(inputs, corrected=corrected, warnings=warnings, cache=cache)
+    if corrected:
+        planner: CorrectedPlanner | CompatiblePlanners = CorrectedPlanner(inputs, injected, warnings)
+        workload, semantics, model = corrected_workload(inputs), _corrected_semantics(inputs), _CORRECTED_MODEL
+    else:
+        _check_backend(inputs, warnings)
+        workload = compatible_workload(inputs, warnings)
+        planner = CompatiblePlanners(inputs, workload, injected, warnings)
+        semantics, model = _compatible_semantics(inputs), _COMPATIBLE_MODEL
+    return Problem(
+        topology=topology,
+        jobs=(
+            Job(
+                name=workload.name or "workload",
+                workload=workload,
+                placement=tuple(range(topology.npus)),
+                algorithms=planner.table,
+                planner=planner,
+            ),
+        ),
+        network=NetworkModel(model=model[inputs.backend == UNAWARE]),
+        semantics=semantics,
+        compute=ComputeModel() if inputs.system.replay_only else compute_model(inputs),
+        memory=inputs.memory.model(),
+        limits=Limits() if limits is None else limits,
+    )
+
+
+_COMPATIBLE_MODEL = {True: "analytical", False: "store_and_forward"}
+_CORRECTED_MODEL = {True: "analytical", False: "cut_through"}
+
+
+def _compatible_semantics(inputs: Inputs) -> Semantics:
+    return Semantics.astra_sim(**_rendezvous(inputs))
+
+
+def _rendezvous(inputs: Inputs) -> dict[str, int]:
+    return {"rendezvous_bytes": RENDEZVOUS_BYTES} if inputs.rendezvous else {}
+
+
+def _corrected_semantics(inputs: Inputs) -> Semantics:
+    bandwidth = inputs.system.local_mem_bw
+    return Semantics.native(
+        dependencies=DATA_AND_CTRL,
+        decimal_bandwidth="binary",
+        comm_slots=1,
+        # A reduction reads two operands from memory and writes one.
+        gamma=3 / (bandwidth * MEMORY_GB) if bandwidth else Fraction(0),
+        **_rendezvous(inputs),
+    )
+
+
+def _check_backend(inputs: Inputs, warnings: list[str]) -> None:
+    network = inputs.network
+    if inputs.backend == UNAWARE:
+        return
+    if len(network.sizes) > 1:
+        if inputs.backend == AWARE:
+            warnings.append(warning("unofficial-backend"))
+    elif network.kinds == ("ring",) and network.sizes == (2,) and inputs.backend == AWARE:
+        raise ScenarioError(
+            network.place,
+            "ASTRA-sim's congestion_aware backend aborts on a Ring of 2 NPUs: it makes the same link twice",
+            "write FullyConnected, or use --corrected",
+        )
+
+
+# -- as ASTRA-sim does ------------------------------------------------------------------------------------------
+
+
+class CompatiblePlanners:
+    """Injected algorithms first, then ASTRA-sim's native ones, after a look at what they cannot do."""
+
+    def __init__(self, inputs: Inputs, workload: Workload, injected: Injected, warnings: list[str]) -> None:
+        from astrasim_py.astra_sim.planner import CompatiblePlanner
+
+        self.inputs = inputs
+        self.workload = workload
+        self.injected = injected
+        self.warnings = warnings
+        self.native = CompatiblePlanner(
+            inputs.system,
+            inputs.network.dims,
+            queues_per_dim=inputs.queues_per_dim,
+            endpoint_delay_ns=inputs.endpoint_delay_ns,
+        )
+        self.capacity = self.native.capacity
+        self.table = AlgorithmTable({})
+
+    def plan(self, call: Call) -> tuple[Stream, ...] | Algorithm | None:
+        """What carries out a call."""
+        if not self.inputs.system.preferred_dataset_splits:
+            system = self.inputs.system
+            stated = "is missing" if system.preferred_dataset_splits is None else "is 0"
+            problem = f"{stated}: ASTRA-sim divides by it for every collective"
+            raise ScenarioError(system.at("preferred_dataset_splits"), problem, 'write "preferred-dataset-splits": 1')
+        found = self.injected.algorithm(call)
+        if found is not None:
+            return found
+        self._check(call)
+        streams = self.native.plan(call)
+        for text in self.native.warnings:
+            if text not in self.warnings:
+                self.warnings.append(text)
+        return streams
+
+    def place(self, call: Call) -> str:
+        """``file: node 7`` of a call."""
+        rank = call.members[0]
+        return f"{self.workload.traces[rank].place or f'rank {rank}'}: node {call.node}"
+
+    def _check(self, call: Call) -> None:
+        """Refuse what makes ASTRA-sim hang or crash, naming the node."""
+        inputs, system, place = self.inputs, self.inputs.system, self.place(call)
+        sizes = inputs.network.sizes
+        key = f"{call.type}_implementation"
+        words = system.implementation(call.type)
+        if words is None:
+            raise ScenarioError(
+                system.at(key),
+                f"is missing, and {place} is an {call.type}",
+                f'write e.g. "{key.replace("_", "-")}": ["ring"]',
+            )
+        if call.type == "all_gather" and call.size // system.preferred_dataset_splits == 0:
+            problem = (
+                f"its {call.size} B cut into {system.preferred_dataset_splits} chunks leave chunks of 0 B: "
+                "ASTRA-sim never ends"
+            )
+            raise TraceError(place, problem, "write a smaller preferred-dataset-splits, or use --corrected")
+        if len(sizes) > MAX_DIMS and call.dims is None:
+            problem = (
+                f"a collective over {len(sizes)} dimensions: ASTRA-sim reads beyond the {MAX_DIMS} of involved_dim"
+            )
+            raise TraceError(place, problem, "state involved_dim, or use --corrected")
+        local = len(call.members) < inputs.npus
+        first = Implementation.parse(words[0])
+        if local:
+            # A list of several is replaced by a ring.
+            parts = [(first, len(call.members))] if len(words) == 1 else []
+        elif first.whole:
+            parts = [(first, inputs.npus)]
+        else:
+            if len(words) < len(sizes):
+                problem = f"{len(words)} implementations for {len(sizes)} dimensions"
+                raise ScenarioError(system.at(key), problem, "write one per dimension")
+            parts = [(Implementation.parse(word), n) for word, n in zip(words, sizes, strict=False)]
+            if call.dims is not None:
+                parts = [part for part, used in zip(parts, call.dims, strict=False) if used]
+            if call.type == "all_reduce" and len(sizes) > 1 and system.collective_optimization is None:
+                problem = "is missing: ASTRA-sim's NPUs then disagree on the phases of an all_reduce, and deadlock"
+                raise ScenarioError(system.at("collective_optimization"), problem, 'write "localBWAware"')
+        for implementation, n in parts:
+            if implementation.kind in (_HALVING, _TREE) and n & (n - 1):
+                fate = "waits for ever" if implementation.kind == _HALVING else "crashes"
+                problem = f"{implementation.kind} over {n} NPUs: ASTRA-sim {fate} unless that is a power of two"
+                raise AlgorithmError(f"{system.at(key)}: {place}", problem, "use ring or direct, or --corrected")
+        if inputs.endpoint_delay_ns == 0 and not local and not system.model_shared_bus:
+            problem = f"is 0, and {place} is a native collective: ASTRA-sim aborts on an event at time 0"
+            raise ScenarioError(system.at("endpoint_delay"), problem, "write 1 or more, or use --corrected")
+        self._warn(call, parts, local)
+
+    def _warn(self, call: Call, parts: list[tuple[Implementation, int]], local: bool) -> None:
+        system = self.inputs.system
+        met = []
+        kinds = {implementation.kind for implementation, _ in parts}
+        if local:
+            met.append("group-is-local")
+        if _TREE in kinds:
+            met.append("tree-is-all-reduce")
+        if _HALVING in kinds and call.type in ("all_reduce", "reduce_scatter"):
+            met.append("halving-doubling-reductions")
+        if not system.local_mem_bw and call.type in ("all_reduce", "reduce_scatter"):
+            met.append("no-local-memory")
+        splits, size = system.preferred_dataset_splits, call.size
+        if size % splits or (call.type != "all_gather" and size // splits < len(call.members)):
+            met.append("chunk-rounding")
+        if self.inputs.backend == UNAWARE and system.active_chunks_per_dimension > 1 and splits > 1:
+            met.append("free-concurrency")
+        for quirk in met:
+            text = warning(quirk)
+            if text not in self.warnings:
+                self.warnings.append(text)
+
+
+def route_warnings(plan: Plan, inputs: Inputs) -> list[str]:
+    """Quirks of the network that the messages of a plan meet."""
+    pairs, npus = plan.route_pairs, inputs.npus
+    if not len(pairs):
+        return []
+    if inputs.backend != UNAWARE:
+        return [warning("store-and-forward")] if int(np.diff(plan.route_ptr).max()) > 1 else []
+    src, dst = pairs // npus, pairs % npus
+    differing = np.zeros(len(pairs), dtype=np.int64)
+    for size in inputs.network.sizes:
+        differing += src % size != dst % size
+        src, dst = src // size, dst // size
+    return [warning("lowest-dimension")] if int(differing.max()) > 1 else []
+
+
+# -- corrected --------------------------------------------------------------------------------------------------
+
+
+class CorrectedPlanner:
+    """The same configuration with algorithms that move the right bytes, dimension by dimension."""
+
+    def __init__(self, inputs: Inputs, injected: Injected, warnings: list[str]) -> None:
+        self.inputs = inputs
+        self.injected = injected
+        self.warnings = warnings
+        self.made: dict[tuple, Algorithm] = {}
+        self.planners: dict[tuple, DimensionPlanner] = {}
+        self.capacity = self.planner("all_reduce", whole=False).capacity
+        self.table = AlgorithmTable({}, self.fallback)
+
+    def planner(self, collective: str, *, whole: bool) -> DimensionPlanner:
+        """The planner of a collective; ``whole`` sees all NPUs as one dimension."""
+        key = (collective, whole)
+        if key not in self.planners:
+            system, network = self.inputs.system, self.inputs.network
+            self.planners[key] = DimensionPlanner(
+                sizes=(network.npus,) if whole else network.sizes,
+                make=self.make,
+                chunks=system.preferred_dataset_splits or 1,
+                active=system.active_chunks_per_dimension,
+                queues=self.inputs.queues_per_dim,
+                all_reduce=BASELINE if system.collective_optimization == "baseline" else LOCAL_FIRST,
+                rate=tuple(dim.bandwidth for dim in network.dims[: 1 if whole else None]),
+                latency_ps=tuple(dim.latency_ps for dim in network.dims[: 1 if whole else None]),
+                endpoint_delay_ps=self.inputs.endpoint_delay_ns * 1000,
+            )
+        return self.planners[key]
+
+    def words(self, collective: str) -> tuple[Implementation, ...]:
+        return tuple(Implementation.parse(word) for word in self.inputs.system.implementation(collective) or ())
+
+    def plan(self, call: Call) -> tuple[Stream, ...] | Algorithm | None:
+        """What carries out a call."""
+        found = self.injected.algorithm(call)
+        if found is not None:
+            return found
+        words = self.words(call.type)
+        return self.planner(call.type, whole=bool(words) and words[0].whole).plan(call)
+
+    def make(self, collective: str, ranks: int, dim: int, size: int) -> Algorithm:
+        """What is run in a dimension."""
+        words = self.words(collective)
+        # The phases of an all_reduce run what its own list names.
+        if self.inputs.system.implementation("all_reduce") and not words:
+            words = self.words("all_reduce")
+        word = words[min(dim, len(words) - 1)] if words else None
+        return self.built(collective, ranks, word)
+
+    def fallback(self, collective: str, ranks: int, root: int) -> Algorithm:
+        """What carries out a collective that is not planned by dimension."""
+        words = self.words(collective)
+        if collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+            made = self.built(collective, ranks, words[0] if words else None)
+            return with_endpoint_delay(made, self.inputs.endpoint_delay_ns * 1000)
+        return build(default_algorithm(collective), collective, ranks, root=root)
+
+    def built(self, collective: str, ranks: int, word: Implementation | None) -> Algorithm:
+        """Our builder for a word of ASTRA-sim; the collective's usual one where it has none."""
+        key = (collective, ranks, word)
+        if key in self.made:
+            return self.made[key]
+        for name in _BUILDERS[word.kind] if word is not None else ():
+            options = {"window": word.window} if word.window and name == "direct" else {}
+            try:
+                self.made[key] = build(name, collective, ranks, **options)
+                return self.made[key]
+            except AstraError:
+                continue
+        name = default_algorithm(collective)
+        if word is not None:
+            self.warnings.append(f"{collective} over {ranks} NPUs: {word.kind} does not serve it, {name} is used")
+        self.made[key] = build(name, collective, ranks)
+        return self.made[key]

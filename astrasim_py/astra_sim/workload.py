@@ -1,0 +1,263 @@
+"""ASTRA-sim's workload layer: what it does with a trace that is not what the trace says, and what it cannot do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from astrasim_py.astra_sim.configs import MEMORY_GB
+from astrasim_py.astra_sim.inputs import Inputs
+from astrasim_py.astra_sim.quirks import warning
+from astrasim_py.chakra.trace import (
+    COLUMN_KINDS,
+    MISSING,
+    CommType,
+    Csr,
+    ExecutionTrace,
+    NodeType,
+    Workload,
+)
+from astrasim_py.core.errors import ScenarioError, TraceError
+from astrasim_py.system.compute import roofline_ps
+from astrasim_py.system.problem import ComputeModel
+from astrasim_py.system.semantics import Semantics
+
+#: Collectives that ASTRA-sim simulates; a broadcast it replays, all others it refuses.
+SIMULATED = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.ALL_TO_ALL, CommType.REDUCE_SCATTER)
+_CORRECTED = "use --corrected"
+#: What a node holds, as in the column ``slot_kind``.
+_NOTHING, _CPU, _COMPUTE, _COMMUNICATION = range(4)
+_PG_NAME = re.compile(r"\s*[+-]?[0-9]{1,9}")
+
+
+def compute_model(inputs: Inputs) -> ComputeModel:
+    """The roofline of a system JSON, or recorded durations."""
+    system = inputs.system
+    if not system.roofline_enabled:
+        return ComputeModel()
+    for name in ("peak_perf", "local_mem_bw"):
+        if not getattr(system, name):
+            raise ScenarioError(system.at(name), "is missing or 0, and roofline-enabled needs it", "write e.g. 100")
+    return ComputeModel(roofline=True, peak=system.peak_perf * 10**12, memory_bandwidth=system.local_mem_bw * MEMORY_GB)
+
+
+def _error(trace: ExecutionTrace, rank: int, row: int, problem: str, remedy: str = "") -> TraceError:
+    return TraceError(f"{trace.place or f'rank {rank}'}: node {int(trace.node_id[row])}", problem, remedy)
+
+
+def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
+    """The workload as ASTRA-sim runs it.
+
+    Raises
+    ------
+    TraceError
+        A node on which ASTRA-sim aborts; it is named.
+    """
+    compute = compute_model(inputs)
+    made: dict[int, ExecutionTrace] = {}
+    skipped = replayed = zero = False
+    for rank, trace in enumerate(inputs.workload.traces):
+        if id(trace) in made:
+            continue
+        metadata = np.flatnonzero(trace.type == NodeType.METADATA)
+        if len(metadata):
+            raise _error(trace, rank, int(metadata[0]), "ASTRA-sim aborts on METADATA nodes", _CORRECTED)
+        made[id(trace)] = trace
+        durations = trace.type == NodeType.COMP
+        if inputs.system.replay_only:
+            zero |= bool((trace.duration_micros == 0).any())
+            made[id(trace)] = with_replayed(trace, np.ones(len(trace), dtype=bool))
+            continue
+        _check_communication(trace, rank)
+        broadcast = (trace.type == NodeType.COMM_COLL) & (trace.column("comm_type") == CommType.BROADCAST)
+        replayed |= bool(broadcast.any())
+        skip = trace.type == NodeType.INVALID
+        if compute.roofline:
+            on_gpu = durations & (trace.column("is_cpu_op") <= 0)
+            skip |= on_gpu & (trace.column("tensor_size") == 0)
+            durations &= ~on_gpu
+            _check_roofline(trace, rank, on_gpu & ~skip, compute)
+        zero |= bool(((durations | broadcast) & (trace.duration_micros == 0)).any())
+        made[id(trace)] = with_replayed(trace, broadcast)
+        if skip.any():
+            skipped = True
+            made[id(trace)] = with_skipped(made[id(trace)], skip)
+    for met, quirk in (
+        (skipped, "skipped-node"),
+        (replayed, "broadcast-replayed"),
+        (zero, "zero-duration"),
+    ):
+        if met:
+            warnings.append(warning(quirk))
+    return Workload(
+        tuple(made[id(trace)] for trace in inputs.workload.traces), inputs.workload.groups, inputs.workload.name
+    )
+
+
+def corrected_workload(inputs: Inputs) -> Workload:
+    """The workload as it is; under replay-only with every node replaced by its duration."""
+    if not inputs.system.replay_only:
+        return inputs.workload
+    made = {id(t): with_replayed(t, np.ones(len(t), dtype=bool)) for t in inputs.workload.traces}
+    return Workload(tuple(made[id(t)] for t in inputs.workload.traces), inputs.workload.groups, inputs.workload.name)
+
+
+def with_replayed(trace: ExecutionTrace, replayed: np.ndarray) -> ExecutionTrace:
+    """A trace in which some nodes take their recorded duration, in the slot that their type holds.
+
+    Parameters
+    ----------
+    trace : ExecutionTrace
+    replayed : numpy.ndarray
+        bool[n].
+    """
+    if not replayed.any():
+        return trace
+    slot = np.full(len(trace), _COMMUNICATION, dtype=np.int64)
+    slot[trace.type == NodeType.COMP] = _COMPUTE
+    slot[trace.type == NodeType.COMM_RECV] = _NOTHING
+    slot[trace.column("is_cpu_op") > 0] = _CPU
+    return trace.replace(
+        type=np.where(replayed, NodeType.COMP, trace.type),
+        slot_kind=np.where(replayed, slot, trace.column("slot_kind")),
+        num_ops=np.where(replayed, MISSING, trace.column("num_ops")),
+    )
+
+
+def _check_communication(trace: ExecutionTrace, rank: int) -> None:
+    kind = trace.type
+    communicates = (kind == NodeType.COMM_SEND) | (kind == NodeType.COMM_RECV) | (kind == NodeType.COMM_COLL)
+    if not communicates.any():
+        return
+    on_cpu = np.flatnonzero(communicates & (trace.column("is_cpu_op") > 0))
+    if len(on_cpu):
+        raise _error(
+            trace, rank, int(on_cpu[0]), "communicates and has is_cpu_op true: ASTRA-sim aborts", "write false"
+        )
+    empty = np.flatnonzero((kind == NodeType.COMM_SEND) & (trace.column("comm_size") == 0))
+    if len(empty):
+        raise _error(trace, rank, int(empty[0]), "sends 0 bytes: ASTRA-sim aborts on empty messages", _CORRECTED)
+    rows = np.flatnonzero(kind == NodeType.COMM_COLL)
+    codes = trace.column("comm_type")[rows]
+    known = np.isin(codes, [*SIMULATED, CommType.BROADCAST])
+    wrong = np.flatnonzero(~known)
+    if len(wrong):
+        row, code = int(rows[wrong[0]]), int(codes[wrong[0]])
+        if code == MISSING:
+            raise _error(trace, rank, row, "lacks comm_type", "write 0 (ALL_REDUCE), 2, 6 or 7")
+        try:
+            name = CommType(code).name
+        except ValueError:
+            name = f"comm_type {code}"
+        problem = f"{name} is not simulated by ASTRA-sim, which throws here"
+        raise _error(
+            trace, rank, row, problem, f"use ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, or {_CORRECTED[4:]}"
+        )
+    numbers, names = trace.group_of()
+    for code in np.unique(numbers[rows]).tolist():
+        if code >= 0 and names[code] and not _PG_NAME.match(names[code]):
+            row = int(rows[np.flatnonzero(numbers[rows] == code)[0]])
+            problem = f'its pg_name "{names[code][:40]}" is not a number: ASTRA-sim throws here'
+            raise _error(trace, rank, row, problem, "name the groups 1, 2, …")
+
+
+def _check_roofline(trace: ExecutionTrace, rank: int, rows: np.ndarray, compute: ComputeModel) -> None:
+    operations, nbytes = trace.column("num_ops"), trace.column("tensor_size")
+    for name, column in (("num_ops", operations), ("tensor_size", nbytes)):
+        missing = np.flatnonzero(rows & (column == MISSING))
+        if len(missing):
+            raise _error(
+                trace,
+                rank,
+                int(missing[0]),
+                f"lacks {name}, and roofline-enabled needs it",
+                "give it, or switch it off",
+            )
+    nothing = np.flatnonzero(rows & (operations == 0))
+    if len(nothing):
+        problem = "has num_ops 0: under the roofline ASTRA-sim divides 0 by 0"
+        raise _error(trace, rank, int(nothing[0]), problem, "give its operations, or mark it as is_cpu_op")
+    first = np.diff(trace.data_deps.ptr) + np.diff(trace.ctrl_deps.ptr) == 0
+    rules = Semantics.astra_sim()
+    for row in np.flatnonzero(rows & first).tolist():
+        if roofline_ps(int(operations[row]), int(nbytes[row]), compute, rules) == 0:
+            problem = "takes 0 ns and is the first of its rank: ASTRA-sim aborts on an event at time 0"
+            raise _error(trace, rank, row, problem, _CORRECTED)
+
+
+# -- nodes that ASTRA-sim skips ---------------------------------------------------------------------------------
+
+
+def with_skipped(trace: ExecutionTrace, skip: np.ndarray) -> ExecutionTrace:
+    """A trace in which some nodes take no time, and their children wait for the next completion of another node.
+
+    All other nodes count in counter 0 of the rank; a child of a skipped node waits for the next count after it.
+
+    Parameters
+    ----------
+    trace : ExecutionTrace
+    skip : numpy.ndarray
+        bool[n]: the skipped nodes.
+    """
+    size = len(trace)
+    ids = trace.node_id
+    ptr, parents = trace.parents("data+ctrl")
+    child = np.repeat(np.arange(size), np.diff(ptr))
+    late = skip[parents]
+    of_child: dict[int, list[int]] = {}
+    for row, parent in zip(child[late].tolist(), parents[late].tolist(), strict=True):
+        if parent not in of_child.setdefault(row, []):
+            of_child[row].append(parent)
+    several = {row: found for row, found in of_child.items() if len(found) > 1}
+    if several:
+        # The last of several skipped parents is known only by running: an instant node waits for all of them.
+        trace = _with_joins(trace, several)
+        joins = {row: size + k for k, row in enumerate(several)}
+        skip = np.concatenate([skip, np.ones(len(several), dtype=bool)])
+        ids = trace.node_id
+    else:
+        joins = {}
+    count_of = np.full(len(trace), MISSING, dtype=np.int64)
+    count_k, count_from = count_of.copy(), count_of.copy()
+    for row, found in of_child.items():
+        count_of[row], count_k[row] = 0, 1
+        count_from[row] = int(ids[joins.get(row, found[0])])
+    return trace.replace(
+        type=np.where(skip, NodeType.INVALID, trace.type),
+        counter=np.where(skip, MISSING, 0),
+        count_of=count_of,
+        count_k=count_k,
+        count_from=count_from,
+    )
+
+
+def _with_joins(trace: ExecutionTrace, several: dict[int, Sequence[int]]) -> ExecutionTrace:
+    """The trace with an INVALID node behind it for every entry, which depends on all its rows."""
+    more = len(several)
+    top = int(trace.node_id.max()) + 1
+    numbers, names = trace.group_of()
+    groups = [names[code] if code >= 0 else None for code in numbers.tolist()]
+
+    def longer(values: np.ndarray, fill: int) -> np.ndarray:
+        return np.concatenate([values, np.full(more, fill, dtype=values.dtype)])
+
+    data, ctrl = trace.data_deps, trace.ctrl_deps
+    added = [trace.node_id[list(rows)] for rows in several.values()]
+    ends = data.ptr[-1] + np.cumsum([len(a) for a in added])
+    return ExecutionTrace.from_columns(
+        node_id=np.concatenate([trace.node_id, np.arange(top, top + more, dtype=np.uint64)]),
+        type=longer(trace.type, NodeType.INVALID),
+        data_deps=Csr(np.concatenate([data.ptr, ends]), np.concatenate([data.ids, *added])),
+        ctrl_deps=Csr(np.concatenate([ctrl.ptr, np.full(more, ctrl.ptr[-1])]), ctrl.ids),
+        duration_micros=longer(trace.duration_micros, 0),
+        start_time_micros=longer(trace.start_time_micros, 0),
+        names=[*trace.names, *[""] * more],
+        pg_name=[*groups, *[None] * more] if names else None,
+        version=trace.version,
+        metadata=trace.metadata,
+        place=trace.place,
+        rank=trace.rank,
+        **{name: longer(trace.column(name), MISSING) for name in COLUMN_KINDS if trace.has_column(name)},
+    )

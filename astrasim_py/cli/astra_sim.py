@@ -1,0 +1,158 @@
+"""Run ASTRA-sim's own inputs: the same flags and files, the same lines and numbers, and why.
+
+Whatever makes ASTRA-sim hang or crash is an error here; one warning tells of each of its quirks that was met, and
+--corrected gives the physics instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from astrasim_py.core.errors import UsageError
+
+#: ASTRA-sim's flags that change nothing, there or here, and why.
+IGNORED = {
+    "--comm-scale": "ASTRA-sim accepts it and ignores it, too",
+    "--compute-scale": "ASTRA-sim accepts it and ignores it, too",
+    "--logging-configuration": "there are no log files here; --record says what is recorded",
+    "--logging-folder": "there are no log files here; --out says where results go",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+
+    def flag(name: str, **more) -> None:
+        under = "--" + name[2:].replace("-", "_")
+        parser.add_argument(*dict.fromkeys((name, under)), **more)
+
+    flag("--workload-configuration", required=True, metavar="PREFIX", help="of PREFIX.<rank>.et, one per NPU")
+    flag("--system-configuration", required=True, metavar="FILE", help="system JSON")
+    flag("--network-configuration", required=True, metavar="FILE", help="network YAML")
+    flag("--remote-memory-configuration", metavar="FILE", help="remote memory JSON (none: no remote memory)")
+    flag("--comm-group-configuration", metavar="FILE", default="empty", help="communicator groups JSON")
+    flag("--num-queues-per-dim", default="1", metavar="N", help="queues of each dimension (1)")
+    flag("--injection-scale", default="1", metavar="X", help="multiplies the endpoint delay (1)")
+    flag("--rendezvous-protocol", nargs="?", const="true", default="false", metavar="BOOL", help="true or false")
+    for name, why in IGNORED.items():
+        flag(name, metavar="X", help=f"no effect: {why}")
+    parser.add_argument(
+        "--backend",
+        choices=("congestion_unaware", "congestion_aware", "congestion_aware_multidim"),
+        default="congestion_unaware",
+        help="which of ASTRA-sim's analytical backends (congestion_unaware)",
+    )
+    parser.add_argument("--corrected", action="store_true", help="the physics instead of ASTRA-sim's numbers")
+    parser.add_argument("--engine", choices=("auto", "simpy"), default="auto")
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    parser.add_argument(
+        "--record", choices=("summary", "links", "nodes", "messages"), default="links", help="how much to record"
+    )
+    parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
+    parser.add_argument("--max-events", type=int, metavar="N", help="give up after so many events")
+    parser.add_argument("--max-sim-time", metavar="T", help='give up after e.g. "10 s" of simulated time')
+    parser.add_argument("--quiet", action="store_true", help="ASTRA-sim's lines only; no warnings, no summary")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
+    import sys
+
+    from astrasim_py.study.astra_sim import Request, run_request
+
+    limits = _limits(args)
+    request = Request(
+        workload=args.workload_configuration,
+        system=args.system_configuration,
+        network=args.network_configuration,
+        memory=args.remote_memory_configuration,
+        groups=args.comm_group_configuration,
+        backend=args.backend,
+        queues_per_dim=_whole("--num-queues-per-dim", args.num_queues_per_dim),
+        injection_scale=_number("--injection-scale", args.injection_scale),
+        rendezvous=_switch("--rendezvous-protocol", args.rendezvous_protocol),
+        corrected=args.corrected,
+    )
+    given = [name for name in IGNORED if getattr(args, name[2:].replace("-", "_")) is not None]
+    done = run_request(
+        request, out=args.out, level=args.record, timeline=args.timeline, engine=args.engine, limits=limits
+    )
+    if not args.quiet:
+        for text in (*(f"{name}: ignored: {IGNORED[name]}" for name in given), *done.result.warnings):
+            print(f"astrasim-py: warning: {text}", file=sys.stderr)
+    for line in done.explanation:
+        print(f"astrasim-py: {line}", file=sys.stderr)
+    if args.format == "json":
+        _json(done, request)
+    else:
+        _text(done, quiet=args.quiet)
+    return done.exit_code
+
+
+def _text(done, *, quiet: bool) -> None:
+    from astrasim_py.report.tables import summary_text
+
+    for line in done.result.lines():
+        print(line)
+    if not quiet:
+        print()
+        print(summary_text([done.row]))
+        print(f"\nresults: {done.folder}")
+
+
+def _json(done, request) -> None:
+    from astrasim_py.report.tables import json_text
+
+    result = done.result
+    print(
+        json_text(
+            {
+                **done.row,
+                "backend": request.backend,
+                "corrected": request.corrected,
+                "finish_ns": list(result.finish_ns),
+                "exposed_comm_ns_per_npu": list(result.exposed_ns),
+                "cause": result.outcome.cause,
+                "warnings": list(result.warnings),
+                "results": str(done.folder),
+            }
+        )
+    )
+
+
+def _limits(args: argparse.Namespace):
+    from astrasim_py.core.units import parse_time
+    from astrasim_py.system.problem import Limits
+
+    if args.max_events is not None and args.max_events < 1:
+        raise UsageError("--max-events", f"{args.max_events} is less than 1", "write 1 or more")
+    given = {} if args.max_events is None else {"max_events": args.max_events}
+    if args.max_sim_time is not None:
+        given["max_sim_time_ps"] = parse_time(args.max_sim_time, "--max-sim-time")
+    return Limits(**given)
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise UsageError(name, f'"{text[:40]}" is not a whole number', "write e.g. 1")
+    return int(text)
+
+
+def _number(name: str, text: str) -> str:
+    from decimal import Decimal, InvalidOperation
+
+    try:
+        value = Decimal(text) if len(text) < 40 else None
+    except InvalidOperation:
+        value = None
+    if value is None or not value.is_finite() or not 0 <= value <= 10**9:
+        raise UsageError(name, f'"{text[:40]}" is not a number in range', "write e.g. 1")
+    return text
+
+
+def _switch(name: str, text: str) -> bool:
+    words = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+    if text.lower() not in words:
+        raise UsageError(name, f'"{text[:40]}" is neither true nor false', "write true or false")
+    return words[text.lower()]

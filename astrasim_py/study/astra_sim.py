@@ -1,0 +1,230 @@
+"""ASTRA-sim's inputs as a point: run, stored as points of scenarios are, and run again for finer records."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from astrasim_py.astra_sim.inputs import Inputs, read_inputs
+from astrasim_py.astra_sim.run import AstraResult, run_inputs
+from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, AstraError, UsageError
+from astrasim_py.core.records import RECORD_SCHEMA
+from astrasim_py.study import store
+from astrasim_py.study.point import Notes, limits_json, package_version
+from astrasim_py.study.prepare import file_digest
+from astrasim_py.study.rows import empty_row, files_of, summary_of
+from astrasim_py.study.store import StoredPoint, Wanted
+from astrasim_py.system.problem import Limits
+
+#: Folder of these points, and what their manifests say they are.
+SCENARIO = FRONT_END = "astra_sim"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """ASTRA-sim's arguments, as given; paths are relative to `folder`."""
+
+    workload: str
+    system: str
+    network: str
+    memory: str | None = None
+    groups: str | None = None
+    backend: str = "congestion_unaware"
+    queues_per_dim: int = 1
+    injection_scale: str = "1"
+    rendezvous: bool = False
+    corrected: bool = False
+    folder: str = "."
+
+    def inputs(self) -> Inputs:
+        """The files, read."""
+
+        def there(name: str | None) -> str | None:
+            return name if name is None or self.folder == "." else os.path.join(self.folder, name)
+
+        return read_inputs(
+            there(self.workload) or "",
+            system=there(self.system) or "",
+            network=there(self.network) or "",
+            memory=there(self.memory),
+            groups=self.groups if self.groups == "empty" else there(self.groups),
+            backend=self.backend,
+            queues_per_dim=self.queues_per_dim,
+            injection_scale=Decimal(self.injection_scale),
+            rendezvous=self.rendezvous,
+            folder=self.folder,
+        )
+
+    def files(self, inputs: Inputs) -> dict[str, str]:
+        """SHA-256 of every file that decides the result."""
+        prefixes = [os.path.join(self.folder, self.workload)]
+        system = inputs.system
+        named = [system.injected(c) for c in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")]
+        prefixes += [str(inputs.folder / name) for name in (*named, *inputs.per_node.values()) if name]
+        paths = list(inputs.files)
+        for prefix in dict.fromkeys(prefixes):
+            paths += [f"{prefix}.{rank}.et" for rank in range(inputs.npus)]
+        return {
+            os.path.relpath(path, self.folder): file_digest(path)
+            for path in dict.fromkeys(paths)
+            if os.path.exists(path)
+        }
+
+    @property
+    def name(self) -> str:
+        """For people: the workload, the backend, and whether it is corrected."""
+        base = os.path.basename(self.workload) or "workload"
+        return f"{base},{self.backend}" + (",corrected" if self.corrected else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A request that was run.
+
+    Attributes
+    ----------
+    result : AstraResult
+    row : dict
+        As of `run`.
+    explanation : tuple of str
+        Why it did not end; empty if it did.
+    folder : Path
+        Where it is stored.
+    exit_code : int
+    """
+
+    result: AstraResult
+    row: dict
+    explanation: tuple[str, ...]
+    folder: Path
+    exit_code: int
+
+
+def run_request(
+    request: Request,
+    *,
+    out: str | os.PathLike = "results",
+    level: str = "links",
+    timeline: bool = False,
+    engine: str = "auto",
+    limits: Limits | None = None,
+    inputs: Inputs | None = None,
+) -> Done:
+    """Run ASTRA-sim's inputs and store the point under ``OUT/astra_sim``.
+
+    Raises
+    ------
+    AstraError
+        What ASTRA-sim would hang or crash on; a folder that cannot be written.
+    """
+    began, cpu_began = time.time(), time.process_time()
+    limits = Limits() if limits is None else limits
+    inputs = request.inputs() if inputs is None else inputs
+    level = "messages" if timeline else level
+    digests = request.files(inputs)
+    arguments = {key: value for key, value in asdict(request).items() if key != "folder"}
+    identity = store.point_digest(
+        {FRONT_END: arguments}, digests, engine="simpy" if engine == "auto" else engine, version=package_version()
+    )
+    result = run_inputs(inputs, corrected=request.corrected, engine=engine, level=level, limits=limits)
+    topology = result.plan.problem.topology
+    row = empty_row(SCENARIO, request.name, {}, result.outcome.status)
+    row["topology"] = topology.name
+    summary = summary_of(result.plan, result.records, row)
+    summary["warnings"] = [*result.warnings, *summary["warnings"]]
+    summary["finish_ns"] = list(result.finish_ns)
+    summary["exposed_comm_ns"] = list(result.exposed_ns)
+    exit_code = EXIT_OK if result.outcome.status == "done" else EXIT_STUCK
+    folder = store.scenario_folder(out, SCENARIO) / store.folder_name(request.name, identity)
+    manifest = {
+        "package": "astrasim-py",
+        "version": package_version(),
+        "record_schema": RECORD_SCHEMA,
+        "engine_semantics": store.ENGINE_SEMANTICS,
+        "front_end": FRONT_END,
+        "scenario": SCENARIO,
+        "point": request.name,
+        "folder": folder.name,
+        "digest": identity,
+        "sweep": {},
+        "status": result.outcome.status,
+        "exit_code": exit_code,
+        "level": level,
+        "timeline": timeline,
+        "engine": result.records.engine,
+        "limits": limits_json(limits),
+        "seeds": {},
+        "inputs": digests,
+        "resolved": arguments,
+    }
+    volatile = {
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "python": sys.version.split()[0],
+        "versions": {"astrasim-py": package_version()},
+        "source": os.path.abspath(request.folder),
+        "started": Decimal(f"{began:.6f}"),
+        "finished": Decimal(f"{time.time():.6f}"),
+        "wall_s": Decimal(f"{time.time() - began:.6f}"),
+        "total_cpu_s": Decimal(f"{time.process_time() - cpu_began:.6f}"),
+        "cpu_s": Decimal(f"{result.records.cpu_s:.6f}"),
+    }
+    files = files_of(result.plan, result.records, summary, with_timeline=timeline)
+    wanted = Wanted(level=level, timeline=timeline, limits=limits_json(limits))
+    store.write_point(folder, files, manifest, volatile, wanted=wanted)
+    store.write_tables(folder.parent)
+    return Done(
+        result=result,
+        row={key: summary["row"].get(key) for key in row} | {"cpu_s": volatile["cpu_s"]},
+        explanation=tuple(summary["explanation"]),
+        folder=folder,
+        exit_code=exit_code,
+    )
+
+
+def is_ours(manifest: Mapping) -> bool:
+    """Whether a stored point came from ASTRA-sim's inputs."""
+    return manifest.get("front_end") == FRONT_END
+
+
+def again(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = False) -> StoredPoint:
+    """Run a stored point again with finer records.
+
+    Raises
+    ------
+    UsageError
+        What it was computed from has changed since.
+    """
+    manifest = stored.manifest
+    request = Request(**{**manifest["resolved"], "folder": str(stored.volatile.get("source", "."))})
+    given = manifest["limits"]
+    limits = Limits(**{key: value for key, value in given.items() if value is not None})
+    inputs = request.inputs()
+    if request.files(inputs) != manifest["inputs"] or manifest["version"] != package_version():
+        raise UsageError(
+            str(stored.folder),
+            f'holds records of level "{manifest["level"]}", level "{level}" is needed, and what it was computed from '
+            "has changed since",
+            f"run astra-sim again with --record {level}",
+        )
+    notes.add(f"{manifest['point']}: ran it again to record {level}")
+    done = run_request(
+        request,
+        out=stored.folder.parent.parent,
+        level=level,
+        timeline=timeline,
+        engine=manifest.get("engine") or "auto",
+        limits=limits,
+        inputs=inputs,
+    )
+    found = store.read_point(done.folder)
+    if found is None:
+        raise AstraError(str(stored.folder), "cannot be run again")
+    return found
