@@ -31,7 +31,7 @@ from astrasim_py.msccl.operations import (
 #: Runtimes by dialect.
 LIMITS = dict(zip(("classic", "azure", "rccl"), RUNTIMES, strict=True))
 
-#: Names of collectives, and of those that ncclize calls custom.
+#: Names of collectives. What the XML has no name for is custom, and what it is stands in the name of the program.
 COLL_NAMES = {
     "all_reduce": "allreduce",
     "all_gather": "allgather",
@@ -94,7 +94,8 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
         nchannels=1 + max((tb.chan for gpu in gpus for tb in gpu.tbs), default=0),
         nchunksperloop=algorithm.chunks,
         ngpus=algorithm.ranks,
-        coll=COLL_NAMES[algorithm.collective],
+        # No attribute states a root: the runtime would take the program for any. ncclize calls rooted programs custom.
+        coll="custom" if algorithm.root else COLL_NAMES[algorithm.collective],
         inplace=int(algorithm.in_place),
         gpus=tuple(gpu._replace(i_chunks=i, o_chunks=o) for gpu, (i, o) in zip(gpus, sizes, strict=True)),
         source=algorithm.source,

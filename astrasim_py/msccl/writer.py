@@ -207,16 +207,17 @@ def _head(program: Program, dialect: str | None, place: str) -> dict[str, object
 
 def _coll(program: Program, dialect: str, place: str) -> str:
     """Name of the collective in a dialect."""
-    coll, collective = program.coll, collective_of(program)[0]
+    coll, (collective, root, _) = program.coll, collective_of(program)
     if dialect == "classic":
         coll = {"reducescatter": "reduce_scatter"}.get(coll, coll)
-        if coll in ("gather", "scatter"):
+        if coll in ("gather", "scatter") or (root and program.outofplace is not None):
             # Custom here, so that only the name says what it is.
-            if collective_of(program._replace(coll="custom"))[0] != collective:
+            if collective_of(program._replace(coll="custom"))[:2] != (collective, root):
+                name = f"{coll.title()}(n={program.ngpus},root={root})"
                 raise AlgorithmError(
                     place,
-                    f"the classic dialect has no {coll}, and the program's name does not tell its root",
-                    f"name it {coll.title()}(n={program.ngpus},root=0), or write the azure dialect",
+                    f'the classic dialect knows such a {coll} by its name only, which is "{program.name}"',
+                    f"name it {name}, or write the azure dialect",
                 )
             return "custom"
         other = "azure"

@@ -177,8 +177,8 @@ def test_text_is_what_small_parsers_read(dialect):
         ("all_gather", "allgather", "allgather"),
         ("reduce_scatter", "reduce_scatter", "reducescatter"),
         ("all_to_all", "alltoall", "alltoall"),
-        ("broadcast", "broadcast", "broadcast"),
-        ("reduce", "reduce", "reduce"),
+        ("broadcast", "custom", "broadcast"),
+        ("reduce", "custom", "reduce"),
         ("gather", "custom", "gather"),
         ("scatter", "custom", "scatter"),
     ],
@@ -194,6 +194,12 @@ def test_each_dialect_has_its_names_and_both_keep_the_root(kind, classic, azure)
         assert (back.min_bytes is None) == (back.max_bytes is None) == (dialect == "classic")
         check(back)
         assert {written(back, other).coll for other in ("azure", "classic")} == {azure, classic}
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_a_program_of_one_root_is_not_taken_for_another(kind):
+    assert lower(build("direct", kind, 3, root=0)).coll == kind
+    assert lower(build("direct", kind, 3, root=1)).coll == "custom"
 
 
 def test_windows_of_sizes_are_half_open_or_closed():
@@ -268,7 +274,7 @@ def test_custom_collectives_are_for_the_classic_dialect():
 def test_a_gather_without_a_root_is_not_made_custom():
     program = lower(build("direct", "gather", 4, root=1))
     azure = written(program, "azure")._replace(name="mine")
-    with pytest.raises(AlgorithmError, match="does not tell its root"):
+    with pytest.raises(AlgorithmError, match="by its name only"):
         program_text(azure, "classic")
 
 
