@@ -11,6 +11,8 @@ from astrasim_py.astra_sim.configs import MEMORY_GB
 from astrasim_py.astra_sim.injected import Injected
 from astrasim_py.astra_sim.inputs import AWARE, UNAWARE, Inputs
 from astrasim_py.astra_sim.native import Implementation
+from astrasim_py.astra_sim.planner import QUIRKS as NATIVE_QUIRKS
+from astrasim_py.astra_sim.planner import CompatiblePlanner
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.astra_sim.workload import compatible_workload, compute_model, corrected_workload
 from astrasim_py.chakra.trace import Workload
@@ -102,7 +104,7 @@ _CORRECTED_MODEL = {True: "analytical", False: "cut_through"}
 
 
 def _compatible_semantics(inputs: Inputs) -> Semantics:
-    return Semantics.astra_sim(**_rendezvous(inputs))
+    return Semantics.astra_sim(event_order="scheduled", **_rendezvous(inputs))
 
 
 def _rendezvous(inputs: Inputs) -> dict[str, int]:
@@ -143,8 +145,6 @@ class CompatiblePlanners:
     """Injected algorithms first, then ASTRA-sim's native ones, after a look at what they cannot do."""
 
     def __init__(self, inputs: Inputs, workload: Workload, injected: Injected, warnings: list[str]) -> None:
-        from astrasim_py.astra_sim.planner import CompatiblePlanner
-
         self.inputs = inputs
         self.workload = workload
         self.injected = injected
@@ -160,97 +160,36 @@ class CompatiblePlanners:
 
     def plan(self, call: Call) -> tuple[Stream, ...] | Algorithm | None:
         """What carries out a call."""
-        if not self.inputs.system.preferred_dataset_splits:
-            system = self.inputs.system
+        system = self.inputs.system
+        if not system.preferred_dataset_splits:
             stated = "is missing" if system.preferred_dataset_splits is None else "is 0"
             problem = f"{stated}: ASTRA-sim divides by it for every collective"
             raise ScenarioError(system.at("preferred_dataset_splits"), problem, 'write "preferred-dataset-splits": 1')
         found = self.injected.algorithm(call)
         if found is not None:
             return found
-        self._check(call)
-        streams = self.native.plan(call)
-        for text in self.native.warnings:
-            if text not in self.warnings:
-                self.warnings.append(text)
-        return streams
-
-    def place(self, call: Call) -> str:
-        """``file: node 7`` of a call."""
-        rank = call.members[0]
-        return f"{self.workload.traces[rank].place or f'rank {rank}'}: node {call.node}"
-
-    def _check(self, call: Call) -> None:
-        """Refuse what makes ASTRA-sim hang or crash, naming the node."""
-        inputs, system, place = self.inputs, self.inputs.system, self.place(call)
-        sizes = inputs.network.sizes
-        key = f"{call.type}_implementation"
-        words = system.implementation(call.type)
-        if words is None:
-            raise ScenarioError(
-                system.at(key),
-                f"is missing, and {place} is an {call.type}",
-                f'write e.g. "{key.replace("_", "-")}": ["ring"]',
-            )
-        if call.type == "all_gather" and call.size // system.preferred_dataset_splits == 0:
-            problem = (
-                f"its {call.size} B cut into {system.preferred_dataset_splits} chunks leave chunks of 0 B: "
-                "ASTRA-sim never ends"
-            )
-            raise TraceError(place, problem, "write a smaller preferred-dataset-splits, or use --corrected")
+        rank, sizes = call.members[0], self.inputs.network.sizes
+        place = f"{self.workload.traces[rank].place or f'rank {rank}'}: node {call.node}"
         if len(sizes) > MAX_DIMS and call.dims is None:
             problem = (
                 f"a collective over {len(sizes)} dimensions: ASTRA-sim reads beyond the {MAX_DIMS} of involved_dim"
             )
             raise TraceError(place, problem, "state involved_dim, or use --corrected")
-        local = len(call.members) < inputs.npus
-        first = Implementation.parse(words[0])
-        if local:
-            # A list of several is replaced by a ring.
-            parts = [(first, len(call.members))] if len(words) == 1 else []
-        elif first.whole:
-            parts = [(first, inputs.npus)]
-        else:
-            if len(words) < len(sizes):
-                problem = f"{len(words)} implementations for {len(sizes)} dimensions"
-                raise ScenarioError(system.at(key), problem, "write one per dimension")
-            parts = [(Implementation.parse(word), n) for word, n in zip(words, sizes, strict=False)]
-            if call.dims is not None:
-                parts = [part for part, used in zip(parts, call.dims, strict=False) if used]
-            if call.type == "all_reduce" and len(sizes) > 1 and system.collective_optimization is None:
-                problem = "is missing: ASTRA-sim's NPUs then disagree on the phases of an all_reduce, and deadlock"
-                raise ScenarioError(system.at("collective_optimization"), problem, 'write "localBWAware"')
-        for implementation, n in parts:
-            if implementation.kind in (_HALVING, _TREE) and n & (n - 1):
-                fate = "waits for ever" if implementation.kind == _HALVING else "crashes"
-                problem = f"{implementation.kind} over {n} NPUs: ASTRA-sim {fate} unless that is a power of two"
-                raise AlgorithmError(f"{system.at(key)}: {place}", problem, "use ring or direct, or --corrected")
-        if inputs.endpoint_delay_ns == 0 and not local and not system.model_shared_bus:
-            problem = f"is 0, and {place} is a native collective: ASTRA-sim aborts on an event at time 0"
-            raise ScenarioError(system.at("endpoint_delay"), problem, "write 1 or more, or use --corrected")
-        self._warn(call, parts, local)
+        try:
+            streams = self.native.plan(call)
+        except AlgorithmError as error:
+            at = place if error.place == self.inputs.system.place else f"{place}: {error.place}"
+            raise AlgorithmError(at, error.problem, f"{error.remedy}, or use --corrected") from None
+        for name, text in NATIVE_QUIRKS.items():
+            if text in self.native.warnings:
+                self._warn(f"quirk {name.replace('_', '-')}: {text}")
+        if self.inputs.backend == UNAWARE and max(self.capacity) > 1 and streams is not None and len(streams) > 1:
+            self._warn(warning("free-concurrency"))
+        return streams
 
-    def _warn(self, call: Call, parts: list[tuple[Implementation, int]], local: bool) -> None:
-        system = self.inputs.system
-        met = []
-        kinds = {implementation.kind for implementation, _ in parts}
-        if local:
-            met.append("group-is-local")
-        if _TREE in kinds:
-            met.append("tree-is-all-reduce")
-        if _HALVING in kinds and call.type in ("all_reduce", "reduce_scatter"):
-            met.append("halving-doubling-reductions")
-        if not system.local_mem_bw and call.type in ("all_reduce", "reduce_scatter"):
-            met.append("no-local-memory")
-        splits, size = system.preferred_dataset_splits, call.size
-        if size % splits or (call.type != "all_gather" and size // splits < len(call.members)):
-            met.append("chunk-rounding")
-        if self.inputs.backend == UNAWARE and system.active_chunks_per_dimension > 1 and splits > 1:
-            met.append("free-concurrency")
-        for quirk in met:
-            text = warning(quirk)
-            if text not in self.warnings:
-                self.warnings.append(text)
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
 
 
 def route_warnings(plan: Plan, inputs: Inputs) -> list[str]:

@@ -1,4 +1,5 @@
-"""What ASTRA-sim does that is not physics, as a table. Every quirk met is warned about once.
+"""What ASTRA-sim does to workloads and messages that is not physics, as a table; `planner.QUIRKS` has that of its
+native collectives. Every quirk met is warned about once.
 
 A quirk is reproduced wherever ASTRA-sim yields a number; where it hangs, crashes or loses work there is an error
 instead. ``--corrected`` does without all of them.
@@ -61,29 +62,6 @@ QUIRKS: dict[str, Quirk] = {
             "an injected algorithm takes its file by sorted position in the group, and its peers by the order given",
             "both follow the order given",
         ),
-        Quirk(
-            "group-is-local",
-            "collectives of a group smaller than the world are charged 10 ns per message whatever endpoint-delay "
-            "says, and use one ring unless a single implementation is named",
-            "they are charged and built like all others",
-        ),
-        Quirk(
-            "chunk-rounding",
-            "chunks are all of one size: the collective moves more bytes than it was asked to",
-            "chunks share the bytes exactly",
-        ),
-        Quirk(
-            "tree-is-all-reduce",
-            "doubleBinaryTree carries out an all_reduce whatever the collective is, and its inner NPUs end "
-            "when they send, not when their children have received",
-            "every collective has an algorithm of its own",
-        ),
-        Quirk(
-            "halving-doubling-reductions",
-            "halvingDoubling charges one reduction too few, by the size of the next message",
-            "every reduction is charged by the bytes reduced",
-        ),
-        Quirk("no-local-memory", "without local-mem-bw reductions are free", "the same: give local-mem-bw"),
         Quirk(
             "unofficial-backend",
             "official ASTRA-sim refuses several dimensions here; this follows an unmerged branch of it",
