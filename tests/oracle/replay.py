@@ -17,7 +17,7 @@ class Replay:
 
     Attributes
     ----------
-    nodes : dict of (rank, instance, node index) to [start, end]
+    nodes : dict of (rank, slice, node index) to [start, end]
     hops : list of (link, requested, start, free, bytes)
     """
 
@@ -32,7 +32,12 @@ class Replay:
         semantics = self.problem.semantics
         self.capacity = {1: semantics.cpu_slots, 2: semantics.compute_slots, 3: semantics.comm_slots}
         self.used, self.refused = {}, {}
-        self.pending_members = {i.index: len(i.members) for i in plan.instances}
+        self.scheduled = semantics.event_order == "scheduled"
+        self.rendezvous = semantics.rendezvous_bytes
+        self.due, self.woken = {}, []
+        self.counted, self.wanted, self.asked = {}, {}, {}
+        self.running, self.lines, self.turn, self.arrivals = {}, {}, {}, 0
+        self.phase, self.streams_left, self.most_running = {}, {}, {}
         self.freed, self.held, self.entered = set(), {}, {}
 
     # -- graph ----------------------------------------------------------------------------------------------
@@ -40,11 +45,18 @@ class Replay:
     def program(self, rank, index):
         if index < 0:
             return self.plan.workload[rank]
-        instance = self.plan.instances[index]
-        return instance.programs[instance.members.index(rank)]
+        part = self.plan.slices[index]
+        return part.programs[part.members.index(rank)]
 
     def open(self, rank, index):
-        structure = self.program(rank, index).structure
+        structure, counters = self.program(rank, index).structure, self.program(rank, index).counters
+        if counters is not None:
+            self.counted[rank, index] = [0] * counters.number
+            self.wanted[rank, index] = {
+                int(node): int(counters.k[node])
+                for node in range(len(counters.of))
+                if counters.of[node] >= 0 and counters.start[node] < 0
+            }
         self.need[rank, index] = structure.need.copy()
         self.left[rank, index] = len(structure.need)
         for root in structure.roots:
@@ -53,10 +65,15 @@ class Replay:
     def make_ready(self, rank, index, node):
         self.ready.setdefault(rank, []).append((index, node))
         self.dirty.add(rank)
+        if rank not in self.woken:
+            self.woken.append(rank)
 
     def complete(self, rank, index, node):
         self.nodes[rank, index, node][1] = self.now
         program = self.program(rank, index)
+        counters = program.counters
+        if counters is not None and counters.detached[node]:
+            return
         if program.structure.kind[node] != SEND:
             self.free_slot(rank, index, node)
         if index < 0:
@@ -67,20 +84,111 @@ class Replay:
                     self.make_ready(rank, *waiting)
         structure = program.structure
         for successor in structure.succ[structure.succ_ptr[node] : structure.succ_ptr[node + 1]]:
-            self.need[rank, index][successor] -= 1
-            if self.need[rank, index][successor] == 0:
-                self.make_ready(rank, index, int(successor))
+            self.fulfil(rank, index, int(successor))
+        if counters is not None:
+            self.count(rank, index, node, counters)
+        self.leave(rank, index)
+
+    def fulfil(self, rank, index, node):
+        self.need[rank, index][node] -= 1
+        if self.need[rank, index][node] == 0:
+            self.make_ready(rank, index, node)
+
+    def count(self, rank, index, node, counters):
+        counted, wanted = self.counted[rank, index], self.wanted[rank, index]
+        if counters.counts[node] >= 0:
+            counter = int(counters.counts[node])
+            counted[counter] += 1
+            for waiter in [w for w, k in wanted.items() if counters.of[w] == counter and counted[counter] == k]:
+                del wanted[waiter]
+                self.fulfil(rank, index, waiter)
+        for waiter in range(len(counters.of)):
+            if counters.of[waiter] >= 0 and counters.start[waiter] == node:
+                wanted[waiter] = counted[int(counters.of[waiter])] + int(counters.k[waiter])
+
+    def leave(self, rank, index):
+        """One node fewer that the block waits for."""
         self.left[rank, index] -= 1
         if self.left[rank, index] == 0 and index >= 0:
-            self.complete(rank, -1, self.caller[rank, index])
+            if index in self.plan.place_of:
+                self.phase_ended(rank, index)
+            else:
+                self.complete(rank, -1, self.caller[rank, index])
+
+    # -- streams --------------------------------------------------------------------------------------------
+
+    def begin_streams(self, rank, call, node):
+        streams = self.plan.instances[call].streams
+        self.caller[rank, ("streams", call)] = node
+        self.streams_left[rank, call] = len(streams)
+        for number in range(len(streams)):
+            self.phase[rank, call, number] = -1
+            self.next_phase(rank, call, number)
+        if not streams:
+            self.complete(rank, -1, node)
+        self.serve(rank)
+
+    def visit(self, rank, call, number):
+        return self.plan.instances[call].streams[number].visits[self.phase[rank, call, number]]
+
+    def next_phase(self, rank, call, number):
+        self.phase[rank, call, number] += 1
+        if self.phase[rank, call, number] == len(self.plan.instances[call].streams[number].visits):
+            self.streams_left[rank, call] -= 1
+            if self.streams_left[rank, call] == 0:
+                self.complete(rank, -1, self.caller[rank, ("streams", call)])
+            return
+        self.arrivals += 1
+        queue = self.visit(rank, call, number).queue
+        self.lines.setdefault((rank, queue), []).append((self.arrivals, call, number))
+
+    def phase_ended(self, rank, index):
+        call, (number, _) = self.plan.instance_of[index], self.plan.place_of[index]
+        queue = self.visit(rank, call, number).queue
+        self.running[rank, queue].remove((call, number))
+        self.serve(rank, queue)
+        self.next_phase(rank, call, number)
+        self.serve(rank)
+
+    def may_start(self, rank, queue, call, number):
+        turns = self.plan.instances[call].streams[number].turns
+        return not turns or turns[self.phase[rank, call, number]] == self.turn.get((rank, queue, call), 0)
+
+    def serve(self, rank, only=None):
+        """Start streams of this rank that wait, as long as one may."""
+        capacity = self.problem.jobs[self.plan.job_of[rank]].planner.capacity
+        for queue in range(len(capacity)) if only is None else (only,):
+            running = self.running.setdefault((rank, queue), [])
+            while len(running) < capacity[queue]:
+                line = [
+                    (-self.plan.instances[c].streams[s].priority, -self.visit(rank, c, s).priority, arrival, c, s)
+                    for arrival, c, s in self.lines.get((rank, queue), [])
+                    if self.may_start(rank, queue, c, s)
+                ]
+                if not line:
+                    break
+                _, _, arrival, call, number = min(line)
+                self.lines[rank, queue].remove((arrival, call, number))
+                self.turn[rank, queue, call] = self.turn.get((rank, queue, call), 0) + 1
+                running.append((call, number))
+                self.most_running[rank, queue] = max(self.most_running.get((rank, queue), 0), len(running))
+                self.start_phase(rank, call, number)
+
+    def start_phase(self, rank, call, number):
+        visit = self.visit(rank, call, number)
+        index = visit.first + visit.slice_of[rank]
+        if len(self.program(rank, index)):
+            self.open(rank, index)
+        else:
+            self.phase_ended(rank, index)
 
     # -- slots of connections -------------------------------------------------------------------------------
 
     def of_connection(self, what, rank, index, node):
-        instance = self.plan.instances[index] if index >= 0 else None
-        if instance is None or instance.fifos is None:
+        part = self.plan.slices[index] if index >= 0 else None
+        if part is None or part.fifos is None:
             return -1
-        return int(getattr(instance.fifos, what)[instance.members.index(rank)][node])
+        return int(getattr(part.fifos, what)[part.members.index(rank)][node])
 
     def may_send(self, rank, index, node):
         needed = self.of_connection("needs", rank, index, node)
@@ -101,9 +209,26 @@ class Replay:
     def at(self, time, number, action):
         heapq.heappush(self.heap, (time, number, action))
 
-    def number(self):
+    def number(self, start=None):
+        """Place in the order of issue; or of scheduling, of what is scheduled at `start`."""
         self.op += 1
-        return self.op
+        return (self.now if start is None else start, self.op) if self.scheduled else self.op
+
+    def timer(self, rank, time, action):
+        if not self.scheduled:
+            self.at(time, self.number(), action)
+            return
+        key = self.due.get((rank, time))
+        if key is None:
+            key = self.due[rank, time] = (*self.number(), 0)
+        else:
+            key = (*key[:2], self.number()[1])
+
+        def fire():
+            self.due.pop((rank, time), None)
+            action()
+
+        self.at(time, key, fire)
 
     def run(self):
         self.caller = {}
@@ -114,9 +239,13 @@ class Replay:
             else:
                 self.open(rank, -1)
         while True:
-            if self.heap and self.heap[0][0] == self.now:
+            if self.scheduled and self.woken:
+                rank = self.woken[0]
+                self.dispatch(rank)
+                self.woken.remove(rank)
+            elif self.heap and self.heap[0][0] == self.now:
                 heapq.heappop(self.heap)[2]()
-            elif self.dirty:
+            elif self.dirty and not self.scheduled:
                 rank = min(self.dirty)
                 self.dirty.discard(rank)
                 self.dispatch(rank)
@@ -147,20 +276,29 @@ class Replay:
                 return
             self.free_slot(rank, index, node)
         self.nodes[rank, index, node] = [self.now, None]
+        if program.counters is not None and program.counters.detached[node]:
+            self.leave(rank, index)
         if kind in (SEND, RECV):
             peer = int(program.peer[node])
-            other = self.plan.instances[index].members[peer] if index >= 0 else self.rank_of(rank, peer)
+            other = self.plan.slices[index].members[peer] if index >= 0 else self.rank_of(rank, peer)
             pair = (rank, other) if kind == SEND else (other, rank)
             key = (index if index >= 0 else -1 - self.plan.job_of[rank], *pair, int(program.tag[node]))
             counters = self.sent if kind == SEND else self.posted
             counters[key] = counters.get(key, 0) + 1
             key = (*key, counters[key])
-            if kind == SEND:
+            if kind == SEND and self.rendezvous and key not in self.asked:
+                self.asked[key] = lambda: self.send(rank, index, node, other, key, int(program.nbytes[node]))
+            elif kind == SEND:
                 self.send(rank, index, node, other, key, int(program.nbytes[node]))
             elif self.mail.get(key) == "arrived":
-                self.complete(rank, index, node)
+                if self.scheduled:
+                    self.at(self.now, self.number(), lambda: self.complete(rank, index, node))
+                else:
+                    self.complete(rank, index, node)
             else:
                 self.mail[key] = (rank, index, node)
+                if self.rendezvous:
+                    self.send(rank, index, node, other, key, self.rendezvous, request=True)
         elif kind in (COMPUTE, MEMORY):
             end = self.now + int(program.duration[node])
             memory = self.problem.memory
@@ -171,11 +309,15 @@ class Replay:
             if end == self.now:
                 self.complete(rank, index, node)
             else:
-                self.at(end, self.number(), lambda: self.complete(rank, index, node))
+                self.timer(rank, end, lambda: self.complete(rank, index, node))
         elif kind == COLLECTIVE:
-            call = int(program.call[node])
+            instance = self.plan.instances[int(program.call[node])]
+            call = instance.first
+            if instance.whole is None:
+                self.begin_streams(rank, instance.index, node)
+                return
             self.caller[rank, call] = node
-            if self.plan.instances[call].programs and len(self.program(rank, call)):
+            if instance.programs and len(self.program(rank, call)):
                 self.open(rank, call)
             else:
                 self.complete(rank, index, node)
@@ -187,22 +329,28 @@ class Replay:
 
     # -- network --------------------------------------------------------------------------------------------
 
-    def send(self, rank, index, node, other, key, nbytes):
+    def send(self, rank, index, node, other, key, nbytes, *, request=False):
         topology, network = self.problem.topology, self.problem.network
         route = topology.route(self.plan.npu_of[rank], self.plan.npu_of[other])
         number = self.number()
-        injected = network.send_completes == "injected"
+        injected = network.send_completes == "injected" and not request
 
         def rate(link):
             return topology.bandwidths[int(topology.bandwidth_class[link])]
 
-        fifos = self.plan.instances[index].fifos if index >= 0 else None
+        fifos = self.plan.slices[index].fifos if index >= 0 and not request else None
         longer = fifos.latency_ps if fifos else 0
 
         def latency(link):
             return int(topology.latency_ps[link]) + longer
 
         def delivered():
+            if request:
+                waiting = self.asked.get(key)
+                self.asked[key] = None
+                if waiting is not None:
+                    waiting()
+                return
             if not injected:
                 self.complete(rank, index, node)
             waiting = self.mail.get(key)
@@ -229,10 +377,11 @@ class Replay:
             head = start + latency(link) if network.model == "cut_through" else tail
             self.free[link] = tail if network.link_busy == "latency+bytes" else end
             self.hops.append((link, self.now, start, self.free[link], nbytes))
+            key = self.number(start) if self.scheduled else number
             if i + 1 < len(route):
-                self.at(head, number, lambda: reach(i + 1, tail))
+                self.at(head, key, lambda: reach(i + 1, tail))
             else:
-                self.at(tail, number, delivered)
+                self.at(tail, key, delivered)
             if i == 0:
                 inject(end)
 

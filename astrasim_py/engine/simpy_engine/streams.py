@@ -52,12 +52,14 @@ class Share:
 class Run:
     """One stream on one rank."""
 
-    __slots__ = ("phase", "share", "stream")
+    __slots__ = ("arrival", "phase", "share", "stream")
 
     def __init__(self, share: Share, stream: PlannedStream) -> None:
         self.share = share
         self.stream = stream
         self.phase = 0
+        #: Its place in the order in which streams came to the queues of this NPU.
+        self.arrival = 0
 
     @property
     def visit(self) -> Visit:
@@ -76,15 +78,13 @@ class Queue(Resource):
     def __init__(self, env: Environment, capacity: int) -> None:
         super().__init__(env, capacity)
         self.line: list[tuple[int, int, int, Run]] = []
-        self.arrivals = 0
 
     def join(self, run: Run) -> Run | None:
         """A stream arrives: it is returned if it starts at once."""
         if len(self.users) < self._capacity:
             self.users.append(run)
             return run
-        self.arrivals += 1
-        heappush(self.line, (-run.stream.priority, -run.visit.priority, self.arrivals, run))
+        heappush(self.line, (-run.stream.priority, -run.visit.priority, run.arrival, run))
         return None
 
     def leave(self, run: Run) -> Run | None:
@@ -112,6 +112,7 @@ class Streams:
         self.queues = [Queue(npu.env, most) for most in capacity]
         #: Streams whose turn it is, with the row of the node that let them begin.
         self._starting: deque[tuple[Run, int]] = deque()
+        self._arrivals = 0
         self._busy = False
 
     def begin(self, session: Session, node: int) -> None:
@@ -132,6 +133,12 @@ class Streams:
 
     def join(self, run: Run, row: int) -> None:
         """A stream arrives at the queue of its phase; before its turn it is held back."""
+        self._arrivals += 1
+        run.arrival = self._arrivals
+        self.admit(run, row)
+
+    def admit(self, run: Run, row: int) -> None:
+        """Let a stream start or wait, if it is its turn."""
         queue = run.visit.queue
         if run.stream.turns:
             turn = run.stream.turns[run.phase]
@@ -150,7 +157,7 @@ class Streams:
             turn = share.turn[queue] = share.turn.get(queue, 0) + 1
             following = share.early.pop((queue, turn), None)
             if following is not None:
-                self.join(following, row)
+                self.admit(following, row)
 
     def ended(self, run: Run, row: int) -> None:
         """A stream has ended its phase on this rank, with the node in `row`."""
