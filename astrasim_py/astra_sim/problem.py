@@ -16,7 +16,7 @@ from astrasim_py.astra_sim.planner import CompatiblePlanner
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.astra_sim.workload import compatible_workload, compute_model, corrected_workload
 from astrasim_py.chakra.trace import Workload
-from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.builders import build, default_algorithm
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.collectives.timed import with_endpoint_delay
@@ -266,7 +266,8 @@ class CorrectedPlanner:
         if collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
             made = self.built(collective, ranks, words[0] if words else None)
             return with_endpoint_delay(made, self.inputs.endpoint_delay_ns * 1000)
-        return build(default_algorithm(collective), collective, ranks, root=root)
+        rooted = {"root": root} if collective in ROOTED else {}
+        return build(default_algorithm(collective), collective, ranks, **rooted)
 
     def built(self, collective: str, ranks: int, word: Implementation | None) -> Algorithm:
         """Our builder for a word of ASTRA-sim; the collective's usual one where it has none."""
