@@ -166,6 +166,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
     out = Schedule([0] * size, [0] * size, [NONE] * size)
     rounds, places, channel = out.round, out.place, out.channel
     under_way, finished = bytearray(size), bytearray(size)
+    held: dict[int, None] = {}  # receives of what is under way that wait for something else
     pairs: dict[int, _Pair] = {}
     touched: dict[int, _Pair] = {}  # pairs with new messages or channels
     work: list[int] = []
@@ -213,6 +214,8 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
                 under_way[got] = 1
                 if not waiting[got]:
                     work.append(got)
+                else:
+                    held[got] = None
                 if counts[op] == 1:
                     done(op)
         for op in work:
@@ -220,6 +223,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
             clock += 1
             left -= 1
             if kinds[op] in _RECEIVES:
+                held.pop(op, None)
                 sender = partner[op]
                 key = ops.rank[sender] * ranks + ops.rank[op]
                 if pairs[key].release(channel[op]):
@@ -230,15 +234,11 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
         stuck = now >= 0 and left and not begun and not work
         work.clear()
         if stuck:
-            held = [op for op in range(size) if under_way[op] and waiting[op]]
             if not held:
                 _raise_full(pairs, ranks, place)
-            for op in _let_go(ops, held, finished):
-                for parent in ops.parents[op]:
-                    if not finished[parent]:
-                        children[parent].remove(op)
+            for op in _let_go(ops, sorted(held), finished):
                 ops.parents[op] = [parent for parent in ops.parents[op] if finished[parent]]
-                waiting[op] = 0
+                waiting[op] = NONE  # and below, when those it no longer waits for are done
                 work.append(op)
         now += 1
     return out

@@ -164,15 +164,18 @@ def _within(limits: Runtime, ranks: int, draft: Draft, place: str) -> list[Gpu]:
     cap, channels = limits.steps - 2, limits.channels
     ops = draft.operations()
     scratch = scratch_ends(draft.steps)
+    blocks = 0
     for _ in range(_ATTEMPTS):
         while True:
             try:
                 plan = schedule(ops, ranks, place, channels=channels, cap=cap)
                 break
             except Blocked as blocked:
-                draft.receive_aside(ops, blocked.receives)
+                blocks += 1
+                # Where it happens again and again, no receive may block.
+                draft.receive_aside(ops, blocked.receives if blocks < _ATTEMPTS else range(len(ops)))
                 ops = draft.operations()
-        writer = _Writer(ops, Assignment(ops, plan, ranks), plan.place, scratch)
+        writer = _Writer(ops, Assignment(ops, plan, ranks), plan.place, scratch, draft.cells)
         gpus = [writer.gpu(rank) for rank in range(ranks)]
         longest = max((len(tb.steps) for gpu in gpus for tb in gpu.tbs), default=0)
         most = max(gpus, key=lambda gpu: len(gpu.tbs))
@@ -235,13 +238,16 @@ class _Writer:
         Place of each operation in the execution.
     scratch : list of int
         Chunks of scratch that each rank uses already.
+    fresh : int
+        The number of a cell from which there are none.
     """
 
-    def __init__(self, ops: Operations, assignment: Assignment, place: list[int], scratch: list[int]) -> None:
+    def __init__(
+        self, ops: Operations, assignment: Assignment, place: list[int], scratch: list[int], fresh: int
+    ) -> None:
         self.ops, self.assignment, self.place = ops, assignment, place
         self.scratch = list(scratch)
-        #: A number that no cell has: places in scratch of our own are numbered from here.
-        self.fresh = 1 + max((t[2] + c for t, c in zip(ops.target, ops.count, strict=True) if t), default=0)
+        self.fresh = fresh
         self.fed = {send: got for got, send in assignment.fused.items()}
         self.joins: list[list[int]] = [[] for _ in scratch]
         for op, kind in enumerate(ops.kind):

@@ -199,8 +199,7 @@ class Draft:
             if not lost:
                 return ops
             # What was overwritten in memory before somebody takes it needs a place of its own.
-            for op in sorted(lost):
-                self._keep(ops.origin[op])
+            self._keep([ops.origin[op] for op in sorted(lost)])
 
     def receive_aside(self, ops: Operations, receives: Sequence[int]) -> None:
         """Let receives put their data in scratch at once, and what they did with it be done later.
@@ -212,28 +211,27 @@ class Draft:
         receives : sequence of int
             In `ops`.
         """
-        for op in receives:
-            if ops.kind[op] == RECEIVE_REDUCE:
-                self.apart.add(ops.origin[op])
-            else:
-                self._keep(ops.origin[op])
+        self.apart.update([ops.origin[op] for op in receives if ops.kind[op] == RECEIVE_REDUCE])
+        self._keep([ops.origin[op] for op in receives if ops.kind[op] == RECEIVE and ops.target[op] is not None])
 
-    def _keep(self, op: int) -> None:
-        """Let an operation write to a place of its own, and copy from there to where it wrote."""
+    def _keep(self, kept: Sequence[int]) -> None:
+        """Let operations write to places of their own, and copy from there to where they wrote."""
         ops = self.ops
-        rank, count, step, target = ops.rank[op], ops.count[op], ops.step[op], ops.target[op]
-        if ops.kind[op] == REDUCE and ops.payload[op] < 0:
-            # What it adds to is there, too.
-            before = ops.add(COPY, rank, count, step, source=target)
-            ops.parents[before] = list(ops.parents[op])
-            ops.parents[op].append(before)
-            ops.payload[op] = before
-        copy = ops.add(COPY, rank, count, step, target=target, payload=op)
-        ops.target[op] = None
+        copies: dict[int, int] = {}
+        for op in kept:
+            rank, count, step, target = ops.rank[op], ops.count[op], ops.step[op], ops.target[op]
+            if ops.kind[op] == REDUCE and ops.payload[op] < 0:
+                # What it adds to is there, too.
+                before = ops.add(COPY, rank, count, step, source=target)
+                ops.parents[before] = list(ops.parents[op])
+                ops.parents[op].append(before)
+                ops.payload[op] = before
+            copies[op] = ops.add(COPY, rank, count, step, target=target, payload=op)
+            ops.target[op] = None
         for parents in ops.parents:
-            if op in parents:
-                parents.append(copy)
-        ops.parents[copy] = [op]
+            parents += [copies[parent] for parent in parents if parent in copies]
+        for op, copy in copies.items():
+            ops.parents[copy] = [op]
 
 
 def _merged(ops: Operations, apart: set[int]) -> list[int]:
