@@ -67,7 +67,8 @@ def _check(path: str, args: argparse.Namespace) -> dict:
             try:
                 problem = prepare(point, warnings=warnings)
                 calls = {key: point.config.get(key) for key in ("workload", "groups", "algorithms", "jobs", "verify")}
-                prepared[alike] = digest([calls, [job.ranks for job in problem.jobs]])
+                cut = any(job.planner is not None for job in problem.jobs)
+                prepared[alike] = alike if cut else digest([calls, [job.ranks for job in problem.jobs]])
                 if prepared[alike] not in counted:
                     counted[prepared[alike]] = count_messages(problem)
             except AstraError as error:

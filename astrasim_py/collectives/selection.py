@@ -20,7 +20,7 @@ _HOLDS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 #: What a condition may speak of.
-CONDITIONS = ("size", "ranks", "group")
+CONDITIONS = ("size", "ranks", "group", "node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,14 @@ class Condition:
     ranks : tuple of (str, int)
         Comparisons with the size of the group.
     group : str or None
+    node : int or None
+        Id of the workload's node that calls, on the first member of its group.
     """
 
     size: tuple[tuple[str, int], ...] = ()
     ranks: tuple[tuple[str, int], ...] = ()
     group: str | None = None
+    node: int | None = None
 
     @classmethod
     def parse(cls, when: Mapping[str, object], place: str = "") -> Condition:
@@ -71,19 +74,26 @@ class Condition:
                 raise AlgorithmError(place, f'ranks "{text}" is not a whole number', 'write e.g. ">= 8"')
             return int(text)
 
-        group = when.get("group")
+        def whole_id(value: object) -> int:
+            if type(value) is not int or value < 0:
+                raise AlgorithmError(place, f'node "{value}" is not the id of a node', "write e.g. 3")
+            return value
+
+        group, node = when.get("group"), when.get("node")
         return cls(
             size=comparisons("size", lambda text: parse_size(text, place), "<= 256 KiB"),
             ranks=comparisons("ranks", whole, ">= 8"),
             group=None if group is None else str(group),
+            node=None if node is None else whole_id(node),
         )
 
-    def holds(self, size: int, ranks: int, group: str) -> bool:
-        """Whether a call of `size` bytes on a group of `ranks` satisfies it."""
+    def holds(self, size: int, ranks: int, group: str, node: int = -1) -> bool:
+        """Whether the call of a node, of `size` bytes on a group of `ranks`, satisfies it."""
         return (
             all(_HOLDS[op](size, value) for op, value in self.size)
             and all(_HOLDS[op](ranks, value) for op, value in self.ranks)
             and (self.group is None or self.group == group or group.startswith(f"{self.group}."))
+            and (self.node is None or self.node == node)
         )
 
 
@@ -121,7 +131,32 @@ class AlgorithmTable:
         self._default = None if default is None else Case(make=default)
         self._made: dict[tuple, Algorithm] = {}
 
-    def select(self, collective: str, size: int, ranks: int, group: str, root: int = 0) -> Algorithm:
+    @property
+    def by_node(self) -> bool:
+        """Whether a case depends on the calling node."""
+        return any(case.when.node is not None for listed in self._cases.values() for case in listed)
+
+    def case(self, collective: str, size: int, ranks: int, group: str, node: int = -1) -> Case:
+        """The case that applies to a call; parameters as for `select`.
+
+        Raises
+        ------
+        AlgorithmError
+            No case holds.
+        """
+        listed = self._cases.get(collective)
+        if listed is None:
+            listed = () if self._default is None else (self._default,)
+        for case in listed:
+            if case.when.holds(size, ranks, group, node):
+                return case
+        raise AlgorithmError(
+            f"algorithms.{collective}",
+            f"no case holds for {format_size(size)} on {ranks} ranks of group {group}",
+            "add a last case without `when`",
+        )
+
+    def select(self, collective: str, size: int, ranks: int, group: str, root: int = 0, *, node: int = -1) -> Algorithm:
         """The algorithm for a call.
 
         Parameters
@@ -135,23 +170,16 @@ class AlgorithmTable:
             Its name.
         root : int
             Position in the group, for rooted collectives.
+        node : int
+            Id of the workload's node on the first member; -1 where unknown.
 
         Raises
         ------
         AlgorithmError
             No case holds, or the algorithm is not defined for such a group.
         """
-        listed = self._cases.get(collective)
-        if listed is None:
-            listed = () if self._default is None else (self._default,)
-        for index, case in enumerate(listed):
-            if case.when.holds(size, ranks, group):
-                key = (collective, case is self._default, index, ranks, root)
-                if key not in self._made:
-                    self._made[key] = case.make(collective, ranks, root)
-                return self._made[key]
-        raise AlgorithmError(
-            f"algorithms.{collective}",
-            f"no case holds for {format_size(size)} on {ranks} ranks of group {group}",
-            "add a last case without `when`",
-        )
+        case = self.case(collective, size, ranks, group, node)
+        key = (collective, case, ranks, root)
+        if key not in self._made:
+            self._made[key] = case.make(collective, ranks, root)
+        return self._made[key]

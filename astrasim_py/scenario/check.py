@@ -10,6 +10,7 @@ from astrasim_py.core.document import Value
 from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.scenario.quantities import did_you_mean
 from astrasim_py.scenario.workload_models import (
+    AlgorithmByDimension,
     AlgorithmCode,
     AlgorithmFile,
     BarrierItem,
@@ -224,8 +225,20 @@ class JobCheck:
                 split_code(case.python, self.place(*at, "python"))
             except ScenarioError as error:
                 yield error
-        if not isinstance(case, Builder):
-            return
+        if isinstance(case, AlgorithmByDimension):
+            from astrasim_py.system.dimensions import PLANNED
+
+            if collective not in PLANNED:
+                remedy = f"only {', '.join(PLANNED)} go by dimension: write builder: NAME"
+                yield ScenarioError(self.place(*at, "dims"), f"a {collective} is not cut by dimension", remedy)
+                return
+            for number, builder in enumerate(case.dims):
+                yield from self._builder(None, builder, (*at, "dims", number))
+        if isinstance(case, Builder):
+            yield from self._builder(collective, case, at)
+
+    def _builder(self, collective: str | None, case: Builder, at: tuple[str | int, ...]) -> Iterator[AstraError]:
+        """A builder that does not exist, has no `collective` (None: which is not known yet), or has no such option."""
         from astrasim_py.collectives.builders import ALGORITHMS, options_of
         from astrasim_py.scenario.registry import names
 
@@ -233,11 +246,11 @@ class JobCheck:
         if case.builder in names("algorithm"):
             return
         if case.builder not in ALGORITHMS:
-            able = [name for name, (served, _) in ALGORITHMS.items() if collective in served]
+            able = [name for name, (served, _) in ALGORITHMS.items() if collective is None or collective in served]
             remedy = did_you_mean(case.builder, (*(able or ALGORITHMS), *names("algorithm")))
             yield ScenarioError(place, f'"{case.builder}" is not a builder', remedy)
             return
-        if collective not in ALGORITHMS[case.builder][0]:
+        if collective is not None and collective not in ALGORITHMS[case.builder][0]:
             able = [name for name, (served, _) in ALGORITHMS.items() if collective in served]
             remedy = f"use one of {', '.join(able)}" if able else "write file: FILE, or python: FILE.py:FUNCTION"
             yield ScenarioError(place, f"{case.builder} has no {collective}", remedy)

@@ -28,6 +28,7 @@ class PointSpec:
     workload: Any
     groups: Mapping[str, Any]
     algorithms: Mapping[str, Any]
+    collectives: Any
     stragglers: Any
     jobs: Mapping[str, Any]
     network: Any

@@ -214,6 +214,34 @@ class SemanticsSpec(Strict):
         return out
 
 
+class Collectives(Strict):
+    """How collectives are cut: into chunks, each of which visits one dimension of the topology after the other."""
+
+    chunks: whole(1, 2**16, example=4) = Field(default=1, description="chunks that a collective is cut into")
+    active_chunks: whole(1, 2**16, example=1) = Field(
+        default=1, description="chunks that run at once in a dimension of an NPU"
+    )
+    queues: whole(1, 1024, example=1) = Field(default=1, description="queues of each dimension that share them")
+    all_reduce: choice("local_first", "baseline", "two_way") | None = Field(
+        default=None, description="phases of an all_reduce; local_first by default"
+    )
+    order: choice("fixed", "themis") = Field(default="fixed", description="of dimensions, for every chunk")
+    endpoint_delay: Time = Field(
+        default=0, description="what every message of a phase costs its receiver", examples=["10 ns"]
+    )
+    rounding: choice("exact", "rounded_up") = Field(
+        default="exact", description="rounded_up: one more chunk for what is left over, as ASTRA-sim does"
+    )
+    flat: bool = Field(default=False, description="take all NPUs for one dimension")
+
+    @model_validator(mode="after")
+    def _one_way(self):
+        if self.order == "themis" and self.all_reduce not in (None, "two_way"):
+            problem = "themis goes out through all dimensions and back"
+            raise wrong(problem, "drop all_reduce, or write order: fixed", ("all_reduce",))
+        return self
+
+
 class LimitsSpec(Strict):
     """When to give up."""
 

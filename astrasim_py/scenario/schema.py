@@ -17,7 +17,15 @@ from pydantic import (
 )
 
 from astrasim_py.core.records import LEVELS
-from astrasim_py.scenario.machine_models import Compute, LimitsSpec, Memory, Network, SemanticsSpec, Stragglers
+from astrasim_py.scenario.machine_models import (
+    Collectives,
+    Compute,
+    LimitsSpec,
+    Memory,
+    Network,
+    SemanticsSpec,
+    Stragglers,
+)
 from astrasim_py.scenario.quantities import (
     Count,
     Name,
@@ -157,6 +165,11 @@ class Scenario(Strict):
     workload: WorkloadSpec | None = None
     groups: dict[Name, GroupSpec] = Field(default_factory=dict)
     algorithms: dict[CollectiveName, AlgorithmSpec] = Field(default_factory=dict)
+    collectives: Collectives | None = Field(
+        default=None,
+        description="cut collectives into chunks that visit dimension after dimension",
+        examples=["{chunks: 4}"],
+    )
     stragglers: Stragglers = Field(default_factory=Stragglers)
     jobs: dict[Name, JobSpec] = Field(default={}, description="several workloads that share the network")
     network: Network = Field(default_factory=Network)

@@ -258,6 +258,9 @@ class When(Strict):
     size: Text | None = example('"<= 256 KiB"', default=None)
     ranks: Scalar | None = example('">= 8"', default=None)
     group: Name | None = None
+    node: whole(0, 2**63 - 1, "id of a node") | None = Field(
+        default=None, description="id of the workload's node on the first rank of its group"
+    )
 
 
 class AlgorithmBase(Strict):
@@ -301,28 +304,45 @@ class AlgorithmCode(AlgorithmBase):
         return dict(self.model_extra or {})
 
 
+def _named_builder(value: object) -> object:
+    return {"builder": value} if isinstance(value, str) else value
+
+
+_DimensionBuilder = Annotated[Builder, BeforeValidator(_named_builder, json_schema_input_type=Builder | str)]
+
+
+class AlgorithmByDimension(AlgorithmBase):
+    """One builder per dimension of the topology, the innermost first."""
+
+    dims: Annotated[tuple[_DimensionBuilder, ...], Field(min_length=1, max_length=32)] = example(
+        "[ring, halving_doubling]"
+    )
+
+
+def _ways(value: Mapping) -> list[str]:
+    given = [key for key in ("builder", "file", "python") if key in value]
+    return given or [key for key in ("dims",) if key in value]  # dims beside builder is an option of it
+
+
 def _algorithm_tag(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<builder>"
-    given = [key for key in ("builder", "file", "python") if key in value]
+    given = _ways(value)
     return f"<{given[0]}>" if len(given) == 1 else "<none>"
 
 
 def _refuse_algorithm(value: Any) -> Any:
-    given = [key for key in ("builder", "file", "python") if key in value]
+    given = _ways(value)
     if given:
         raise wrong(f"says {' and '.join(given)}", "keep one of them")
     raise wrong("says neither builder nor file", "write e.g. builder: ring")
-
-
-def _named_builder(value: object) -> object:
-    return {"builder": value} if isinstance(value, str) else value
 
 
 _Algorithm = Annotated[
     Annotated[Builder, Tag("<builder>")]
     | Annotated[AlgorithmFile, Tag("<file>")]
     | Annotated[AlgorithmCode, Tag("<python>")]
+    | Annotated[AlgorithmByDimension, Tag("<dims>")]
     | Annotated[Any, BeforeValidator(_refuse_algorithm), WithJsonSchema({"not": {}}), Tag("<none>")],
     Discriminator(_algorithm_tag),
 ]

@@ -22,19 +22,22 @@ from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, 
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.contract import read_contract
-from astrasim_py.collectives.selection import AlgorithmTable, Case, Condition
+from astrasim_py.collectives.selection import CONDITIONS, AlgorithmTable, Case, Condition
 from astrasim_py.collectives.verify import Verdict, verify
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
 from astrasim_py.msccl.traces import read_algorithm
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.machine_models import Collectives
 from astrasim_py.scenario.registry import names, own_code, provided
 from astrasim_py.scenario.topology_models import ForeignShape
 from astrasim_py.scenario.workload_models import (
+    AlgorithmByDimension,
     AlgorithmCode,
     AlgorithmFile,
     BarrierItem,
+    Builder,
     CollectiveItem,
     ComputeItem,
     Item,
@@ -43,8 +46,10 @@ from astrasim_py.scenario.workload_models import (
     SendItem,
     TraceWorkload,
 )
+from astrasim_py.study.planned import PlannedByDimension, planned
 from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.system.channels import MscclModel, messages_of
+from astrasim_py.system.plan import make_plan
 from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, NetworkModel, Problem
 from astrasim_py.system.semantics import NAMED, Semantics
 from astrasim_py.topology.hardware import preset
@@ -217,11 +222,14 @@ class _Preparation:
             if beyond:
                 problem = f"rank {beyond[0]} does not exist: there are {count}"
                 raise ScenarioError(self.at(key, "stragglers"), problem, f"write 0 to {count - 1}")
+        placed = placement(topology, kind, count, where)
+        table, cases = self.table(job, key)
         return Job(
             name=name,
             workload=workload,
-            placement=placement(topology, kind, count, where),
-            algorithms=self.table(job, key),
+            placement=placed,
+            algorithms=table,
+            planner=self.planner(table, cases, topology, placed),
             start_delay_ps=dict(stragglers.start_delay),
             compute_speed={rank: Fraction(speed) for rank, speed in stragglers.compute_speed.items()},
             dependencies=dependencies,
@@ -256,25 +264,43 @@ class _Preparation:
 
     # -- algorithms ---------------------------------------------------------------------------------------------
 
-    def table(self, job: Any, key: str) -> AlgorithmTable:
+    def table(self, job: Any, key: str) -> tuple[AlgorithmTable, dict[str, list[tuple[Case, Any, str]]]]:
+        """The algorithms of a job; and by collective its cases, each with what the scenario says and where."""
         chosen = {**self.spec.algorithms, **job.algorithms}
-        cases = {}
+        cases: dict[str, list[tuple[Case, Any, str]]] = {}
         for collective, listed in chosen.items():
             below = key if collective in job.algorithms else ""
-            cases[collective] = [
-                Case(
-                    make=self.maker(case, below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}"),
-                    when=_condition(case.when, self.at(below, f"algorithms.{collective}")),
-                )
-                for i, case in enumerate(listed)
-            ]
-        return AlgorithmTable(cases, default=_default)
+            when_at = self.at(below, f"algorithms.{collective}")
+            cases[collective] = []
+            for i, case in enumerate(listed):
+                place = self.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
+                made = Case(make=self.maker(case, place), when=_condition(case.when, when_at))
+                cases[collective].append((made, case, place))
+        table = AlgorithmTable(
+            {collective: [case for case, _, _ in listed] for collective, listed in cases.items()}, default=_default
+        )
+        return table, cases
 
-    def maker(self, case: Any, key: str, path: str) -> Callable[[str, int, int], Algorithm]:
-        place = self.at(key, path)
+    def planner(self, table, cases, topology: Topology, placed: tuple[int, ...]) -> PlannedByDimension | None:
+        """Who cuts the collectives of a job, where the scenario says so."""
+        by_dimension = any(isinstance(said, AlgorithmByDimension) for listed in cases.values() for _, said, _ in listed)
+        if self.spec.collectives is None and not by_dimension:
+            return None
+
+        def make(builder: Builder, collective: str, ranks: int, place: str) -> Algorithm:
+            return self.maker(builder, place)(collective, ranks, 0)
+
+        spec, place = self.spec.collectives or Collectives(), self.at("collectives")
+        return planned(spec, cases, table, topology, placed, make, place, self.warnings)
+
+    def maker(self, case: Any, place: str) -> Callable[[str, int, int], Algorithm]:
+        """What makes the algorithm of a case."""
 
         def make(collective: str, ranks: int, root: int) -> Algorithm:
             rooted = {"root": root} if collective in _ROOTED else {}
+            if isinstance(case, AlgorithmByDimension):
+                problem = f"goes by dimension, and the {ranks} ranks of a group do not fill a grid of them"
+                raise AlgorithmError(place, problem, "put a case for that group before it: {when: …, builder: ring}")
             if isinstance(case, AlgorithmFile):
                 algorithm, content = self.algorithm_file(case, collective, place)
                 _check_fit(algorithm, ranks, rooted.get("root"), place)
@@ -375,7 +401,7 @@ def _check_fit(algorithm: Algorithm, ranks: int, root: int | None, place: str) -
 def _condition(when: Any, place: str) -> Condition:
     if when is None:
         return Condition()
-    given = {key: getattr(when, key) for key in ("size", "ranks", "group")}
+    given = {key: getattr(when, key) for key in CONDITIONS}
     return Condition.parse({key: value for key, value in given.items() if value is not None}, place)
 
 
@@ -516,13 +542,15 @@ def _file_digest(place: str, modified: int, size: int, inode: int) -> str:
 
 
 def count_messages(problem: Problem) -> int:
-    """Messages that a complete run of a problem sends, without planning it.
+    """Messages that a complete run of a problem sends, without planning it where nothing but its plan tells.
 
     Raises
     ------
     AlgorithmError
         A collective for which there is no algorithm.
     """
+    if any(job.planner is not None or job.algorithms.by_node for job in problem.jobs):
+        return make_plan(problem).messages
     return sum(_messages_of(job, problem.network.msccl) for job in problem.jobs)
 
 

@@ -93,6 +93,7 @@ class Calls:
                     "root": root,
                     "members": members,
                     "place": node_place(trace, row, f"rank {rank}"),
+                    "node": int(job.workload.traces[members[0]].node_id[sequences[key[0]][members[0]][key[1]]]),
                     "call": self.call(job, key, (kind, size, root), members, sequences) if job.planner else None,
                 }
                 instances.append(described[key])

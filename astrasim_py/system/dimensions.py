@@ -189,6 +189,9 @@ def rows_along(npus: Sequence[int], dim: int, sizes: Sequence[int]) -> tuple[tup
 
 # ---------------------------------------------------------------------------------------------- the planner
 
+#: Collectives that go by dimension.
+PLANNED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+
 FIXED, THEMIS = "fixed", "themis"
 
 
@@ -267,7 +270,7 @@ class DimensionPlanner:
 
     def plan(self, call: Call) -> tuple[Stream, ...] | None:
         """Streams of a call; None where the planner does not apply."""
-        if call.type not in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
+        if call.type not in PLANNED:
             return None
         where = call.members if self.placement is None else tuple(self.placement[r] for r in call.members)
         taken = grid(where, self.sizes)

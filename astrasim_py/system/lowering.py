@@ -151,7 +151,9 @@ class _Lowering:
         if n == 1:
             return Slice(members=(first + local[0],), algorithm=None, programs=(), matching=None)
         if algorithm is None:
-            algorithm = job.algorithms.select(entry["type"], entry["size"], n, entry["group"], root=entry["root"])
+            algorithm = job.algorithms.select(
+                entry["type"], entry["size"], n, entry["group"], root=entry["root"], node=entry["node"]
+            )
         if algorithm.ranks != n:
             raise AlgorithmError(
                 algorithm.source or algorithm.name,

@@ -27,7 +27,7 @@ class Injected:
     def __init__(self, by_collective: dict) -> None:
         self.by_collective = by_collective
 
-    def select(self, collective, size, ranks, group, root=0):
+    def select(self, collective, size, ranks, group, root=0, **_):
         """The one injected for this collective."""
         return self.by_collective[collective]
 
