@@ -91,6 +91,8 @@ class Folder:
 
     def workload(self, *traces, name="work") -> str:
         """One trace for all NPUs, or one each; as lists of nodes."""
+        for old in self.path.glob(f"{name}.*.et"):
+            old.unlink()
         made = [trace(nodes) for nodes in traces]
         write_prefix(self.path / name, made * self.npus if len(made) == 1 else made)
         return str(self.path / name)
