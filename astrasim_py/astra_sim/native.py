@@ -406,6 +406,8 @@ def native_algorithm(
     if charges.bus is not None and kind != RING:
         raise AlgorithmError(place, "model-shared-bus is supported with ring only", "drop model-shared-bus")
     least = 1 if kind == TREE or collective == "all_gather" else n
+    if kind == HALVING_DOUBLING and collective == "all_reduce":
+        least = 2 * n  # the last message of the first half is halved once more before it doubles again
     if size < least:
         raise AlgorithmError(
             place,
