@@ -25,7 +25,7 @@ class Table:
         self.algorithm = algorithm
         self.made: dict = {}
 
-    def select(self, collective: str, size: int, ranks: int, group: str, root: int = 0):
+    def select(self, collective: str, size: int, ranks: int, group: str, root: int = 0, **_):
         """The one algorithm."""
         key = collective, ranks
         if key not in self.made:

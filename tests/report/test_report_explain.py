@@ -48,7 +48,7 @@ class One:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def select(self, collective, size, ranks, group, root=0):
+    def select(self, collective, size, ranks, group, root=0, **_):
         """The algorithm."""
         return build(self.name, collective, ranks)
 
