@@ -9,7 +9,7 @@ import numpy as np
 
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import ROOTED, SHARDED, Algorithm, Buffer
-from astrasim_py.collectives.steps import Unusable, steps_of
+from astrasim_py.collectives.steps import Steps, Unusable, steps_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.assign import Assignment, Block, Blocked, schedule
 from astrasim_py.msccl.check import MAX_NODES, RUNTIMES, Runtime
@@ -83,6 +83,8 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     _check_size(algorithm, limits, place)
     try:
         steps = steps_of(algorithm)
+        if algorithm.in_place and algorithm.collective in ("gather", "scatter"):
+            _out_of_place(steps)
         draft = Draft(steps, place)
     except Unusable as error:
         raise AlgorithmError(place, error.problem, "mend the algorithm: see what verify says of it") from None
@@ -96,10 +98,64 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
         ngpus=algorithm.ranks,
         # No attribute states a root: the runtime would take the program for any. ncclize calls rooted programs custom.
         coll="custom" if algorithm.root else COLL_NAMES[algorithm.collective],
-        inplace=int(algorithm.in_place),
+        inplace=int(steps.in_place),
         gpus=tuple(gpu._replace(i_chunks=i, o_chunks=o) for gpu, (i, o) in zip(gpus, sizes, strict=True)),
         source=algorithm.source,
     )
+
+
+def _out_of_place(steps: Steps) -> None:
+    """Give gather and scatter an input and an output of their own, unless they overwrite a rank's own shard.
+
+    In place runtimes take them for custom collectives, whose output chunk k is input chunk k; here input k of rank r is
+    output r·per + k (gather), or the other way round (scatter). Only the root has the whole buffer: what others pass on
+    lies in scratch.
+    """
+    per = steps.chunks // steps.ranks
+    gathers = steps.collective == "gather"
+    whole, shard = (Buffer.OUTPUT, Buffer.INPUT) if gathers else (Buffer.INPUT, Buffer.OUTPUT)
+    uses: list[list[tuple[int, bool, bool]]] = [[] for _ in range(steps.ranks)]  # step, reads or writes, all within
+    for g, (rank, count) in enumerate(zip(steps.rank, steps.count, strict=True)):
+        low, high = rank * per, (rank + 1) * per
+        for reads, buffer, begin in (
+            (True, steps.read_buf[g], steps.read_off[g]),
+            (False, steps.write_buf[g], steps.write_off[g]),
+        ):
+            if buffer == shard or (gathers and not reads and buffer == whole and begin < high and low < begin + count):
+                return
+            if buffer == whole and count > 0 and begin < high and low < begin + count:
+                uses[rank].append((g, reads, low <= begin and begin + count <= high))
+    steps.in_place = False
+    for rank, mine in enumerate(uses):
+        first = rank * per
+        touching = [g for g, _, within in mine if not (gathers and within)]
+        if gathers:
+            copies = bool(touching) or rank == steps.root
+            renamed = [(g, steps.read_buf, steps.read_off) for g, _, within in mine if within]
+        else:
+            copies = not mine or any(reads or not within for _, reads, within in mine)
+            renamed = [] if copies else [(g, steps.write_buf, steps.write_off) for g in touching]
+        for g, buffers, offsets in renamed:
+            buffers[g], offsets[g] = int(shard), offsets[g] - first
+        if copies:
+            copy = len(steps)
+            ends = ((int(shard), 0), (int(whole), first)) if gathers else ((int(whole), first), (int(shard), 0))
+            written = () if gathers else tuple(g for g, reads, _ in mine if not reads)
+            for values, value in (
+                (steps.rank, rank), (steps.chain, -1), (steps.count, per), (steps.takes, -1), (steps.gives, -1),
+                (steps.reduces, False), (steps.payload, -1), (steps.read_buf, ends[0][0]), (steps.read_off, ends[0][1]),
+                (steps.write_buf, ends[1][0]), (steps.write_off, ends[1][1]), (steps.parents, written),
+                (steps.waits, ()), (steps.line, 0),
+            ):  # fmt: skip
+                values.append(value)
+            if gathers:
+                for g in touching:
+                    steps.parents[g] = (*steps.parents[g], copy)
+    base = scratch_ends(steps)
+    for buffers, offsets in ((steps.read_buf, steps.read_off), (steps.write_buf, steps.write_off)):
+        for g, rank in enumerate(steps.rank):
+            if rank != steps.root and buffers[g] == whole:
+                buffers[g], offsets[g] = int(Buffer.SCRATCH), offsets[g] + base[rank]
 
 
 def _check(algorithm: Algorithm, place: str) -> None:

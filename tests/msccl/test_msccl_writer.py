@@ -202,6 +202,17 @@ def test_a_program_of_one_root_is_not_taken_for_another(kind):
     assert lower(build("direct", kind, 3, root=1)).coll == "custom"
 
 
+@pytest.mark.parametrize(("kind", "foreign"), [("gather", "o"), ("scatter", "i")])
+@pytest.mark.parametrize("name", ["ring", "binomial_tree"])
+def test_only_the_root_needs_the_whole_buffer(name, kind, foreign):
+    program = lower(build(name, kind, 6, root=2))
+    check(written(program))
+    assert program.inplace == 0
+    for gpu in program.gpus:
+        used = {letter for tb in gpu.tbs for s in tb.steps for letter in (s.srcbuf, s.dstbuf) if s.cnt}
+        assert (foreign in used) == (gpu.id == 2)
+
+
 def test_windows_of_sizes_are_half_open_or_closed():
     program = lower(build("ring", "all_reduce", 2))._replace(min_bytes=1024, max_bytes=4096)
     azure = written(program, "azure")
