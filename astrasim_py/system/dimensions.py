@@ -334,8 +334,6 @@ class DimensionPlanner:
         Without one, NPUs that finish phases at different times may start chunks in different orders, and then wait
         for each other for ever.
         """
-        if len(streams) == 1:
-            return tuple(streams)
         capacity = self.capacity
         waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in capacity]
         running = [0] * len(capacity)

@@ -47,8 +47,9 @@ class Stream:
         Of waiting streams the higher goes first.
     turns : tuple of int
         Place of each phase in the order in which its queue serves the phases of this collective, from 0: it is not
-        started before those of smaller turns are. With the same turns on all NPUs, NPUs that finish phases at
-        different times cannot block each other. Empty: priority and arrival decide alone.
+        started before those of smaller turns are, nor before all visits of that queue by collectives that the rank
+        called earlier. With the same turns on all NPUs, and collectives called in the same order, NPUs that finish
+        phases at different times cannot block each other. Empty: priority and arrival decide alone.
     """
 
     phases: tuple[Phase, ...]

@@ -37,7 +37,7 @@ class Replay:
         self.due, self.woken = {}, []
         self.counted, self.wanted, self.asked = {}, {}, {}
         self.running, self.lines, self.turn, self.arrivals = {}, {}, {}, 0
-        self.phase, self.streams_left, self.most_running = {}, {}, {}
+        self.phase, self.streams_left, self.most_running, self.called = {}, {}, {}, {}
         self.freed, self.held, self.entered = set(), {}, {}
 
     # -- graph ----------------------------------------------------------------------------------------------
@@ -119,6 +119,7 @@ class Replay:
 
     def begin_streams(self, rank, call, node):
         streams = self.plan.instances[call].streams
+        self.called.setdefault(rank, []).append(call)
         self.caller[rank, ("streams", call)] = node
         self.streams_left[rank, call] = len(streams)
         for number in range(len(streams)):
@@ -152,7 +153,14 @@ class Replay:
 
     def may_start(self, rank, queue, call, number):
         turns = self.plan.instances[call].streams[number].turns
-        return not turns or turns[self.phase[rank, call, number]] == self.turn.get((rank, queue, call), 0)
+        if not turns:
+            return True
+        first = next(c for c in self.called[rank] if self.turn.get((rank, queue, c), 0) < self.turns_of(c, queue))
+        return first == call and turns[self.phase[rank, call, number]] == self.turn.get((rank, queue, call), 0)
+
+    def turns_of(self, call, queue):
+        streams = self.plan.instances[call].streams
+        return sum(visit.queue == queue for stream in streams if stream.turns for visit in stream.visits)
 
     def serve(self, rank, only=None):
         """Start streams of this rank that wait, as long as one may."""

@@ -7,7 +7,7 @@ joins the queue of its next phase at the back. None of this takes time or costs 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -35,17 +35,20 @@ class Session:
 class Share:
     """One rank's part in a planned collective: the workload's node, and how many streams are not done.
 
-    Where the planner gives turns, `turn` is the next one of each queue, and `early` the streams that came before
-    theirs.
+    Where the planner gives turns, `turn` is the next one of each queue, `turns` their number, and `early` the streams
+    that came before theirs.
     """
 
-    __slots__ = ("early", "left", "node", "session", "turn")
+    __slots__ = ("early", "left", "node", "session", "turn", "turns")
 
     def __init__(self, session: Session, node: int) -> None:
         self.session = session
         self.node = node
         self.left = len(session.instance.streams)
         self.turn: dict[int, int] = {}
+        self.turns = Counter(
+            visit.queue for stream in session.instance.streams if stream.turns for visit in stream.visits
+        )
         self.early: dict[tuple[int, int], Run] = {}
 
 
@@ -112,6 +115,8 @@ class Streams:
         self.queues = [Queue(npu.env, most) for most in capacity]
         #: Streams whose turn it is, with the row of the node that let them begin.
         self._starting: deque[tuple[Run, int]] = deque()
+        #: Of each queue the collectives that have turns left, in order of dispatch.
+        self._shares: list[deque[Share]] = [deque() for _ in capacity]
         self._arrivals = 0
         self._busy = False
 
@@ -123,6 +128,8 @@ class Streams:
             self.done(share, -1)
             return
         row = self.npu.blocks[0].row + node
+        for queue in share.turns:
+            self._shares[queue].append(share)
         for stream in streams:
             run = Run(share, stream)
             if stream.visits:
@@ -142,7 +149,7 @@ class Streams:
         queue = run.visit.queue
         if run.stream.turns:
             turn = run.stream.turns[run.phase]
-            if turn != run.share.turn.get(queue, 0):
+            if self._shares[queue][0] is not run.share or turn != run.share.turn.get(queue, 0):
                 run.share.early[queue, turn] = run
                 return
         starts = self.queues[queue].join(run)
@@ -155,7 +162,10 @@ class Streams:
         if run.stream.turns:
             share, queue = run.share, run.visit.queue
             turn = share.turn[queue] = share.turn.get(queue, 0) + 1
-            following = share.early.pop((queue, turn), None)
+            shares = self._shares[queue]
+            if turn == share.turns[queue]:
+                shares.popleft()
+            following = shares[0].early.pop((queue, shares[0].turn.get(queue, 0)), None) if shares else None
             if following is not None:
                 self.admit(following, row)
 
