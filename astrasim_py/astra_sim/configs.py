@@ -446,7 +446,9 @@ def read_per_node(path: str | os.PathLike) -> dict[int, str]:
     for key, value in document.data.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 20):
             raise ScenarioError(document.key_place(key), f"{shown(key)} is not a node id", "write a whole number")
-        if not isinstance(value.data, str) or not value.data:
+        # A list of exactly one prefix is what the system JSON writes.
+        one = value.data[0] if isinstance(value.data, list) and len(value.data) == 1 else value
+        if not isinstance(one.data, str) or not one.data:
             raise ScenarioError(value.place, f"{shown(value.plain())} is not a file prefix", "write its path")
-        found[int(key)] = value.data
+        found[int(key)] = one.data
     return found

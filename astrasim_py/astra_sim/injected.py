@@ -69,7 +69,7 @@ class Injected:
         if not self.corrected:
             self._warn("injected-size", prefix)
         elif not found.scales:
-            text = f"{prefix}: gives its sizes in bytes: they stay as written, whatever the collective's size is"
+            text = f"{prefix}: its sizes are in bytes and stay as written (in a scenario, made_for rescales them)"
             if text not in self.warnings:
                 self.warnings.append(text)
         return found

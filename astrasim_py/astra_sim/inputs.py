@@ -74,8 +74,8 @@ class Inputs:
 
     @property
     def endpoint_delay_ns(self) -> int:
-        """Endpoint delay after scaling, cut to whole ns as ASTRA-sim does."""
-        return int(self.system.endpoint_delay * self.injection_scale)
+        """Endpoint delay after scaling, in doubles and cut to whole ns as ASTRA-sim does."""
+        return int(self.system.endpoint_delay * float(self.injection_scale))
 
 
 def read_inputs(

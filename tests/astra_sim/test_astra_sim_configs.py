@@ -161,8 +161,8 @@ def test_a_memory_is_read(tmp_path):
 
 
 def test_the_map_of_nodes_is_read(tmp_path):
-    assert read_per_node(written(tmp_path, '7: "a/b"\n12: c\n')) == {7: "a/b", 12: "c"}
-    for text in ("[1]", "x: a", "7: [a]", "7: 3"):
+    assert read_per_node(written(tmp_path, '7: "a/b"\n12: [c]\n')) == {7: "a/b", 12: "c"}
+    for text in ("[1]", "x: a", "7: [a, b]", "7: 3"):
         with pytest.raises(ScenarioError):
             read_per_node(written(tmp_path, text))
 

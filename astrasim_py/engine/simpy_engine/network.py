@@ -202,14 +202,16 @@ class Analytical(Model):
             hops, rate, latency = lowest_dimension(topology, *pair)
             # A message's protocol may make every hop longer than the link alone does.
             first = message.route[0]
-            latency = hops * (latency + first.latency - int(topology.latency_ps[first.index]))
+            each = latency + first.latency - int(topology.latency_ps[first.index])
+            latency, in_ns = hops * each, hops * (each / PS_PER_NS)
         else:
             latency = sum(link.latency for link in message.route)
             rate = min(topology.bandwidths[int(topology.bandwidth_class[link.index])] for link in message.route)
+            in_ns = latency / PS_PER_NS
         if self.semantics.rounding == "floor_ns":
             # Doubles in nanoseconds, floored once, as ASTRA-sim computes it.
             serialization = nbytes / (float(rate) / 1e9)
-            return int(latency / PS_PER_NS + serialization) * PS_PER_NS, int(serialization) * PS_PER_NS
+            return int(in_ns + serialization) * PS_PER_NS, int(serialization) * PS_PER_NS
         serialization = transfer_ps(nbytes, rate)
         return latency + serialization, serialization
 
