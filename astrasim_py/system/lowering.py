@@ -136,7 +136,7 @@ class _Lowering:
             size=entry["size"],
             root=entry["root"],
             members=tuple(first + r for r in local),
-            bound=self.bound(entry, algorithms, tuple(job.placement[r] for r in local)),
+            bound=self.bound(entry, algorithms, tuple(job.placement[r] for r in local), planned=whole is None),
             first=begin,
             whole=whole,
             streams=streams,
@@ -168,7 +168,7 @@ class _Lowering:
             )
         return self.slice(job, first, algorithm, local, entry["size"], planned=False)
 
-    def bound(self, entry: dict, algorithms: Sequence[Algorithm], npus: tuple[int, ...]) -> int:
+    def bound(self, entry: dict, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool) -> int:
         """Lower bound of a collective call, ps; -1 where none applies."""
         if not self.problem.network.contention or self.semantics.name != "native":
             return -1
@@ -177,7 +177,8 @@ class _Lowering:
         if not algorithms:
             return 0
         # With a contract of its own it was not held to what the bound is made for.
-        if any(not a.scales or a.verdict is not True or a.contract is not None for a in algorithms):
+        # Absolute sizes may be those of another call, but for those of a planner, which gives them for this one.
+        if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1
         from astrasim_py.collectives.bounds import lower_bound_ps
 
