@@ -32,7 +32,7 @@ MAX_PROMISED = 2**22
 _BUFFERS = {"i": int(Buffer.INPUT), "o": int(Buffer.OUTPUT), "s": int(Buffer.SCRATCH)}
 _ROOTED = re.compile(r"(Broadcast|Reduce|Gather|Scatter)\(n=(\d{1,9}),\s*root=(\d{1,9})\)")
 _ROOT = re.compile(r"\broot=(\d{1,9})\b")
-_TO_NEXT = re.compile(r"alltonext-(forward|backward)s?\b")
+_TO_NEXT = re.compile(r"alltonext-(forward|backward)s?(?:\b|(?=_x[0-9]))")
 
 
 def collective_of(program: Program) -> tuple[str, int | None, Contract | None]:

@@ -385,7 +385,9 @@ def test_collectives_are_known_by_all_their_names(coll, name, collective, root):
     assert collective_of(program) == (collective, root, None)
 
 
-@pytest.mark.parametrize(("name", "way"), [("alltonext-forward", -1), ("alltonext-backwards", 1)])
+@pytest.mark.parametrize(
+    ("name", "way"), [("alltonext-forward", -1), ("alltonext-forward_x2", -1), ("alltonext-backwards", 1)]
+)
 def test_to_next_has_a_contract(name, way):
     program = parse(GOOD.replace("allreduce", "custom").replace('"pair"', f'"{name}"'))
     collective, _, contract = collective_of(program)
