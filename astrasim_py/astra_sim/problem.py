@@ -24,7 +24,7 @@ from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, T
 from astrasim_py.system.dimensions import BASELINE, LOCAL_FIRST, DimensionPlanner
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.planning import Call, Stream
-from astrasim_py.system.problem import ComputeModel, Job, Limits, NetworkModel, Problem
+from astrasim_py.system.problem import Job, Limits, NetworkModel, Problem
 from astrasim_py.system.semantics import DATA_AND_CTRL, Semantics
 from astrasim_py.topology import shapes
 
@@ -93,7 +93,7 @@ def make_problem(
         ),
         network=NetworkModel(model=model[inputs.backend == UNAWARE]),
         semantics=semantics,
-        compute=ComputeModel() if inputs.system.replay_only else compute_model(inputs),
+        compute=compute_model(inputs, corrected=corrected),
         memory=inputs.memory.model(),
         limits=Limits() if limits is None else limits,
     )

@@ -32,15 +32,23 @@ _NOTHING, _CPU, _COMPUTE, _COMMUNICATION = range(4)
 _PG_NAME = re.compile(r"\s*[+-]?[0-9]{1,9}")
 
 
-def compute_model(inputs: Inputs) -> ComputeModel:
-    """The roofline of a system JSON, or recorded durations."""
+def compute_model(inputs: Inputs, *, corrected: bool = False) -> ComputeModel:
+    """The roofline of a system JSON, or recorded durations.
+
+    Raises
+    ------
+    ScenarioError
+        A roofline without the figures that it is made of; corrected, it can do without local-mem-bw.
+    """
     system = inputs.system
-    if not system.roofline_enabled:
+    if not system.roofline_enabled or system.replay_only:
         return ComputeModel()
-    for name in ("peak_perf", "local_mem_bw"):
+    for name in ("peak_perf",) if corrected else ("peak_perf", "local_mem_bw"):
         if not getattr(system, name):
-            raise ScenarioError(system.at(name), "is missing or 0, and roofline-enabled needs it", "write e.g. 100")
-    return ComputeModel(roofline=True, peak=system.peak_perf * 10**12, memory_bandwidth=system.local_mem_bw * MEMORY_GB)
+            problem = "is missing or 0, and roofline-enabled needs it"
+            raise ScenarioError(system.at(name), problem, "write e.g. 100")
+    rate = system.local_mem_bw * MEMORY_GB if system.local_mem_bw else None
+    return ComputeModel(roofline=True, peak=system.peak_perf * 10**12, memory_bandwidth=rate)
 
 
 def _error(trace: ExecutionTrace, rank: int, row: int, problem: str, remedy: str = "") -> TraceError:
