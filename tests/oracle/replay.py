@@ -38,7 +38,8 @@ class Replay:
         self.counted, self.wanted, self.asked = {}, {}, {}
         self.running, self.lines, self.turn, self.arrivals = {}, {}, {}, 0
         self.phase, self.streams_left, self.most_running, self.called = {}, {}, {}, {}
-        self.freed, self.held, self.entered = set(), {}, {}
+        self.starting, self.draining = [], False
+        self.freed, self.held, self.entered, self.waiting = set(), {}, {}, {}
 
     # -- graph ----------------------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Replay:
         if not streams:
             self.complete(rank, -1, node)
         self.serve(rank)
+        self.drain()
 
     def visit(self, rank, call, number):
         return self.plan.instances[call].streams[number].visits[self.phase[rank, call, number]]
@@ -150,6 +152,16 @@ class Replay:
         self.serve(rank, queue)
         self.next_phase(rank, call, number)
         self.serve(rank)
+        self.drain()
+
+    def drain(self):
+        """Begin the phases whose turn has come, in that order; an empty one ends at once."""
+        if self.draining:
+            return
+        self.draining = True
+        while self.starting:
+            self.start_phase(*self.starting.pop(0))
+        self.draining = False
 
     def may_start(self, rank, queue, call, number):
         turns = self.plan.instances[call].streams[number].turns
@@ -177,10 +189,11 @@ class Replay:
                     break
                 _, _, arrival, call, number = min(line)
                 self.lines[rank, queue].remove((arrival, call, number))
-                self.turn[rank, queue, call] = self.turn.get((rank, queue, call), 0) + 1
+                if self.plan.instances[call].streams[number].turns:
+                    self.turn[rank, queue, call] = self.turn.get((rank, queue, call), 0) + 1
                 running.append((call, number))
                 self.most_running[rank, queue] = max(self.most_running.get((rank, queue), 0), len(running))
-                self.start_phase(rank, call, number)
+                self.starting.append((rank, call, number))
 
     def start_phase(self, rank, call, number):
         visit = self.visit(rank, call, number)
@@ -393,7 +406,39 @@ class Replay:
             if i == 0:
                 inject(end)
 
-        first = analytical if network.model == "analytical" else lambda: reach(0, self.now)
+        def serve(i, asked):
+            link = route[i]
+            end = self.now + transfer_ps(nbytes, rate(link))
+            free = arrival = end + latency(link)
+            if network.link_busy != "latency+bytes":
+                free = end
+            self.hops.append((link, asked, self.now, free, nbytes))
+            self.at(arrival, self.number(), (lambda: wait(i + 1)) if i + 1 < len(route) else delivered)
+            self.at(free, self.number(), lambda: freed(link))
+            if i == 0:
+                inject(end)
+
+        def freed(link):
+            if self.waiting[link]:
+                self.waiting[link].pop(0)()
+            else:
+                del self.waiting[link]
+
+        def wait(i):
+            asked = self.now
+            if route[i] in self.waiting:
+                self.waiting[route[i]].append(lambda: serve(i, asked))
+            else:
+                self.waiting[route[i]] = []
+                serve(i, asked)
+
+        def begin():
+            if self.scheduled and network.model == "store_and_forward":
+                wait(0)
+            else:
+                reach(0, self.now)
+
+        first = analytical if network.model == "analytical" else begin
         asks = self.now
         if fifos and fifos.bandwidth:
             connection = index, self.of_connection("connection", rank, index, node)

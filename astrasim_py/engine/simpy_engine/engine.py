@@ -227,11 +227,13 @@ class Engine:
     def send_when_asked(self, block: Block, node: int, meet: int, now: int) -> None:
         """Under the rendezvous: a send goes once its receiver has asked for it."""
         asked = block.space.asked
-        if meet in asked:
-            del asked[meet]
-            Engine.send(self, block, node, meet, now)
-        else:
+        request = asked.pop(meet, None)
+        if request is None:
             asked[meet] = (block, node, now)
+            return
+        if self.record_messages:
+            self.recorder.received(request.row, block.row + node)
+        Engine.send(self, block, node, meet, now)
 
     def ask(self, block: Block, node: int, meet: int, now: int) -> None:
         """Under the rendezvous: a receive is posted, and asks for its message."""
@@ -257,7 +259,7 @@ class Engine:
         asked = message.block.space.asked
         waiting = asked.pop(message.meet, None)
         if waiting is None:
-            asked[message.meet] = None
+            asked[message.meet] = message
             return
         block, node, _ = waiting
         if self.record_messages:
@@ -425,7 +427,7 @@ class Engine:
 
     def unasked(self) -> list[Posted]:
         """Under the rendezvous: sends that nobody has asked for."""
-        entries = [e for space in self.spaces() for e in space.asked.values() if e is not None]
+        entries = [e for space in self.spaces() for e in space.asked.values() if isinstance(e, tuple)]
         return sorted(self._posted(*entry) for entry in entries)
 
     def uncounted(self) -> list[tuple[Posted, int, int, int]]:

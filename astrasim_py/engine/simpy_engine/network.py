@@ -17,6 +17,7 @@ A model of one's own is a class with `send`; it is given the engine, schedules e
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from simpy.events import Event
@@ -25,6 +26,7 @@ from astrasim_py.core.units import PS_PER_NS, transfer_ps
 
 if TYPE_CHECKING:
     from astrasim_py.engine.simpy_engine.engine import Engine
+    from astrasim_py.engine.simpy_engine.link import Link
     from astrasim_py.engine.simpy_engine.splice import Block
 
 
@@ -72,6 +74,17 @@ class Request(Message):
     """The control message of the rendezvous: `block` and `node` are the receive that sends it."""
 
     asks = True
+
+
+class Freed(Event):
+    """A link gets free."""
+
+    def __init__(self, env, link: Link, callback) -> None:
+        self.env = env
+        self.callbacks = [callback]
+        self._value = None
+        self._ok = True
+        self.link = link
 
 
 class Model:
@@ -151,7 +164,16 @@ class CutThrough(Model):
 
 
 class StoreAndForward(Model):
-    """A message is received whole before it moves on."""
+    """A message is received whole before it moves on.
+
+    Under ``event_order: scheduled`` a link that gets free is an event of its own: what it lets begin comes among the
+    events of that time where ASTRA-sim has it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        #: Of each link that is busy the messages that wait for it, with the time of their request.
+        self.lines: dict[int, deque[tuple[Message, int]]] = {}
 
     def send(self, message: Message, now: int) -> None:
         self.advance(message, now)
@@ -164,6 +186,14 @@ class StoreAndForward(Model):
         """Take the link that the whole message is at."""
         route = message.route
         link = route[message.at]
+        if self.scheduled_first:
+            line = self.lines.get(link.index)
+            if line is None:
+                self.lines[link.index] = deque()
+                self.serve(message, link, now, now)
+            else:
+                line.append((message, now))
+            return
         nbytes = message.bytes
         start = link.free
         if start < now:
@@ -174,13 +204,37 @@ class StoreAndForward(Model):
         link.reserve(now, start, free, nbytes)
         if self.record:
             self.note(message, link, now, start, free)
-        if self.scheduled_first:
-            message.op = self.engine.number_at(start)
         message.at += 1
         message.callbacks = [self.hop if message.at < len(route) else self.engine.deliver]
         self.env.schedule(message, message.op, arrival - now)
         if self.injected and message.at == 1:
             self.engine.inject_at(message, end)
+
+    def serve(self, message: Message, link: Link, now: int, requested: int) -> None:
+        """A link begins with a message: its arrival is scheduled first, then that the link gets free."""
+        route, nbytes = message.route, message.bytes
+        arrival, end = now + link.hop[nbytes], now + link.hold[nbytes]
+        free = arrival if self.hold_latency else end
+        link.reserve(requested, now, free, nbytes)
+        if self.record:
+            self.note(message, link, requested, now, free)
+        message.op = self.engine.number_at(now)
+        message.at += 1
+        message.callbacks = [self.hop if message.at < len(route) else self.engine.deliver]
+        self.env.schedule(message, message.op, arrival - now)
+        self.env.schedule(Freed(self.env, link, self.freed), self.engine.number_at(now), free - now)
+        if self.injected and message.at == 1:
+            self.engine.inject_at(message, end)
+
+    def freed(self, event: Freed) -> None:
+        """A link is free: its next message begins."""
+        link = event.link
+        line = self.lines[link.index]
+        if line:
+            message, requested = line.popleft()
+            self.serve(message, link, self.env.now, requested)
+        else:
+            del self.lines[link.index]
 
 
 class Analytical(Model):

@@ -138,14 +138,14 @@ class Space:
 
     `table` holds, by meeting point, a message that has arrived or the receive that waits for it; the counters
     number the sends and receives posted on a channel of several messages. Under the rendezvous `asked` holds, by
-    meeting point, None once the receiver has asked for the message, or the send that waits to be asked.
+    meeting point, what the receiver has asked with, or the send that waits to be asked.
     """
 
     __slots__ = ("asked", "posted", "sent", "table")
 
     def __init__(self) -> None:
         self.table: dict[int, object] = {}
-        self.asked: dict[int, tuple[Block, int, int] | None] = {}
+        self.asked: dict[int, object] = {}
         self.sent: dict[int, int] = {}
         self.posted: dict[int, int] = {}
 

@@ -82,22 +82,17 @@ class Queue(Resource):
         super().__init__(env, capacity)
         self.line: list[tuple[int, int, int, Run]] = []
 
-    def join(self, run: Run) -> Run | None:
-        """A stream arrives: it is returned if it starts at once."""
-        if len(self.users) < self._capacity:
-            self.users.append(run)
-            return run
+    def join(self, run: Run) -> None:
+        """A stream waits for its turn."""
         heappush(self.line, (-run.stream.priority, -run.visit.priority, run.arrival, run))
-        return None
 
-    def leave(self, run: Run) -> Run | None:
-        """A stream is done here: the next one, which starts."""
-        self.users.remove(run)
-        if not self.line:
+    def next(self) -> Run | None:
+        """The stream that starts now; None if none waits, or no more can run."""
+        if not self.line or len(self.users) == self._capacity:
             return None
-        following = heappop(self.line)[-1]
-        self.users.append(following)
-        return following
+        run = heappop(self.line)[-1]
+        self.users.append(run)
+        return run
 
 
 class Streams:
@@ -133,50 +128,51 @@ class Streams:
         for stream in streams:
             run = Run(share, stream)
             if stream.visits:
-                self.join(run, row)
+                self.join(run)
             else:
                 self.finish(run, -1)
+        for queue in range(len(self.queues)):
+            self.serve(queue, row)
         self.start()
 
-    def join(self, run: Run, row: int) -> None:
+    def join(self, run: Run) -> None:
         """A stream arrives at the queue of its phase; before its turn it is held back."""
         self._arrivals += 1
         run.arrival = self._arrivals
-        self.admit(run, row)
-
-    def admit(self, run: Run, row: int) -> None:
-        """Let a stream start or wait, if it is its turn."""
         queue = run.visit.queue
         if run.stream.turns:
             turn = run.stream.turns[run.phase]
             if self._shares[queue][0] is not run.share or turn != run.share.turn.get(queue, 0):
                 run.share.early[queue, turn] = run
                 return
-        starts = self.queues[queue].join(run)
-        if starts is not None:
-            self.starts(starts, row)
+        self.queues[queue].join(run)
 
-    def starts(self, run: Run, row: int) -> None:
-        """A stream begins its phase; it may be the turn of one that was held back."""
-        self._starting.append((run, row))
-        if run.stream.turns:
-            share, queue = run.share, run.visit.queue
-            turn = share.turn[queue] = share.turn.get(queue, 0) + 1
-            shares = self._shares[queue]
-            if turn == share.turns[queue]:
-                shares.popleft()
-            following = shares[0].early.pop((queue, shares[0].turn.get(queue, 0)), None) if shares else None
-            if following is not None:
-                self.admit(following, row)
+    def serve(self, queue: int, row: int) -> None:
+        """Start as many streams of a queue as can run."""
+        while (run := self.queues[queue].next()) is not None:
+            self._starting.append((run, row))
+            if run.stream.turns:
+                self.took_turn(run.share, queue)
+
+    def took_turn(self, share: Share, queue: int) -> None:
+        """A stream has taken its collective's turn; it may be the turn of one that was held back."""
+        turn = share.turn[queue] = share.turn.get(queue, 0) + 1
+        shares = self._shares[queue]
+        if turn == share.turns[queue]:
+            shares.popleft()
+        following = shares[0].early.pop((queue, shares[0].turn.get(queue, 0)), None) if shares else None
+        if following is not None:
+            self.queues[queue].join(following)
 
     def ended(self, run: Run, row: int) -> None:
         """A stream has ended its phase on this rank, with the node in `row`."""
-        following = self.queues[run.visit.queue].leave(run)
-        if following is not None:
-            self.starts(following, row)
+        queue = run.visit.queue
+        self.queues[queue].users.remove(run)
+        self.serve(queue, row)
         if run.phase + 1 < len(run.stream.visits):
             run.phase += 1
-            self.join(run, row)
+            self.join(run)
+            self.serve(run.visit.queue, row)
         else:
             self.finish(run, row)
         self.start()

@@ -1,0 +1,538 @@
+"""Streams in queues, counters, detached sends and the rendezvous: laws, and both engines event for event."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from astrasim_py.chakra.trace import NodeType
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.builders import build
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.stuck import explanation
+from astrasim_py.system.plan import make_plan
+from astrasim_py.system.planning import Phase, Stream
+from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.semantics import Semantics
+from astrasim_py.topology import shapes
+
+TESTS = Path(__file__).resolve().parents[1]
+US = 1_000_000
+COMP, SEND, RECV, COLL = NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL
+
+
+def load(path):
+    """A helper module beside the tests, under a name of its own."""
+    name = f"tests_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+strategies = load(TESTS / "strategies.py")
+Replay = load(TESTS / "oracle" / "replay.py").Replay
+
+
+class Planned:
+    """A planner that says what it is told, call after call."""
+
+    def __init__(self, capacity, make) -> None:
+        self.capacity = capacity
+        self.make = make
+        self.made: dict = {}
+
+    def plan(self, call):
+        """Streams of a call, the same whenever it is asked."""
+        key = call.group, call.number
+        if key not in self.made:
+            self.made[key] = self.make(call)
+        return self.made[key]
+
+
+def algorithm(per_rank, name="some") -> Algorithm:
+    """An algorithm from lists of node dicts; a receive or send names its `peer`."""
+    traces = []
+    for rank, nodes in enumerate(per_rank):
+        rows = []
+        for node in nodes:
+            node = dict(node)
+            peer = node.pop("peer", None)
+            if peer is not None:
+                src, dst = (rank, peer) if node["type"] == SEND else (peer, rank)
+                node |= {"comm_src": src, "comm_dst": dst, "comm_tag": node.get("comm_tag", 0)}
+            rows.append(node)
+        traces.append(strategies.trace(rows))
+    return Algorithm(name=name, collective="all_reduce", ranks=len(per_rank), traces=tuple(traces), verdict=True)
+
+
+def one_call(ranks: int, planner, *, calls: int = 1, network=None, semantics=None, npus: int = 0) -> Problem:
+    """`calls` collectives of all ranks, at once, on a ring of 1 GB/s and 1 µs."""
+    nodes = [{"type": COLL, "comm_type": 0, "comm_size": 1000} for _ in range(calls)]
+    return Problem(
+        topology=shapes.ring(npus or max(ranks, 2), strategies.GB, US),
+        jobs=(
+            Job(
+                workload=strategies.workload([nodes] * ranks),
+                placement=tuple(range(ranks)),
+                algorithms=strategies.Table("ring"),
+                planner=planner,
+            ),
+        ),
+        network=network or NetworkModel(),
+        semantics=semantics or Semantics.native(),
+    )
+
+
+# -- both engines -----------------------------------------------------------------------------------------------
+
+
+def random_algorithm(rng: random.Random, ranks: int) -> Algorithm:
+    """Sends, receives and computes in an order that can be carried out, with counters and detached sends."""
+    nodes: list[list[dict]] = [[] for _ in range(ranks)]
+    detached: list[set[int]] = [set() for _ in range(ranks)]
+
+    def add(rank: int, **node) -> None:
+        mine = nodes[rank]
+        before = [i for i in range(len(mine)) if i not in detached[rank]]
+        node["deps"] = set(rng.sample(before[-3:], min(len(before[-3:]), rng.randint(0, 2))))
+        counted = [i for i in before if mine[i].get("counter") == 0]
+        if counted and rng.random() < 0.4:
+            node |= {"count_of": 0, "count_k": rng.randint(1, len(counted))}
+            if rng.random() < 0.4:
+                start = rng.choice(before)
+                node |= {"count_from": start, "count_k": rng.randint(1, 2)}
+        if node["type"] == SEND and rng.random() < 0.3:
+            node["detached"] = 1
+            detached[rank].add(len(mine))
+        elif rng.random() < 0.6:
+            node["counter"] = rng.choice((0, 0, 1))
+        mine.append(node)
+
+    for _ in range(rng.randint(0, 7)):
+        if ranks > 1 and rng.random() < 0.7:
+            src, dst = rng.sample(range(ranks), 2)
+            tag = rng.randint(0, 1)
+            shared = {"comm_size": (src * 5 + dst * 3 + tag) % 4 * 1000, "comm_tag": tag}
+            add(src, type=SEND, peer=dst, **shared)
+            add(dst, type=RECV, peer=src, **shared)
+        else:
+            add(rng.randrange(ranks), type=COMP, duration_ps=rng.randint(0, 3) * US)
+    return algorithm(nodes)
+
+
+def random_planner(rng: random.Random) -> Planned:
+    queues = rng.randint(1, 3)
+    pool: dict[tuple[int, int], Algorithm] = {}
+
+    def phase(members: tuple[int, ...]) -> Phase:
+        left, slices = rng.sample(members, len(members)), []
+        while left:
+            n = rng.choice((rng.randint(1, len(left)), len(left)))
+            key = n, rng.randrange(3)
+            if key not in pool:
+                pool[key] = random_algorithm(rng, n)
+            slices.append((tuple(left[:n]), pool[key]))
+            left = left[n:]
+        return Phase(queue=rng.randrange(queues), size=1000, slices=tuple(slices), priority=rng.choice((0, 0, 1)))
+
+    def make(call):
+        if rng.random() < 0.2:
+            return rng.choice((None, build("ring", "all_reduce", len(call.members)) if len(call.members) > 1 else None))
+        phases = [phase(call.members) for _ in range(3)]
+        streams = [
+            Stream(phases=tuple(rng.choice(phases) for _ in range(rng.randint(0, 3))), priority=rng.choice((0, 0, 5)))
+            for _ in range(rng.randint(0, 4))
+        ]
+        if rng.random() < 0.3:
+            turn = dict.fromkeys(range(queues), 0)
+            ordered = []
+            for stream in streams:
+                turns = []
+                for each in stream.phases:
+                    turns.append(turn[each.queue])
+                    turn[each.queue] += 1
+                ordered.append(replace(stream, turns=tuple(turns)))
+            streams = ordered
+        return tuple(streams)
+
+    return Planned(tuple(rng.randint(1, 2) for _ in range(queues)), make)
+
+
+def same(problem: Problem) -> str:
+    """Run both engines, hold them to each other; how it ended."""
+    plan = make_plan(problem)
+    records = simulate(plan, level="messages")
+    other = Replay(plan).run()
+    first, total = plan.node_rows
+    expected = np.full((2, total), -1, dtype=np.int64)
+    for (rank, index, node), (begin, done) in other.nodes.items():
+        expected[:, first[rank, index] + node] = begin, -1 if done is None else done
+    assert records.node["start"].tolist() == expected[0].tolist()
+    assert records.node["end"].tolist() == expected[1].tolist()
+    hops = list(zip(*(records.hop[c].tolist() for c in ("link", "requested", "start", "end")), strict=True))
+    assert hops == [hop[:4] for hop in other.hops]
+    done = records.outcome.status == "done"
+    assert done == (-1 not in expected[1])
+    names = list(zip(*(records.node[c].tolist() for c in ("rank", "instance", "node")), strict=True))
+    assert len(set(names)) == len(names) == total
+    if done and not problem.semantics.rendezvous_bytes:
+        assert records.messages == plan.messages
+    for rank_queue, most in other.most_running.items():
+        assert 1 <= most <= problem.jobs[0].planner.capacity[rank_queue[1]]
+    return records.outcome.status
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    strategies.problems(),
+    st.integers(0, 2**32),
+    st.sampled_from([0, 0, 100]),
+    st.sampled_from(["issued", "scheduled"]),
+)
+def test_both_engines_agree_on_random_planners(problem, seed, rendezvous, order):
+    semantics = replace(problem.semantics, rendezvous_bytes=rendezvous, event_order=order)
+    job = replace(problem.jobs[0], planner=random_planner(random.Random(seed)))
+    same(replace(problem, jobs=(job,), semantics=semantics))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_engines_agree_on_planned_collectives(seed):
+    rng = random.Random(seed)
+    network = NetworkModel(
+        model=rng.choice(("cut_through", "store_and_forward", "analytical")),
+        send_completes=rng.choice(("delivery", "injected")),
+    )
+    semantics = Semantics.native(
+        event_order=rng.choice(("issued", "scheduled")), rendezvous_bytes=rng.choice((0, 100)), comm_slots=1
+    )
+    problem = one_call(rng.randint(2, 6), random_planner(rng), calls=3, network=network, semantics=semantics)
+    same(problem)
+
+
+def test_random_planners_finish_and_get_stuck():
+    """So that the agreement above is of something."""
+    ends = [same(one_call(4, random_planner(random.Random(seed)), calls=2)) for seed in range(30)]
+    assert ends.count("done") > 5
+    assert ends.count("stuck") > 5
+
+
+# -- queues -----------------------------------------------------------------------------------------------------
+
+
+def busy_planner(rng: random.Random, *, queues: int = 2, most: int = 2) -> Planned:
+    """Every phase is one compute per rank, so that ranks do not depend on each other."""
+    length = itertools.count(1)
+
+    def make(call):
+        def phase():
+            nodes = [[{"type": COMP, "duration_ps": rng.randint(1, 5) * US + next(length)}] for _ in call.members]
+            return Phase(queue=rng.randrange(queues), size=0, slices=((call.members, algorithm(nodes)),))
+
+        return tuple(
+            Stream(phases=tuple(phase() for _ in range(rng.randint(1, 3))), priority=rng.randint(0, 1))
+            for _ in range(rng.randint(1, 5))
+        )
+
+    return Planned(tuple(rng.randint(1, most) for _ in range(queues)), make)
+
+
+def visits(plan, records, rank):
+    """(queue, stream priority, arrival, start, end) of every phase of one rank, by queue."""
+    first, _ = plan.node_rows
+    start, end = records.node["start"], records.node["end"]
+    out: dict[int, list[tuple]] = {}
+    for instance in plan.instances:
+        for stream in instance.streams:
+            arrival = 0
+            for visit in stream.visits:
+                row = first[rank, visit.first + visit.slice_of[rank]]
+                out.setdefault(visit.queue, []).append((stream.priority, arrival, int(start[row]), int(end[row])))
+                arrival = int(end[row])
+    return out
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_queues_keep_their_capacity_and_order(seed):
+    planner = busy_planner(random.Random(seed))
+    plan = make_plan(one_call(2, planner, calls=2))
+    records = simulate(plan, level="nodes")
+    assert records.outcome.status == "done"
+    for rank in range(2):
+        for queue, entries in visits(plan, records, rank).items():
+            capacity = planner.capacity[queue]
+            for _, arrival, start, _ in entries:
+                running = sum(s <= start < e for _, _, s, e in entries)
+                assert running <= capacity
+                if start > arrival:  # it had to wait: the queue was full until then
+                    assert sum(s < start <= e for _, _, s, e in entries) >= capacity
+            for (p, a, s, _), (q, b, t, _) in itertools.permutations(entries, 2):
+                if p == q and a < b:
+                    assert s <= t, "arrival decides among equals"
+                if p > q and a < t:
+                    assert s <= t, "the higher priority goes first"
+
+
+def test_of_equal_arrival_the_lower_chunk_goes_first():
+    phases = [
+        Phase(queue=0, size=0, slices=(((0, 1), algorithm([[{"type": COMP, "duration_ps": US}]] * 2)),))
+        for _ in range(4)
+    ]
+    plan = make_plan(one_call(2, Planned((1,), lambda call: tuple(Stream(phases=(p,)) for p in phases))))
+    records = simulate(plan, level="nodes")
+    rows = records.node["instance"] >= 0
+    assert records.node["start"][rows].tolist() == [0, US, 2 * US, 3 * US] * 2
+    assert records.node["name"][rows].tolist()[:2] == ["chunk 0 phase 0", "chunk 1 phase 0"]
+    assert records.node["node"][rows].tolist()[:4] == [0, 1, 2, 3]
+
+
+def test_turns_hold_a_chunk_back_until_it_is_due():
+    compute = algorithm([[{"type": COMP, "duration_ps": US}]] * 2)
+    phase = Phase(queue=0, size=0, slices=(((0, 1), compute),))
+    turns = (2, 0, 1)
+    planner = Planned((2,), lambda call: tuple(Stream(phases=(phase,), turns=(t,)) for t in turns))
+    plan = make_plan(one_call(2, planner))
+    records = simulate(plan, level="nodes")
+    start = records.node["start"][records.node["instance"] >= 0].tolist()
+    assert start[:3] == [US, 0, 0]
+
+
+def test_a_collective_without_streams_takes_no_time():
+    records = simulate(one_call(3, Planned((1,), lambda call: ()), calls=2))
+    assert (records.outcome.status, records.makespan) == ("done", 0)
+    assert records.collective["end"].tolist() == [0, 0]
+
+
+def test_chunks_pipeline_over_dimensions():
+    """With two queues of one, C chunks of two equal phases take C + 1 times a phase."""
+    compute = algorithm([[{"type": COMP, "duration_ps": US}]] * 2)
+    phases = tuple(Phase(queue=q, size=0, slices=(((0, 1), compute),)) for q in (0, 1))
+    records = simulate(one_call(2, Planned((1, 1), lambda call: (Stream(phases=phases),) * 5)))
+    assert records.makespan == 6 * US
+
+
+# -- the Plan ---------------------------------------------------------------------------------------------------
+
+
+def ring_planner(sizes, chunks) -> Planned:
+    """Reduce-scatter up and all-gather down the dimensions of a torus."""
+    made: dict = {}
+
+    def ring(collective, n):
+        return made.setdefault((collective, n), replace(build("ring", collective, n), verdict=True))
+
+    def rows(dim, ranks):
+        stride = int(np.prod(sizes[:dim]))
+        out: dict[int, list[int]] = {}
+        for rank in range(ranks):
+            out.setdefault(rank - rank // stride % sizes[dim] * stride, []).append(rank)
+        return [tuple(row) for row in out.values()]
+
+    def make(call):
+        size, phases = call.size // chunks, []
+        last = len(sizes) - 1
+        order = [("reduce_scatter", d) for d in range(last)]
+        for kind, dim in [*order, ("all_reduce", last), *(("all_gather", d) for _, d in reversed(order))]:
+            size *= sizes[dim] if kind == "all_gather" else 1
+            slices = tuple((row, ring(kind, sizes[dim])) for row in rows(dim, len(call.members)))
+            phases.append(Phase(queue=dim, size=size, slices=slices))
+            size //= sizes[dim] if kind == "reduce_scatter" else 1
+        return (Stream(phases=tuple(phases)),) * chunks
+
+    return Planned((1,) * len(sizes), make)
+
+
+def torus_call(sizes, chunks, size) -> Problem:
+    ranks = int(np.prod(sizes))
+    problem = one_call(ranks, ring_planner(sizes, chunks))
+    nodes = [{"type": COLL, "comm_type": 0, "comm_size": size}]
+    job = replace(problem.jobs[0], workload=strategies.workload([nodes] * ranks))
+    return replace(problem, topology=shapes.torus(list(sizes), strategies.GB, US), jobs=(job,))
+
+
+def test_bytes_are_conserved_over_dimensions():
+    size = 12 * 8 * 8
+    records = simulate(torus_call((2, 4), 3, size), level="messages")
+    assert records.outcome.status == "done"
+    chunk = size // 3
+    # Each rank sends (n-1)/n of the chunk in the ring of each half, twice in the last dimension, once each way below.
+    expected = 8 * 3 * (2 * (chunk // 2) + 2 * (chunk // 2) * 3 // 4)
+    assert int(records.message["bytes"].sum()) == expected
+    hops = records.message["bytes"] * records.message["hops"]
+    assert int(records.link["bytes"].sum()) == int(hops.sum())
+    assert records.collective["algorithm"].tolist() == ["ring"]
+
+
+def test_programs_of_equal_chunks_are_shared():
+    plan = make_plan(torus_call((4, 4, 4), 64, 2**20))
+    assert len(plan.slices) == 64 * 5 * 16
+    assert len({id(part) for part in plan.slices}) == 5 * 16
+    assert len({id(p) for part in plan.slices for p in part.programs}) == 5 * 4
+    assert plan.messages == 64 * 64 * (2 * 3 * 2 + 2 * 3)
+
+
+@pytest.mark.parametrize(
+    ("phase", "what"),
+    [
+        (lambda a: Phase(queue=1, size=0, slices=(((0, 1), a),)), "queue 1"),
+        (lambda a: Phase(queue=0, size=0, slices=(((0, 0), a),)), "twice"),
+        (lambda a: Phase(queue=0, size=0, slices=(((0, 1), a), ((1, 0), a))), "two slices"),
+        (lambda a: Phase(queue=0, size=0, slices=()), "each member"),
+        (lambda a: Phase(queue=0, size=0, slices=(((0,), a),)), "made for 2 ranks"),
+    ],
+)
+def test_ill_made_phases_are_refused(phase, what):
+    made = phase(algorithm([[{"type": COMP}]] * 2))
+    with pytest.raises(AlgorithmError, match=what):
+        make_plan(one_call(2, Planned((1,), lambda call: (Stream(phases=(made,)),))))
+
+
+# -- counters and detached sends --------------------------------------------------------------------------------
+
+
+def planned_once(per_rank, **more) -> Problem:
+    made = algorithm(per_rank)
+    members = tuple(range(len(per_rank)))
+    phase = Phase(queue=0, size=0, slices=((members, made),))
+    return one_call(len(per_rank), Planned((1,), lambda call: (Stream(phases=(phase,)),)), **more)
+
+
+def comp(micros, **more) -> dict:
+    return {"type": COMP, "duration_ps": micros * US, **more}
+
+
+def test_a_count_releases_at_its_kth_completion():
+    nodes = [comp(1, counter=0), comp(2, counter=0), comp(5, counter=0), comp(1, count_of=0, count_k=2)]
+    records = simulate(planned_once([nodes, [comp(1)]]), level="nodes")
+    mine = (records.node["instance"] == 0) & (records.node["rank"] == 0)
+    assert records.node["start"][mine].tolist() == [0, 0, 0, 2 * US]
+    rows = np.flatnonzero(mine)
+    assert records.node["released_by"][rows[3]] == rows[1]
+
+
+def test_counting_from_a_node_leaves_out_what_came_before_and_the_node_itself():
+    nodes = [
+        comp(1, counter=0),
+        comp(2, counter=0),
+        comp(3, counter=0),
+        comp(1, count_of=0, count_k=1, count_from=1),
+        comp(1, deps={0}, count_of=0, count_k=1),
+    ]
+    records = simulate(planned_once([nodes, [comp(1)]]), level="nodes")
+    mine = (records.node["instance"] == 0) & (records.node["rank"] == 0)
+    assert records.node["start"][mine].tolist() == [0, 0, 0, 3 * US, 1 * US]
+
+
+def test_counters_hold_in_workloads_too():
+    nodes = [
+        {"type": COMP, "duration_ps": US, "counter": 0},
+        {"type": COMP, "is_cpu_op": 1, "duration_ps": 3 * US, "counter": 0},
+        {"type": COMP, "duration_ps": US, "deps": {0}, "count_of": 0, "count_k": 1, "count_from": 0},
+    ]
+    problem = one_call(2, None)
+    job = replace(problem.jobs[0], workload=strategies.workload([nodes, nodes]))
+    records = simulate(replace(problem, jobs=(job,)))
+    assert records.finish.tolist() == [4 * US] * 2
+
+
+def test_a_detached_send_ends_its_block_when_it_is_issued():
+    """The first rank is done at once; the message arrives 2 µs later, in the middle of nothing of its sender."""
+    message = {"comm_size": 1000}
+    nodes = [[{"type": SEND, "peer": 1, "detached": 1, **message}], [{"type": RECV, "peer": 0, **message}]]
+    for level in ("summary", "messages"):
+        records = simulate(planned_once(nodes), level=level)
+        assert records.outcome.status == "done"
+        assert records.finish.tolist() == [0, 2 * US]
+    assert records.node["end"][records.node["kind"] == "send"].tolist() == [2 * US]
+    assert records.node["start"][records.node["kind"] == "send"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("node", "what"),
+    [
+        (comp(1, detached=1), "not a send"),
+        (comp(1, count_of=0), "count_k"),
+        (comp(1, count_k=1), "without count_of"),
+        (comp(1, counter=-1), "negative counter"),
+        (comp(1, count_of=0, count_k=1, count_from=9), "no node"),
+        ({"type": SEND, "peer": 1, "comm_size": 1, "detached": 1, "counter": 0}, "counts in a counter"),
+    ],
+)
+def test_what_counters_cannot_say_is_refused(node, what):
+    nodes = [[comp(1), node], [{"type": RECV, "peer": 0, "comm_size": 1}] if node["type"] == SEND else [comp(1)]]
+    with pytest.raises(AlgorithmError, match=what):
+        make_plan(planned_once(nodes))
+
+
+def test_nothing_depends_on_a_detached_send():
+    nodes = [
+        [{"type": SEND, "peer": 1, "comm_size": 1, "detached": 1}, comp(1, deps={0})],
+        [{"type": RECV, "peer": 0, "comm_size": 1}],
+    ]
+    with pytest.raises(AlgorithmError, match="depend on it"):
+        make_plan(planned_once(nodes))
+
+
+def test_a_count_that_is_never_reached_is_explained():
+    records = simulate(planned_once([[comp(1, counter=3), comp(1, count_of=3, count_k=2)], [comp(1)]]))
+    assert records.outcome.status == "stuck"
+    text = "\n".join(explanation(records.outcome))
+    assert "counter 3 stands at 1 of the 2 completions" in text
+    assert "chunk 0 phase 0" in text
+    assert records.outcome.waiting[0].counter == 3
+
+
+def test_a_chunk_that_waits_for_its_turn_is_explained():
+    """Two ranks that serve two chunks in different orders wait for each other."""
+    message = {"comm_size": 1}
+    meets = algorithm([[{"type": SEND, "peer": 1, **message}, {"type": RECV, "peer": 1, **message}]] * 1 + [
+        [{"type": SEND, "peer": 0, **message}, {"type": RECV, "peer": 0, **message}]
+    ])  # fmt: skip
+    skew = [algorithm([[comp(a)], [comp(b)]]) for a, b in ((1, 2), (2, 1))]
+    before = [Phase(queue=0, size=0, slices=(((0, 1), made),)) for made in skew]
+    meet = Phase(queue=1, size=0, slices=(((0, 1), meets),))
+    planner = Planned((2, 1), lambda call: tuple(Stream(phases=(first, meet)) for first in before))
+    records = simulate(one_call(2, planner))
+    assert records.outcome.status == "stuck"
+    text = "\n".join(explanation(records.outcome))
+    assert "waits for its turn in queue 1 behind chunk 1 phase 1" in text
+    assert records.outcome.cycle == (0, 1)
+
+
+# -- rendezvous -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("late_send", "late_receive"), [(0, 0), (7, 0), (0, 7)])
+def test_under_the_rendezvous_a_message_goes_when_it_is_asked_for(late_send, late_receive):
+    """One link of 1 GB/s and 1 µs each way: 1 kB takes 2 µs, a request of 500 B 1.5 µs."""
+    nodes = [
+        [comp(late_send), {"type": SEND, "peer": 1, "comm_size": 1000, "deps": {0}}],
+        [comp(late_receive), {"type": RECV, "peer": 0, "comm_size": 1000, "deps": {0}}],
+    ]
+    semantics = Semantics.native(rendezvous_bytes=500)
+    records = simulate(planned_once(nodes, semantics=semantics), level="messages")
+    assert records.outcome.status == "done"
+    begin = max(late_send * US, late_receive * US + 1_500_000)
+    assert records.finish.tolist() == [begin + 2 * US] * 2
+    assert sorted(records.message["bytes"].tolist()) == [500, 1000]
+    assert (records.message["recv_node"] >= 0).all()
+
+
+def test_under_the_rendezvous_a_send_that_nobody_asks_for_is_explained():
+    nodes = [{"type": SEND, "comm_src": 0, "comm_dst": 1, "comm_tag": 4, "comm_size": 9}]
+    problem = one_call(2, None, semantics=Semantics.native(rendezvous_bytes=500))
+    job = replace(problem.jobs[0], workload=strategies.workload([nodes, [comp(1)]]))
+    records = simulate(replace(problem, jobs=(job,)))
+    assert records.outcome.status == "stuck"
+    assert "rank 1 has not posted its receive" in "\n".join(explanation(records.outcome))
