@@ -326,9 +326,12 @@ def _tree_parents(n: int, tree: str) -> list[int]:
 def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> tuple[ExecutionTrace, ...]:
     parents = _tree_parents(n, tree)
     plain, reduced = charges.packet_ns(size), charges.packet_ns(size, reduced=True)
+    families: list[list[int]] = [[] for _ in range(n)]
+    for child, parent in enumerate(parents):
+        if parent >= 0:
+            families[parent].append(child)
     traces = []
-    for rank in range(n):
-        parent, children = parents[rank], [child for child in range(n) if parents[child] == rank]
+    for parent, children in zip(parents, families, strict=True):
         made = _Program()
         if not children:
             begin = made.wait(plain)
