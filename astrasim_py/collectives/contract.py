@@ -182,7 +182,7 @@ def read_contract(path: str | os.PathLike) -> Contract:
 
 
 def _loader() -> type:
-    """A safe loader without aliases, so that a small file cannot stand for a huge one."""
+    """A safe loader without aliases, so that a small file cannot stand for a huge one, and without lost promises."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -191,6 +191,14 @@ def _loader() -> type:
                 mark = self.peek_event().start_mark
                 raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
             return super().compose_node(parent, index)
+
+        def construct_mapping(self, node, deep=False):
+            keys = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in keys:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value} is there twice", problem_mark=key.start_mark)
+                keys.add(key.value)
+            return super().construct_mapping(node, deep)
 
     return Loader
 
@@ -271,7 +279,7 @@ def _terms(text: object, ranks: int, chunks: int, bad) -> dict[Cell, int]:
         rank, colon, chunk = cell.strip().partition(":")
         numbers = (rank.strip(), chunk.strip(), times.strip() if star else "1")
         if not colon or not all(number.isascii() and number.isdecimal() and len(number) < 8 for number in numbers):
-            raise bad(f'"{term.strip()[:40]}" is no chunk of a rank', 'write RANK:CHUNK, e.g. "0:0 + 1:0"')
+            raise bad(f'"{term.strip()[:40]}" is no chunk of a rank', 'write RANK:CHUNK in quotes, e.g. "0:0 + 1:0"')
         r, k, often = map(int, numbers)
         if r >= ranks or k >= chunks or often < 1:
             raise bad(f'"{term.strip()}" does not exist', f"write ranks below {ranks} and chunks below {chunks}")

@@ -108,6 +108,8 @@ def write_msccl(
         for name, value in (("min_bytes", low), ("max_bytes", high)):
             if value is not None and not 0 <= value <= _NO_LIMIT:
                 raise UsageError(name, f"{value} is no size in bytes", "write a whole number from 0")
+        if low and high and high < low:
+            raise UsageError("max_bytes", f"{high} is less than min_bytes, {low}", "write a window that holds a size")
         program = program._replace(min_bytes=low, max_bytes=high)
     write_bytes(path, program_text(program, dialect).encode())
     return program

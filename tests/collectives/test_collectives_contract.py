@@ -110,7 +110,16 @@ def test_a_bad_contract_is_refused_with_its_reason(document, problem):
     assert problem in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["a: [", "a: &a [1]\nb: *a", "\x00", "ranks: !!python/object:os.system {}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [",
+        "{ranks: 2, ranks: 2, chunks: 1, outputs: {0: {0: '0:0'}}}",
+        "a: &a [1]\nb: *a",
+        "\x00",
+        "ranks: !!python/object:os.system {}",
+    ],
+)
 def test_yaml_that_is_none_or_not_safe_is_one_line(tmp_path, text):
     path = tmp_path / "c.yaml"
     path.write_text(text)
