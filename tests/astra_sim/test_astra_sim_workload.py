@@ -347,6 +347,9 @@ def test_the_rendezvous_sends_a_message_back_first(folder):
     pair = [folder.send(0, 1, 1000)], [folder.recv(0, 0, 1000)]
     assert folder.run(*pair).finish_ns == (1100, 1100)
     assert folder.run(rendezvous=True).finish_ns == (1100 + 100 + 8192,) * 2
+    corrected = folder.run(rendezvous=True, corrected=True)
+    assert corrected.finish_ns == (1100, 1100)
+    assert any("--rendezvous-protocol: left out" in text for text in corrected.warnings)
 
 
 def test_memories_serve_one_request_at_a_time(folder):
