@@ -113,7 +113,7 @@ def read_network(path: str | os.PathLike, warnings: list[str]) -> NetworkConfig:
             raise ScenarioError(value.place, problem, "write one per dimension")
     kinds = []
     for item in items["topology"]:
-        if item.data not in KINDS:
+        if item.data not in tuple(KINDS):
             hint = did_you_mean(str(item.data), KINDS) or f"write {', '.join(KINDS)}"
             raise ScenarioError(item.place, f"{shown(item.plain())} is not a topology of ASTRA-sim", hint)
         kinds.append(KINDS[item.data])
@@ -394,7 +394,7 @@ def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> Memo
     """
     json = read_json(path, "a remote memory configuration", _MEMORY_EXAMPLE)
     word = json.data.get("memory-type")
-    if word not in _MEMORY_KINDS:
+    if word not in tuple(_MEMORY_KINDS):
         problem = 'the key "memory-type" is missing' if word is None else f"{shown(word)} is unknown"
         hint = did_you_mean(str(word), _MEMORY_KINDS) or f"write one of {', '.join(_MEMORY_KINDS)}"
         raise json.error("memory-type", problem, hint)

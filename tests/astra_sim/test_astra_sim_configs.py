@@ -43,6 +43,7 @@ def test_a_network_is_read_exactly(tmp_path):
     [
         ("Ring,", "Rings,", r'file:1:13: topology\[0\]: "Rings" is not a topology of ASTRA-sim; did you mean "Ring"'),
         ("Ring,", "ring,", "did you mean"),
+        ("Ring,", "{},", "is not a topology"),
         ("[ 4, 2 ]", "[ 4 ]", "file:2:13: npus_count: 1 values for 2 dimensions"),
         ("[ 4, 2 ]", "[ 4, 1 ]", r"npus_count\[1\]: 1 NPUs"),
         ("[ 4, 2 ]", "[ 4, true ]", "NPUs"),
@@ -155,7 +156,7 @@ def test_a_memory_is_read(tmp_path):
         read_memory(path, 8, [])
     model = read_memory(path, 6, []).model()
     assert (model.kind, model.latency_ps, model.bandwidth, model.npus_per_node) == ("per_node", 5000, 10**11, 3)
-    for text in ('{"memory-type": "NO_MEMORY"}', "{}"):
+    for text in ('{"memory-type": "NO_MEMORY"}', '{"memory-type": []}', "{}"):
         with pytest.raises(ScenarioError, match="memory-type"):
             read_memory(written(tmp_path, text), 8, [])
 
