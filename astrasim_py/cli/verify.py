@@ -10,7 +10,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
 
 if TYPE_CHECKING:
     from astrasim_py.collectives.verify import Verdict
@@ -40,12 +40,22 @@ def run(args: argparse.Namespace) -> int:
         from astrasim_py.collectives.contract import read_contract
 
         contract = read_contract(args.contract)
-    found = [_verified(source, args, contract) for source in args.sources]
+    found, refused = [], []
+    for source in args.sources:
+        try:
+            found.append(_verified(source, args, contract))
+        except AstraError as error:
+            if len(args.sources) == 1:
+                raise
+            # The others are told all the same.
+            refused.append(error)
     if args.format == "json":
         rows = [_row(*one) for one in found]
-        print(json.dumps(rows if len(rows) > 1 else rows[0], indent=2, ensure_ascii=False))
-    else:
+        print(json.dumps(rows if len(args.sources) > 1 else rows[0], indent=2, ensure_ascii=False))
+    elif found:
         print("\n\n".join(_text(*one) for one in found))
+    if refused:
+        raise refused[0] if len(refused) == 1 else ErrorList(refused)
     return EXIT_OK if all(verdict.passes for *_, verdict in found) else EXIT_CHECK_FAILED
 
 

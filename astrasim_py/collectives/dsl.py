@@ -231,6 +231,8 @@ class Definition:
             root = options["root"]
             if type(root) is not int or not 0 <= root < ranks:
                 raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write 0 to {ranks - 1}")
+        elif options["root"] != 0:
+            raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
         in_place = options["in_place"]
         if in_place is None:
             in_place = collective not in ("all_to_all", CUSTOM)

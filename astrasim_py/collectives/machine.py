@@ -37,6 +37,15 @@ class Chunks:
     def __add__(self, other: object) -> Sum:
         return Sum((self, *_terms(self._buffer._run, other, "adds")))
 
+    def _compared(self, *_: object) -> bool:
+        """What a chunk holds is not known while the algorithm is written: a condition on it is a slip."""
+        raise self._buffer._run.error(
+            f"{self!r} is compared, or used as a condition", "write = to copy it, += to add it, and test numbers only"
+        )
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _compared
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         return self._buffer._named(self._key - self._buffer._base, self._count)
 

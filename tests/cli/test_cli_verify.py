@@ -186,3 +186,8 @@ def test_builders_and_several_at_once(capsys):
 def test_bad_usage_is_told(argv, capsys):
     code, out, err = run(capsys, *argv)
     assert (code, out) == (2, "") and len(err.splitlines()) == 1
+
+
+def test_one_that_cannot_be_read_does_not_hide_the_others(xml, capsys):
+    code, out, err = run(capsys, "builder:ring:4", xml("garbage"))
+    assert code == 3 and "correct      yes" in out and len(err.splitlines()) == 1

@@ -850,3 +850,18 @@ def test_large_rings_stay_linear():
         n = made.ranks
         assert made.nodes == 5 * n * (n - 1)
         assert sum(len(t.parents()[1]) for t in made.traces) == n * (4 * (n - 1) - 1)
+
+
+@pytest.mark.parametrize("slip", ["a[0][0] == a[1][0]", "bool(a[0][0])", "a[0][0] < 1"])
+def test_what_a_chunk_holds_is_no_condition(slip):
+    @algorithm("all_reduce", ranks=2, chunks=2)
+    def compares(a):
+        eval(slip, {"a": a})
+
+    with pytest.raises(AlgorithmError, match="is compared, or used as a condition"):
+        compares()
+
+
+def test_a_root_is_for_rooted_collectives():
+    with pytest.raises(AlgorithmError, match="all_reduce takes no root"):
+        algorithm("all_reduce", ranks=2, chunks=2, root=1)(lambda a: None)()
