@@ -126,6 +126,31 @@ def test_a_neighbour_is_heard_only_where_links_are_shared(repo):
     assert packed[quiet] == packed[busy] == spread[quiet] < spread[busy]
 
 
+def test_themis_gains_where_dimensions_are_alike_and_nothing_where_they_are_balanced(repo):
+    found = times(repo, "themis", "sweep.size=256 MiB", "sweep.chunks=[1, 16]")
+    even, tapered = ({key[2:]: time for key, time in found.items() if key[0] == name} for name in ("even", "tapered"))
+    assert even["1", "fixed"] == even["1", "themis"]
+    assert even["16", "fixed"] / even["16", "themis"] == pytest.approx(2.15, abs=0.005)
+    assert all(tapered[chunks, "fixed"] == tapered[chunks, "themis"] for chunks in ("1", "16"))
+    small = times(repo, "themis", "sweep.size=1 MiB", "sweep.topology=even", "sweep.chunks=[1, 16]")
+    assert all(
+        small["even", "1 MiB", "1", order] < small["even", "1 MiB", "16", order] for order in ("fixed", "themis")
+    )
+
+
+def test_one_hgx_h100_takes_what_astra_sim_says(repo):
+    found = times(repo, "hgx_h100", "sweep.size=[1 MiB, 1 GiB]")
+    stored = {(gpus, size): time for (gpus, model, size), time in found.items() if model == "store_and_forward"}
+    # ASTRA-sim's own figure; it also waits for the endpoint delay before the first message, and floors to nanoseconds.
+    assert stored["8", "1 MiB"] == pytest.approx(57_426_000, rel=0.002)
+    assert 5 < stored["8", "1 MiB"] / stored["2", "1 MiB"] < 6
+    for gpus in ("2", "4", "8"):
+        n = int(gpus)
+        busbw = 2 * (n - 1) / n * 2**30 / found[gpus, "cut_through", "1 GiB"] * 1e12
+        assert busbw == pytest.approx(400 * 2**30, rel=0.002)
+        assert found[gpus, "cut_through", "1 GiB"] < stored[gpus, "1 GiB"]
+
+
 BUGS = ("right", "wrong_sum", "race", "deadlock")
 
 
