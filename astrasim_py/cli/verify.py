@@ -144,8 +144,8 @@ def _text(source: str, what, verdict: Verdict) -> str:
     rows = [
         ("well-formed", verdict.well_formed, ""),
         ("terminates", verdict.terminates, _slots(verdict)),
-        ("correct", verdict.correct, f"{verdict.wrong_cells} cells are wrong" if verdict.wrong_cells else ""),
-        ("race-free", verdict.race_free, f"{verdict.races} pairs of steps race" if verdict.races else ""),
+        ("correct", verdict.correct, _many(verdict.wrong_cells, "cell is wrong", "cells are wrong")),
+        ("race-free", verdict.race_free, _many(verdict.races, "pair of steps races", "pairs of steps race")),
     ]
     lines = [f"{source}: {', '.join(filter(None, known))}"]
     lines += [f"  {name:<12} {_word(value):<8} {note}".rstrip() for name, value, note in rows]
@@ -161,6 +161,10 @@ def _text(source: str, what, verdict: Verdict) -> str:
 
 def _word(value: bool | None) -> str:
     return {True: "yes", False: "NO", None: "unknown"}[value]
+
+
+def _many(number: int | None, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}" if number else ""
 
 
 def _slots(verdict: Verdict) -> str:
