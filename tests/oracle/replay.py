@@ -309,6 +309,9 @@ class Replay:
             key = (*key, counters[key])
             if kind == SEND and self.rendezvous and key not in self.asked:
                 self.asked[key] = lambda: self.send(rank, index, node, other, key, int(program.nbytes[node]))
+            elif kind == SEND and self.rendezvous and self.scheduled:
+                nbytes = int(program.nbytes[node])
+                self.at(self.now, self.number(), lambda: self.send(rank, index, node, other, key, nbytes))
             elif kind == SEND:
                 self.send(rank, index, node, other, key, int(program.nbytes[node]))
             elif self.mail.get(key) == "arrived":

@@ -25,7 +25,7 @@ from astrasim_py.core.units import PS_PER_NS, transfer_ps
 from astrasim_py.engine.recorder import Recorder
 from astrasim_py.engine.simpy_engine.fifo import Connections, FifoMixin, Paced
 from astrasim_py.engine.simpy_engine.link import Link
-from astrasim_py.engine.simpy_engine.network import MODELS, Message, Request
+from astrasim_py.engine.simpy_engine.network import MODELS, Clock, Message, Request
 from astrasim_py.engine.simpy_engine.npu import Npu, Timer, unequal_bytes
 from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, Block, Call, Space, Template, Templates, block_class
 from astrasim_py.engine.simpy_engine.streams import Session
@@ -64,7 +64,7 @@ class Engine:
 
     def __init__(self, plan: Plan, level: str) -> None:
         self.plan = plan
-        self.env = simpy.Environment()
+        self.env = Clock() if plan.problem.semantics.event_order == "scheduled" else simpy.Environment()
         self.op = FIRST_OP
         self.hops = 0
         self.sent = 0
@@ -233,7 +233,12 @@ class Engine:
             return
         if self.record_messages:
             self.recorder.received(request.row, block.row + node)
-        Engine.send(self, block, node, meet, now)
+        if self.scheduled_first:
+            # ASTRA-sim's sender receives the request, which takes an event like every receive of what is there.
+            timer = Timer(self.env, lambda _: Engine.send(self, block, node, meet, self.env.now), block, node)
+            self.env.schedule(timer, self.number())
+        else:
+            Engine.send(self, block, node, meet, now)
 
     def ask(self, block: Block, node: int, meet: int, now: int) -> None:
         """Under the rendezvous: a receive is posted, and asks for its message."""
