@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from simpy import Environment
 from simpy.events import Event
 
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
@@ -74,6 +75,21 @@ class Request(Message):
     """The control message of the rendezvous: `block` and `node` are the receive that sends it."""
 
     asks = True
+
+
+class Clock(Environment):
+    """SimPy's environment, which also knows the number of the event that it took last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = 0
+
+    def step(self) -> None:
+        if self._queue:
+            number = self._queue[0][1]
+            if number > 1:  # below are SimPy's own events and the dispatch that follows an event
+                self.taken = number
+        super().step()
 
 
 class Freed(Event):
@@ -166,14 +182,16 @@ class CutThrough(Model):
 class StoreAndForward(Model):
     """A message is received whole before it moves on.
 
-    Under ``event_order: scheduled`` a link that gets free is an event of its own: what it lets begin comes among the
-    events of that time where ASTRA-sim has it.
+    Under ``event_order: scheduled`` a link that gets free is an event of its own, with a number like all others: what
+    it lets begin comes among the events of that time where ASTRA-sim has it. It is scheduled only if a message waits.
     """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        #: Of each link that is busy the messages that wait for it, with the time of their request.
+        #: Of each link the messages that wait for it, with the time of their request.
         self.lines: dict[int, deque[tuple[Message, int]]] = {}
+        #: Of each link the number of the event by which it gets free.
+        self.free_op: dict[int, int] = {}
 
     def send(self, message: Message, now: int) -> None:
         self.advance(message, now)
@@ -188,11 +206,13 @@ class StoreAndForward(Model):
         link = route[message.at]
         if self.scheduled_first:
             line = self.lines.get(link.index)
-            if line is None:
-                self.lines[link.index] = deque()
+            if line is not None:
+                line.append((message, now))
+            elif link.free < now or (link.free == now and self.free_op.get(link.index, 0) <= self.env.taken):
                 self.serve(message, link, now, now)
             else:
-                line.append((message, now))
+                self.lines[link.index] = deque([(message, now)])
+                self.free_later(link, now)
             return
         nbytes = message.bytes
         start = link.free
@@ -222,7 +242,7 @@ class StoreAndForward(Model):
         message.at += 1
         message.callbacks = [self.hop if message.at < len(route) else self.engine.deliver]
         self.env.schedule(message, message.op, arrival - now)
-        self.env.schedule(Freed(self.env, link, self.freed), self.engine.number_at(now), free - now)
+        self.free_op[link.index] = self.engine.number_at(now)
         if self.injected and message.at == 1:
             self.engine.inject_at(message, end)
 
@@ -230,11 +250,17 @@ class StoreAndForward(Model):
         """A link is free: its next message begins."""
         link = event.link
         line = self.lines[link.index]
+        now = self.env.now
+        message, requested = line.popleft()
+        self.serve(message, link, now, requested)
         if line:
-            message, requested = line.popleft()
-            self.serve(message, link, self.env.now, requested)
+            self.free_later(link, now)
         else:
             del self.lines[link.index]
+
+    def free_later(self, link: Link, now: int) -> None:
+        """Schedule that a busy link gets free."""
+        self.env.schedule(Freed(self.env, link, self.freed), self.free_op[link.index], link.free - now)
 
 
 class Analytical(Model):
