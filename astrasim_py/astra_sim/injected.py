@@ -10,6 +10,7 @@ from astrasim_py.astra_sim.inputs import Inputs, read_set
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.chakra.trace import MISSING, NodeType
 from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces
+from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.system.planning import Call
 
@@ -82,7 +83,7 @@ class Injected:
     def _read(self, prefix: str, collective: str, position: tuple[int, ...]) -> Algorithm:
         traces = read_set(prefix, len(position), f"the group of a {collective}", self.cache)
         if self.corrected:
-            return algorithm_from_traces(traces, collective, source=prefix)
+            return self._verified(algorithm_from_traces(traces, collective, source=prefix))
         for rank, trace in enumerate(traces):
             message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
             size = trace.column("comm_size")
@@ -100,6 +101,17 @@ class Injected:
             traces=tuple(traces[p] for p in position),
             source=prefix,
         )
+
+    def _verified(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm with its verdict; one that is wrong is no algorithm for its collective."""
+        if not algorithm.has_cells:
+            return algorithm
+        verdict = verify(algorithm)
+        if verdict.ok is False:
+            remedy = f"see: python -m astrasim_py verify {algorithm.source}"
+            raise AlgorithmError(algorithm.source, f"is no {algorithm.collective}: {verdict.problem}", remedy)
+        self.warnings += [f"{algorithm.source}: {text}" for text in verdict.warnings]
+        return algorithm.with_verdict(verdict.ok)
 
     @staticmethod
     def _refuse(trace, rank: int, rows: np.ndarray, problem: str) -> None:

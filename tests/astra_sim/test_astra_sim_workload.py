@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from astrasim_py.astra_sim.inputs import AWARE
+from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.trace import CommType, NodeType
+from astrasim_py.collectives.algorithm import algorithm_traces
+from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 
 MIB = 2**20
@@ -362,3 +365,20 @@ def test_memories_serve_one_request_at_a_time(folder):
     assert sorted(folder.run().finish_ns) == [one * k for k in range(1, 9)]
     folder.memory("PER_NODE_MEMORY_EXPANSION", **figures, num_nodes=2, num_npus_per_node=4)
     assert sorted(folder.run().finish_ns) == sorted([one * k for k in range(1, 5)] * 2)
+
+
+def test_injected_algorithms_that_say_what_they_move_are_verified_when_corrected(folder):
+    right = build("ring", "all_reduce", 8)
+    write_prefix(folder.path / "right", algorithm_traces(right))
+    write_prefix(folder.path / "wrong", algorithm_traces(build("ring", "all_gather", 8)))
+    call = [folder.collective(0, "ALL_REDUCE", MIB)]
+    folder.system(all_reduce_implementation_custom=["right"])
+    fast = folder.run(call, corrected=True)
+    folder.workload([folder.collective(0, "ALL_REDUCE", 4 * MIB)])
+    assert fast.outcome.status == "done" and max(folder.run(corrected=True).finish_ns) > 2 * max(fast.finish_ns)
+    refused(folder, "lacks comm_size", call)
+    folder.system(all_reduce_implementation_custom=["wrong"])
+    refused(folder, "made for all_gather", call, corrected=True, error=AlgorithmError)
+    write_prefix(folder.path / "mute", build("ring", "all_gather", 8).traces)
+    folder.system(all_reduce_implementation_custom=["mute"])
+    refused(folder, "is no all_reduce", call, corrected=True, error=AlgorithmError)
