@@ -274,7 +274,7 @@ class Direct(Packets):
 class HalvingDoubling(Packets):
     def set_up(self):
         n = self.n
-        if n & (n - 1):
+        if n & (n - 1) or self.kind == A2A:
             raise DoesNotFinish("halvingDoubling")
         self.steps = n.bit_length() - 1
         self.count = 2 * self.steps if self.kind == AR else self.steps
@@ -375,6 +375,8 @@ class Custom:
     def issue(self, ready):
         for i in ready:
             node = self.nodes[i]
+            if max(node["dst"] or 0, node["src"] or 0) >= len(self.members):
+                raise DoesNotFinish("rank of an injected algorithm")
             done = partial(self.done, i)
             network, me = self.npu.network, self.npu.id
             if node["type"] == SEND:
@@ -618,11 +620,11 @@ class Simulation:
         if group:
             word, window = parsed(words[0] if len(words) == 1 else "ring")
             common = {"delay": 10, "local": True}
+            if word == "doubleBinaryTree":
+                raise DoesNotFinish("a tree over a ring")
             dims = [(0, list(members), word, window)]
         elif words[0].startswith("one"):
-            word = words[0][3:]
-            word, window = parsed(word[0].lower() + word[1:])
-            dims = [(0, list(range(self.npus)), word, window)]
+            dims = [(0, list(range(self.npus)), *parsed(words[0]))]
         else:
             dims, stride = [], 1
             for d, n in enumerate(self.sizes):
@@ -651,8 +653,9 @@ class Simulation:
                 npu.turns_last[d] += 1
             tree = 0
             if word == "doubleBinaryTree":
-                tree = npu.trees[group, d] % 2
-                npu.trees[group, d] += 1
+                # Every type of collective has logical dimensions of its own.
+                tree = npu.trees[kind, d] % 2
+                npu.trees[kind, d] += 1
             found.append(
                 Phase(
                     queue=(d, turn), direction=direction, members=line, algorithm=word, window=window, kind=what,
@@ -715,6 +718,8 @@ class Rendezvous:
 
 def parsed(word):
     """(algorithm, window)."""
+    if word.startswith("one"):
+        word = word[3].lower() + word[4:]
     if word.startswith("direct"):
         return "direct", int(word[6:] or 0)
     return word, 0

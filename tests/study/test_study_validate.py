@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 
 import pytest
 
@@ -11,6 +13,7 @@ from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.study import validate as module
 from astrasim_py.study.cases import read_cases
 from astrasim_py.study.closed_forms import HOPS, MODELS, ROUNDS, closed_forms
+from astrasim_py.study.packaged import packaged_items
 from astrasim_py.study.validate import find, validate
 
 HEADING = (
@@ -219,3 +222,32 @@ def test_a_closed_form_that_does_not_hold_is_off(monkeypatch):
     monkeypatch.setattr(type(form), "expected_ps", lambda self: 1)
     finding = find(form)
     assert not finding.exact and "should be 1 ps" in finding.note
+
+
+def test_the_packaged_figures_are_reproduced_wherever_one_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with packaged_items() as items:
+        sets = Counter(item.set for item in items)
+        assert min(sets.values()) >= 3 and sets["closed_forms"] > 250
+        folder = items[-1].folder
+        report = validate([item for item in items if item.set != "closed_forms"], jobs=2)
+    assert not folder.exists() and not os.listdir(tmp_path)
+    assert report.off == ()
+    assert report.judged.cases > 100
+
+
+#: Sets that run whole, and of the others every so many-th row.
+SMALL = ("workloads_8npus", "custom_ring_small", "two_coll_custom_8npus")
+EVERY = 31
+LARGE = 16
+
+
+def test_recorded_runs_are_reproduced_to_the_nanosecond(golden):
+    path = golden / "astra_sim" / "cases.csv"
+    cases = read_cases(path)
+    chosen = [case for case in cases if case.set in SMALL and case.judged]
+    chosen += [case for case in cases if case.set not in SMALL and case.npus <= LARGE][::EVERY]
+    report = validate(chosen, jobs=2)
+    assert [(finding.place, finding.note) for finding in report.off] == []
+    assert report.judged.cases > 200 and len(report.groups) >= 8
