@@ -74,7 +74,7 @@ def make_problem(
     injected = Injected(inputs, corrected=corrected, warnings=warnings, cache=cache)
     if corrected:
         if inputs.rendezvous:
-            # Steps of an algorithm that receive what another step's send answers would wait for each other for ever.
+            # Our builders post a receive after the send before it: with a rendezvous all would wait for each other.
             warnings.append(
                 "--rendezvous-protocol: left out by --corrected: algorithms that send first deadlock with it"
             )

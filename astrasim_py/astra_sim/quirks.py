@@ -64,7 +64,7 @@ QUIRKS: dict[str, Quirk] = {
         ),
         Quirk(
             "unofficial-backend",
-            "official ASTRA-sim refuses several dimensions here; this follows an unmerged branch of it",
+            "it refuses several dimensions in this backend; followed is an unmerged branch of it",
             "the same",
         ),
     )
