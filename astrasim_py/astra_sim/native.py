@@ -32,6 +32,9 @@ LOCAL_DELAY_NS = 10
 RING, DIRECT, HALVING_DOUBLING, TREE = "ring", "direct", "halvingDoubling", "doubleBinaryTree"
 MAX, MIN = "max", "min"
 
+#: Bytes and picoseconds are smaller.
+_MOST = 2**62
+
 _WORD = re.compile(r"(one)?(ring|Ring|direct|Direct|halvingDoubling|HalvingDoubling|doubleBinaryTree)(-?\d+)?")
 
 
@@ -416,6 +419,17 @@ def native_algorithm(
             place,
             f"{size} B leave its messages empty (ASTRA-sim aborts on messages of 0 B)",
             "use a larger collective or fewer splits",
+        )
+    largest = size * n if collective == "all_gather" else size
+    try:
+        longest = charges.packet_ns(largest, flagged=True, reduced=True)
+    except OverflowError:
+        longest = _MOST
+    if largest >= _MOST or longest >= _MOST // 1000:
+        raise AlgorithmError(
+            place,
+            "its messages, or what a message costs its receiver, go beyond 2^62 (bytes, ps)",
+            "use a smaller collective, a smaller endpoint-delay or a larger local-mem-bw",
         )
     if kind == RING:
         traces = _ring(collective, size, n, direction, charges)

@@ -28,6 +28,7 @@ from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.system.dimensions import (
     BASELINE,
     LOCAL_FIRST,
+    MAX_CHUNKS,
     QueueTurns,
     Visit,
     cut_rounded_up,
@@ -129,8 +130,9 @@ class CompatiblePlanner:
         queues_per_dim: int = 1,
         endpoint_delay_ns: int | None = None,
     ) -> None:
-        if queues_per_dim < 1:
-            raise ScenarioError("--num-queues-per-dim", f"{queues_per_dim} is less than 1", "write 1 or more")
+        if not 1 <= queues_per_dim <= MAX_CHUNKS:
+            bound = "less than 1" if queues_per_dim < 1 else f"more than {MAX_CHUNKS}"
+            raise ScenarioError("--num-queues-per-dim", f"{queues_per_dim} is {bound}", f"write 1..{MAX_CHUNKS}")
         self.system = system
         self.sizes = tuple(int(getattr(dim, "size", dim)) for dim in dims)
         self.npus = math.prod(self.sizes)
@@ -240,6 +242,12 @@ class CompatiblePlanner:
                 self.system.place or place,
                 "preferred-dataset-splits is missing or 0 (ASTRA-sim divides by it)",
                 'write "preferred-dataset-splits": 1',
+            )
+        if splits > MAX_CHUNKS:
+            raise AlgorithmError(
+                self.system.place or place,
+                f"preferred-dataset-splits is {splits}, more than {MAX_CHUNKS}",
+                "use fewer splits: every chunk costs each of its messages their latency",
             )
         gather = call.type == "all_gather"
         cuts = cut_rounded_up(call.size, splits, 0 if gather else self.npus)

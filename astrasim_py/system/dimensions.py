@@ -21,6 +21,9 @@ from astrasim_py.system.planning import Call, Phase, Stream
 
 EXACT, ROUNDED_UP = "exact", "rounded_up"
 
+#: Most chunks of a collective, and queues of a dimension.
+MAX_CHUNKS = 2**17
+
 
 def cut(size: int, count: int) -> tuple[int, ...]:
     """Cut `size` bytes into `count` chunks that differ by a byte at most and sum to `size`; empty ones are left out.
@@ -249,8 +252,10 @@ class DimensionPlanner:
 
     def __post_init__(self) -> None:
         for name in ("chunks", "active", "queues"):
-            if getattr(self, name) < 1:
-                raise ScenarioError(f"planning.{name}", f"{getattr(self, name)} is less than 1", "write 1 or more")
+            value = getattr(self, name)
+            if not 1 <= value <= MAX_CHUNKS:
+                bound = "less than 1" if value < 1 else f"more than {MAX_CHUNKS}"
+                raise ScenarioError(f"planning.{name}", f"{value} is {bound}", f"write 1..{MAX_CHUNKS}")
         for name, allowed in (
             ("all_reduce", (LOCAL_FIRST, BASELINE, TWO_WAY)),
             ("order", (FIXED, THEMIS)),

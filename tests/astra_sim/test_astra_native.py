@@ -304,6 +304,9 @@ def test_quirks_are_told_once():
         ("ring4", {}, (8,), ("all_reduce", 1024, 8), "only direct"),
         ("direct", {"model_shared_bus": True}, (8,), ("all_reduce", 1024, 8), "shared-bus"),
         ("", {}, (8,), ("all_reduce", 1024, 8), "is missing"),
+        ("ring", {"preferred_dataset_splits": 10**12}, (8,), ("all_reduce", 1024, 8), "more than"),
+        ("ring", {"local_mem_bw": Fraction(1, 10**15)}, (8,), ("all_reduce", 1024, 8), "2\\^62"),
+        ("ring", {}, (8,), ("all_gather", 2**60, 8), "2\\^62"),
     ],
 )
 def test_what_astra_sim_cannot_finish_is_an_error(words, more, sizes, asked, what):

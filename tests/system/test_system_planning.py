@@ -264,6 +264,7 @@ def test_themis_prefers_the_faster_dimension_for_the_whole_chunk():
     [
         ({"chunks": 0}, "chunks"),
         ({"active": 0}, "active"),
+        ({"chunks": 10**12}, "more than"),
         ({"queues": 0}, "queues"),
         ({"order": "themys"}, "themys"),
         ({"rounding": "down"}, "down"),
