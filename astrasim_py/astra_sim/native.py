@@ -353,7 +353,7 @@ def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> tuple
     return tuple(traces)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=128)
 def native_algorithm(
     kind: str,
     collective: str,
