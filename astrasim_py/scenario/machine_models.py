@@ -20,6 +20,7 @@ from astrasim_py.scenario.quantities import (
     Count,
     Gamma,
     MemoryBandwidth,
+    Size,
     Speed,
     Text,
     Time,
@@ -187,6 +188,12 @@ class SemanticsSpec(Strict):
     injected_sizes: choice("symbolic", "verbatim") | None = None
     analytical_route: choice("all_hops", "lowest_dim") | None = None
     message_match: choice("instance", "bytes") | None = None
+    rendezvous_bytes: Size | None = Field(
+        default=None,
+        description="of the message with which a receive calls for its payload; 0 B for none",
+        examples=["8 KiB"],
+    )
+    event_order: choice("issued", "scheduled") | None = None
     exposed: choice("waiting", "finish_minus_compute") | None = None
 
     @classmethod

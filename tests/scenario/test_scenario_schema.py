@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+from astrasim_py.scenario.machine_models import SemanticsSpec
 from astrasim_py.scenario.schema import Scenario, json_schema
+from astrasim_py.system.semantics import PARAMETERS
 
 
 def test_the_schema_that_ships_is_up_to_date(repo):
@@ -48,3 +50,8 @@ def test_every_example_of_a_key_is_what_the_key_accepts():
             errors: list = []
             read_section(key, parse_document(example, "example"), errors)
             assert not errors, (key, [str(e) for e in errors])
+
+
+def test_a_scenario_may_replace_every_rule():
+    keys = set(SemanticsSpec.model_fields) - {"base"}
+    assert {"zero_duration_ps" if key == "zero_duration" else key for key in keys} == set(PARAMETERS)
