@@ -9,13 +9,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import read_regular
 
-#: Columns without which a row cannot be judged, and those that may be absent.
+#: Columns without which a row cannot be judged, and those that may be absent; others are for the reader.
 REQUIRED = (
     "set", "backend", "network", "npus", "workload", "system", "t_ns_per_npu", "exposed_comm_ns_per_npu", "outcome",
 )  # fmt: skip
@@ -153,8 +154,9 @@ def _check_heading(heading: list[str] | None, here: str) -> None:
     for name in heading:
         if heading.count(name) > 1:
             raise UsageError(here, f'the column "{name}" stands twice', "keep one")
-        if name not in REQUIRED + OPTIONAL:
-            raise UsageError(here, f'the column "{name}" is unknown', f"write {', '.join(REQUIRED + OPTIONAL)}")
+        near = get_close_matches(name, [key for key in REQUIRED + OPTIONAL if key not in heading], 1)
+        if name not in REQUIRED + OPTIONAL and near:
+            raise UsageError(here, f'the column "{name}" is unknown', f"perhaps {near[0]} is meant")
     lacking = [name for name in REQUIRED if name not in heading]
     if lacking:
         raise UsageError(here, f'there is no column "{lacking[0]}"', f"write {', '.join(REQUIRED)}")
@@ -232,17 +234,19 @@ def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, 
 
 
 def _flags(text: str, place: str) -> dict[str, object]:
-    """Flags of ASTRA-sim that change what is simulated; the scales that it ignores are accepted."""
+    """Flags of ASTRA-sim that change what is simulated; those without effect are accepted."""
     found: dict[str, object] = {}
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(place, f"cannot be read: {error}", "write --name=value, separated by blanks") from None
-    for word in words:
-        name, equals, value = word.partition("=")
+    while words:
+        name, equals, value = words.pop(0).partition("=")
         where = f"{place}: {name}"
         if not equals:
-            raise UsageError(where, "has no value", f"write {name}=…")
+            if not words or words[0].startswith("--"):
+                raise UsageError(where, "has no value", f"write {name}=…")
+            value = words.pop(0)
         if name == "--comm-group-configuration":
             found["groups"] = value
         elif name == "--num-queues-per-dim":
@@ -251,6 +255,8 @@ def _flags(text: str, place: str) -> dict[str, object]:
             if value not in ("true", "false"):
                 raise UsageError(where, f'"{value}" is neither true nor false', "write one of them")
             found["rendezvous"] = value == "true"
+        elif name in ("--logging-configuration", "--logging-folder"):
+            continue
         elif name in ("--injection-scale", "--comm-scale", "--compute-scale"):
             scale = _scale(value, where)
             if name == "--injection-scale":
