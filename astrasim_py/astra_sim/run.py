@@ -79,9 +79,9 @@ def run_inputs(
     if not corrected:
         warnings += route_warnings(plan, inputs)
     records = simulate(plan, engine=engine, level=level)
-    whole = records.outcome.status == "done"
     finish = records.finish.tolist()
-    done = [whole or t > 0 or not len(program) for t, program in zip(finish, plan.workload, strict=True)]
+    left = set(records.outcome.unfinished_ranks)
+    done = [rank not in left for rank in range(len(finish))]
     exposed = records.exposed_comm.tolist()
     return AstraResult(
         finish_ns=tuple(t // PS_PER_NS if d else None for t, d in zip(finish, done, strict=True)),

@@ -65,7 +65,8 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     """
     compute = compute_model(inputs)
     made: dict[int, ExecutionTrace] = {}
-    skipped = replayed = zero = False
+    replayed = zero = False
+    skipped = ""
     for rank, trace in enumerate(inputs.workload.traces):
         if id(trace) in made:
             continue
@@ -90,7 +91,8 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
         zero |= bool(((durations | broadcast) & (trace.duration_micros == 0)).any())
         made[id(trace)] = with_replayed(trace, broadcast)
         if skip.any():
-            skipped = True
+            first = f"{trace.place or f'rank {rank}'}: node {int(trace.node_id[np.flatnonzero(skip)[0]])}"
+            skipped = skipped or first
             made[id(trace)] = with_skipped(made[id(trace)], skip)
     for met, quirk in (
         (skipped, "skipped-node"),
@@ -98,7 +100,7 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
         (zero, "zero-duration"),
     ):
         if met:
-            warnings.append(warning(quirk))
+            warnings.append(warning(quirk, met if isinstance(met, str) else ""))
     return Workload(
         tuple(made[id(trace)] for trace in inputs.workload.traces), inputs.workload.groups, inputs.workload.name
     )

@@ -161,6 +161,8 @@ class Outcome:
         Ranks that wait for each other in a ring; empty if there is no cycle.
     unfinished : int
         Nodes that never completed.
+    unfinished_ranks : tuple of int
+        Ranks that have such nodes.
     """
 
     status: str = "done"
@@ -168,6 +170,7 @@ class Outcome:
     waiting: tuple[WaitingNode, ...] = ()
     cycle: tuple[int, ...] = ()
     unfinished: int = 0
+    unfinished_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,10 @@ def explain_stuck(
         if kept.get(node.rank, 0) < _PER_RANK:
             kept[node.rank] = kept.get(node.rank, 0) + 1
             reason = f"counter {counter} stands at {count} of the {wanted} completions that it waits for"
+            program = plan.program(node.rank, node.slice)
+            start = int(program.trace.column("count_from")[node.row])
+            if start != MISSING:
+                reason += f", counted from the end of node {start}"
             waiting.append(replace(_waiting(plan, node, reason), counter=counter))
     for message in unreceived:
         waiting.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which never receives it"))
@@ -106,8 +110,18 @@ def explain_stuck(
         count = len(unreceived)
         cause = f"stuck: {count} message{'s' if count > 1 else ''} sent and never received"
     return Outcome(
-        status="stuck", cause=cause, waiting=tuple(sorted(waiting, key=_order)), cycle=cycle, unfinished=unfinished
+        status="stuck",
+        cause=cause,
+        waiting=tuple(sorted(waiting, key=_order)),
+        cycle=cycle,
+        unfinished=unfinished,
+        unfinished_ranks=ranks_left(progress),
     )
+
+
+def ranks_left(progress: Sequence[int]) -> tuple[int, ...]:
+    """Ranks that have nodes left, by their number of unfinished nodes."""
+    return tuple(rank for rank, left in enumerate(progress) if left)
 
 
 def _order(entry: WaitingNode) -> tuple:
@@ -233,7 +247,8 @@ def explanation(outcome: Outcome) -> list[str]:
             what = f"a free slot to send {entry.bytes} B to rank {entry.dst} on {on}"
         else:
             what = f"its message to rank {entry.dst}, tag {entry.tag}, {entry.bytes} B"
-        lines.append(f"{where}  {what}{inside}{name}, since {format_time(entry.since)}: {entry.reason}")
+        since = f", since {format_time(entry.since)}" if entry.since >= 0 else ""
+        lines.append(f"{where}  {what}{inside}{name}{since}: {entry.reason}")
     if outcome.unfinished:
         lines.append(f"  {outcome.unfinished} nodes never completed")
     return lines

@@ -81,6 +81,15 @@ def test_json_has_the_row_and_every_npu(here, capsys):
     assert len(found["exposed_comm_ns_per_npu"]) == 8 and found["results"].startswith("results/astra_sim/")
 
 
+def test_a_rank_that_waits_for_ever_has_not_finished(here, capsys):
+    idle, waits = [here.compute(0, micros=3)], [here.compute(0, micros=3), here.recv(1, 0, 8, [0])]
+    here.workload(idle, waits, *[idle] * 6)
+    assert main([*argv(here), "--quiet"]) == 4
+    printed = capsys.readouterr()
+    assert [line.split()[0] for line in printed.out.splitlines()] == [f"sys[{r}]" for r in range(8) if r != 1]
+    assert "a message from rank 0, tag 0, 8 B, since 3 us" in printed.err
+
+
 def test_a_stuck_run_says_who_waits_for_what(here, capsys):
     here.network(sizes=(2,), kinds=("Switch",))
     here.workload([here.send(0, 1, 100, tag=4)], [here.recv(0, 0, 200, tag=4)])

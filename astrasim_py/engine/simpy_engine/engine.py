@@ -29,7 +29,7 @@ from astrasim_py.engine.simpy_engine.network import MODELS, Clock, Message, Requ
 from astrasim_py.engine.simpy_engine.npu import Npu, Timer, unequal_bytes
 from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, Block, Call, Space, Template, Templates, block_class
 from astrasim_py.engine.simpy_engine.streams import Session
-from astrasim_py.engine.stuck import Posted, explain_stuck
+from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
 from astrasim_py.system.plan import Plan
 
 #: SimPy's own priorities are 0 and 1: numbers of actions start above them.
@@ -381,11 +381,10 @@ class Engine:
                 while self.env.peek() <= limit:
                     self.env.step()
         except LimitReached as reached:
-            return Outcome(status="limit", cause=str(reached), unfinished=self.unfinished())
-        unfinished = self.unfinished()
+            return self.cut_short(str(reached))
         if limit is not None and self.env.peek() != float("inf"):
-            cause = f"simulated time went beyond {limit} ps (--max-sim-time)"
-            return Outcome(status="limit", cause=cause, unfinished=unfinished)
+            return self.cut_short(f"simulated time went beyond {limit} ps (--max-sim-time)")
+        unfinished = self.unfinished()
         unreceived = self.unreceived()
         if unfinished or unreceived:
             return explain_stuck(
@@ -400,6 +399,12 @@ class Engine:
                 queued=self.queued(),
             )
         return Outcome()
+
+    def cut_short(self, cause: str) -> Outcome:
+        """The outcome at a limit."""
+        return Outcome(
+            status="limit", cause=cause, unfinished=self.unfinished(), unfinished_ranks=ranks_left(self.progress())
+        )
 
     def unfinished(self) -> int:
         """Nodes of live blocks that are not done."""
