@@ -224,8 +224,8 @@ class SemanticsSpec(Strict):
 class Collectives(Strict):
     """How collectives are cut: into chunks, each of which visits one dimension of the topology after the other."""
 
-    chunks: whole(1, 2**16, example=4) = Field(default=1, description="chunks that a collective is cut into")
-    active_chunks: whole(1, 2**16, example=1) = Field(
+    chunks: whole(1, 2**14, example=4) = Field(default=1, description="chunks that a collective is cut into")
+    active_chunks: whole(1, 2**14, example=1) = Field(
         default=1, description="chunks that run at once in a dimension of an NPU"
     )
     queues: whole(1, 1024, example=1) = Field(default=1, description="queues of each dimension that share them")
