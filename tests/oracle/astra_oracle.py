@@ -446,6 +446,8 @@ class Npu:
     def later(self, delay, what):
         """Callbacks of one tick run together, where the first of them was registered."""
         at = self.clock.now + delay
+        if not at:
+            raise DoesNotFinish("an event at time 0")
         if at in self.ticks:
             self.ticks[at].append(what)
             return

@@ -79,7 +79,25 @@ def systems(draw, sizes, queues):
         "preferred-dataset-splits": draw(st.integers(1, 5)),
         "collective-optimization": draw(st.sampled_from(["baseline", "localBWAware"])),
         "local-mem-bw": draw(st.sampled_from([1600, 50, 3.7])),
+        "peak-perf": draw(st.sampled_from([900, 0.3])),
+        "roofline-enabled": int(draw(st.integers(0, 3)) == 0),
     }
+
+
+@st.composite
+def memories(draw, npus):
+    found = {
+        "memory-type": draw(st.sampled_from(["NO", "PER_NPU", "PER_NODE"])) + "_MEMORY_EXPANSION",
+        "remote-mem-latency": draw(st.sampled_from([1, 500])),
+        "remote-mem-bw": draw(st.sampled_from([100, 7])),
+    }
+    if found["memory-type"] == "PER_NODE_MEMORY_EXPANSION":
+        found |= {"num-nodes": npus, "num-npus-per-node": 1}
+        if npus % 2 == 0:
+            found |= {"num-nodes": npus // 2, "num-npus-per-node": 2}
+    if draw(st.integers(0, 3)) == 0:
+        found["memory-type"] = "MEMORY_POOL"
+    return found
 
 
 @st.composite
@@ -90,6 +108,11 @@ def workloads(draw, npus, groups):
         deps = sorted(draw(st.sets(st.integers(0, number - 1)))) if number else []
         if draw(st.integers(0, 3)) == 0:
             items.append({"type": NodeType.COMP, "deps": deps, "micros": draw(st.integers(0, 9))})
+            items[-1] |= {"num_ops": draw(st.integers(1, 10**10)), "tensor_size": draw(st.integers(1, 10**8))}
+            items[-1]["is_cpu_op"] = int(draw(st.integers(0, 3)) == 0)
+        elif draw(st.integers(0, 5)) == 0:
+            kind = draw(st.sampled_from([NodeType.MEM_LOAD, NodeType.MEM_STORE]))
+            items.append({"type": kind, "deps": deps, "tensor_size": draw(st.integers(1, 10**6))})
         else:
             size = draw(st.sampled_from([1, 7, 64, 1000, 65536, 1000003, 1048576]))
             kind = draw(st.sampled_from(list(COLLECTIVES.values())))
@@ -103,7 +126,8 @@ def workloads(draw, npus, groups):
         for item in items:
             nodes.append(item | ({"group": mine} if "group" in item else {}))
             if "group" in item and mine is None:
-                nodes[-1] = {"type": NodeType.COMP, "deps": item["deps"], "micros": 1}
+                nodes[-1] = item | {"type": NodeType.COMP, "micros": 1, "is_cpu_op": 1}
+                nodes[-1] = {key: v for key, v in nodes[-1].items() if key not in ("group", "comm_type", "comm_size")}
         per_rank.append(nodes)
     return per_rank
 
@@ -124,11 +148,14 @@ def messages(draw, npus):
         size, tag = draw(st.sampled_from([1, 5000, 1048576])), draw(st.integers(0, 1))
         add(src, type=NodeType.COMM_SEND, comm_src=src, comm_dst=dst, comm_size=size, comm_tag=tag)
         if draw(st.booleans()):
-            add(dst, type=NodeType.COMP, micros=draw(st.integers(0, 5)), is_cpu_op=int(draw(st.booleans())))
+            cpu = int(draw(st.booleans()))
+            add(
+                dst, type=NodeType.COMP, micros=draw(st.integers(0, 5)), is_cpu_op=cpu, num_ops=10**6, tensor_size=10**5
+            )
         add(dst, type=NodeType.COMM_RECV, comm_src=src, comm_dst=dst, comm_size=size, comm_tag=tag)
     for nodes in per_rank:
         if not nodes:
-            nodes.append({"type": NodeType.COMP, "micros": 0})
+            nodes.append({"type": NodeType.COMP, "micros": 0, "is_cpu_op": 1})
     return per_rank
 
 
@@ -162,6 +189,7 @@ def inputs(draw):
         "injected": injected,
         "queues": queues,
         "rendezvous": draw(st.integers(0, 5)) == 0,
+        "memory": draw(memories(npus)),
     }
 
 
@@ -170,6 +198,7 @@ def case_of(folder: Path, given: dict) -> Case:
     npus = prod(given["network"]["npus_count"])
     (folder / "network.yml").write_text(yaml.safe_dump(given["network"]))
     (folder / "system.json").write_text(json.dumps(given["system"]))
+    (folder / "memory.json").write_text(json.dumps(given.get("memory", {"memory-type": "NO_MEMORY_EXPANSION"})))
     (folder / "groups.json").write_text(json.dumps(given["groups"]))
     paths = tuple(folder / f"w.{rank}.et" for rank in range(npus))
     for path, nodes in zip(paths, given["workload"], strict=True):
@@ -184,6 +213,7 @@ def case_of(folder: Path, given: dict) -> Case:
         backend=given["backend"],
         network=folder / "network.yml",
         system=folder / "system.json",
+        memory=folder / "memory.json",
         groups=folder / "groups.json" if given["groups"] else None,
         workload=paths,
         folder=folder,
