@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 
 import pytest
 
 from astrasim_py.astra_sim import configs, planner, quirks
 from astrasim_py.cli import astra_sim
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.prepare import prepare
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +48,39 @@ def test_every_key_of_every_file_is_described(text):
     keys |= {"memory-type", "remote-mem-latency", "remote-mem-bw", "num-nodes", "num-npus-per-node"}
     assert sorted(key for key in keys if f"`{key}`" not in files) == []
     assert sorted(kind for kind in configs.KINDS if kind not in files) == []
+
+
+def tutorial(text: str, tmp_path) -> tuple:
+    """The points of the page's scenario of ASTRA-sim 1.0's tutorial: fixed order, Themis."""
+    (written,) = re.findall(r"```yaml\n(# themis_512\.yaml\n.*?)```", text, re.DOTALL)
+    path = tmp_path / "themis_512.yaml"
+    path.write_text(written, "utf-8")
+    return expand(load_scenario(path))
+
+
+def figures(text: str) -> dict[str, list[float]]:
+    rows = re.findall(r"^\| (fixed|Themis) \| ([\d,.]+) µs \| ([\d,.]+) µs \| [−\d.]+ % \|$", text, re.MULTILINE)
+    return {name.lower(): [float(figure.replace(",", "")) for figure in row] for name, *row in rows}
+
+
+def test_the_tutorials_setting_is_the_one_that_is_stated(text, tmp_path):
+    known = figures(text)
+    assert known["fixed"][0] == 35_008.129 and known["themis"][0] == 13_635.871
+    assert all(abs(ours / theirs - 1) < 0.02 for theirs, ours in known.values())
+    for point in tutorial(text, tmp_path):
+        problem = prepare(point)
+        planner = problem.jobs[0].planner.default
+        assert [(dim.kind, dim.size, dim.bandwidth, dim.latency_ps) for dim in problem.topology.dims] == [
+            ("switch", 8, 50 * 2**30, 1000)
+        ] * 3
+        assert (planner.chunks, planner.active, planner.endpoint_delay_ps) == (64, 1, 10_000)
+        assert problem.network.model == "analytical" and problem.semantics.gamma == 0
+
+
+@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "nightly", reason="a minute of CPU time: nightly only")
+def test_the_tutorials_figures_are_met(text, tmp_path):
+    for point in tutorial(text, tmp_path):
+        time_us = simulate(prepare(point), level="summary").makespan / 1e6
+        theirs, ours = figures(text)[point.values["order"]]
+        assert time_us == pytest.approx(ours, abs=0.0005)
+        assert time_us == pytest.approx(theirs, rel=0.02)
