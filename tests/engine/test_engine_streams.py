@@ -510,6 +510,25 @@ def test_a_chunk_that_waits_for_its_turn_is_explained():
     assert records.outcome.cycle == (0, 1)
 
 
+@pytest.mark.parametrize("match", ["instance", "bytes"])
+def test_chunks_never_meet_messages_of_the_workload(match):
+    """Both send 1 kB with tag 0 from rank 0 to rank 1; the workload's receive comes 5 µs later."""
+    message = {"comm_size": 1000, "comm_tag": 0}
+    made = algorithm([[{"type": SEND, "peer": 1, **message}], [{"type": RECV, "peer": 0, **message}]])
+    phase = Phase(queue=0, size=0, slices=(((0, 1), made),))
+    planner = Planned((1,), lambda call: (Stream(phases=(phase,)),))
+    problem = one_call(2, planner, semantics=Semantics.native(message_match=match))
+    collective = {"type": COLL, "comm_type": 0, "comm_size": 1000}
+    ends = {"comm_src": 0, "comm_dst": 1, **message}
+    sender = [{"type": COMP, "duration_ps": 3 * US}, {"type": SEND, "deps": {0}, **ends}, {**collective, "deps": {0}}]
+    receiver = [collective, {"type": COMP, "duration_ps": 5 * US}, {"type": RECV, "deps": {1}, **ends}]
+    job = replace(problem.jobs[0], workload=strategies.workload([sender, receiver]))
+    records = simulate(replace(problem, jobs=(job,)), level="messages")
+    assert records.outcome.status == "done"
+    pairs = zip(records.message["instance"].tolist(), records.message["recv_node"].tolist(), strict=True)
+    assert {(i, int(records.node["instance"][row])) for i, row in pairs} == {(-1, -1), (0, 0)}
+
+
 # -- rendezvous -------------------------------------------------------------------------------------------------
 
 
