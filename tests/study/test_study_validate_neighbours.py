@@ -235,7 +235,7 @@ def compared(given: dict):
         return find(case), case
 
 
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(inputs())
 def test_random_inputs_take_the_same_time_in_both(given):
     finding, case = compared(given)
