@@ -80,6 +80,7 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
             made[id(trace)] = with_replayed(trace, np.ones(len(trace), dtype=bool))
             continue
         _check_communication(trace, rank)
+        _warn_of_misspelt_dims(trace, rank, warnings)
         broadcast = (trace.type == NodeType.COMM_COLL) & (trace.column("comm_type") == CommType.BROADCAST)
         replayed |= bool(broadcast.any())
         skip = trace.type == NodeType.INVALID
@@ -171,6 +172,17 @@ def _check_communication(trace: ExecutionTrace, rank: int) -> None:
             row = int(rows[np.flatnonzero(numbers[rows] == code)[0]])
             problem = f'its pg_name "{names[code][:40]}" is not a number: ASTRA-sim throws here'
             raise _error(trace, rank, row, problem, "name the groups 1, 2, …")
+
+
+def _warn_of_misspelt_dims(trace: ExecutionTrace, rank: int, warnings: list[str]) -> None:
+    """Warn where collectives name their dimensions by another attribute than the one that is read."""
+    rows = np.flatnonzero(trace.type == NodeType.COMM_COLL)
+    if len(rows) and not any('did you mean "involved_dim"?' in text for text in warnings):
+        # A file is written by one program: its first collective tells of all.
+        for attribute in trace.node(int(rows[0])).attributes:
+            if attribute.name != "involved_dim" and attribute.name.startswith("involve"):
+                place = f"{trace.place or f'rank {rank}'}: node {int(trace.node_id[rows[0]])}"
+                warnings.append(f'{place}: the attribute {attribute.name} is ignored; did you mean "involved_dim"?')
 
 
 def _check_roofline(trace: ExecutionTrace, rank: int, rows: np.ndarray, compute: ComputeModel) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from astrasim_py.astra_sim.inputs import AWARE
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.trace import CommType, NodeType
+from astrasim_py.chakra.trace import CommType, ExecutionTrace, NodeType
 from astrasim_py.collectives.algorithm import algorithm_traces
 from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
@@ -108,6 +108,18 @@ def test_replay_only_takes_every_duration_in_its_slot(folder):
     result = folder.run(nodes)
     assert set(result.finish_ns) == {9000} and set(result.exposed_ns) == {3000}
     assert set(folder.run(corrected=True).finish_ns) == {9000}
+
+
+def test_misspelt_dimensions_are_warned_about_once(folder):
+    one = ExecutionTrace.from_columns(
+        node_id=[0, 1],
+        type=[NodeType.COMM_COLL] * 2,
+        comm_type=[CommType.ALL_REDUCE] * 2,
+        comm_size=[MIB] * 2,
+        extra={"involve_dims": [1, 1]},
+    )
+    write_prefix(folder.path / "work", [one] * 8)
+    assert sum('did you mean "involved_dim"?' in text for text in folder.run().warnings) == 1
 
 
 def test_a_broadcast_takes_its_recorded_duration(folder):
