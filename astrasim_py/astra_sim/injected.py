@@ -81,7 +81,7 @@ class Injected:
             self.warnings.append(text)
 
     def _read(self, prefix: str, collective: str, position: tuple[int, ...]) -> Algorithm:
-        traces = read_set(prefix, len(position), f"the group of a {collective}", self.cache)
+        traces = read_set(prefix, len(position), f"the group that calls {collective}", self.cache)
         if self.corrected:
             return self._verified(algorithm_from_traces(traces, collective, source=prefix))
         for rank, trace in enumerate(traces):

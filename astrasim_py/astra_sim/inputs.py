@@ -18,7 +18,7 @@ from astrasim_py.astra_sim.configs import (
     read_system,
 )
 from astrasim_py.chakra.et_io import read_traces
-from astrasim_py.chakra.trace import ExecutionTrace, Workload, groups_from_json, groups_from_metadata
+from astrasim_py.chakra.trace import ExecutionTrace, NodeType, Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError, UsageError
 
 UNAWARE, AWARE, AWARE_MULTIDIM = "congestion_unaware", "congestion_aware", "congestion_aware_multidim"
@@ -135,16 +135,24 @@ def read_inputs(
     found_memory = MemoryConfig() if memory is None else read_memory(memory, npus, warnings)
     base = Path(folder) if folder is not None else Path()
     files = [os.fspath(f) for f in (system, network, memory) if f is not None]
+    given = None if groups is None or os.fspath(groups) == EMPTY else groups
+    found_workload = _workload(workload, given, npus, warnings, cache)
     per_node: dict[int, str] = {}
     if found_system.per_node_custom_implementation:
         name = base / found_system.per_node_custom_implementation
         per_node = read_per_node(name)
         files.append(os.fspath(name))
-    given = None if groups is None or os.fspath(groups) == EMPTY else groups
+        called = {
+            int(node)
+            for trace in {id(t): t for t in found_workload.traces}.values()
+            for node in trace.node_id[trace.type == NodeType.COMM_COLL]
+        }
+        for node in sorted(per_node.keys() - called):
+            warnings.append(f"{os.fspath(name)}: {node}: no collective of the workload is a node {node}")
     if given is not None:
         files.append(os.fspath(given))
     return Inputs(
-        workload=_workload(workload, given, npus, warnings, cache),
+        workload=found_workload,
         network=found_network,
         system=found_system,
         memory=found_memory,

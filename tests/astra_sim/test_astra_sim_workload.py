@@ -285,10 +285,12 @@ def test_the_map_of_nodes_goes_before_the_collective_and_that_before_native(fold
     folder.network(sizes=(2,), kinds=("Switch",), bandwidth=float(10**9 / 2**30), latency=0.0)
     for name, size in (("one", 1000), ("two", 2000)):
         folder.workload(*exchange(folder, size), name=name)
-    (folder.path / "nodes.yml").write_text('4: "two"\n')
+    (folder.path / "nodes.yml").write_text('4: "two"\n5: "two"\n')
     nodes = [folder.collective(3, "ALL_REDUCE", 64), folder.collective(4, "ALL_REDUCE", 64, (3,))]
     folder.system(all_reduce_implementation_custom=["one"], per_node_custom_implementation="nodes.yml")
-    assert set(folder.run(nodes).finish_ns) == {3000}
+    result = folder.run(nodes)
+    assert set(result.finish_ns) == {3000}
+    assert any("5: no collective of the workload is a node 5" in text for text in result.warnings)
     folder.system(all_reduce_implementation_custom=["one"])
     assert set(folder.run(nodes).finish_ns) == {2000}
     folder.system(all_gather_implementation_custom=["one"])
