@@ -13,6 +13,7 @@ from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.system.planning import Call
+from astrasim_py.system.programs import node_place
 
 
 class Injected:
@@ -117,5 +118,5 @@ class Injected:
     def _refuse(trace, rank: int, rows: np.ndarray, problem: str) -> None:
         wrong = np.flatnonzero(rows)
         if len(wrong):
-            place = f"{trace.place or f'rank {rank}'}: node {int(trace.node_id[wrong[0]])}"
+            place = node_place(trace, int(wrong[0]), f"rank {rank}")
             raise AlgorithmError(place, problem, "use --corrected, or write other files")

@@ -22,6 +22,7 @@ from astrasim_py.chakra.trace import (
 from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.system.compute import roofline_ps
 from astrasim_py.system.problem import ComputeModel
+from astrasim_py.system.programs import node_place
 from astrasim_py.system.semantics import Semantics
 
 #: Collectives that ASTRA-sim simulates; a broadcast it replays, all others it refuses.
@@ -52,7 +53,7 @@ def compute_model(inputs: Inputs, *, corrected: bool = False) -> ComputeModel:
 
 
 def _error(trace: ExecutionTrace, rank: int, row: int, problem: str, remedy: str = "") -> TraceError:
-    return TraceError(f"{trace.place or f'rank {rank}'}: node {int(trace.node_id[row])}", problem, remedy)
+    return TraceError(node_place(trace, row, f"rank {rank}"), problem, remedy)
 
 
 def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
@@ -92,8 +93,7 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
         zero |= bool(((durations | broadcast) & (trace.duration_micros == 0)).any())
         made[id(trace)] = with_replayed(trace, broadcast)
         if skip.any():
-            first = f"{trace.place or f'rank {rank}'}: node {int(trace.node_id[np.flatnonzero(skip)[0]])}"
-            skipped = skipped or first
+            skipped = skipped or node_place(trace, int(np.flatnonzero(skip)[0]), f"rank {rank}")
             made[id(trace)] = with_skipped(made[id(trace)], skip)
     for met, quirk in (
         (skipped, "skipped-node"),
@@ -181,7 +181,7 @@ def _warn_of_misspelt_dims(trace: ExecutionTrace, rank: int, warnings: list[str]
         # A file is written by one program: its first collective tells of all.
         for attribute in trace.node(int(rows[0])).attributes:
             if attribute.name != "involved_dim" and attribute.name.startswith("involve"):
-                place = f"{trace.place or f'rank {rank}'}: node {int(trace.node_id[rows[0]])}"
+                place = node_place(trace, int(rows[0]), f"rank {rank}")
                 warnings.append(f'{place}: the attribute {attribute.name} is ignored; did you mean "involved_dim"?')
 
 
