@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
+import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,20 +21,6 @@ from astrasim_py.topology import shapes
 from astrasim_py.topology.model import translations
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
-TESTS = Path(__file__).resolve().parents[1]
-
-
-def load(path):
-    """A helper module beside the tests, under a name of its own."""
-    name = f"tests_{path.stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-strategies = load(TESTS / "strategies.py")
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 GB = Fraction(10**9)
 

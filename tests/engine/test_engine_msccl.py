@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
+import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oracle.replay import Replay
 
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
@@ -31,24 +30,9 @@ from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
-TESTS = Path(__file__).resolve().parents[1]
 GB = Fraction(10**9)
 KIB, MIB = 2**10, 2**20
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=60)
-
-
-def load(path):
-    """A helper module beside the tests, under a name of its own."""
-    name = f"tests_{path.stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-strategies = load(TESTS / "strategies.py")
-Replay = load(TESTS / "oracle" / "replay.py").Replay
 
 
 class Blocks:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from oracle.replay import Replay
 
 from astrasim_py.collectives.steps import steps_of
 from astrasim_py.collectives.termination import Flow
@@ -21,18 +20,8 @@ from astrasim_py.workload.microbenchmarks import Collective, generate
 
 FOLDER = Path(os.environ.get("ASTRASIM_GOLDEN", "")) / "msccl" / "public"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="ASTRASIM_GOLDEN names no folder of real programs")
-TESTS = Path(__file__).resolve().parents[1]
 GB = Fraction(10**9)
 MIB = 2**20
-
-
-def replay():
-    """The second engine."""
-    if "tests_replay" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("tests_replay", TESTS / "oracle" / "replay.py")
-        sys.modules["tests_replay"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules["tests_replay"].Replay
 
 
 def problem(algorithm, size, msccl) -> Problem:
@@ -108,7 +97,7 @@ def test_both_engines_agree_on_real_programs(name):
     plan = make_plan(problem(algorithm, 3 * MIB * algorithm.chunks, model))
     records = simulate(plan, level="messages")
     assert records.outcome.status == "done"
-    other = replay()(plan).run()
+    other = Replay(plan).run()
     first, _ = plan.node_rows
     ends = records.node["end"]
     assert len(other.nodes) == len(ends)

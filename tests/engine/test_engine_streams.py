@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oracle.replay import Replay
 
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
@@ -26,23 +25,8 @@ from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 
-TESTS = Path(__file__).resolve().parents[1]
 US = 1_000_000
 COMP, SEND, RECV, COLL = NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL
-
-
-def load(path):
-    """A helper module beside the tests, under a name of its own."""
-    name = f"tests_{path.stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-strategies = load(TESTS / "strategies.py")
-Replay = load(TESTS / "oracle" / "replay.py").Replay
 
 
 class Planned:

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
+import strategies
 from hypothesis import HealthCheck, given, settings
+from oracle.replay import Replay
 
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.plan import make_plan
-
-TESTS = Path(__file__).resolve().parents[1]
-
-
-def load(path):
-    """A helper module beside the tests, under a name of its own."""
-    name = f"tests_{path.stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-strategies = load(TESTS / "strategies.py")
-Replay = load(TESTS / "oracle" / "replay.py").Replay
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

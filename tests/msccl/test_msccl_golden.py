@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
+from oracle import msccl_oracle as oracle
 
 from astrasim_py.collectives.verify import verify
 from astrasim_py.msccl.check import findings
@@ -16,22 +14,8 @@ from astrasim_py.msccl.reader import read_program
 from astrasim_py.msccl.table import steps_from
 from astrasim_py.msccl.traces import algorithm_of
 
-TESTS = Path(__file__).resolve().parents[1]
 #: The one program that is ill-formed: 14 chunks, 8 ranks.
 ILL_FORMED = "ns3_all2all.xml"
-
-
-def load(path):
-    """A helper module beside the tests, under a name of its own."""
-    name = f"tests_{path.stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-oracle = load(TESTS / "oracle" / "msccl_oracle.py")
 
 
 @pytest.fixture(scope="module")

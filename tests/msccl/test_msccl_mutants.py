@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from oracle import msccl_mutants as mutants
+from oracle import msccl_oracle as oracle
 
 from astrasim_py.collectives.builders import ALGORITHMS, build
 from astrasim_py.collectives.verify import verify
@@ -17,22 +16,6 @@ from astrasim_py.msccl.check import findings
 from astrasim_py.msccl.reader import parse_program
 from astrasim_py.msccl.table import steps_from
 from astrasim_py.msccl.writer import program_of, program_text
-
-TESTS = Path(__file__).resolve().parents[1]
-
-
-def load(path):
-    """A helper module beside the tests, under a name of its own."""
-    name = f"tests_{path.stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-oracle = load(TESTS / "oracle" / "msccl_oracle.py")
-mutants = load(TESTS / "oracle" / "msccl_mutants.py")
 
 
 def verdict_of(text):

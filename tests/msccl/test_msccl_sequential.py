@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from collections import Counter
-from pathlib import Path
+
+from oracle import msccl_oracle as oracle
 
 from astrasim_py.collectives.dsl import algorithm
 from astrasim_py.collectives.verify import verify
 from astrasim_py.msccl.writer import program_of, program_text
-
-TESTS = Path(__file__).resolve().parents[1]
-
-
-def load(path):
-    """A helper module beside the tests, under a name of its own."""
-    name = f"tests_{path.stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-oracle = load(TESTS / "oracle" / "msccl_oracle.py")
 
 
 class Memory:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, Compute, Send, generate
 
-TESTS = Path(__file__).resolve().parents[1]
 RATE = Fraction(10**9)  # a byte a nanosecond
 US = 10**6
 
@@ -37,9 +37,6 @@ def load(path: Path):
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     return sys.modules[name]
-
-
-strategies = load(TESTS / "strategies.py")
 
 
 class One:

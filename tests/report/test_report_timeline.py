@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,6 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.report import timeline as module
 from astrasim_py.report.drawing import edge_table
 from astrasim_py.report.timeline import lanes, microseconds, timeline
-
-TESTS = Path(__file__).resolve().parents[1]
 
 
 def load(path: Path):
@@ -29,9 +28,6 @@ def load(path: Path):
         sys.modules[name] = loaded = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
     return sys.modules[name]
-
-
-strategies = load(TESTS / "strategies.py")
 
 
 @st.composite
