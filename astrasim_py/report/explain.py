@@ -21,6 +21,7 @@ from astrasim_py.report.tables import ns_number, text_table
 #: Where a piece of the critical path goes, and what that means.
 CATEGORIES = {
     "compute": "compute",
+    "local": "reductions and endpoint delays inside collectives",
     "serialization": "putting bytes on links",
     "latency": "latency of links",
     "queueing": "waiting for links that other messages hold",
@@ -288,6 +289,8 @@ class _Walk:
             self.transit(row, now)
         else:
             category = kind if kind in ("compute", "memory") else "waiting"
+            if kind == "compute" and self.instance[row] >= 0:
+                category = "local"
             self.add(self.start[row], now, category, row)
         now = self.start[row]
         before = self.released[row]
