@@ -326,7 +326,7 @@ def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
     ScenarioError
         Unreadable, or a value that ASTRA-sim could not use.
     """
-    json = read_json(path, "a system configuration", _SYSTEM_EXAMPLE)
+    json = read_json(path, "a system configuration", _SYSTEM_EXAMPLE, warnings)
     values: dict[str, object] = {}
     for key, value in json.data.items():
         if key in DEAD_KEYS:
@@ -392,7 +392,7 @@ def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> Memo
     ScenarioError
         Unreadable, an unknown kind, a key missing, nodes that do not hold all NPUs.
     """
-    json = read_json(path, "a remote memory configuration", _MEMORY_EXAMPLE)
+    json = read_json(path, "a remote memory configuration", _MEMORY_EXAMPLE, warnings)
     word = json.data.get("memory-type")
     if word not in tuple(_MEMORY_KINDS):
         problem = 'the key "memory-type" is missing' if word is None else f"{shown(word)} is unknown"

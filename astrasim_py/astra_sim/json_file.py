@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -57,24 +58,11 @@ class JsonFile:
         return ScenarioError(self.place(key), problem, remedy)
 
 
-class _Twice(ValueError):
-    """A key that is there twice."""
-
-
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _Twice(key)
-        found[key] = value
-    return found
-
-
 def _not_finite(word: str) -> float:
     raise ValueError(f"{word} is not a number of JSON")
 
 
-def read_json(path: str | os.PathLike, what: str, example: str) -> JsonFile:
+def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[str]) -> JsonFile:
     """Read an object from a JSON file.
 
     Parameters
@@ -84,13 +72,25 @@ def read_json(path: str | os.PathLike, what: str, example: str) -> JsonFile:
         What it should be, as in ``a system configuration``.
     example : str
         What to write instead.
+    warnings : list of str
+        A key that is there twice is added: the last counts, as it does for ASTRA-sim.
 
     Raises
     ------
     ScenarioError
-        Missing, not a regular file, too large, no JSON, no object, a key twice.
+        Missing, not a regular file, too large, no JSON, no object.
     """
     file = os.fspath(path)
+
+    def last_counts(pairs: list[tuple[str, object]]) -> dict:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            key = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+            at = _line_of(text, key)
+            where = f"{file}:{at}" if at else file
+            warnings.append(f"{where}: the key {shown(key)} is there twice: the last counts, as it does for ASTRA-sim")
+        return found
+
     data = read_regular(file, MAX_BYTES, ScenarioError, what=what, remedy=f"write {example}")
     try:
         text = data.decode("utf-8-sig")
@@ -98,21 +98,16 @@ def read_json(path: str | os.PathLike, what: str, example: str) -> JsonFile:
         line = data[: error.start].count(b"\n") + 1
         raise ScenarioError(f"{file}:{line}", "is not UTF-8", "save it as UTF-8") from None
     try:
-        value = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_not_finite)
+        value = json.loads(text, object_pairs_hook=last_counts, parse_constant=_not_finite)
     except json.JSONDecodeError as error:
         raise ScenarioError(
             f"{file}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg}", f"write {example}"
         ) from None
-    except _Twice as error:
-        key = str(error)
-        at = _line_of(text, key)
-        raise ScenarioError(
-            f"{file}:{at}" if at else file, f"the key {shown(key)} is there twice", "keep one"
-        ) from None
     except RecursionError:
         raise ScenarioError(file, "is too deeply nested", f"write {example}") from None
     except ValueError as error:  # numbers of thousands of digits, NaN
-        raise ScenarioError(file, f"is not JSON: {str(error).splitlines()[0]}", f"write {example}") from None
+        reason = "a number is too long" if "digits" in str(error) else str(error).splitlines()[0]
+        raise ScenarioError(file, f"is not JSON: {reason}", f"write {example}") from None
     if not isinstance(value, dict):
         raise ScenarioError(f"{file}:1", f"holds {shown(value)}, not an object", f"write {example}")
     return JsonFile(file, value, _key_lines(text))

@@ -31,7 +31,10 @@ EPILOG = """exit codes: 0 ok, 1 a check failed, 2 bad usage or scenario, 3 bad t
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and whose exit code is ours."""
+    """An argument parser whose errors are one line and whose exit code is ours. Options are written out."""
+
+    def __init__(self, *args, **more) -> None:
+        super().__init__(*args, allow_abbrev=False, **more)
 
     def error(self, message: str) -> None:
         raise errors.UsageError(self.prog, message, "see --help")

@@ -174,7 +174,6 @@ def test_the_map_of_nodes_is_read(tmp_path):
         ("", "file:1:1: is not JSON"),
         ('{"a": 1,}', "is not JSON"),
         ('{"a": NaN}', "NaN"),
-        ('{\n"a": 1,\n"a": 2}', "file:3: the key .*twice"),
         ("[" * 100_000, "nested|JSON"),
         ('{"a": ' + "9" * 10_000 + "}", "JSON"),
         (b"\xff\xfe{", "UTF-8"),
@@ -184,13 +183,20 @@ def test_the_map_of_nodes_is_read(tmp_path):
 )
 def test_bad_json_is_one_line(tmp_path, text, said):
     with pytest.raises(ScenarioError, match=said) as caught:
-        read_json(written(tmp_path, text), "a file", "{}")
+        read_json(written(tmp_path, text), "a file", "{}", [])
     assert len(caught.value.lines()) == 1
+
+
+def test_of_two_equal_keys_the_last_counts_and_is_told(tmp_path):
+    warnings = []
+    found = read_json(written(tmp_path, '{\n"a": 1,\n"a": 2}'), "a file", "{}", warnings)
+    assert found.data == {"a": 2}
+    assert len(warnings) == 1 and "file:3: the key" in warnings[0] and "the last counts" in warnings[0]
 
 
 def test_lines_are_those_of_the_outermost_keys(tmp_path):
     text = '{"a": {"b": 1,\n "c": [":", "\\"d\\": 2"]},\n\n "b": "a: 3", "\\u0063":\n 4}'
-    found = read_json(written(tmp_path, text), "a file", "{}")
+    found = read_json(written(tmp_path, text), "a file", "{}", [])
     assert found.lines == {"a": 1, "b": 4, "c": 4}
 
 

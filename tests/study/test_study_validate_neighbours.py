@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from dataclasses import replace
 from math import prod
@@ -13,15 +12,13 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oracle.astra_oracle import DoesNotFinish, Simulation
 
 from astrasim_py.chakra.et_io import write_trace
 from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
 from astrasim_py.study.cases import Case
 from astrasim_py.study.packaged import ring_traces
 from astrasim_py.study.validate import find
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "oracle"))
-from astra_oracle import DoesNotFinish, Simulation
 
 MAX_NPUS = 16
 COLLECTIVES = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7}
