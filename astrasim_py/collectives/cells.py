@@ -18,6 +18,8 @@ MAX_CELLS = 2**21
 CELLS_PER_STEP = 64
 
 GATHERS, SCATTERS = ("all_gather", "gather"), ("reduce_scatter", "scatter")
+#: As plain integers: members of an enumeration are slow to look up and to compare, a million times over.
+_INPUT, _OUTPUT, _SCRATCH = int(Buffer.INPUT), int(Buffer.OUTPUT), int(Buffer.SCRATCH)
 _NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
 
 
@@ -101,7 +103,7 @@ def layout(steps: Steps) -> Layout:
     end = 0
     for buffers, offsets in ((steps.read_buf, steps.read_off), (steps.write_buf, steps.write_off)):
         for buffer, offset, count in zip(buffers, offsets, steps.count, strict=True):
-            if buffer == Buffer.SCRATCH and offset + count > end:
+            if buffer == _SCRATCH and offset + count > end:
                 end = offset + count
     output = 0 if steps.in_place else width
     scratch = output + width
@@ -128,12 +130,12 @@ def cells(steps: Steps, where: Layout, buffers: Sequence[int], offsets: Sequence
         if buffer < 0 or count <= 0:
             out.append(-1)
             continue
-        if buffer == Buffer.SCRATCH:
+        if buffer == _SCRATCH:
             out.append(rank * stride + scratch + offset)
             continue
-        if buffer == Buffer.INPUT:
+        if buffer == _INPUT:
             base, end = inputs[rank], ends[rank][0]
-        elif buffer == Buffer.OUTPUT:
+        elif buffer == _OUTPUT:
             base, end = outputs[rank], ends[rank][1]
         else:
             raise Unusable(f"{steps.place(g)} names buffer {buffer}, which is none of 1, 2, 3")
