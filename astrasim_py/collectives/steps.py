@@ -265,7 +265,6 @@ def steps_of(algorithm: Algorithm) -> Steps:
     nodes = _Nodes(algorithm)
     step, firsts = nodes.steps()
     size = len(firsts)
-    plain = size == nodes.size
     count = nodes.column("msg_chunk_cnt")
     _check_payloads(nodes, count)
 
@@ -315,16 +314,9 @@ def steps_of(algorithm: Algorithm) -> Steps:
     reductions = np.zeros(size, dtype=bool)
     reductions[step[nodes.action == _REDUCE]] = True
     local, storing = (_REDUCE, _COPY), (_RECV, _REDUCE, _COPY)
-    read_buf = of("src_buf", local) if not plain else None
-    read_off = of("src_off", local) if not plain else None
-    if plain:
-        readers = (_SEND, _REDUCE, _COPY)
-        read_buf, read_off = of("src_buf", readers), of("src_off", readers)
-    else:
-        # A plain send reads cells; the send of a fused step forwards what the step holds.
-        alone = np.bincount(step, minlength=size) == 1
-        for out, name in ((read_buf, "src_buf"), (read_off, "src_off")):
-            out[alone] = of(name, (_SEND, *local))[alone]
+    # A plain send reads cells; the send of a fused step forwards what the step holds.
+    alone = np.bincount(step, minlength=size) == 1
+    read_buf, read_off = (np.where(alone, of(c, (_SEND, *local)), of(c, local)) for c in ("src_buf", "src_off"))
     write_buf, write_off = of("dst_buf", storing), of("dst_off", storing)
     absent = (read_buf < 0) | (read_off < 0)
     read_buf[absent] = read_off[absent] = -1

@@ -211,12 +211,6 @@ def format_size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def format_bandwidth(bytes_per_s: Fraction | float) -> str:
-    """A bandwidth for people, in decimal units."""
-    steps = [("B/s", 1), ("kB/s", 10**3), ("MB/s", 10**6), ("GB/s", 10**9), ("TB/s", 10**12)]
-    return _scaled(float(bytes_per_s), steps)
-
-
 def ns_text(ps: int) -> str:
     """Picoseconds as an exact decimal number of nanoseconds.
 

@@ -7,8 +7,6 @@ import numpy as np
 from astrasim_py.core.records import Table
 from astrasim_py.topology.model import Topology
 
-VERTEX_COLUMNS = ("vertex", "name", "kind", "x", "y")
-EDGE_COLUMNS = ("link", "name", "src", "dst", "bandwidth", "latency")
 #: Of a larger network only the links that carried something are kept.
 ALL_EDGES = 2**14
 

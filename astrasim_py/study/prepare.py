@@ -368,8 +368,8 @@ class _Preparation:
         doubts = []
         if verdict.ok is None:
             doubts.append(f"could not be verified: {verdict.unknown}")
-        model = self.spec.network.msccl if hasattr(self.spec.network, "msccl") else None
-        slots = verdict.slots if model is None else self.network().msccl.slots_for(algorithm.protocol)
+        model = self.network().msccl
+        slots = verdict.slots if model is None else model.slots_for(algorithm.protocol)
         if verdict.min_slots is not None and verdict.min_slots > slots:
             blocks = f"needs {verdict.min_slots} slots per connection, and there are {slots}"
             if model is not None:
