@@ -20,9 +20,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory):
-    """Tests neither use nor fill the user's cache."""
+    """Tests neither use nor fill the user's cache; what they compile is kept beside them."""
     before = os.environ.get("ASTRASIM_CACHE")
-    os.environ["ASTRASIM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    folder = tmp_path_factory.mktemp("cache")
+    kernels = Path(__file__).parent / "__pycache__" / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    (folder / "kernels").symlink_to(kernels, target_is_directory=True)
+    os.environ["ASTRASIM_CACHE"] = str(folder)
     yield
     if before is None:
         del os.environ["ASTRASIM_CACHE"]

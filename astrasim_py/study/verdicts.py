@@ -10,27 +10,11 @@ from pathlib import Path
 
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.verify import Verdict, verify
+from astrasim_py.core.cache import cache_folder
 from astrasim_py.core.digest import digest
 
 #: Counts up when verification finds more, or says it otherwise: what was kept before is then verified again.
 _EDITION = 2
-
-
-def cache_folder() -> Path | None:
-    """Where verdicts are kept: ``ASTRASIM_CACHE``, else the user's cache folder; None where there is none.
-
-    ``ASTRASIM_CACHE=`` (empty) turns keeping off.
-    """
-    chosen = os.environ.get("ASTRASIM_CACHE")
-    if chosen is not None:
-        return Path(chosen) if chosen else None
-    base = os.environ.get("XDG_CACHE_HOME")
-    if base:
-        return Path(base) / "astrasim_py"
-    try:
-        return Path.home() / ".cache" / "astrasim_py"
-    except RuntimeError:
-        return None
 
 
 def kept_verdict(algorithm: Algorithm, content: object) -> Verdict:
