@@ -1,0 +1,1 @@
+"""Producers of schedules: which link carries which chunk when, for any topology and collective."""

@@ -1,0 +1,130 @@
+"""What a collective wants moved, chunk by chunk, before anyone says how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astrasim_py.collectives.algorithm import COLLECTIVES, ROOTED, SHARDED, chunk_bytes
+from astrasim_py.core.errors import AlgorithmError
+
+#: Most chunks of a demand.
+MAX_CHUNKS = 2**24
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Demand:
+    """Chunks, where each is at the start, and who needs it.
+
+    A collective that reduces is the reverse of one that copies: its demand states the chunks' *homes*, where their
+    sums belong, as `origin`, and everyone (or `receivers`) as those who contribute.
+
+    Attributes
+    ----------
+    collective : str
+    ranks : int
+    chunks : int
+        T of the algorithm: chunks of the full buffer.
+    root : int or None
+    size : int
+        Full buffer, bytes.
+    origin : numpy.ndarray
+        int32[C]: rank that has a chunk at the start (that owns its sum, of one that reduces).
+    receivers : numpy.ndarray or None
+        int32[C]: the only rank that needs a chunk (the only contributor); None: every rank needs all of them.
+    sizes : numpy.ndarray
+        int64[classes]: distinct sizes of chunks in bytes, descending.
+    size_class : numpy.ndarray
+        int32[C]: index into `sizes`.
+    """
+
+    collective: str
+    ranks: int
+    chunks: int
+    root: int | None
+    size: int
+    origin: np.ndarray = field(repr=False)
+    receivers: np.ndarray | None = field(default=None, repr=False)
+    sizes: np.ndarray = field(repr=False)
+    size_class: np.ndarray = field(repr=False)
+
+    @classmethod
+    def of(cls, collective: str, ranks: int, per_rank: int, size: int, root: int | None = None) -> Demand:
+        """The demand of a collective whose shards (or, of one without shards, whose buffer) are cut up.
+
+        Parameters
+        ----------
+        collective : str
+            Any of `COLLECTIVES` but barrier.
+        ranks : int
+        per_rank : int
+            Chunks of a shard; all_reduce: of the part that one rank owns; broadcast, reduce: of the buffer.
+        size : int
+            Full buffer, bytes.
+        root : int, optional
+
+        Notes
+        -----
+        Chunk numbers: all_gather, gather, reduce_scatter, scatter and all_reduce number the chunks of the full
+        buffer, so ``r * per_rank + k`` is the k-th of rank r; all_to_all has ``(a * ranks + b) * per_rank + k``
+        for the k-th from a to b, those with a == b included, which need no transfer.
+
+        Raises
+        ------
+        AlgorithmError
+            Not such a collective, no root where one is needed, or too many chunks.
+        """
+        if collective not in COLLECTIVES or collective == "barrier":
+            raise AlgorithmError(collective, "cannot be synthesized", "name a collective that moves data")
+        if per_rank < 1:
+            raise AlgorithmError(collective, f"{per_rank} chunks", "cut it into at least 1")
+        if collective in ROOTED and (root is None or not 0 <= root < ranks):
+            raise AlgorithmError(collective, f"root {root} is not one of {ranks} ranks", f"name one in 0..{ranks - 1}")
+        whole = collective in ("broadcast", "reduce")
+        total = per_rank if whole else ranks * per_rank
+        count = total * ranks if collective == "all_to_all" else total
+        if count > MAX_CHUNKS:
+            raise AlgorithmError(collective, f"{count} chunks are more than {MAX_CHUNKS}", "use fewer chunks or ranks")
+        number = np.arange(count, dtype=np.int64)
+        owner = number // per_rank
+        receivers = None
+        if whole:
+            origin = np.full(count, root)
+        elif collective == "all_to_all":
+            origin, receivers = owner // ranks, owner % ranks
+        elif collective in ("gather", "scatter"):
+            # Both ends of a chunk are known; which of them is the origin says the direction.
+            origin, receivers = (
+                (owner, np.full(count, root)) if collective == "gather" else (np.full(count, root), owner)
+            )
+        else:
+            origin = owner
+        nbytes = chunk_bytes(number % total, np.ones(count, dtype=np.int64), size, total)
+        sizes, size_class = np.unique(-nbytes, return_inverse=True)
+        return cls(
+            collective=collective,
+            ranks=ranks,
+            chunks=total,
+            root=root if collective in ROOTED else None,
+            size=size,
+            origin=origin.astype(np.int32),
+            receivers=None if receivers is None else receivers.astype(np.int32),
+            sizes=-sizes,
+            size_class=size_class.astype(np.int32).reshape(-1),
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of chunks of the demand, C."""
+        return len(self.origin)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether transfers towards the home of a chunk carry partial sums."""
+        return self.collective in ("reduce_scatter", "reduce")
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the full buffer consists of one shard per rank."""
+        return self.collective in SHARDED

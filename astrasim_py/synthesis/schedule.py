@@ -1,0 +1,126 @@
+"""The result of a synthesis: which arc carries which chunk from when, and what is known of how good that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from astrasim_py.synthesis.demand import Demand
+from astrasim_py.synthesis.network import Network, Occupied, Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How a schedule was found.
+
+    Attributes
+    ----------
+    seed : int
+        Of the whole search.
+    policy : str
+        Of the run that found it.
+    rounds : int
+        Runs made.
+    cut : bool
+        Whether a limit of wall-clock time ended the search: another machine may then find another schedule.
+    seconds : float
+        Wall-clock time, compilation excluded.
+    """
+
+    seed: int
+    policy: str
+    rounds: int
+    cut: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Schedule:
+    """Transfers of chunks over arcs, sorted by (start, arc).
+
+    Attributes
+    ----------
+    network : Network
+    demand : Demand
+    arc, chunk : numpy.ndarray
+        int32[transfers].
+    start : numpy.ndarray
+        int64[transfers], ps.
+    reduces : numpy.ndarray
+        bool[transfers]: it carries a partial sum that is added to the receiver's, rather than a copy.
+    time : int
+        ps from the first start to the last arrival, counted from 0.
+    bound : int
+        ps that no schedule of this demand on this network can beat; 0 while not computed.
+    bound_kind : str
+        Which bound that is: ``ingress``, ``egress``, ``path``, ``cut``, ``work``, ``exact``.
+    search : Search
+    transfers : int
+        Number of transfers; the columns are empty where they were counted only.
+    """
+
+    network: Network
+    demand: Demand
+    arc: np.ndarray = field(repr=False)
+    chunk: np.ndarray = field(repr=False)
+    start: np.ndarray = field(repr=False)
+    reduces: np.ndarray = field(repr=False)
+    time: int
+    transfers: int
+    bound: int = 0
+    bound_kind: str = ""
+    search: Search
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it meets the bound, which proves that none is faster."""
+        return self.bound > 0 and self.time <= self.bound or not self.time
+
+    @property
+    def efficiency(self) -> float:
+        """Bound per time, in 0..1."""
+        return self.bound / self.time if self.time else 1.0
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the transfers are there and not only counted."""
+        return len(self.arc) == self.transfers
+
+    @cached_property
+    def timing(self) -> Timing:
+        """Times by class of size."""
+        return self.network.timing(self.demand.sizes.tolist())
+
+    @cached_property
+    def src(self) -> np.ndarray:
+        """int32[transfers], ranks."""
+        return self.network.src[self.arc]
+
+    @cached_property
+    def dst(self) -> np.ndarray:
+        """int32[transfers], ranks."""
+        return self.network.dst[self.arc]
+
+    @cached_property
+    def arrival(self) -> np.ndarray:
+        """int64[transfers], ps."""
+        return self.start + self.timing.delay[self.demand.size_class[self.chunk], self.arc]
+
+    def holds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Every hold of a link: (transfer int64, resource int32, start ps int64, end ps int64)."""
+        network = self.network
+        lengths = np.diff(network.hop_ptr)[self.arc]
+        transfer = np.repeat(np.arange(len(self.arc)), lengths)
+        ptr = np.zeros(len(self.arc) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=ptr[1:])
+        hops = np.arange(ptr[-1]) + np.repeat(network.hop_ptr[:-1][self.arc] - ptr[:-1], lengths)
+        kind = self.demand.size_class[self.chunk][transfer]
+        start = self.start[transfer] + self.timing.offset[kind, hops]
+        return transfer, network.hop[hops], start, start + self.timing.hold[kind, hops]
+
+    def occupied(self) -> Occupied:
+        """What this schedule holds, for another tenant's synthesis on the same topology."""
+        _, resource, start, end = self.holds()
+        return Occupied(self.network.links[resource], start, end)
