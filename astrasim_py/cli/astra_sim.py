@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 
+from astrasim_py.cli.engine import engine_argument
 from astrasim_py.core.errors import UsageError
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.
@@ -43,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="which of ASTRA-sim's analytical backends (congestion_unaware)",
     )
     parser.add_argument("--corrected", action="store_true", help="the physics instead of ASTRA-sim's numbers")
-    parser.add_argument("--engine", choices=("auto", "simpy"), default="auto")
+    engine_argument(parser)
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument(
         "--record", choices=("summary", "links", "nodes", "messages"), default="links", help="how much to record"

@@ -93,6 +93,7 @@ def main(argv: Sequence[str]) -> int:
         code = errors.EXIT_OK
         if parsed is not None:
             module, arguments = parsed
+            _announce_compiling(quiet=getattr(arguments, "quiet", False))
             code = module.run(arguments)
         sys.stdout.flush()
         return code
@@ -134,6 +135,13 @@ def _usable_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif hasattr(getattr(sys, name), "reconfigure"):
             getattr(sys, name).reconfigure(errors="replace")
+
+
+def _announce_compiling(*, quiet: bool) -> None:
+    """The first use of compiled code takes a while: say so."""
+    from astrasim_py.core import jit
+
+    jit.announce = None if quiet else lambda line: _say([line])
 
 
 def _say(lines: Sequence[str]) -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import argparse
 
+from astrasim_py.cli.engine import engine_argument
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
-    parser.add_argument("--engine", choices=("auto", "simpy"), help="by default that of the scenario")
+    engine_argument(parser, default=None)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")

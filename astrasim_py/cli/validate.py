@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from astrasim_py.cli.engine import engine_argument
+
 if TYPE_CHECKING:
     from astrasim_py.study.validate import Finding, Report
 
@@ -19,7 +21,7 @@ SHOWN = 20
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("cases", metavar="CASES.csv", nargs="?", help="by default the packaged set")
-    parser.add_argument("--engine", choices=("auto", "simpy"), default="auto")
+    engine_argument(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME", help="only this set (repeatable)")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
     parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,6 +191,8 @@ def sources_digest(dispatcher: Any) -> str:
     That is the source of their module and of every module whose compiled functions it uses, and the plain constants
     that these modules see.
     """
+    import inspect
+
     state = hashlib.blake2b(digest_size=10)
     seen: set[str] = set()
     waiting = [dispatcher.py_func]

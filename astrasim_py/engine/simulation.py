@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from astrasim_py.core.engines import AUTO, BOTH, COMPILED, ENGINES, SIMPY
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.records import LEVELS, Records
 from astrasim_py.system.plan import Plan, make_plan
 from astrasim_py.system.problem import Problem
 
-#: Engines by name; ``auto`` picks one.
-ENGINES = ("auto", "simpy")
+__all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "simulate"]
+
+#: From so many predicted message-hops on ``auto`` takes the compiled engine. Loading it costs 0.7 CPU seconds once per
+#: process, whatever the problem; the SimPy engine takes about 14 µs a message-hop, so that from 50,000 on it would take
+#: longer than that.
+AUTO_MESSAGE_HOPS = 50_000 * 10**12
 
 
-def simulate(problem: Problem | Plan, *, engine: str = "auto", level: str = "links") -> Records:
+def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links") -> Records:
     """Run a problem.
 
     Parameters
@@ -19,14 +26,15 @@ def simulate(problem: Problem | Plan, *, engine: str = "auto", level: str = "lin
     problem : Problem or Plan
         A Plan is run as it is; a Problem is planned first.
     engine : str
-        One of `ENGINES`.
+        ``simpy``, the reference; ``compiled``, which gives the same records; ``auto``, which picks one of them by the
+        size of the problem (see `engine_for`); ``both``, which runs both and compares every record.
     level : str
         What to record: ``summary``, ``links``, ``nodes`` or ``messages``.
 
     Returns
     -------
     Records
-        Also when the run is stuck or reaches a limit: see `Records.outcome`.
+        Also when the run is stuck or reaches a limit: see `Records.outcome`. `Records.engine` says what ran.
 
     Raises
     ------
@@ -35,20 +43,65 @@ def simulate(problem: Problem | Plan, *, engine: str = "auto", level: str = "lin
     SimulationError
         A matched send and receive of unequal bytes, or figures beyond 63 bits (found by running).
     UsageError
-        Unknown engine or level.
+        Unknown engine or level; a network model of the user's own with any engine but SimPy.
+    InternalError
+        With ``both``: the engines differ.
     """
     if engine not in ENGINES:
         raise UsageError("engine", f'"{engine}" is unknown', f"write one of {', '.join(ENGINES)}")
     if level not in LEVELS:
         raise UsageError("record", f'"{level}" is unknown', f"write one of {', '.join(LEVELS)}")
     plan = problem if isinstance(problem, Plan) else make_plan(problem)
-    from astrasim_py.engine.simpy_engine.engine import run
+    chosen = engine_for(plan, engine)
+    jobs = ", ".join(job.name for job in plan.problem.jobs)
 
-    try:
-        return run(plan, level)
-    except OverflowError:
-        raise SimulationError(
-            ", ".join(job.name for job in plan.problem.jobs),
-            "its times or its bytes on a link go beyond 2^63 - 1 (of picoseconds: 106 days)",
-            "use smaller sizes, fewer repeats or faster links",
-        ) from None
+    def run(name: str) -> Records:
+        try:
+            return _engine(name)(plan, level)
+        except OverflowError:
+            raise SimulationError(
+                jobs,
+                "its times or its bytes on a link go beyond 2^63 - 1 (of picoseconds: 106 days)",
+                "use smaller sizes, fewer repeats or faster links",
+            ) from None
+
+    if chosen == BOTH:
+        from astrasim_py.engine.compare import run_both
+
+        return run_both(run, jobs)
+    return run(chosen)
+
+
+def engine_for(plan: Plan, engine: str = AUTO) -> str:
+    """What runs a plan where `engine` is asked for: ``simpy``, ``compiled`` or ``both``.
+
+    ``auto`` is the SimPy engine for less than `AUTO_MESSAGE_HOPS`, and for a network model of the user's own.
+
+    Raises
+    ------
+    UsageError
+        Such a model with any other engine.
+    """
+    network = plan.problem.network
+    if network.factory is not None:
+        if engine in (COMPILED, BOTH):
+            problem = f'"{engine}" cannot run the network model {network.model}, which is written in Python'
+            raise UsageError("engine", problem, "write auto or simpy")
+        return SIMPY
+    if engine != AUTO:
+        return engine
+    return COMPILED if predicted_hops(plan) >= AUTO_MESSAGE_HOPS else SIMPY
+
+
+def predicted_hops(plan: Plan) -> int:
+    """Messages of a complete run times the links of a route, on the average over pairs that exchange messages."""
+    pairs = len(plan.route_pairs)
+    return plan.messages * len(plan.route_links) // pairs if pairs else plan.messages
+
+
+def _engine(name: str) -> Callable[[Plan, str], Records]:
+    if name == COMPILED:
+        from astrasim_py.engine.compiled.run import run
+    else:
+        from astrasim_py.engine.simpy_engine.engine import run
+    return run

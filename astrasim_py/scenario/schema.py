@@ -16,6 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from astrasim_py.core.engines import ENGINES
 from astrasim_py.core.records import LEVELS
 from astrasim_py.scenario.machine_models import (
     Collectives,
@@ -56,7 +57,7 @@ class JobSpec(Strict):
     stragglers: Stragglers = Field(default_factory=Stragglers)
 
 
-Engine = choice("auto", "simpy")
+Engine = choice(*ENGINES)
 Level = choice(*LEVELS)
 PLOT_KINDS = ("slowdown", "time", "busbw", "breakdown", "links", "gantt")
 

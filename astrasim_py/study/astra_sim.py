@@ -130,9 +130,7 @@ def run_request(
     level = "messages" if timeline else level
     digests = request.files(inputs)
     arguments = {key: value for key, value in asdict(request).items() if key != "folder"}
-    identity = store.point_digest(
-        {FRONT_END: arguments}, digests, engine="simpy" if engine == "auto" else engine, version=package_version()
-    )
+    identity = store.point_digest({FRONT_END: arguments}, digests, version=package_version())
     result = run_inputs(inputs, corrected=request.corrected, engine=engine, level=level, limits=limits)
     topology = result.plan.problem.topology
     row = empty_row(SCENARIO, request.name, {}, result.outcome.status)
@@ -177,7 +175,7 @@ def run_request(
         "cpu_s": Decimal(f"{result.records.cpu_s:.6f}"),
     }
     files = files_of(result.plan, result.records, summary, with_timeline=timeline)
-    wanted = Wanted(level=level, timeline=timeline, limits=limits_json(limits))
+    wanted = Wanted(level=level, timeline=timeline, limits=limits_json(limits), engine=engine)
     store.write_point(folder, files, manifest, volatile, wanted=wanted)
     store.write_tables(folder.parent)
     return Done(

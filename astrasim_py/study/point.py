@@ -35,8 +35,6 @@ from astrasim_py.system.plan import make_plan
 from astrasim_py.system.problem import Limits
 
 FAILED = "failed"
-#: Engine that ``auto`` stands for. Part of a point's identity, so that `auto` and its choice are the same point.
-AUTO = "simpy"
 
 
 @cache
@@ -65,7 +63,8 @@ class Task:
     @property
     def wanted(self) -> Wanted:
         """What a stored point must hold to make this task needless."""
-        return Wanted(level=self.level, timeline=self.timeline, limits=limits_json(self.limits))
+        limits = limits_json(self.limits)
+        return Wanted(level=self.level, timeline=self.timeline, limits=limits, engine=self.engine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,8 @@ def make_task(
 ) -> Task:
     """Find out where a point belongs (`known_inputs`: see `input_digests`).
 
-    Limits and record levels are no part of its identity: they decide how far it is computed, not what comes out.
+    Limits, record levels and the engine are no part of its identity: they decide how far it is computed and how fast,
+    not what comes out.
 
     Raises
     ------
@@ -134,7 +134,6 @@ def make_task(
     identity = store.point_digest(
         {"point": resolved, "sweep": dict(point.values)},
         inputs,
-        engine=AUTO if engine == "auto" else engine,
         version=package_version(),
     )
     return Task(
@@ -202,7 +201,7 @@ def _run(task: Task, row: dict) -> Result:
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "python": sys.version.split()[0],
-        "versions": {name: _version(name) for name in ("astrasim-py", "numpy", "simpy")},
+        "versions": {name: _version(name) for name in ("astrasim-py", "numpy", "simpy", "numba")},
         "source": os.path.abspath(point.folder),
         "allow_outside": point.allow_outside,
         "allow_code": point.allow_code,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,6 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_processes
+
+from astrasim_py.core import jit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,18 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def _begin_worker() -> None:
-    """Leave Ctrl-C to the parent, and end with it even if it is killed."""
+def _begin_worker(told: bool) -> None:
+    """Leave Ctrl-C to the parent, and end with it even if it is killed; say what is compiled where the parent does."""
+    jit.announce = _say if told else None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"astrasim-py: {line}\n")
 
 
 def _end_with(sentinel: int) -> None:
@@ -49,7 +57,10 @@ class _Pool:
     def __init__(self, workers: int) -> None:
         self.others = {p.pid for p in multiprocessing.active_children()}
         self.executor = ProcessPoolExecutor(
-            max_workers=workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
+            max_workers=workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin_worker,
+            initargs=(jit.announce is not None,),
         )
 
     def submit(self, function: Callable, task: object) -> Future:

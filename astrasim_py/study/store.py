@@ -29,9 +29,11 @@ from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.core.digest import digest
+from astrasim_py.core.engines import AUTO
 from astrasim_py.core.errors import InternalError, OutputError, UnitError, UsageError
 from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Table
 from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
+from astrasim_py.report.csv_io import read_csv
 from astrasim_py.report.tables import (
     COLLECTIVE_KEYS,
     ROW_KEYS,
@@ -39,7 +41,6 @@ from astrasim_py.report.tables import (
     csv_rows,
     json_text,
     parse_json,
-    read_csv,
 )
 
 #: Version of the folder's layout.
@@ -67,8 +68,8 @@ _TRIES = 8
 # -- names ------------------------------------------------------------------------------------------------------
 
 
-def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, engine: str, version: str) -> str:
-    """The identity of a point: whatever can change its records changes this.
+def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, version: str) -> str:
+    """The identity of a point: whatever can change its records changes this. Which engine runs it cannot.
 
     Parameters
     ----------
@@ -76,8 +77,6 @@ def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, engine: str, v
         The resolved scenario of this point, seeds included; plain values.
     inputs : mapping of str to str
         File → SHA-256 of its content.
-    engine : str
-        Name of the engine.
     version : str
         Of this package.
     """
@@ -85,7 +84,6 @@ def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, engine: str, v
         {
             "resolved": resolved,
             "inputs": dict(inputs),
-            "engine": engine,
             "version": version,
             "records": RECORD_SCHEMA,
             "semantics": ENGINE_SEMANTICS,
@@ -227,16 +225,21 @@ class Wanted:
         A timeline file is asked for.
     limits : mapping
         Limits of this run. A point that ended by a limit is of use only under the very same limits.
+    engine : str
+        Engine that must have run it; ``auto``: any.
     """
 
     level: str = "links"
     timeline: bool = False
     limits: Mapping[str, int | None] | None = None
+    engine: str = AUTO
 
     def met_by(self, manifest: Mapping) -> bool:
         if LEVELS.index(manifest["level"]) < LEVELS.index(self.level):
             return False
         if self.timeline and not manifest["timeline"]:
+            return False
+        if self.engine not in (AUTO, manifest.get("engine")):
             return False
         return manifest["status"] != "limit" or manifest["limits"] == dict(self.limits or {})
 

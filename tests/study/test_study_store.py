@@ -20,7 +20,8 @@ import pytest
 
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
-from astrasim_py.report.tables import csv_chunks, json_text
+from astrasim_py.report.csv_io import csv_chunks
+from astrasim_py.report.tables import json_text
 from astrasim_py.study import store
 from astrasim_py.study.store import Wanted
 
@@ -57,7 +58,7 @@ def row(name: str, **more) -> dict:
 
 def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status="done", level="links", **more) -> Path:
     """Store a small point; `more` goes to the manifest, `row` to the row."""
-    identity = identity or store.point_digest({"name": name}, {}, engine="simpy", version="1")
+    identity = identity or store.point_digest({"name": name}, {}, version="1")
     folder = store.scenario_folder(out, "s") / store.folder_name(name, identity)
     manifest = {
         "scenario": "s",
@@ -420,8 +421,8 @@ def test_a_higher_level_replaces_a_lower_one_and_not_the_other_way_round(tmp_pat
 
 
 def test_whatever_can_change_the_records_changes_the_hash():
-    base = {"resolved": {"a": 1}, "inputs": {"x.et": "00"}, "engine": "simpy", "version": "1"}
-    changes = [{"resolved": {"a": 2}}, {"inputs": {"x.et": "01"}}, {"engine": "compiled"}, {"version": "2"}]
+    base = {"resolved": {"a": 1}, "inputs": {"x.et": "00"}, "version": "1"}
+    changes = [{"resolved": {"a": 2}}, {"inputs": {"x.et": "01"}}, {"version": "2"}]
     made = [store.point_digest(**(base | change)) for change in [{}, *changes]]
     assert len(set(made)) == len(made)
 

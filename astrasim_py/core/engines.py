@@ -1,0 +1,7 @@
+"""Names of engines, for every place that lets one choose."""
+
+from __future__ import annotations
+
+AUTO, SIMPY, COMPILED, BOTH = "auto", "simpy", "compiled", "both"
+#: ``auto`` picks one of the next two; ``both`` runs them and compares their records.
+ENGINES = (AUTO, SIMPY, COMPILED, BOTH)

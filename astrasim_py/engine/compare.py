@@ -1,0 +1,118 @@
+"""Two engines, one result: where their records differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import numpy as np
+
+from astrasim_py.core.engines import BOTH, COMPILED, SIMPY
+from astrasim_py.core.errors import AstraError, InternalError
+from astrasim_py.core.records import Outcome, Records, Table
+
+#: What may differ: which engine ran, and how long it took.
+_OWN = ("engine", "cpu_s")
+
+
+def differences(a: Records, b: Records) -> list[str]:
+    """Where two runs of one problem differ, a line each; empty where they are the same, event for event.
+
+    Parameters
+    ----------
+    a, b : Records
+
+    Returns
+    -------
+    list of str
+        Of a column or a sequence only the first place that differs.
+    """
+    found: list[str] = []
+    for field in fields(Records):
+        mine, theirs = getattr(a, field.name), getattr(b, field.name)
+        if field.name in _OWN:
+            continue
+        if isinstance(mine, Table):
+            found += _tables(field.name, mine, theirs)
+        elif isinstance(mine, np.ndarray):
+            found += _columns(f"{field.name} of rank", mine, theirs)
+        elif isinstance(mine, Outcome):
+            found += _outcomes(mine, theirs)
+        elif mine != theirs:
+            found.append(f"{field.name}: {mine} and {theirs}")
+    return found
+
+
+def _tables(name: str, a: Table, b: Table) -> list[str]:
+    if list(a) != list(b):
+        return [f"columns of table {name}: {', '.join(a)} and {', '.join(b)}"]
+    if a.height != b.height:
+        return [f"rows of table {name}: {a.height} and {b.height}"]
+    return [line for column in a for line in _columns(f"{column} of {name} row", a[column], b[column])]
+
+
+def _columns(what: str, a: np.ndarray, b: np.ndarray) -> list[str]:
+    if len(a) != len(b):
+        return [f"{what}s: {len(a)} and {len(b)} of them"]
+    differing = np.flatnonzero(np.asarray(a != b, dtype=bool))
+    if not len(differing):
+        return []
+    at = int(differing[0])
+    more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+    return [f"{what} {at}: {a[at]} and {b[at]}{more}"]
+
+
+def _outcomes(a: Outcome, b: Outcome) -> list[str]:
+    found = []
+    for field in fields(Outcome):
+        mine, theirs = getattr(a, field.name), getattr(b, field.name)
+        if mine == theirs:
+            continue
+        if field.name == "waiting":
+            pairs = [(x, y) for x, y in zip(mine, theirs, strict=False) if x != y]
+            x, y = pairs[0] if pairs else (f"{len(mine)} entries", f"{len(theirs)} entries")
+            mine, theirs = x, y
+        found.append(f"{field.name} of the outcome: {mine} and {theirs}")
+    return found
+
+
+def run_both(run: Callable[[str], Records], place: str) -> Records:
+    """Run both engines; what they agree on.
+
+    Parameters
+    ----------
+    run : callable
+        Runs the engine of a name.
+    place : str
+        What is run, for the error.
+
+    Returns
+    -------
+    Records
+        Of the SimPy engine; CPU seconds are those of both.
+
+    Raises
+    ------
+    AstraError
+        What both engines raise.
+    InternalError
+        They differ.
+    """
+    first, second = (_outcome(run, name) for name in (SIMPY, COMPILED))
+    if isinstance(first, Records) and isinstance(second, Records):
+        found = differences(first, second)
+        if not found:
+            return replace(first, engine=BOTH, cpu_s=first.cpu_s + second.cpu_s)
+        more = f"; {len(found) - 1} more columns differ" if len(found) > 1 else ""
+        raise InternalError(f"{place}: the SimPy engine and the compiled engine differ: {found[0]}{more}")
+    if isinstance(first, AstraError) and isinstance(second, AstraError) and str(first) == str(second):
+        raise first
+    told = [f"ends as {r.outcome.status}" if isinstance(r, Records) else f"says: {r}" for r in (first, second)]
+    raise InternalError(f"{place}: the SimPy engine {told[0]}, and the compiled engine {told[1]}")
+
+
+def _outcome(run: Callable[[str], Records], name: str) -> Records | AstraError:
+    try:
+        return run(name)
+    except AstraError as error:
+        return error
