@@ -60,18 +60,58 @@ MESSAGE_COLUMNS = (
 HOP_COLUMNS = ("message", "link", "requested", "start", "end")
 
 
+class Coded:
+    """A column of text as the texts that occur in it and, for each row, which one it is.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray
+        Whole numbers, 1-D: indices into `labels`.
+    labels : sequence of str
+    """
+
+    __slots__ = ("codes", "labels")
+
+    def __init__(self, codes: np.ndarray, labels: Sequence[str]) -> None:
+        self.codes, self.labels = codes, tuple(labels)
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Coded:
+        """Of texts one by one."""
+        index: dict[str, int] = {}
+        codes = [index.setdefault(text, len(index)) for text in texts]
+        return cls(np.array(codes, dtype=np.int32), tuple(index))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def texts(self) -> np.ndarray:
+        """The column as an array of str."""
+        labels = np.empty(len(self.labels), dtype=object)
+        labels[:] = self.labels
+        return labels[self.codes] if len(labels) else np.empty(len(self.codes), dtype=object)
+
+
 class Table(Mapping[str, np.ndarray]):
     """Named columns of equal length, read-only.
 
     Parameters
     ----------
-    columns : mapping of str to array-like
-        1-D, all of the same length; kept in the given order.
+    columns : mapping of str to array-like or Coded
+        1-D, all of the same length; kept in the given order. Of a `Coded` column the texts are made when they are
+        asked for.
     """
 
-    def __init__(self, columns: Mapping[str, Sequence | np.ndarray]) -> None:
+    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Coded]) -> None:
         self._columns: dict[str, np.ndarray] = {}
+        self._coded: dict[str, Coded] = {}
         for name, values in columns.items():
+            if isinstance(values, Coded):
+                codes = values.codes.view()
+                codes.setflags(write=False)
+                self._coded[name] = Coded(codes, values.labels)
+                self._columns[name] = codes
+                continue
             if isinstance(values, np.ndarray):
                 array = values.view()
             elif values and isinstance(values[0], str):
@@ -86,8 +126,25 @@ class Table(Mapping[str, np.ndarray]):
             raise ValueError(f"columns of unequal length: { {n: len(c) for n, c in self._columns.items()} }")
         self.height = lengths.pop() if lengths else 0
 
+        self._texts: dict[str, np.ndarray] = {}
+
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._columns[name]
+        if name not in self._coded:
+            return self._columns[name]
+        if name not in self._texts:
+            self._texts[name] = self._coded[name].texts()
+            self._texts[name].setflags(write=False)
+        return self._texts[name]
+
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds texts."""
+        return name in self._coded or self._columns[name].dtype == object
+
+    def coded(self, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+        """A column of text as (codes, labels): row i holds ``labels[codes[i]]``."""
+        if name not in self._coded:
+            self._coded[name] = Coded.of(self._columns[name].tolist())
+        return self._coded[name].codes, self._coded[name].labels
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
@@ -98,8 +155,8 @@ class Table(Mapping[str, np.ndarray]):
 
     def rows(self) -> Iterator[dict]:
         """Rows as dicts of plain Python values."""
-        lists = [column.tolist() for column in self._columns.values()]
         names = list(self._columns)
+        lists = [self[name].tolist() for name in names]
         for values in zip(*lists, strict=True):
             yield dict(zip(names, values, strict=True))
 
@@ -107,7 +164,7 @@ class Table(Mapping[str, np.ndarray]):
         """The same as a pandas DataFrame (needs pandas)."""
         import pandas
 
-        return pandas.DataFrame(dict(self._columns))
+        return pandas.DataFrame(dict(self))
 
     def __repr__(self) -> str:
         return f"Table({self.height} rows: {', '.join(self._columns)})"

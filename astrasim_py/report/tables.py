@@ -5,18 +5,15 @@ Everything here is a pure function of its arguments: the same rows give the same
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 from numbers import Integral
 
-import numpy as np
-
 from astrasim_py.core.records import Table
-from astrasim_py.core.units import INT64_MAX, PS_PER_NS, format_time, ns_text
+from astrasim_py.core.units import PS_PER_NS, format_time, ns_text
+from astrasim_py.report.csv_io import csv_cell
 
 #: Keys of a row, in this order, in every format.
 ROW_KEYS = (
@@ -41,13 +38,6 @@ ROW_KEYS = (
     "cpu_s",
     "status",
 )
-#: Columns of records that hold text; every other column holds whole numbers.
-TEXT_COLUMNS = frozenset({"job", "group", "type", "algorithm", "kind", "name"})
-
-# A spreadsheet takes a cell that begins with one of these for a formula (or strips it to reach one).
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
-_CHUNK_ROWS = 65536
-
 
 # -- exact numbers ----------------------------------------------------------------------------------------------
 
@@ -143,102 +133,6 @@ def parse_json(text: str) -> object:
 
 
 # -- CSV --------------------------------------------------------------------------------------------------------
-
-
-def csv_cell(text: str) -> str:
-    """A text cell, quoted where needed and kept from being taken for a formula.
-
-    Text that begins with ``= + - @``, a tab, a carriage return or an apostrophe gets an apostrophe in front;
-    `csv_text` takes it off again.
-
-    Examples
-    --------
-    >>> csv_cell("=1+1"), csv_cell("a,b"), csv_cell("plain")
-    ("'=1+1", '"a,b"', 'plain')
-    """
-    if text.startswith(_FORMULA):
-        text = "'" + text
-    if any(c in text for c in ',"\n\r'):
-        text = '"' + text.replace('"', '""') + '"'
-    return text
-
-
-def csv_text(cell: str) -> str:
-    """The text that `csv_cell` was given, after the CSV reader took off the quotes."""
-    return cell[1:] if cell.startswith("'") else cell
-
-
-def _column_cells(column: np.ndarray) -> list[str]:
-    if column.dtype.kind in "iu":
-        return list(map(str, column.tolist()))
-    if column.dtype.kind == "f":
-        return ["" if v != v else repr(v) for v in column.tolist()]
-    values = column.tolist()
-    known = {value: csv_cell(str(value)) for value in dict.fromkeys(values)}
-    return [known[value] for value in values]
-
-
-def csv_chunks(table: Mapping[str, np.ndarray]) -> Iterator[bytes]:
-    """A table of records as CSV, a block of rows at a time (UTF-8, lines end with a newline)."""
-    yield (",".join(map(csv_cell, table)) + "\n").encode()
-    columns = list(table.values())
-    height = len(columns[0]) if columns else 0
-    for first in range(0, height, _CHUNK_ROWS):
-        cells = [_column_cells(column[first : first + _CHUNK_ROWS]) for column in columns]
-        yield ("\n".join(map(",".join, zip(*cells, strict=True))) + "\n").encode()
-
-
-def read_csv(data: bytes, text_columns: Iterable[str] = TEXT_COLUMNS) -> Table:
-    """The table that `csv_chunks` wrote.
-
-    Parameters
-    ----------
-    data : bytes
-        A whole file.
-    text_columns : iterable of str
-        Names of columns that hold text; the others hold whole numbers, or numbers with a point (empty: NaN).
-
-    Raises
-    ------
-    ValueError
-        Rows of unequal length, or a cell that is no number.
-    """
-    text = frozenset(text_columns)
-    header, columns = _split(data.decode())
-    result: dict[str, np.ndarray] = {}
-    for number, name in enumerate(map(csv_text, header)):
-        cells = columns[number]
-        if name in text:
-            array = np.empty(len(cells), dtype=object)
-            known = {cell: csv_text(cell) for cell in dict.fromkeys(cells)}
-            array[:] = [known[cell] for cell in cells]
-        else:
-            array = _numbers(cells)
-        result[name] = array
-    return Table(result)
-
-
-def _split(content: str) -> tuple[list[str], list[Sequence[str]]]:
-    if '"' not in content and "\r" not in content:  # no quoted cell: splitting the text is enough
-        first, *lines = content.removesuffix("\n").split("\n")
-        width = first.count(",") + 1
-        if any(line.count(",") != width - 1 for line in lines):
-            raise ValueError(f"a line has more or fewer than {width} cells")
-        cells = ",".join(lines).split(",") if lines else []
-        return first.split(","), [cells[i::width] for i in range(width)]
-    lines = list(csv.reader(io.StringIO(content, newline="")))
-    if any(len(line) != len(lines[0]) for line in lines):
-        raise ValueError(f"a line has more or fewer than {len(lines[0])} cells")
-    return lines[0], list(zip(*lines[1:], strict=True)) or [()] * len(lines[0])
-
-
-def _numbers(cells: Sequence[str]) -> np.ndarray:
-    try:
-        whole = list(map(int, cells))
-    except ValueError:
-        return np.array([float(cell) if cell else np.nan for cell in cells])
-    wide = bool(whole) and max(whole) > INT64_MAX
-    return np.array(whole, dtype=np.uint64 if wide else np.int64)
 
 
 def csv_rows(keys: Sequence[str], rows: Iterable[Mapping[str, object]]) -> bytes:

@@ -11,13 +11,13 @@ from astrasim_py.collectives.bounds import CLOSED_FORMS, busbw_factor, closed_fo
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.records import LEVELS, Records, Table
 from astrasim_py.engine.stuck import explanation
+from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.drawing import edge_table, vertex_table
 from astrasim_py.report.explain import busiest_links
 from astrasim_py.report.tables import (
     ROW_KEYS,
     bandwidth_GBps,
     collective_rows,
-    csv_chunks,
     efficiency_of,
     json_text,
     ns_number,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from decimal import Decimal
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrasim_py.core.records import NODE_COLUMNS, Table, empty_table
+from astrasim_py.core.records import Table
 from astrasim_py.report import tables
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
@@ -22,47 +21,6 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"
 def row(**more) -> dict:
     base = dict.fromkeys(tables.ROW_KEYS)
     return base | {"scenario": "s", "point": "p", "sweep": {"size": "1 MiB"}, "status": "done"} | more
-
-
-@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), TEXT), max_size=8))
-def test_csv_reads_back_what_was_written(rows):
-    numbers, texts = [r[0] for r in rows], np.empty(len(rows), dtype=object)
-    texts[:] = [r[1] for r in rows]
-    table = Table({"start": np.array(numbers, dtype=np.int64), "name": texts})
-    data = b"".join(tables.csv_chunks(table))
-    again = tables.read_csv(data)
-    assert again["start"].tolist() == numbers
-    assert again["name"].tolist() == texts.tolist()
-    for line in csv.reader(io.StringIO(data.decode(), newline="")):
-        assert not line[1].startswith(("=", "+", "-", "@", "\t", "\r"))
-
-
-def test_csv_of_wide_and_fractional_columns():
-    wide = np.array([2**64 - 1], dtype=np.uint64)
-    table = Table({"node": wide, "x": np.array([float("nan")]), "y": np.array([0.1])})
-    again = tables.read_csv(b"".join(tables.csv_chunks(table)))
-    assert again["node"].tolist() == [2**64 - 1] and again["y"].tolist() == [0.1]
-    assert np.isnan(again["x"][0])
-
-
-def test_csv_of_many_blocks(monkeypatch):
-    monkeypatch.setattr(tables, "_CHUNK_ROWS", 7)
-    table = Table({"start": np.arange(50)})
-    chunks = list(tables.csv_chunks(table))
-    assert len(chunks) == 9
-    assert tables.read_csv(b"".join(chunks))["start"].tolist() == list(range(50))
-
-
-def test_an_empty_table_has_its_heading():
-    data = b"".join(tables.csv_chunks(empty_table(NODE_COLUMNS)))
-    assert data.decode() == ",".join(NODE_COLUMNS) + "\n"
-    assert tables.read_csv(data).height == 0
-
-
-@pytest.mark.parametrize("data", [b"a,b\n1\n", b"a,b\n1,2,3\n", b'a,b\n"1"\n', b"a,b\n1,2\n3\n,4,5\n", b"start\nx\n"])
-def test_a_damaged_csv_is_refused(data):
-    with pytest.raises(ValueError):
-        tables.read_csv(data)
 
 
 @pytest.mark.parametrize(
