@@ -76,6 +76,10 @@ class AlgorithmError(AstraError):
     exit_code = EXIT_TRACE
 
 
+class FoldError(AstraError):
+    """A fold that was asked for where ranks are not alike, or cannot be shown to be."""
+
+
 class SimulationError(AstraError):
     """A run that went wrong in a way only running can show (for example unequal message sizes)."""
 

@@ -1,0 +1,327 @@
+"""Folding: where all ranks are alike, one is simulated for all.
+
+`astrasim_py.system.symmetry` shows that rotations map the plan to itself. Then rank 0 runs alone, on links that stand
+for a whole class each: a message of its that goes to the rank at distance d is, rotated, the one that it receives from
+the rank at distance -d, and what it finds on a link of a class, every rank finds on its own. At the end the figures
+are those of every rank and of every link of a class.
+
+Why that is exact. Suppose that up to some instant every rank has done the same. The events of the instant are taken in
+the order of their numbers, those of one rank alike on all ranks; what they do to a rank (nodes completed, slots freed)
+does not depend on their order, and ranks dispatch only when all are taken. What depends on the order of events of
+unlike ranks is who comes first at a link, if two ask for it at one time and were issued at one time by two ranks:
+then, and only then, the numbers of ranks decide. That is seen here, and refused. Messages that take no time at all
+could be delivered between the dispatches of two ranks at one instant; they are refused too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from astrasim_py.core.errors import FoldError
+from astrasim_py.core.jit import cpu_s
+from astrasim_py.core.records import Outcome, Records, Table
+from astrasim_py.engine.recorder import Recorder
+from astrasim_py.engine.simpy_engine.engine import Engine
+from astrasim_py.engine.simpy_engine.network import CutThrough, Message, Model, StoreAndForward
+from astrasim_py.engine.simpy_engine.npu import Npu
+from astrasim_py.engine.simpy_engine.splice import Call
+from astrasim_py.engine.stuck import Posted
+from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, Program, Slice, Visit
+from astrasim_py.system.symmetry import Symmetry, parts_of, peers_in, refuse, symmetry_of
+
+#: What is added to the name of the engine in the records of a folded run.
+SUFFIX = "+fold"
+
+_LEVELS = ("summary", "links")
+
+
+class FoldedPlan(Plan):
+    """What rank 0 runs. Its peers are numbers of `Symmetry.deltas`, its links the classes in use."""
+
+    @property
+    def ranks(self) -> int:
+        return 1
+
+
+def run_folded(plan: Plan, level: str) -> Records:
+    """Run one rank of a plan for all of them.
+
+    Parameters
+    ----------
+    plan : Plan
+    level : str
+        ``summary`` or ``links``.
+
+    Returns
+    -------
+    Records
+        Those of the full run: makespan, figures of all ranks and links, collectives, and counts of messages, hops and
+        events for all ranks. A limit on events counts those that are simulated.
+
+    Raises
+    ------
+    FoldError
+        The ranks are not alike, or cannot be shown to be; or the level is of single ranks.
+    SimulationError
+        As for the full run.
+    """
+    if level not in _LEVELS:
+        raise FoldError("fold", f'level "{level}" records single ranks', "record summary or links, or run without fold")
+    begin = cpu_s()
+    symmetry = symmetry_of(plan)
+    engine = FoldedEngine(symmetry, level)
+    outcome = engine.run()
+    records = engine.records(outcome, 0.0)
+    return unfold(symmetry, records, cpu_s() - begin)
+
+
+# -- the plan of one rank ----------------------------------------------------------------------------------------
+
+
+def fold(symmetry: Symmetry) -> FoldedPlan:
+    """The plan of rank 0 alone."""
+    plan, topology = symmetry.plan, symmetry.plan.problem.topology
+    deltas, used = symmetry.deltas, symmetry.used
+    sample = symmetry.links.first[used]
+    quotient = replace(
+        topology,
+        npus=max(len(deltas), 1),
+        vertices=max(len(deltas), 1),
+        src=np.zeros(len(used), dtype=np.int32),
+        dst=np.zeros(len(used), dtype=np.int32),
+        latency_ps=topology.latency_ps[sample],
+        bandwidth_class=topology.bandwidth_class[sample],
+        dims=(),
+        switches=(),
+        router=None,
+        renumbered=None,
+    )
+    slices: list[Slice] = []
+    known: dict[int, Slice] = {}
+    instances: list[Instance] = []
+    for number, index in enumerate(symmetry.called):
+        instances.append(_instance(symmetry, plan.instances[index], number, slices, known))
+    base = plan.workload[0]
+    renumbered = np.full(len(plan.instances) + 1, -1, dtype=np.int32)
+    renumbered[list(symmetry.called)] = np.arange(len(instances))
+    workload, p2p = _program(symmetry, base, base.peer.astype(np.int64))
+    return FoldedPlan(
+        problem=replace(plan.problem, topology=quotient),
+        npu_of=tuple(range(max(len(deltas), 1))),
+        job_of=(0,),
+        first_rank=(0,),
+        workload=(replace(workload, call=renumbered[base.call]),),
+        p2p=(p2p,),
+        instances=tuple(instances),
+        slices=tuple(slices),
+        start_delay=tuple(plan.start_delay[:1]),
+        route_pairs=np.arange(len(deltas), dtype=np.int64),
+        route_ptr=symmetry.route_ptr,
+        route_links=np.searchsorted(used, symmetry.route_class).astype(np.int32),
+        sizes=plan.sizes,
+    )
+
+
+def _instance(
+    symmetry: Symmetry, instance: Instance, number: int, slices: list[Slice], known: dict[int, Slice]
+) -> Instance:
+    """Rank 0's share of a collective; its slices are appended to `slices`."""
+    first = len(slices)
+    for _, part in parts_of(instance, 0):
+        if id(part) not in known:
+            known[id(part)] = _slice(symmetry, part)
+        slices.append(known[id(part)])
+    streams, at = [], first
+    for stream in instance.streams:
+        visits = []
+        for visit in stream.visits:
+            visits.append(Visit(visit.queue, visit.priority, at, (slices[at],), {0: 0}))
+            at += 1
+        streams.append(replace(stream, visits=tuple(visits)))
+    whole = slices[first] if instance.whole is not None else None
+    return replace(instance, index=number, members=(0,), first=first, whole=whole, streams=tuple(streams))
+
+
+def _slice(symmetry: Symmetry, part: Slice) -> Slice:
+    """Rank 0's share of a slice."""
+    if not part.programs:
+        return Slice(members=(0,), algorithm=part.algorithm, programs=(), matching=None)
+    program, matching = _program(symmetry, *peers_in(part, part.members.index(0)))
+    return Slice(members=(0,), algorithm=part.algorithm, programs=(program,), matching=matching)
+
+
+def _program(symmetry: Symmetry, program: Program, peers: np.ndarray) -> tuple[Program, Matching]:
+    """A program that sends to numbers of deltas, and where its sends meet its own receives, rotated."""
+    at = np.flatnonzero(peers >= 0)
+    kind = program.structure.kind[at]
+    # A receive from the rank at distance d meets what this rank, rotated, sends to distance -d.
+    towards = np.where(kind == RECV, symmetry.group.unshift(0, peers[at]), peers[at])
+    channels, inverse = np.unique(np.stack([towards, program.tag[at]]), axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    number = channels.shape[1]
+    sent = np.bincount(inverse[kind == SEND], minlength=number)
+    received = np.bincount(inverse[kind == RECV], minlength=number)
+    meet = np.zeros(len(program), dtype=np.int64)
+    meet[at] = np.where(((sent == 1) & (received == 1))[inverse], inverse, ~inverse)
+    numbers = np.where(peers >= 0, 0, -1).astype(np.int32)
+    sends = program.structure.kind == SEND
+    numbers[sends] = np.searchsorted(symmetry.deltas, peers[sends])
+    return replace(program, peer=numbers), Matching(meet=(meet,), points=number)
+
+
+# -- the run -----------------------------------------------------------------------------------------------------
+
+
+class FoldedEngine(Engine):
+    """The engine, running one rank whose messages come back to it.
+
+    Attributes
+    ----------
+    symmetry : Symmetry
+    """
+
+    def __init__(self, symmetry: Symmetry, level: str) -> None:
+        self.symmetry = symmetry
+        super().__init__(fold(symmetry), level)
+        self.model = _SEEN.get(type(self.model), type(self.model))(self)
+        count = max(len(symmetry.deltas), 1)
+        self._addresses = tuple(range(count))
+        self.npus[0].members = self._addresses
+        self.npus[0].blocks[0].members = self._addresses
+        ptr, anchors = symmetry.route_ptr.tolist(), symmetry.route_anchor.tolist()
+        self._anchors = [anchors[a:b] for a, b in itertools.pairwise(ptr)]
+        #: Link class → time of the latest requests, and by when they were issued whose they are.
+        self._asked: dict[int, tuple[int, dict[int, int]]] = {}
+        self._refuse_instant_messages()
+
+    def _refuse_instant_messages(self) -> None:
+        programs: Iterable[Program] = [*self.plan.workload, *(p for part in self.plan.slices for p in part.programs)]
+        for program in {id(p): p for p in programs}.values():
+            at = program.structure.kind == SEND
+            for peer, nbytes in set(zip(program.peer[at].tolist(), program.nbytes[at].tolist(), strict=True)):
+                links = self.route(self.npus[0], peer)
+                if not any(link.latency or link.hold[nbytes] for link in links):
+                    raise refuse(f"a message of {nbytes} bytes takes no time, and the order of ranks matters")
+
+    def route(self, npu: Npu, dst: int) -> list:
+        """Link classes from this rank to a delta."""
+        route = npu.routes.get(dst)
+        if route is None:
+            ptr = self.plan.route_ptr
+            route = npu.routes[dst] = [self.links[c] for c in self.plan.route_links[ptr[dst] : ptr[dst + 1]].tolist()]
+        return route
+
+    def call(self, index: int) -> Call:
+        call = super().call(index)
+        call.members = self._addresses
+        return call
+
+    def asks(self, message: Message, now: int) -> None:
+        """A message asks for its next link: no other may that a rank unlike its own issued at the same time."""
+        link = message.route[message.at].index
+        anchor = self._anchors[message.block.peer[message.node]][message.at]
+        since, found = self._asked.get(link, (-1, {}))
+        if since != now:
+            found = {}
+            self._asked[link] = now, found
+        other = found.setdefault(message.issued, anchor)
+        if other != anchor:
+            raise self._tie(link, other, anchor, now)
+
+    def _tie(self, link: int, one: int, other: int, now: int) -> FoldError:
+        symmetry = self.symmetry
+        first = int(symmetry.links.first[symmetry.used[link]])
+        at = int(symmetry.links.anchor[first])
+        ranks = sorted(int(symmetry.group.unshift(at, anchor)) for anchor in (one, other))
+        return refuse(
+            f"ranks {ranks[0]} and {ranks[1]} ask for link {symmetry.plan.problem.topology.link_name(first)} at the "
+            f"same time ({now} ps), and only their numbers decide who goes first"
+        )
+
+    def posted(self) -> list[Posted]:
+        raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")
+
+
+class _Seen(Model):
+    """A model whose requests for links the engine sees."""
+
+    def send(self, message: Message, now: int) -> None:
+        message.issued = now
+        super().send(message, now)
+
+    def advance(self, message: Message, now: int) -> None:
+        self.engine.asks(message, now)
+        super().advance(message, now)
+
+
+class _SeenCutThrough(_Seen, CutThrough):
+    """Cut-through."""
+
+
+class _SeenStoreAndForward(_Seen, StoreAndForward):
+    """Store and forward."""
+
+
+_SEEN = {CutThrough: _SeenCutThrough, StoreAndForward: _SeenStoreAndForward}
+
+
+# -- all ranks again ---------------------------------------------------------------------------------------------
+
+
+def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
+    """The records of all ranks, from those of one."""
+    plan = symmetry.plan
+    n = plan.ranks
+
+    def everywhere(values: np.ndarray) -> np.ndarray:
+        column = np.full(n, int(values[0]), dtype=np.int64)
+        column.setflags(write=False)
+        return column
+
+    start, end = records.collective["start"], records.collective["end"]
+    number = {index: k for k, index in enumerate(symmetry.called)}
+    spans = {
+        instance: (int(start[number[index]]), int(end[number[index]]))
+        for index, instances in symmetry.called.items()
+        for instance in instances
+    }
+    outcome = records.outcome
+    if outcome.status != "done":
+        outcome = Outcome(
+            status=outcome.status,
+            cause=outcome.cause,
+            unfinished=outcome.unfinished * n,
+            unfinished_ranks=tuple(range(n)) if outcome.unfinished else (),
+        )
+    return replace(
+        records,
+        finish=everywhere(records.finish),
+        compute=everywhere(records.compute),
+        exposed_comm=everywhere(records.exposed_comm),
+        messages=records.messages * n,
+        message_hops=records.message_hops * n,
+        events=records.events * n,
+        collective=Recorder(plan, "summary")._collective_table(spans),
+        link=_link_table(symmetry, records.link),
+        outcome=outcome,
+        engine=records.engine + SUFFIX,
+        cpu_s=cpu_s,
+    )
+
+
+def _link_table(symmetry: Symmetry, table: Table) -> Table:
+    """Every link in use, with the figures of its class."""
+    topology, links = symmetry.plan.problem.topology, symmetry.links
+    if not table.height:
+        return table
+    row = np.full(len(links.first), -1, dtype=np.int32)
+    row[symmetry.used[table["link"]]] = np.arange(table.height)
+    rows = row[links.of]
+    index = np.flatnonzero(rows >= 0)
+    rows = rows[index]
+    ends = {"link": index, "src": topology.src[index].astype(np.int64), "dst": topology.dst[index].astype(np.int64)}
+    return Table(ends | {name: column[rows] for name, column in table.items() if name not in ends})
