@@ -11,6 +11,7 @@ import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle.replay import Replay
+from worlds.programs import Blocks, slots_model, thread_blocks
 
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
@@ -33,59 +34,6 @@ from astrasim_py.workload.microbenchmarks import Collective, generate
 GB = Fraction(10**9)
 KIB, MIB = 2**10, 2**20
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=60)
-
-
-class Blocks:
-    """Writes thread blocks as traces: each a chain of steps, fused steps of a receive, a reduction, a send.
-
-    Steps are named by (rank, thread block, number); a step waits for the one before it in its thread block.
-    """
-
-    def __init__(self, ranks: int, chunks: int) -> None:
-        self.ranks, self.chunks = ranks, chunks
-        self.nodes: list[list[dict]] = [[] for _ in range(ranks)]
-        self.last: dict[tuple[int, int], int] = {}
-        self.sent: dict[tuple[int, int, int], int] = {}
-        self.received: dict[tuple[int, int, int], int] = {}
-
-    def step(self, rank, block, *, take=None, reduce=False, give=None, count=1, after=()):
-        """One step: takes from (peer, channel), reduces, gives to (peer, channel); returns its last node."""
-        mine = self.nodes[rank]
-        first = len(mine)
-        before = self.last.get((rank, block))
-        deps = {d for d in (before, *after) if d is not None}
-        kinds = [(NodeType.COMM_RECV, take)] * (take is not None) + [(NodeType.COMP, None)] * reduce
-        kinds += [(NodeType.COMM_SEND, give)] * (give is not None)
-        for kind, end in kinds:
-            node = {"type": kind, "deps": deps, "tb_id": block}
-            node |= {"msg_chunk_idx": 0, "msg_chunk_cnt": count, "total_chunk_cnt": self.chunks}
-            if end is not None:
-                peer, channel = end
-                pair = (rank, peer) if kind == NodeType.COMM_SEND else (peer, rank)
-                counters = self.sent if kind == NodeType.COMM_SEND else self.received
-                k = counters.get((*pair, channel), 0)
-                counters[*pair, channel] = k + 1
-                node |= {"comm_src": pair[0], "comm_dst": pair[1], "comm_tag": channel * 1000 + k, "channel": channel}
-            else:
-                node |= {"comp_op": 1, "src_buf": 1, "src_off": 0, "dst_buf": 1, "dst_off": 0}
-            if len(kinds) > 1:
-                node["fused"] = first
-            mine.append(node)
-            deps = {len(mine) - 1}
-        self.last[rank, block] = len(mine) - 1
-        return len(mine) - 1
-
-    def algorithm(self, protocol: str = "") -> Algorithm:
-        """What was written so far."""
-        empty = [{"type": NodeType.COMP}]
-        return Algorithm(
-            name="blocks",
-            collective="all_reduce",
-            ranks=self.ranks,
-            traces=tuple(strategies.trace(nodes or empty) for nodes in self.nodes),
-            chunks=self.chunks,
-            protocol=protocol,
-        )
 
 
 class Only:
@@ -132,68 +80,8 @@ def ring(ranks: int, *, fused: bool, steps: int | None = None) -> Algorithm:
     return blocks.algorithm()
 
 
-@st.composite
-def programs(draw) -> Algorithm:
-    """Random thread blocks that end with unbounded slots: chunks travel over several ranks, fused or not."""
-    ranks = draw(st.integers(2, 4))
-    channels, per_rank = draw(st.integers(1, 2)), draw(st.integers(1, 2))
-    blocks = Blocks(ranks, draw(st.sampled_from([4, 64])))
-    owner: dict[tuple, int] = {}
-
-    def of(*connection) -> int:
-        if connection not in owner:
-            owner[connection] = draw(st.integers(0, per_rank - 1))
-        return owner[connection]
-
-    waiting: list[tuple] = []  # receives that are written later than the send, so that thread blocks cross
-
-    def receive(src, dst, channel, count) -> None:
-        blocks.step(dst, of("recv", src, dst, channel), take=(src, channel), count=count)
-
-    def flush(how_many: int) -> None:
-        while len(waiting) > how_many:
-            receive(*waiting.pop(0))
-
-    if draw(st.booleans()):
-        # Round the ranks: everybody sends, passes on, receives; fused, it blocks where there is one slot.
-        count = draw(st.sampled_from([1, 2, 3]))
-        for rank in range(ranks):
-            owner["send", rank, (rank + 1) % ranks, 0] = owner["recv", (rank - 1) % ranks, rank, 0] = 0
-            blocks.step(rank, 0, give=((rank + 1) % ranks, 0), count=count)
-        for rank in range(ranks):
-            blocks.step(rank, 0, take=((rank - 1) % ranks, 0), give=((rank + 1) % ranks, 0), count=count)
-        waiting += [((rank - 1) % ranks, rank, 0, count) for rank in range(ranks)]
-    for _ in range(draw(st.integers(0, 12))):
-        src, channel = draw(st.integers(0, ranks - 1)), draw(st.integers(0, channels - 1))
-        dst = (src + draw(st.integers(1, ranks - 1))) % ranks
-        count = draw(st.sampled_from([1, 1, 2, 3]))
-        blocks.step(src, of("send", src, dst, channel), give=(dst, channel), count=count)
-        onward = (dst + draw(st.integers(1, ranks - 1))) % ranks
-        block = of("recv", src, dst, channel)
-        if draw(st.booleans()) and block == of("send", dst, onward, channel):
-            flush(0)
-            reduce = draw(st.booleans())
-            blocks.step(dst, block, take=(src, channel), reduce=reduce, give=(onward, channel), count=count)
-            waiting.append((dst, onward, channel, count))
-        elif draw(st.booleans()):
-            flush(0)
-            blocks.step(dst, block, take=(src, channel), reduce=True, count=count)
-        else:
-            waiting.append((src, dst, channel, count))
-        flush(draw(st.integers(0, 3)))
-    flush(0)
-    return blocks.algorithm(draw(st.sampled_from(["", "Simple", "LL"])))
-
-
-@st.composite
-def models(draw) -> MscclModel:
-    """Few slots, often a slow channel, sometimes latency."""
-    return MscclModel(
-        protocol=draw(st.sampled_from(["", "", "LL128"])),
-        slots=draw(st.sampled_from([None, 1, 2, 3])),
-        channel_bandwidth=draw(st.sampled_from([None, GB / 2, GB, 3 * GB])),
-        latency_ps={"Simple": draw(st.sampled_from([0, 1000])), "LL": 500},
-    )
+programs = st.randoms(use_true_random=False).map(thread_blocks)
+models = st.randoms(use_true_random=False).map(slots_model)
 
 
 #: Full buffers of which chunks fit in a slot as a whole, in pieces, and not at all.
@@ -228,7 +116,7 @@ network_choices = st.fixed_dictionaries(
 
 
 @relaxed
-@given(programs(), models(), st.sampled_from(SIZES), st.integers(1, 2), network_choices, st.data())
+@given(programs, models, st.sampled_from(SIZES), st.integers(1, 2), network_choices, st.data())
 def test_both_engines_agree_on_thread_blocks(algorithm, model, size, calls, network, data):
     topology = data.draw(strategies.topologies(algorithm.ranks))
     semantics = Semantics.native(gamma=data.draw(st.sampled_from([Fraction(0), Fraction(1, 10**9)])))
@@ -236,7 +124,7 @@ def test_both_engines_agree_on_thread_blocks(algorithm, model, size, calls, netw
 
 
 @relaxed
-@given(strategies.problems(), models())
+@given(strategies.problems(), models)
 def test_both_engines_agree_on_any_problem_and_beat_no_bound(made, model):
     free = make_plan(made)
     made = dataclasses.replace(made, network=dataclasses.replace(made.network, msccl=model))
@@ -252,7 +140,7 @@ def test_both_engines_agree_on_any_problem_and_beat_no_bound(made, model):
 
 
 @settings(relaxed, max_examples=120)
-@given(programs(), st.sampled_from([None, 1, 2, 3]), st.sampled_from(SIZES))
+@given(programs, st.sampled_from([None, 1, 2, 3]), st.sampled_from(SIZES))
 def test_a_run_is_stuck_exactly_if_the_program_needs_more_slots(algorithm, slots, size):
     model = MscclModel(slots=slots)
     flow = Flow(steps_of(algorithm))
@@ -267,7 +155,7 @@ def test_a_run_is_stuck_exactly_if_the_program_needs_more_slots(algorithm, slots
 
 
 @relaxed
-@given(programs(), models(), st.sampled_from(SIZES), network_choices)
+@given(programs, models, st.sampled_from(SIZES), network_choices)
 def test_no_byte_is_lost_and_every_start_has_its_cause(algorithm, model, size, network):
     free = problem(algorithm, size, None, **network)
     limited = dataclasses.replace(free, network=dataclasses.replace(free.network, msccl=model))

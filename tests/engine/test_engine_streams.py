@@ -12,9 +12,9 @@ import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle.replay import Replay
+from worlds.programs import Planned, algorithm, random_planner
 
 from astrasim_py.chakra.trace import NodeType
-from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
@@ -27,38 +27,6 @@ from astrasim_py.topology import shapes
 
 US = 1_000_000
 COMP, SEND, RECV, COLL = NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL
-
-
-class Planned:
-    """A planner that says what it is told, call after call."""
-
-    def __init__(self, capacity, make) -> None:
-        self.capacity = capacity
-        self.make = make
-        self.made: dict = {}
-
-    def plan(self, call):
-        """Streams of a call, the same whenever it is asked."""
-        key = call.group, call.number
-        if key not in self.made:
-            self.made[key] = self.make(call)
-        return self.made[key]
-
-
-def algorithm(per_rank, name="some") -> Algorithm:
-    """An algorithm from lists of node dicts; a receive or send names its `peer`."""
-    traces = []
-    for rank, nodes in enumerate(per_rank):
-        rows = []
-        for node in nodes:
-            node = dict(node)
-            peer = node.pop("peer", None)
-            if peer is not None:
-                src, dst = (rank, peer) if node["type"] == SEND else (peer, rank)
-                node |= {"comm_src": src, "comm_dst": dst, "comm_tag": node.get("comm_tag", 0)}
-            rows.append(node)
-        traces.append(strategies.trace(rows))
-    return Algorithm(name=name, collective="all_reduce", ranks=len(per_rank), traces=tuple(traces), verdict=True)
 
 
 def one_call(ranks: int, planner, *, calls: int = 1, network=None, semantics=None, npus: int = 0) -> Problem:
@@ -80,78 +48,6 @@ def one_call(ranks: int, planner, *, calls: int = 1, network=None, semantics=Non
 
 
 # -- both engines -----------------------------------------------------------------------------------------------
-
-
-def random_algorithm(rng: random.Random, ranks: int) -> Algorithm:
-    """Sends, receives and computes in an order that can be carried out, with counters and detached sends."""
-    nodes: list[list[dict]] = [[] for _ in range(ranks)]
-    detached: list[set[int]] = [set() for _ in range(ranks)]
-
-    def add(rank: int, **node) -> None:
-        mine = nodes[rank]
-        before = [i for i in range(len(mine)) if i not in detached[rank]]
-        node["deps"] = set(rng.sample(before[-3:], min(len(before[-3:]), rng.randint(0, 2))))
-        counted = [i for i in before if mine[i].get("counter") == 0]
-        if counted and rng.random() < 0.4:
-            node |= {"count_of": 0, "count_k": rng.randint(1, len(counted))}
-            if rng.random() < 0.4:
-                start = rng.choice(before)
-                node |= {"count_from": start, "count_k": rng.randint(1, 2)}
-        if node["type"] == SEND and rng.random() < 0.3:
-            node["detached"] = 1
-            detached[rank].add(len(mine))
-        elif rng.random() < 0.6:
-            node["counter"] = rng.choice((0, 0, 1))
-        mine.append(node)
-
-    for _ in range(rng.randint(0, 7)):
-        if ranks > 1 and rng.random() < 0.7:
-            src, dst = rng.sample(range(ranks), 2)
-            tag = rng.randint(0, 1)
-            shared = {"comm_size": (src * 5 + dst * 3 + tag) % 4 * 1000, "comm_tag": tag}
-            add(src, type=SEND, peer=dst, **shared)
-            add(dst, type=RECV, peer=src, **shared)
-        else:
-            add(rng.randrange(ranks), type=COMP, duration_ps=rng.randint(0, 3) * US)
-    return algorithm(nodes)
-
-
-def random_planner(rng: random.Random) -> Planned:
-    queues = rng.randint(1, 3)
-    pool: dict[tuple[int, int], Algorithm] = {}
-
-    def phase(members: tuple[int, ...]) -> Phase:
-        left, slices = rng.sample(members, len(members)), []
-        while left:
-            n = rng.choice((rng.randint(1, len(left)), len(left)))
-            key = n, rng.randrange(3)
-            if key not in pool:
-                pool[key] = random_algorithm(rng, n)
-            slices.append((tuple(left[:n]), pool[key]))
-            left = left[n:]
-        return Phase(queue=rng.randrange(queues), size=1000, slices=tuple(slices), priority=rng.choice((0, 0, 1)))
-
-    def make(call):
-        if rng.random() < 0.2:
-            return rng.choice((None, build("ring", "all_reduce", len(call.members)) if len(call.members) > 1 else None))
-        phases = [phase(call.members) for _ in range(3)]
-        streams = [
-            Stream(phases=tuple(rng.choice(phases) for _ in range(rng.randint(0, 3))), priority=rng.choice((0, 0, 5)))
-            for _ in range(rng.randint(0, 4))
-        ]
-        if rng.random() < 0.3:
-            turn = dict.fromkeys(range(queues), 0)
-            ordered = []
-            for stream in streams:
-                turns = []
-                for each in stream.phases:
-                    turns.append(turn[each.queue])
-                    turn[each.queue] += 1
-                ordered.append(replace(stream, turns=tuple(turns)))
-            streams = ordered
-        return tuple(streams)
-
-    return Planned(tuple(rng.randint(1, 2) for _ in range(queues)), make)
 
 
 def same(problem: Problem) -> str:
