@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import (
     HOP_COLUMNS,
     LEVELS,
     LINK_COLUMNS,
     MESSAGE_COLUMNS,
+    Coded,
     Outcome,
     Records,
     Table,
     empty_table,
 )
-from astrasim_py.system.plan import KIND_NAMES, Plan, Program
-
-_KINDS = np.array(KIND_NAMES, dtype=object)
+from astrasim_py.system.plan import KIND_NAMES, Plan, Program, Slice
 
 
 class Recorder:
@@ -118,7 +118,7 @@ class Recorder:
         """Freeze everything."""
         tables: dict[str, Table] = {}
         if self.level in ("nodes", "messages"):
-            tables["node"] = self._node_table()
+            tables["node"] = node_table(self.plan, self.start, self.end, self.released, self.ended)
         if self.level == "messages":
             tables["message"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._messages.items()})
             tables["hop"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._hops.items()})
@@ -196,42 +196,84 @@ class Recorder:
             }
         )
 
-    def _node_table(self) -> Table:
-        first, total = self.plan.node_rows
-        rank, node, instance = (np.empty(total, dtype=np.int64) for _ in range(3))
-        kind, name = (np.empty(total, dtype=object) for _ in range(2))
-        texts: dict[int, np.ndarray] = {}
-        offset, place = self.plan.node_offset, self.plan.place_of
-        for (r, i), row in first.items():
-            program = self.plan.program(r, i)
+
+def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndarray, ended: np.ndarray) -> Table:
+    """The node table from what an engine measured.
+
+    Parameters
+    ----------
+    plan : Plan
+    start, end, released, ended : numpy.ndarray
+        int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
+    """
+    first, total = plan.node_rows
+    rank, node, instance = (np.empty(total, dtype=np.int64) for _ in range(3))
+    kind, name = np.empty(total, dtype=np.int8), np.empty(total, dtype=np.int32)
+    names = _Names()
+    for index in range(-1, len(plan.slices)):
+        part = plan.slices[index] if index >= 0 else None
+        number, offset = plan.instance_at(index), plan.node_offset.get(index, 0)
+        stream = plan.place_of.get(index)
+        prefix = "" if stream is None else f"chunk {stream[0]} phase {stream[1]} "
+        for member, program in _running(plan, part):
+            row = first[member, index]
             stop = row + len(program)
-            rank[row:stop] = r
-            instance[row:stop] = self.plan.instance_at(i)
-            node[row:stop] = program.node_id.astype(np.int64) + offset.get(i, 0)
-            kind[row:stop] = _KINDS[program.structure.kind]
-            if id(program) not in texts:
-                texts[id(program)] = _names(program)
-            name[row:stop] = texts[id(program)]
-            if i in place:
-                stream, phase = place[i]
-                name[row:stop] = [f"chunk {stream} phase {phase} {text}".rstrip() for text in texts[id(program)]]
-        return Table(
-            {
-                "rank": rank,
-                "node": node,
-                "instance": instance,
-                "kind": kind,
-                "name": name,
-                "start": self.start,
-                "end": self.end,
-                "released_by": self.released,
-                "ended_by": self.ended,
-            }
-        )
+            rank[row:stop] = member
+            instance[row:stop] = number
+            node[row:stop] = program.node_id
+            if offset:
+                node[row:stop] += offset
+            kind[row:stop] = program.structure.kind
+            name[row:stop] = names.codes(program, prefix)
+    return Table(
+        {
+            "rank": rank,
+            "node": node,
+            "instance": instance,
+            "kind": Coded(kind, KIND_NAMES),
+            "name": Coded(name, names.labels),
+            "start": start,
+            "end": end,
+            "released_by": released,
+            "ended_by": ended,
+        }
+    )
 
 
-def _names(program: Program) -> np.ndarray:
-    names = program.trace.names
-    column = np.empty(len(program), dtype=object)
-    column[:] = [names[row] for row in program.rows.tolist()] if len(names) else [""] * len(program)
-    return column
+def _running(plan: Plan, part: Slice | None) -> Iterator[tuple[int, Program]]:
+    """Ranks and what they run in a slice (None: the workload); where all run one program, that of the first."""
+    if part is None:
+        return zip(range(plan.ranks), plan.workload, strict=True)
+    base = getattr(part, "base", None)
+    return zip(part.members, part.programs, strict=False) if base is None else ((r, base) for r in part.members)
+
+
+class _Names:
+    """Names of nodes as codes of the distinct ones."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+        self.of_trace: dict[int, tuple[ExecutionTrace, Coded]] = {}  # the trace too: while it lives its id is its own
+        self.of_labels: dict[tuple[int, str], np.ndarray] = {}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.index)
+
+    def codes(self, program: Program, prefix: str) -> np.ndarray | int:
+        """Of the nodes of a program."""
+        trace = program.trace
+        if not trace.has_names:
+            return self.code(prefix.rstrip())
+        key = id(trace)
+        if key not in self.of_trace:
+            self.of_trace[key] = trace, Coded.of(list(trace.names))
+        names = self.of_trace[key][1]
+        if (key, prefix) not in self.of_labels:
+            texts = [f"{prefix}{label}".rstrip() if prefix else label for label in names.labels]
+            self.of_labels[key, prefix] = np.array([self.code(text) for text in texts], dtype=np.int32)
+        return self.of_labels[key, prefix][names.codes[program.rows]]
+
+    def code(self, text: str) -> int:
+        """Of one name."""
+        return self.index.setdefault(text, len(self.index))
