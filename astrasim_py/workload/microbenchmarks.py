@@ -14,7 +14,7 @@ from astrasim_py.core.units import format_size, format_time
 _COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _PS_PER_US = 10**6
 
-#: Most nodes that a generated workload may have, all ranks together.
+#: Most nodes that a generated workload may have, all ranks together; where all do the same, of one.
 MAX_NODES = 2**24
 
 
@@ -124,7 +124,8 @@ def generate(
     for key, listed in groups.items():
         for index, members in enumerate(listed):
             defined[key if len(listed) == 1 else f"{key}.{index}"] = members
-    state = [_Rank([], [], (), {}) for _ in range(ranks)]
+    alike = all(_for_all(item) for item in items)
+    state = [_Rank([], [], (), {}) for _ in range(1 if alike else ranks)]
     names: set[str] = set()
     total = 0
     for number, item in enumerate(items):
@@ -133,7 +134,7 @@ def generate(
             if wanted not in names:
                 raise ScenarioError(f"{where}.after", f'"{wanted}" is no item before this one', "name an earlier item")
         own: dict[int, tuple[int, ...]] = {}
-        made = _nodes(item, ranks, groups, defined, where)
+        made = [(0, _shared(item, ranks, where))] if alike else _nodes(item, ranks, groups, defined, where)
         total += len(made) * item.repeat
         if total > MAX_NODES:
             raise ScenarioError(where, f"the workload has {total} nodes, more than {MAX_NODES}", "repeat less")
@@ -165,7 +166,12 @@ def generate(
         if key not in known:
             known[key] = _trace(mine)
         traces.append(known[key])
-    return Workload(traces=tuple(traces), groups=defined, name=name)
+    return Workload(traces=tuple(traces * ranks if alike else traces), groups=defined, name=name)
+
+
+def _for_all(item: Item) -> bool:
+    """Whether every rank does the same in it."""
+    return item.group in ("", "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
 
 
 def _members(
@@ -198,28 +204,29 @@ def _some(listed: tuple[int, ...] | None, ranks: int, where: str) -> Sequence[in
     return range(ranks) if listed is None else listed
 
 
-def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[int, dict]]:
-    """(rank, node) for every node of one item."""
+def _collective(item: Collective, label: str, n: int, where: str) -> dict:
+    """The node of a collective in a group of `n`."""
+    if not 0 <= item.root < n:
+        raise ScenarioError(f"{where}.root", f"{item.root} is no position in a group of {n}", f"0..{n - 1}")
+    node = {
+        "type": NodeType.COMM_COLL,
+        "name": item.name or f"{item.type} {format_size(item.size)}",
+        "comm_type": _COMM_TYPE[item.type],
+        "comm_size": -(-item.size // n) if item.type == "all_gather" else item.size,
+        "coll_size": item.size,
+        "is_cpu_op": 0,
+    }
+    if item.root:
+        node["comm_root"] = item.root
+    if label:
+        node["pg_name"] = label
+    return node
+
+
+def _shared(item: Item, ranks: int, where: str) -> dict:
+    """The one node of an item on every rank that takes part."""
     if isinstance(item, Collective):
-        made = []
-        for label, members in _members(item.group, ranks, groups, defined, where):
-            n = len(members)
-            if not 0 <= item.root < n:
-                raise ScenarioError(f"{where}.root", f"{item.root} is no position in a group of {n}", f"0..{n - 1}")
-            node = {
-                "type": NodeType.COMM_COLL,
-                "name": item.name or f"{item.type} {format_size(item.size)}",
-                "comm_type": _COMM_TYPE[item.type],
-                "comm_size": -(-item.size // n) if item.type == "all_gather" else item.size,
-                "coll_size": item.size,
-                "is_cpu_op": 0,
-            }
-            if item.root:
-                node["comm_root"] = item.root
-            if label:
-                node["pg_name"] = label
-            made += [(rank, node) for rank in members]
-        return made
+        return _collective(item, "", ranks, where)
     if isinstance(item, Compute):
         node = {"type": NodeType.COMP, "is_cpu_op": 0}
         if item.time is not None:
@@ -228,11 +235,24 @@ def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[in
         else:
             node |= {"num_ops": item.operations, "tensor_size": item.bytes or 0}
             node["name"] = item.name or f"compute {item.operations} operations"
-        return [(rank, node) for rank in _some(item.ranks, ranks, where)]
+        return node
     if isinstance(item, Memory):
         kind, verb = (NodeType.MEM_STORE, "store") if item.store else (NodeType.MEM_LOAD, "load")
         label = item.name or f"{verb} {format_size(item.size)}"
-        node = {"type": kind, "name": label, "tensor_size": item.size, "is_cpu_op": 0}
+        return {"type": kind, "name": label, "tensor_size": item.size, "is_cpu_op": 0}
+    raise TypeError(f"{type(item).__name__} is no item")
+
+
+def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[int, dict]]:
+    """(rank, node) for every node of one item."""
+    if isinstance(item, Collective):
+        made = []
+        for label, members in _members(item.group, ranks, groups, defined, where):
+            node = _collective(item, label, len(members), where)
+            made += [(rank, node) for rank in members]
+        return made
+    if isinstance(item, Compute | Memory):
+        node = _shared(item, ranks, where)
         return [(rank, node) for rank in _some(item.ranks, ranks, where)]
     if isinstance(item, Send):
         for key, rank in (("from", item.source), ("to", item.to)):

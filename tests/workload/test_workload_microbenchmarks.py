@@ -137,7 +137,7 @@ def test_a_group_may_be_listed_in_place():
         (Memory(size=1, ranks=(-1,)), "rank -1 does not exist"),
         (Send(source=0, to=4, size=1), "rank 4 does not exist"),
         (Compute(time=1, after=("x",)), '"x" is no item before this one'),
-        (Compute(time=1, repeat=MAX_NODES), f"the workload has {4 * MAX_NODES} nodes, more than {MAX_NODES}"),
+        (Compute(time=1, repeat=MAX_NODES + 1), f"the workload has {MAX_NODES + 1} nodes, more than {MAX_NODES}"),
     ],
 )
 def test_what_cannot_be_generated_is_said_with_its_place(item, problem):
