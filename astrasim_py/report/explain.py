@@ -192,27 +192,36 @@ class Explanation:
         }
 
 
+def _plain(column: np.ndarray) -> Sequence[int]:
+    """A column whose elements are Python's integers, made when they are asked for."""
+    return memoryview(np.ascontiguousarray(column, dtype=np.int64))
+
+
 # -- the critical path ------------------------------------------------------------------------------------------
 
 
 class _Walk:
-    """Columns of the records as lists, and the messages by their send node."""
+    """Columns of the records, of which the walk reads a few rows, and the messages by their send node."""
 
     def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
         node, message, hop = records.node, records.message, records.hop
         self.makespan = records.makespan
-        self.kind = node["kind"].tolist()
+        self.latest = int(node["end"].max(initial=-1))
+        self.kinds, self.labels = node.coded("kind")
         self.rank, self.instance, self.start, self.end, self.released, self.ended = (
-            node[name].tolist() for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
+            _plain(node[name]) for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
         )
         self.latency = latency
         self.longer = longer
-        self.message_of = {row: m for m, row in enumerate(message["send_node"].tolist())}
+        message_of = np.full(node.height, -1, dtype=np.int64)
+        sent = np.flatnonzero(message["send_node"] >= 0)
+        message_of[message["send_node"][sent]] = sent
+        self.message_of = _plain(message_of)
         order = np.argsort(hop["message"], kind="stable")
-        self.hops = [hop[name][order].tolist() for name in ("link", "requested", "start", "end")]
+        self.hops = [_plain(hop[name][order]) for name in ("link", "requested", "start", "end")]
         numbers = np.arange(message.height + 1)
-        self.delivered = message["delivered"].tolist()
-        self.first_hop = np.searchsorted(hop["message"][order], numbers).tolist()
+        self.delivered = _plain(message["delivered"])
+        self.first_hop = _plain(np.searchsorted(hop["message"][order], numbers))
         self.segments: list[Segment] = []
 
     def add(self, start: int, end: int, category: str, row: int, message: int = -1, link: int = -1) -> None:
@@ -264,11 +273,11 @@ class _Walk:
 
     def walk(self) -> tuple[Segment, ...]:
         """From the end of the run back to 0."""
-        if not self.end or max(self.end) < 0:
+        if self.latest < 0:
             self.add(0, self.makespan, "waiting", -1)
             return tuple(self.segments)
-        now = max(self.end)
-        row = self.end.index(now)
+        now = self.latest
+        row = int(np.argmax(np.asarray(self.end) == now))
         self.add(now, self.makespan, "waiting", -1)
         for _ in range(2 * len(self.end) + 2):
             now, row = self.step(row, now)
@@ -279,7 +288,7 @@ class _Walk:
 
     def step(self, row: int, now: int) -> tuple[int, int]:
         """Account for one node that ended at `now`; returns (time, node) to go on at."""
-        kind, by = self.kind[row], self.ended[row]
+        kind, by = self.labels[self.kinds[row]], self.ended[row]
         if kind == "collective" and by >= 0:
             return now, by  # it ended with the last node of its algorithm
         if kind == "recv" and by >= 0:
@@ -333,30 +342,34 @@ def _covered(start: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarra
 
 def _exposures(records: Records, path: Sequence[Segment]) -> tuple[Exposure, ...]:
     node, collective = records.node, records.collective
-    kind, instance, rank = node["kind"], node["instance"], node["rank"]
-    start, end = node["start"], node["end"]
-    own = (instance < 0) & (end >= 0) & (start >= 0)
-    is_compute = own & (kind == "compute")
+    instance, rank, start, end = (node[name] for name in ("instance", "rank", "start", "end"))
+    codes, labels = node.coded("kind")
+    known = {label: code for code, label in enumerate(labels)}
+    own = np.flatnonzero((instance < 0) & (end >= 0) & (start >= 0))
+    own = own[np.argsort(rank[own], kind="stable")]
+    compute = own[codes[own] == known.get("compute", -1)]
+    p2p = own[(codes[own] == known.get("send", -1)) | (codes[own] == known.get("recv", -1))]
     # A collective's node is the one that released the first nodes of its algorithm on that rank.
     inner = np.flatnonzero((instance >= 0) & (node["released_by"] >= 0))
     inner = inner[instance[node["released_by"][inner]] < 0]
-    caller = node["released_by"][inner]
-    caller, first = np.unique(caller, return_index=True)
+    caller, first = np.unique(node["released_by"][inner], return_index=True)
     of_instance = instance[inner][first]
+    ended = end[caller] >= 0
+    caller, of_instance = caller[ended], of_instance[ended]
+    order = np.argsort(rank[caller], kind="stable")
+    caller, of_instance = caller[order], of_instance[order]
     longest: dict[int, tuple[int, int]] = {}
-    p2p = np.flatnonzero(own & ((kind == "send") | (kind == "recv")))
-    for r in np.unique(rank).tolist():
-        busy = _union(start[is_compute & (rank == r)], end[is_compute & (rank == r)])
-        mine = np.flatnonzero((rank[caller] == r) & (end[caller] >= 0))
-        begun, ended = start[caller[mine]], end[caller[mine]]
+    for r in np.unique(rank[np.concatenate([p2p, caller])]).tolist():
+        computing, calls, sent = (slice(*np.searchsorted(rank[rows], (r, r + 1))) for rows in (compute, caller, p2p))
+        busy = _union(start[compute[computing]], end[compute[computing]])
+        begun, ended = start[caller[calls]], end[caller[calls]]
         bare = (ended - begun) - (_covered(*busy, ended) - _covered(*busy, begun))
-        for i, ps in zip(of_instance[mine].tolist(), bare.tolist(), strict=True):
+        for i, ps in zip(of_instance[calls].tolist(), bare.tolist(), strict=True):
             if ps > longest.get(i, (-1, -1))[0]:
                 longest[i] = (ps, r)
-        own_p2p = p2p[rank[p2p] == r]
-        begun, ended = _union(start[own_p2p], end[own_p2p])
+        begun, ended = _union(start[p2p[sent]], end[p2p[sent]])
         ps = int(((ended - begun) - (_covered(*busy, ended) - _covered(*busy, begun))).sum())
-        if len(own_p2p) and ps > longest.get(-1, (-1, -1))[0]:
+        if len(begun) and ps > longest.get(-1, (-1, -1))[0]:
             longest[-1] = (ps, r)
     on_path: dict[int, int] = {}
     for piece in path:
@@ -392,7 +405,12 @@ def _exposures(records: Records, path: Sequence[Segment]) -> tuple[Exposure, ...
 
 def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tuple[LinkUse, ...]:
     """The links that were busy longest (by bytes where busy times were not recorded), the busiest first."""
-    uses = [
+    if not link.height:
+        return ()
+    busy = np.maximum(link["busy"], 0)
+    order = np.lexsort((link["link"], -link["bytes"], -busy))[:count]
+    first = Table({name: column[order] for name, column in link.items()})
+    return tuple(
         LinkUse(
             link=r["link"],
             name=names.get(r["link"], f"{r['src']}->{r['dst']}"),
@@ -402,9 +420,8 @@ def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tup
             queued=max(r["queued"], 0),
             max_queue=max(r["max_queue"], 0),
         )
-        for r in link.rows()
-    ]
-    return tuple(sorted(uses, key=lambda use: (-use.busy, -use.bytes, use.link))[:count])
+        for r in first.rows()
+    )
 
 
 def explain(records: Records, edges: Table | None = None, longer: Mapping[int, int] | None = None) -> Explanation:
@@ -452,8 +469,8 @@ def explain(records: Records, edges: Table | None = None, longer: Mapping[int, i
 
 
 def _label(node: Table, row: int) -> str:
-    name = node["name"][row]
-    return f"{node['kind'][row]} {node['node'][row]}" + (f' "{name}"' if name else "")
+    kind, name = (labels[codes[row]] for codes, labels in (node.coded("kind"), node.coded("name")))
+    return f"{kind} {node['node'][row]}" + (f' "{name}"' if name else "")
 
 
 # -- for people -------------------------------------------------------------------------------------------------
