@@ -20,7 +20,8 @@ import numpy as np
 
 from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
 from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.builders.draft import check_nodes
+from astrasim_py.collectives.builders.draft import check_program
+from astrasim_py.collectives.rotation import RotatedTraces, Rotation
 from astrasim_py.core.errors import AlgorithmError
 
 #: Counters of a rank: packets received, and packets that have passed the memory.
@@ -231,16 +232,15 @@ class _Program:
             comm_src=np.where(kind == NodeType.COMM_RECV, peer, MISSING),
         )
 
-    def rotated(self, n: int, peer_of: Callable[[np.ndarray, int], np.ndarray]) -> tuple[ExecutionTrace, ...]:
-        """Traces of n ranks that differ in their peers only."""
-        columns = self.shared()
-        offset = np.array([0 if each is None else each for each in self.peer], dtype=np.int64)
-        return tuple(self.trace(columns, peer_of(offset, rank)) for rank in range(n))
+    def rotated(self, rotation: Rotation) -> RotatedTraces:
+        """Traces of ranks that differ in their peers only; given are those of rank 0."""
+        peer = np.array([0 if each is None else each for each in self.peer], dtype=np.int64) % rotation.ranks
+        return RotatedTraces.with_peers(rotation, self.trace(self.shared(), peer))
 
 
-def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> tuple[ExecutionTrace, ...]:
+def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> RotatedTraces:
     steps = {"all_reduce": 2 * (n - 1), "all_to_all": n * (n - 1) // 2}.get(collective, n - 1)
-    check_nodes(f"ring {collective} over {n} ranks", 3 * n * steps)
+    check_program(f"ring {collective} over {n} ranks", 3 * steps)
     message = size if collective == "all_gather" else size // n
     packet = _packets(collective, 1, n - 1)
     made = _Program()
@@ -249,16 +249,16 @@ def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) 
         made.send(direction, message, step, (passed,))
         arrived = made.recv(-direction, message, step, (passed,))
         passed = made.wait(charges.packet_ns(message, **packet(step + 1)), (arrived,))
-    return made.rotated(n, lambda offset, rank: (rank + offset) % n)
+    return made.rotated(Rotation((n,)))
 
 
 def _direct(
     collective: str, size: int, n: int, direction: int, charges: Charges, window: int | None, local: bool
-) -> tuple[ExecutionTrace, ...]:
+) -> RotatedTraces:
     window = n - 1 if window is None else min(window, n - 1)
     halves = 2 if collective == "all_reduce" else 1
     message = size if collective == "all_gather" else size // n
-    check_nodes(f"direct {collective} over {n} ranks", 3 * n * halves * (n - 1))
+    check_program(f"direct {collective} over {n} ranks", 3 * halves * (n - 1))
     packet = _packets(collective, window, window * (n - 1) if local else window)
     made = _Program()
     first = made.wait(charges.packet_ns(message, **packet(0)))
@@ -287,10 +287,10 @@ def _direct(
                 pair(j)
         elif window + k - 1 < n - 1:
             pair(window + k - 1)
-    return made.rotated(n, lambda offset, rank: (rank + offset) % n)
+    return made.rotated(Rotation((n,)))
 
 
-def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> tuple[ExecutionTrace, ...]:
+def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> RotatedTraces:
     levels = n.bit_length() - 1
     gathering = collective == "all_gather"
     distance, message = (n // 2, size) if gathering else (1, size // 2)
@@ -309,7 +309,7 @@ def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> t
                 gathering, distance, message = True, n // 2, message * 2
         # A reduction is charged for the message that is sent next.
         passed = made.wait(charges.packet_ns(message, **packet(step + 1)), (arrived,))
-    return made.rotated(n, lambda offset, rank: rank ^ offset)
+    return made.rotated(Rotation((2,) * levels))
 
 
 def _tree_parents(n: int, tree: str) -> list[int]:

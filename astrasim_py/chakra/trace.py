@@ -24,7 +24,7 @@ from astrasim_py.core.errors import TraceError
 #: Value of an absent integer attribute in a column.
 MISSING = -(2**63)
 #: The same in a column that is stored in 32 bits.
-_MISSING32 = -(2**31)
+MISSING32 = -(2**31)
 
 #: Largest communicator-group file that is read, bytes.
 MAX_GROUP_FILE = 64 * 2**20
@@ -355,12 +355,12 @@ def compact(values: object, size: int, what: str = "column") -> int | np.ndarray
     if low == high:
         return low
     if high < 2**31:
-        if low > _MISSING32:
+        if low > MISSING32:
             return frozen(array.astype(np.int32))
         if low == MISSING:
             absent = array == MISSING
-            if int(array.min(where=~absent, initial=0)) > _MISSING32:
-                small = np.where(absent, _MISSING32, array).astype(np.int32)
+            if int(array.min(where=~absent, initial=0)) > MISSING32:
+                small = np.where(absent, MISSING32, array).astype(np.int32)
                 return frozen(small)
     return frozen(array.copy() if array.base is not None or array is values else array)
 
@@ -372,7 +372,7 @@ def expand(stored: int | np.ndarray, size: int) -> np.ndarray:
     if stored.dtype == np.int64:
         return stored
     wide = stored.astype(np.int64)
-    wide[stored == _MISSING32] = MISSING
+    wide[stored == MISSING32] = MISSING
     wide.setflags(write=False)
     return wide
 
@@ -935,6 +935,15 @@ class ExecutionTrace:
                 raise TypeError(f"replace() cannot change {name} of this trace")
         fields["_columns"], fields["_extra"] = stored, extra
         fields["_touched"] = touched if self.raw is not None and touched.any() else None
+        return ExecutionTrace(fields)
+
+    def with_columns(self, columns: Mapping[str, np.ndarray]) -> ExecutionTrace:
+        """The same graph with other integer columns, for many traces alike: what is known of the graph is shared."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        graph_of = {key: value for key, value in self._cache.items() if key not in ("wide", "digest")}
+        fields |= {"raw": None, "_touched": None, "_metadata": self.metadata, "_cache": graph_of}
+        others = {name: column for name, column in self._columns.items() if name not in columns}
+        fields["_columns"] = others | _stored(columns, len(self))
         return ExecutionTrace(fields)
 
     def without_raw(self) -> ExecutionTrace:

@@ -8,7 +8,7 @@ to bytes when the size S of the full buffer is known. The older dialect states b
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from enum import IntEnum
@@ -19,6 +19,7 @@ import numpy as np
 from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
+from astrasim_py.collectives.rotation import RotatedTraces, Rotation
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
 
@@ -41,8 +42,8 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 #: Collectives whose full buffer consists of one shard per rank.
 SHARDED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
-#: Most nodes of an algorithm, all ranks together.
-MAX_NODES = 2**27
+#: Nodes, all ranks together, up to which the digest of an algorithm of a rotation reads every rank's trace.
+_DIGESTED_NODES = 2**20
 
 
 class Buffer(IntEnum):
@@ -121,8 +122,9 @@ class Algorithm:
         One of `COLLECTIVES`, or `CUSTOM`.
     ranks : int
         Size of the group, n.
-    traces : tuple of ExecutionTrace
-        One per rank. Ranks may share one object.
+    traces : sequence of ExecutionTrace
+        One per rank: a tuple, in which ranks may share one object, or `RotatedTraces`, which makes them when asked
+        for.
     root : int or None
         Root of a rooted collective.
     chunks : int
@@ -150,7 +152,7 @@ class Algorithm:
     name: str
     collective: str
     ranks: int
-    traces: tuple[ExecutionTrace, ...]
+    traces: Sequence[ExecutionTrace]
     root: int | None = None
     chunks: int = 0
     in_place: bool = True
@@ -198,10 +200,20 @@ class Algorithm:
         if self.made_for is not None and self.made_for < 1:
             raise AlgorithmError(place, f"made_for is {self.made_for} B", "give the size it was made for")
 
+    @property
+    def rotation(self) -> Rotation | None:
+        """How the program of rank 0 is turned into every other rank's; None where that is not known."""
+        return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
+
+    @property
+    def _different(self) -> Sequence[ExecutionTrace]:
+        """Traces that stand for all where it is only asked which columns nodes have."""
+        return [self.traces[0]] if self.rotation else _distinct(self.traces)
+
     @cached_property
     def symbolic(self) -> bool:
         """Whether every message states its size in chunks."""
-        return self.chunks > 0 and all(bool(self._in_chunks(rank).all()) for rank in range(self.ranks))
+        return self.chunks > 0 and all(bool(_in_chunks(trace).all()) for trace in self._different)
 
     @property
     def scales(self) -> bool:
@@ -211,24 +223,22 @@ class Algorithm:
     @cached_property
     def has_cells(self) -> bool:
         """Whether all data movement is stated as cells, so that it can be executed symbolically."""
-        return self.symbolic and all(_has_cells(trace) for trace in _distinct(self.traces))
+        return self.symbolic and all(_has_cells(trace) for trace in self._different)
 
     @cached_property
     def messages(self) -> int:
         """Number of messages, all ranks together."""
-        return sum(int(np.count_nonzero(t.type == NodeType.COMM_SEND)) for t in self.traces)
+        return self._over_ranks(lambda trace: int(np.count_nonzero(trace.type == NodeType.COMM_SEND)))
 
     @cached_property
     def nodes(self) -> int:
         """Number of nodes, all ranks together."""
-        return sum(len(t) for t in self.traces)
+        return self._over_ranks(len)
 
-    def _in_chunks(self, rank: int) -> np.ndarray:
-        """bool[n]: False for a SEND or RECV that does not state its size in chunks."""
-        trace = self.traces[rank]
-        message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
-        stated = (trace.column("msg_chunk_idx") >= 0) & (trace.column("msg_chunk_cnt") >= 0)
-        return stated & (trace.column("total_chunk_cnt") > 0) | ~message
+    def _over_ranks(self, count: Callable[[ExecutionTrace], int]) -> int:
+        if self.rotation:
+            return self.ranks * count(self.traces[0])
+        return sum(map(count, self.traces))
 
     def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
         """Bytes that each node of a rank moves.
@@ -283,6 +293,50 @@ class Algorithm:
             out[rest] = given if verbatim or self.made_for is None else _scaled(given, size, self.made_for)
         return out
 
+    def same_bytes(self, size: int) -> bool:
+        """Whether every rank of a rotation sends, receives and reduces the bytes of rank 0, node by node.
+
+        That is so where they do not depend on which chunks a node covers: where T divides `size`, or where sizes are
+        stated in bytes. What local copies count does not matter.
+        """
+        if self.chunks == 0 or size % self.chunks == 0:
+            return True
+        # A node of 0 chunks, or of all, is the same wherever it begins.
+        trace = self.traces[0]
+        count = trace.column("msg_chunk_cnt")
+        copy = (trace.type == NodeType.COMP) & (trace.column("comp_op") != CompOp.REDUCE)
+        return not bool((~copy & (count > 0) & (count < self.chunks)).any())
+
+    def bytes_of_ranks(self, ranks: Sequence[int] | np.ndarray, size: int, *, verbatim: bool = False) -> np.ndarray:
+        """`message_bytes` of several ranks of a rotation at once.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            k ranks.
+        size : int
+        verbatim : bool
+
+        Returns
+        -------
+        numpy.ndarray
+            int64[k, n].
+        """
+        base = self.message_bytes(0, size, verbatim=verbatim)
+        if self.chunks == 0 or not len(ranks):
+            return np.broadcast_to(base, (len(ranks), len(base)))
+        if verbatim:
+            return np.stack([self.message_bytes(int(rank), size, verbatim=True) for rank in ranks])
+        trace = self.traces[0]
+        columns = self.traces.columns(ranks, ("msg_chunk_idx", "msg_chunk_cnt"))
+        index, count = columns["msg_chunk_idx"], columns["msg_chunk_cnt"]
+        kinds = trace.type
+        moving = (kinds == NodeType.COMM_SEND) | (kinds == NodeType.COMM_RECV)
+        moving |= (kinds == NodeType.COMP) & (trace.column("comp_op") != MISSING)
+        symbolic = moving & (trace.column("total_chunk_cnt") > 0) & (index >= 0) & (count >= 0)
+        found = chunk_bytes(np.where(symbolic, index, 0), np.where(symbolic, count, 0), size, self.chunks)
+        return np.where(symbolic, found, base)
+
     @cached_property
     def _digest(self) -> str:
         return digest(
@@ -295,9 +349,16 @@ class Algorithm:
                 "made_for": self.made_for,
                 "protocol": self.protocol,
                 "contract": None if self.contract is None else self.contract.to_text(),
-                "traces": [trace.digest() for trace in self.traces],
+                **self._content(),
             }
         )
+
+    def _content(self) -> dict[str, object]:
+        if isinstance(self.traces, RotatedTraces) and self.traces.nodes > _DIGESTED_NODES:
+            # What other ranks do follows from the builder's rule: a few of them tell rules apart.
+            some = self.traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
+            return {"rotation": self.rotation.dims, "traces": [trace.digest() for trace in some]}
+        return {"traces": [trace.digest() for trace in self.traces]}
 
     def digest(self) -> str:
         """SHA-256 over traces and contract; name, source and verdict do not count."""
@@ -327,6 +388,13 @@ class Algorithm:
 
 def _distinct(traces: Sequence[ExecutionTrace]) -> list[ExecutionTrace]:
     return list({id(trace): trace for trace in traces}.values())
+
+
+def _in_chunks(trace: ExecutionTrace) -> np.ndarray:
+    """bool[n]: False for a SEND or RECV that does not state its size in chunks."""
+    message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
+    stated = (trace.column("msg_chunk_idx") >= 0) & (trace.column("msg_chunk_cnt") >= 0)
+    return stated & (trace.column("total_chunk_cnt") > 0) | ~message
 
 
 def _has_cells(trace: ExecutionTrace) -> bool:

@@ -16,12 +16,12 @@ from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Attribute, Csr, Execu
 from astrasim_py.collectives.algorithm import (
     COLLECTIVES,
     CUSTOM,
-    MAX_NODES,
     STATED,
     Algorithm,
     check_well_formed,
 )
 from astrasim_py.collectives.contract import Contract
+from astrasim_py.collectives.rotation import MAX_NODES
 from astrasim_py.core.errors import AlgorithmError, OutputError
 
 #: Largest `.npz` that is read, bytes after unpacking; and its texts (metadata, contract) alone.
@@ -61,7 +61,8 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
     place = os.fspath(path)
     index: dict[int, int] = {}
     distinct: list[ExecutionTrace] = []
-    for trace in algorithm.traces:
+    traces = tuple(algorithm.traces)
+    for trace in traces:
         if id(trace) not in index:
             index[id(trace)] = len(distinct)
             distinct.append(trace)
@@ -75,7 +76,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         "chunks": np.int64(algorithm.chunks),
         "in_place": np.int64(algorithm.in_place),
         "made_for": np.int64(-1 if algorithm.made_for is None else algorithm.made_for),
-        "trace_of": np.array([index[id(trace)] for trace in algorithm.traces], dtype=np.int64),
+        "trace_of": np.array([index[id(trace)] for trace in traces], dtype=np.int64),
         "lengths": lengths,
         "texts": np.frombuffer(_texts(algorithm, distinct), dtype=np.uint8),
     }

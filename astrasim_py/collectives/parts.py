@@ -68,10 +68,11 @@ class Parts:
             what = "moves no chunks" if algorithm.collective == "barrier" else "does not state the cells of its steps"
             raise AlgorithmError(place, f"{algorithm.name} {what}, so it cannot be {doing}", "use another algorithm")
         bare: dict[int, ExecutionTrace] = {}
-        for trace in algorithm.traces:
+        traces = tuple(algorithm.traces)
+        for trace in traces:
             if id(trace) not in bare:
                 bare[id(trace)] = _bare(trace)
-        self.algorithm = replace(algorithm, traces=tuple(bare[id(trace)] for trace in algorithm.traces))
+        self.algorithm = replace(algorithm, traces=tuple(bare[id(trace)] for trace in traces))
         try:
             steps = steps_of(self.algorithm)
             flow = Flow(steps)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Csr, ExecutionTrace, NodeType
 from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.rotation import RotatedTraces
 
 #: Columns that hold ids of nodes.
 _REFERENCES = ("payload", "fused", "tb_prev", "count_from")
@@ -29,14 +31,19 @@ def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
     """
     if not delay_ps:
         return algorithm
+    if isinstance(algorithm.traces, RotatedTraces):
+        trace, order = _delayed(algorithm.traces.base, delay_ps)
+        origin = np.where(order < len(algorithm.traces.base), order, -1)
+        return replace(algorithm, traces=algorithm.traces.rows(trace, origin))
     made: dict[int, ExecutionTrace] = {}
     for trace in algorithm.traces:
         if id(trace) not in made:
-            made[id(trace)] = _delayed(trace, delay_ps)
+            made[id(trace)], _ = _delayed(trace, delay_ps)
     return replace(algorithm, traces=tuple(made[id(trace)] for trace in algorithm.traces))
 
 
-def _delayed(trace: ExecutionTrace, delay_ps: int) -> ExecutionTrace:
+def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.ndarray]:
+    """The trace with delays, and of each of its rows the row before; a delay is no row, len(trace) or more."""
     n = len(trace)
     received = np.flatnonzero(trace.type == NodeType.COMM_RECV)
     # Of nodes that are ready at once the delay comes right after its receive.
@@ -53,17 +60,15 @@ def _delayed(trace: ExecutionTrace, delay_ps: int) -> ExecutionTrace:
         return new + (trace.type[rows] == NodeType.COMM_RECV) if done else new
 
     def dependencies(deps: Csr, extra: np.ndarray | None) -> Csr:
-        counts = np.concatenate([np.diff(deps.ptr), np.full(len(received), 0 if extra is None else 1)])[order]
+        given = [renamed(deps.ids, done=True)]
+        if extra is not None:
+            given.append(extra)
+        lengths = np.concatenate([np.diff(deps.ptr), np.full(len(received), 0 if extra is None else 1)])
+        first = (np.cumsum(lengths) - lengths)[order]
         ptr = np.zeros(len(order) + 1, dtype=np.int64)
-        np.cumsum(counts, out=ptr[1:])
-        ids = np.empty(int(ptr[-1]), dtype=np.uint64)
-        new = renamed(deps.ids, done=True)
-        for at, row in enumerate(order.tolist()):
-            if row < n:
-                ids[ptr[at] : ptr[at + 1]] = new[deps.ptr[row] : deps.ptr[row + 1]]
-            elif extra is not None:
-                ids[ptr[at]] = extra[row - n]
-        return Csr(ptr, ids)
+        np.cumsum(lengths[order], out=ptr[1:])
+        at = np.repeat(first - ptr[:-1], lengths[order]) + np.arange(ptr[-1])
+        return Csr(ptr, np.concatenate(given).astype(np.uint64)[at])
 
     columns = {}
     for name in INT_COLUMNS:
@@ -79,7 +84,7 @@ def _delayed(trace: ExecutionTrace, delay_ps: int) -> ExecutionTrace:
     columns["duration_ps"] = np.where(order >= n, delay_ps, duration)
     micros = np.concatenate([trace.duration_micros, np.zeros(len(received), dtype=np.uint64)])[order]
     new_ids = np.concatenate([2 * rank, 2 * rank[received] + 1])[order]
-    return ExecutionTrace.from_columns(
+    made = ExecutionTrace.from_columns(
         node_id=new_ids.astype(np.uint64),
         type=np.concatenate([trace.type, np.full(len(received), NodeType.COMP, dtype=trace.type.dtype)])[order],
         duration_micros=micros,
@@ -88,14 +93,20 @@ def _delayed(trace: ExecutionTrace, delay_ps: int) -> ExecutionTrace:
         place=trace.place,
         **columns,
     )
+    return made, order
 
 
 def with_sizes(algorithm: Algorithm, size: int) -> Algorithm:
     """The algorithm with the sizes of a buffer of `size` bytes in place of sizes in chunks."""
-    traces = []
-    for rank, trace in enumerate(algorithm.traces):
-        moved = algorithm.message_bytes(rank, size)
+
+    def sized(trace: ExecutionTrace, moved: np.ndarray) -> ExecutionTrace:
         moving = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
         moving |= (trace.type == NodeType.COMP) & (trace.column("comp_op") != MISSING)
-        traces.append(trace.replace(comm_size=np.where(moving, moved, MISSING), total_chunk_cnt=MISSING))
-    return replace(algorithm, traces=tuple(traces), chunks=0)
+        return trace.replace(comm_size=np.where(moving, moved, MISSING), total_chunk_cnt=MISSING)
+
+    traces: Sequence[ExecutionTrace]
+    if isinstance(algorithm.traces, RotatedTraces) and algorithm.same_bytes(size):
+        traces = algorithm.traces.on(sized(algorithm.traces.base, algorithm.message_bytes(0, size)))
+    else:
+        traces = tuple(sized(t, algorithm.message_bytes(rank, size)) for rank, t in enumerate(algorithm.traces))
+    return replace(algorithm, traces=traces, chunks=0)

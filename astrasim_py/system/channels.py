@@ -106,10 +106,14 @@ def max_count(protocol: str, size: int, chunks: int) -> int:
 def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:
     """Messages of one call of an algorithm on a full buffer of `size` bytes."""
     most = model.max_count_for(algorithm, size)
-    known: dict[int, int] = {}
-    for trace in algorithm.traces:
-        if id(trace) not in known:
-            known[id(trace)] = int(parts_of(trace, most)[trace.type == NodeType.COMM_SEND].sum())
+
+    def sent(trace: ExecutionTrace) -> int:
+        return int(parts_of(trace, most)[trace.type == NodeType.COMM_SEND].sum())
+
+    if algorithm.rotation is not None:
+        return algorithm.ranks * sent(algorithm.traces[0])
+    distinct = {id(trace): trace for trace in algorithm.traces}
+    known = {key: sent(trace) for key, trace in distinct.items()}
     return sum(known[id(trace)] for trace in algorithm.traces)
 
 

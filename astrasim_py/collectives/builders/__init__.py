@@ -52,7 +52,7 @@ _DEFAULTS = {
 _OF_YOUR_OWN = "give one of your own, e.g. algorithms: {custom: {file: alltonext.xml}}"
 
 #: Largest group that is built.
-MAX_RANKS = 2**16
+MAX_RANKS = 2**20
 
 
 def default_algorithm(collective: str) -> str:

@@ -6,10 +6,21 @@ as described by Thakur, Rabenseifner & Gropp 2005 (§3.1, §3.4).
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from astrasim_py.collectives.algorithm import Algorithm, Buffer
-from astrasim_py.collectives.builders.draft import NONE, Flat, Uniform, check_nodes, finish
+from astrasim_py.collectives.builders.draft import (
+    NONE,
+    Flat,
+    Uniform,
+    check_nodes,
+    check_program,
+    finish,
+    finish_rotated,
+)
+from astrasim_py.collectives.rotation import Rotation
 
 COLLECTIVES = ("all_gather", "all_to_all")
 
@@ -35,10 +46,13 @@ def build(collective: str, ranks: int) -> Algorithm:
     """
     n = ranks
     place = f"bruck {collective} over {n} ranks"
-    check_nodes(place, n * (4 * n.bit_length() + (2 * n if collective == "all_to_all" else 0)))
+    nodes = 4 * n.bit_length()
     if collective == "all_gather":
+        # Which ranges wrap around, and are two messages, differs from rank to rank.
+        check_nodes(place, n * nodes)
         return finish(_all_gather(n), "bruck", collective)
-    return finish(_all_to_all(n), "bruck", collective, in_place=False)
+    check_program(place, nodes + 2 * n)
+    return finish_rotated(partial(_all_to_all, n), Rotation((n,)), "bruck", collective, in_place=False)
 
 
 def _ranges(begin: np.ndarray, count: int, n: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
@@ -72,7 +86,7 @@ def _all_gather(n: int) -> Flat:
     return draft
 
 
-def _all_to_all(n: int) -> Uniform:
+def _all_to_all(n: int, which: np.ndarray) -> Uniform:
     """all_to_all without unpacking between steps.
 
     A block that has distance j to go from its origin is forwarded in the steps of j's set bits, from the lowest. Write
@@ -81,8 +95,8 @@ def _all_to_all(n: int) -> Uniform:
     the message of a step is one range; what arrives is copied to where its next step (or the output) wants it.
     Within a run blocks lie by descending low, that is by ascending origin.
     """
-    draft = Uniform(n, n)
-    r = np.arange(n)[:, None]
+    draft = Uniform(len(which), n)
+    r = which[:, None]
     draft.copy(idx=r, src=(Buffer.INPUT, r), dst=(Buffer.OUTPUT, r))
     if n == 1:
         return draft

@@ -6,11 +6,22 @@ two-phase form of MSCCL's all-pairs: a direct reduce_scatter and a direct all_ga
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from astrasim_py.collectives.algorithm import Algorithm, Buffer
-from astrasim_py.collectives.builders.draft import NONE, Flat, Uniform, check_nodes, finish
+from astrasim_py.collectives.builders.draft import (
+    NONE,
+    Flat,
+    Uniform,
+    check_nodes,
+    check_program,
+    finish,
+    finish_rotated,
+)
 from astrasim_py.collectives.builders.options import check_count
+from astrasim_py.collectives.rotation import Rotation
 
 COLLECTIVES = (
     "all_reduce",
@@ -57,9 +68,9 @@ def build(
     if collective in ("broadcast", "reduce", "gather", "scatter"):
         check_nodes(place, ranks * pieces * 3)
         return finish(star(collective, ranks, root, window=limit, pieces=pieces), name, collective, root=root)
-    check_nodes(place, ranks * ranks * pieces * (5 if collective == "all_reduce" else 3))
-    draft = _all_pairs(collective, ranks, limit, pieces)
-    return finish(draft, name, collective, in_place=collective != "all_to_all")
+    check_program(place, ranks * pieces * (5 if collective == "all_reduce" else 3))
+    lay = partial(_all_pairs, collective, ranks, limit, pieces)
+    return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
 
 
 def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:
@@ -70,11 +81,11 @@ def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:
     return out
 
 
-def _all_pairs(collective: str, n: int, window: int | None, pieces: int) -> Uniform:
+def _all_pairs(collective: str, n: int, window: int | None, pieces: int, which: np.ndarray) -> Uniform:
     barrier = collective == "barrier"
     pieces = 1 if barrier else pieces
-    draft = Uniform(n, 1 if barrier else n * pieces)
-    r = np.arange(n)[:, None]
+    draft = Uniform(len(which), 1 if barrier else n * pieces)
+    r = which[:, None]
     if collective == "all_to_all":
         own = r * pieces
         draft.copy(idx=own, cnt=pieces, src=(Buffer.INPUT, own), dst=(Buffer.OUTPUT, own), order=-1)
@@ -111,7 +122,9 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int) -> Unif
         gathers = draft.next_handles(m)
         waits = _chained(np.concatenate((earlier, gathers)), window)[len(earlier) :]
         tag = piece + (pieces if first else 0)
-        draft.send(peer=ahead, tag=tag, idx=np.broadcast_to(mine, (n, m)), src=(buffer, mine), after=(own_done, waits))
+        draft.send(
+            peer=ahead, tag=tag, idx=np.broadcast_to(mine, (len(which), m)), src=(buffer, mine), after=(own_done, waits)
+        )
         draft.recv(peer=behind, tag=tag, idx=theirs_behind, dst=(buffer, theirs_behind))
     return draft
 

@@ -5,10 +5,13 @@ Source: Hensgen, Finkel & Manber 1988 ("Two algorithms for barrier synchronizati
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.builders.draft import NONE, Uniform, finish
+from astrasim_py.collectives.builders.draft import NONE, Uniform, finish_rotated
+from astrasim_py.collectives.rotation import Rotation
 
 COLLECTIVES = ("barrier",)
 
@@ -26,12 +29,16 @@ def build(collective: str, ranks: int) -> Algorithm:
     -------
     Algorithm
     """
-    draft = Uniform(ranks, 1)
+    return finish_rotated(partial(_lay, ranks), Rotation((ranks,)), "dissemination", collective)
+
+
+def _lay(ranks: int, which: np.ndarray) -> Uniform:
+    draft = Uniform(len(which), 1)
     steps = (ranks - 1).bit_length()
     if steps:
-        r, k = np.arange(ranks)[:, None], np.arange(steps)
+        r, k = which[:, None], np.arange(steps)
         recvs = draft.next_handles(2 * steps)[steps:]
         heard = np.append(NONE, recvs[:-1])
         draft.send(peer=(r + (1 << k)) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k)
         draft.recv(peer=(r - (1 << k)) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k + 1)
-    return finish(draft, "dissemination", collective)
+    return draft

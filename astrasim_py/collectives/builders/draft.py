@@ -4,16 +4,20 @@
 is held once and shared by all ranks. `Flat` is for the others (trees, rooted collectives): nodes of all ranks in
 one table. Both are filled block by block; a block is any number of nodes of one kind, and what it refers to
 (dependencies, payloads) are the handles that earlier blocks returned.
+
+An algorithm of a rotation (`astrasim_py.collectives.rotation`) is drafted for the ranks that are asked for, by a
+function that takes them: `finish_rotated`. All others are drafted once, for all ranks: `finish`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
-from astrasim_py.collectives.algorithm import MAX_NODES, Algorithm, CompOp
+from astrasim_py.collectives.algorithm import Algorithm, CompOp
+from astrasim_py.collectives.rotation import MAX_NODES, VARYING, RotatedTraces, Rotation
 from astrasim_py.core.errors import AlgorithmError, InternalError
 
 #: Handle of "nothing" among dependencies and payloads.
@@ -33,6 +37,11 @@ _FIELDS = (
     "dst_off",
 )
 
+#: Most nodes of one rank, where its program stands for all.
+MAX_PROGRAM = 2**22
+#: Most ranks that run programs of their own.
+MAX_PROGRAMS = 2**16
+
 #: Where a range of cells begins: (buffer, offset in chunks), each an int or an array; MISSING for no cells.
 Cells = tuple[object, object]
 
@@ -45,10 +54,25 @@ def check_nodes(place: str, nodes: int) -> None:
     AlgorithmError
         More than `MAX_NODES` nodes.
     """
-    if nodes > MAX_NODES:
+    _check(place, nodes, MAX_NODES, "")
+
+
+def check_program(place: str, nodes: int) -> None:
+    """Refuse an algorithm of a rotation that would not fit in memory: that is, one rank's program.
+
+    Raises
+    ------
+    AlgorithmError
+        More than `MAX_PROGRAM` nodes.
+    """
+    _check(place, nodes, MAX_PROGRAM, " on a rank")
+
+
+def _check(place: str, nodes: int, most: int, where: str) -> None:
+    if nodes > most:
         raise AlgorithmError(
             place,
-            f"would have about {nodes} nodes, more than {MAX_NODES}",
+            f"would have about {nodes} nodes, more than {most}{where}",
             "use fewer ranks or chunks, or another algorithm",
         )
 
@@ -139,6 +163,7 @@ class Uniform(_Draft):
     Parameters
     ----------
     ranks : int
+        Ranks that are laid: all of the group, or some.
     chunks : int
         T of the algorithm.
 
@@ -174,41 +199,54 @@ class Uniform(_Draft):
         self._deps.append(_edges(handles, after))
         return handles
 
+    def _by_order(self) -> np.ndarray:
+        return np.argsort(np.concatenate(self._orders), kind="stable")
+
+    def _column(self, name: str, by_order: np.ndarray) -> np.ndarray:
+        """int64[n], or int64[ranks, n] where ranks differ."""
+        blocks = [values.get(name, MISSING) for values in self._values]
+        wide = any(np.ndim(block) == 2 for block in blocks)
+        column = np.empty((self.ranks, self._size) if wide else self._size, dtype=np.int64)
+        at = 0
+        for (_, m), block in zip(self._kinds, blocks, strict=True):
+            column[..., at : at + m] = block
+            at += m
+        return column[..., by_order]
+
+    def varying(self) -> dict[str, np.ndarray]:
+        """Columns of `VARYING` in which ranks differ, int64[ranks, n]."""
+        if not self._size:
+            return {}
+        by_order = self._by_order()
+        columns = {name: self._column(name, by_order) for name in VARYING}
+        return {name: column for name, column in columns.items() if column.ndim == 2}
+
     def traces(self) -> tuple[ExecutionTrace, ...]:
         """One trace per rank; all share their structure and every column that does not vary."""
-        n, size = self.ranks, self._size
+        size = self._size
         if not size:
             empty = ExecutionTrace.from_columns(node_id=np.empty(0, np.uint64), type=0)
-            return (empty,) * n
-        by_order = np.argsort(np.concatenate(self._orders), kind="stable")
+            return (empty,) * self.ranks
+        by_order = self._by_order()
         place = np.empty(size, dtype=np.int64)
         place[by_order] = np.arange(size)
         child = place[np.concatenate([c for c, _ in self._deps])]
         parent = place[np.concatenate([p for _, p in self._deps])]
+        kinds = np.repeat(*(np.array(part, dtype=np.int64) for part in zip(*self._kinds, strict=True)))
         shared = {
             "node_id": np.arange(size, dtype=np.uint64),
-            "type": np.repeat(*(np.array(part, dtype=np.int64) for part in zip(*self._kinds, strict=True)))[
-                by_order
-            ].astype(np.int8),
+            "type": kinds[by_order].astype(np.int8),
             "data_deps": _csr(child, parent, size),
             "total_chunk_cnt": self.chunks,
         }
         payload = np.concatenate(self._payloads)
         shared["payload"] = np.where(payload == NONE, MISSING, place[payload])[by_order]
-        varying = {}
-        for name in _FIELDS:
-            blocks = [values.get(name, MISSING) for values in self._values]
-            wide = any(np.ndim(block) == 2 and np.shape(block)[0] == n and n > 1 for block in blocks)
-            column = np.empty((n, size) if wide else size, dtype=np.int64)
-            at = 0
-            for (_, m), block in zip(self._kinds, blocks, strict=True):
-                column[..., at : at + m] = block
-                at += m
-            column = column[..., by_order]
-            (varying if wide else shared)[name] = column
+        columns = {name: self._column(name, by_order) for name in _FIELDS}
+        shared |= {name: column for name, column in columns.items() if column.ndim == 1}
+        varying = {name: column for name, column in columns.items() if column.ndim == 2}
         return tuple(
             ExecutionTrace.from_columns(**shared, **{name: column[r] for name, column in varying.items()})
-            for r in range(n)
+            for r in range(self.ranks)
         )
 
 
@@ -217,12 +255,18 @@ class Flat(_Draft):
 
     Notes
     -----
-    A block has m nodes anywhere: `rank` is int64[m], all other values are an int or int64[m]. `order` sorts the
-    nodes of a rank and must agree with the dependencies; left out, blocks follow each other. Handles are int64[m].
-    Dependencies and payloads must lie on the node's own rank.
+    A block has m nodes anywhere: `rank` is int64[m] and counts the ranks that are laid, from 0; all other values are
+    an int or int64[m]. `order` sorts the nodes of a rank and must agree with the dependencies; left out, blocks
+    follow each other. Handles are int64[m]. Dependencies and payloads must lie on the node's own rank.
     """
 
     def __init__(self, ranks: int, chunks: int) -> None:
+        if ranks > MAX_PROGRAMS:
+            raise AlgorithmError(
+                "algorithms",
+                f"{ranks} ranks would run programs of their own, and at most {MAX_PROGRAMS} can",
+                "use fewer ranks, or an algorithm that all ranks run alike, e.g. ring",
+            )
         self.ranks, self.chunks = ranks, chunks
         self._columns: dict[str, list[np.ndarray]] = {
             name: [] for name in (*_FIELDS, "channel", "source_line", "type", "rank", "order", "payload")
@@ -263,15 +307,25 @@ class Flat(_Draft):
         """More dependencies, as pairs of handles."""
         self._deps.append((np.asarray(child, dtype=np.int64), np.asarray(parent, dtype=np.int64)))
 
-    def traces(self) -> tuple[ExecutionTrace, ...]:
-        """One trace per rank; ranks of equal structure share it."""
-        n, size = self.ranks, self._size
+    def _table(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Columns of all nodes, rank after rank, each in its order; and the handle of each row."""
         table = {
             name: np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
             for name, parts in self._columns.items()
         }
         by_place = np.lexsort((table.pop("order"), table["rank"]))
-        rank = table.pop("rank")[by_place]
+        return {name: column[by_place] for name, column in table.items()}, by_place
+
+    def varying(self) -> dict[str, np.ndarray]:
+        """Columns of `VARYING`, int64[ranks, n], of ranks that all have n nodes."""
+        table, _ = self._table()
+        return {name: table[name].reshape(self.ranks, -1) for name in VARYING}
+
+    def traces(self) -> tuple[ExecutionTrace, ...]:
+        """One trace per rank; ranks of equal structure share it."""
+        n, size = self.ranks, self._size
+        table, by_place = self._table()
+        rank = table.pop("rank")
         bounds = np.searchsorted(rank, np.arange(n + 1))
         place = np.empty(size, dtype=np.int64)
         place[by_place] = np.arange(size) - bounds[rank]
@@ -285,11 +339,10 @@ class Flat(_Draft):
         by_child = np.argsort(child, kind="stable")
         child, parent = child[by_child], parent[by_child]
         edge_bounds = np.searchsorted(child, bounds)
-        payload = table.pop("payload")
+        payload = table["payload"]
         table["payload"] = np.where(payload == NONE, MISSING, place[payload])
-        kinds = table.pop("type")[by_place].astype(np.int8)
-        columns = {name: column[by_place] for name, column in table.items()}
-        columns = {name: column for name, column in columns.items() if bool((column != MISSING).any())}
+        kinds = table.pop("type").astype(np.int8)
+        columns = {name: column for name, column in table.items() if bool((column != MISSING).any())}
         moving = columns["msg_chunk_cnt"] != MISSING if "msg_chunk_cnt" in columns else np.zeros(size, bool)
         columns["total_chunk_cnt"] = np.where(moving, self.chunks, MISSING)
         structures: dict[bytes, tuple[np.ndarray, Csr, np.ndarray]] = {}
@@ -317,14 +370,55 @@ class Flat(_Draft):
 def finish(
     draft: Uniform | Flat, name: str, collective: str, *, root: int | None = None, in_place: bool = True
 ) -> Algorithm:
-    """Turn a draft into an `Algorithm`."""
+    """Turn a draft of all ranks into an `Algorithm`."""
+    return _algorithm(draft.traces(), draft.chunks, name, collective, root, in_place)
+
+
+def finish_rotated(
+    lay: Callable[[np.ndarray], Uniform | Flat],
+    rotation: Rotation,
+    name: str,
+    collective: str,
+    *,
+    in_place: bool = True,
+) -> Algorithm:
+    """The `Algorithm` of a rotation.
+
+    Parameters
+    ----------
+    lay : callable
+        ``lay(which)`` drafts the ranks int64[k]. It must be of a kind that `pickle` takes: algorithms are sent to
+        other processes.
+    rotation : Rotation
+        For which it holds that each rank's program is rank 0's with all peers shifted.
+    name, collective : str
+    in_place : bool
+    """
+    first = lay(np.zeros(1, dtype=np.int64))
+    traces = RotatedTraces(rotation, first.traces()[0], _Varying(lay))
+    return _algorithm(traces, first.chunks, name, collective, None, in_place)
+
+
+class _Varying:
+    """Columns in which the ranks of a draft differ."""
+
+    def __init__(self, lay: Callable[[np.ndarray], Uniform | Flat]) -> None:
+        self.lay = lay
+
+    def __call__(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
+        return self.lay(ranks).varying()
+
+
+def _algorithm(
+    traces: Sequence[ExecutionTrace], chunks: int, name: str, collective: str, root: int | None, in_place: bool
+) -> Algorithm:
     return Algorithm(
         name=name,
         collective=collective,
-        ranks=draft.ranks,
-        traces=draft.traces(),
+        ranks=len(traces),
+        traces=traces,
         root=root,
-        chunks=draft.chunks,
+        chunks=chunks,
         in_place=in_place,
         source="builder",
     )

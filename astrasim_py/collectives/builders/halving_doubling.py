@@ -6,11 +6,14 @@ vector and of the distance, an all_gather by recursive doubling, an all_reduce a
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from astrasim_py.collectives.algorithm import Algorithm, Buffer
-from astrasim_py.collectives.builders.draft import NONE, Uniform, check_nodes, finish
+from astrasim_py.collectives.builders.draft import NONE, Uniform, finish_rotated
 from astrasim_py.collectives.builders.options import check_power_of_two
+from astrasim_py.collectives.rotation import Rotation
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 
@@ -36,13 +39,18 @@ def build(collective: str, ranks: int) -> Algorithm:
     AlgorithmError
         Another number of ranks.
     """
-    n = ranks
-    place = f"halving_doubling {collective} over {n} ranks"
-    levels = check_power_of_two(n, place, "ring, or recursive_doubling, which folds the rest")
-    check_nodes(place, n * 5 * levels)
-    draft = Uniform(n, n)
+    place = f"halving_doubling {collective} over {ranks} ranks"
+    levels = check_power_of_two(ranks, place, "ring, or recursive_doubling, which folds the rest")
+    lay = partial(_lay, collective, levels)
+    # Partners differ in one bit.
+    return finish_rotated(lay, Rotation((2,) * levels), "halving_doubling", collective)
+
+
+def _lay(collective: str, levels: int, which: np.ndarray) -> Uniform:
+    n = 1 << levels
+    draft = Uniform(len(which), n)
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
-    r = np.arange(n)[:, None]
+    r = which[:, None]
     done, before, tag = np.array([NONE]), np.array([NONE]), 0
     if collective != "all_gather":
         for k in range(levels):
@@ -67,4 +75,4 @@ def build(collective: str, ranks: int) -> Algorithm:
             draft.send(idx=mine, src=(buffer, mine), after=(summed, done), **span)
             done = before = draft.recv(idx=theirs, dst=(buffer, theirs), after=(before,), **span)
             tag += 1
-    return finish(draft, "halving_doubling", collective)
+    return draft

@@ -5,10 +5,13 @@ Source: Thakur, Rabenseifner & Gropp 2005 (§3.4 all_to_all, §3.2 reduce_scatte
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from astrasim_py.collectives.algorithm import Algorithm, Buffer
-from astrasim_py.collectives.builders.draft import NONE, Uniform, check_nodes, finish
+from astrasim_py.collectives.builders.draft import NONE, Uniform, check_program, finish_rotated
+from astrasim_py.collectives.rotation import Rotation
 
 COLLECTIVES = ("all_to_all", "reduce_scatter")
 
@@ -29,17 +32,21 @@ def build(collective: str, ranks: int) -> Algorithm:
     -------
     Algorithm
     """
-    n = ranks
-    check_nodes(f"pairwise {collective} over {n} ranks", 3 * n * n)
-    draft = Uniform(n, n)
-    r = np.arange(n)[:, None]
+    check_program(f"pairwise {collective} over {ranks} ranks", 3 * ranks)
+    lay = partial(_lay, collective, ranks)
+    return finish_rotated(lay, Rotation((ranks,)), "pairwise", collective, in_place=collective != "all_to_all")
+
+
+def _lay(collective: str, n: int, which: np.ndarray) -> Uniform:
+    draft = Uniform(len(which), n)
+    r = which[:, None]
     all_to_all = collective == "all_to_all"
     if all_to_all:
         draft.copy(idx=r, src=(Buffer.INPUT, r), dst=(Buffer.OUTPUT, r))
     if n > 1:
         s = np.arange(1, n)
         ahead, behind = (r + s) % n, (r - s) % n
-        mine = np.broadcast_to(r, (n, n - 1))
+        mine = np.broadcast_to(r, (len(which), n - 1))
         sends, recvs = draft.next_handles(2 * (n - 1)).reshape(2, n - 1)
         step = (np.append(NONE, sends[:-1]), np.append(NONE, recvs[:-1]))
         draft.send(peer=ahead, tag=0, idx=ahead, src=(Buffer.INPUT, ahead), after=step, order=3 * s)
@@ -57,4 +64,4 @@ def build(collective: str, ranks: int) -> Algorithm:
             draft.reduce(
                 payload=recvs, idx=mine, src=cells, dst=cells, after=(np.append(NONE, sums[:-1]),), order=3 * s + 2
             )
-    return finish(draft, "pairwise", collective, in_place=not all_to_all)
+    return draft

@@ -6,10 +6,13 @@ the first 2·rem ranks the even ones hand their part to the odd neighbour before
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from astrasim_py.collectives.algorithm import Algorithm, Buffer
-from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.collectives.builders.draft import NONE, Flat, Uniform, check_nodes, finish, finish_rotated
+from astrasim_py.collectives.rotation import Rotation
 
 COLLECTIVES = ("all_reduce", "all_gather", "barrier")
 
@@ -31,9 +34,40 @@ def build(collective: str, ranks: int) -> Algorithm:
     -------
     Algorithm
     """
-    n = ranks
+    levels = ranks.bit_length() - 1
+    if ranks == 1 << levels:
+        # Partners differ in one bit.
+        lay = partial(_power_of_two, collective, levels)
+        return finish_rotated(lay, Rotation((2,) * levels), "recursive_doubling", collective)
+    check_nodes(f"recursive_doubling {collective}", ranks * 3 * (levels + 2))
+    return finish(_folded(collective, ranks), "recursive_doubling", collective)
+
+
+def _power_of_two(collective: str, levels: int, which: np.ndarray) -> Uniform:
+    draft = Uniform(len(which), 1 << levels if collective == "all_gather" else 1)
+    count = 0 if collective == "barrier" else 1
+    full = (Buffer.INPUT, 0) if count else None
+    v = which[:, None]
+    done = before = np.array([NONE])
+    for k in range(levels):
+        span = {"peer": v ^ (1 << k), "tag": 1 + k}
+        if collective == "all_gather":
+            mine = v >> k << k
+            theirs = mine ^ (1 << k)
+            span["cnt"] = 1 << k
+            draft.send(idx=mine, src=(Buffer.OUTPUT, mine), after=(done,), **span)
+            before = done = draft.recv(idx=theirs, dst=(Buffer.OUTPUT, theirs), after=(before,), **span)
+            continue
+        sent = draft.send(idx=0, cnt=count, src=full, after=(done,), **span)
+        before = done = draft.recv(idx=0, cnt=count, after=(before,), **span)
+        if collective == "all_reduce":
+            done = draft.reduce(payload=before, idx=0, src=full, dst=full, after=(sent,))
+    return draft
+
+
+def _folded(collective: str, n: int) -> Flat:
+    """A group that is not a power of two."""
     levels = n.bit_length() - 1
-    check_nodes(f"recursive_doubling {collective}", n * 3 * (levels + 2))
     power = 1 << levels
     rem = n - power
     draft = Flat(n, n if collective == "all_gather" else 1)
@@ -49,16 +83,15 @@ def build(collective: str, ranks: int) -> Algorithm:
 
     done = np.full(power, NONE)
     before = np.full(power, NONE)
-    if rem:
-        if collective == "all_gather":
-            draft.send(rank=folded, peer=keeper, tag=0, idx=folded, src=(Buffer.OUTPUT, folded))
-            got = draft.recv(rank=keeper, peer=folded, tag=0, idx=folded, dst=(Buffer.OUTPUT, folded))
-        else:
-            draft.send(rank=folded, peer=keeper, tag=0, idx=0, cnt=count, src=full)
-            got = draft.recv(rank=keeper, peer=folded, tag=0, idx=0, cnt=count)
-        before[:rem] = done[:rem] = got
-        if reduces:
-            done[:rem] = draft.reduce(payload=got, rank=keeper, idx=0, src=full, dst=full)
+    if collective == "all_gather":
+        draft.send(rank=folded, peer=keeper, tag=0, idx=folded, src=(Buffer.OUTPUT, folded))
+        got = draft.recv(rank=keeper, peer=folded, tag=0, idx=folded, dst=(Buffer.OUTPUT, folded))
+    else:
+        draft.send(rank=folded, peer=keeper, tag=0, idx=0, cnt=count, src=full)
+        got = draft.recv(rank=keeper, peer=folded, tag=0, idx=0, cnt=count)
+    before[:rem] = done[:rem] = got
+    if reduces:
+        done[:rem] = draft.reduce(payload=got, rank=keeper, idx=0, src=full, dst=full)
     for k in range(levels):
         partner = v ^ (1 << k)
         peer, tag = actual[partner], 1 + k
@@ -79,17 +112,16 @@ def build(collective: str, ranks: int) -> Algorithm:
         before = done = draft.recv(rank=actual, peer=peer, tag=tag, idx=0, cnt=count, after=(before,))
         if reduces:
             done = draft.reduce(payload=before, rank=actual, idx=0, src=full, dst=full, after=(sent,))
-    if rem:
-        ready, tag = done[:rem], 1 + levels
-        if collective != "all_gather":
-            draft.send(rank=keeper, peer=folded, tag=tag, idx=0, cnt=count, src=full, after=(ready,))
-            draft.recv(rank=folded, peer=keeper, tag=tag, idx=0, cnt=count, dst=full)
-        else:
-            # All but the shard that the folded rank has itself, which lies in between.
-            for part, (low, high) in enumerate(((np.zeros(rem, int), folded), (keeper, np.full(rem, n)))):
-                some = np.flatnonzero(high > low)
-                cells = (Buffer.OUTPUT, low[some])
-                span = {"idx": low[some], "cnt": (high - low)[some], "tag": tag + part}
-                draft.send(rank=keeper[some], peer=folded[some], src=cells, after=(ready[some],), **span)
-                draft.recv(rank=folded[some], peer=keeper[some], dst=cells, **span)
-    return finish(draft, "recursive_doubling", collective)
+    ready, tag = done[:rem], 1 + levels
+    if collective != "all_gather":
+        draft.send(rank=keeper, peer=folded, tag=tag, idx=0, cnt=count, src=full, after=(ready,))
+        draft.recv(rank=folded, peer=keeper, tag=tag, idx=0, cnt=count, dst=full)
+    else:
+        # All but the shard that the folded rank has itself, which lies in between.
+        for part, (low, high) in enumerate(((np.zeros(rem, int), folded), (keeper, np.full(rem, n)))):
+            some = np.flatnonzero(high > low)
+            cells = (Buffer.OUTPUT, low[some])
+            span = {"idx": low[some], "cnt": (high - low)[some], "tag": tag + part}
+            draft.send(rank=keeper[some], peer=folded[some], src=cells, after=(ready[some],), **span)
+            draft.recv(rank=folded[some], peer=keeper[some], dst=cells, **span)
+    return draft

@@ -7,12 +7,23 @@ reduce the pipelined chain of Chan et al. 2007.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from astrasim_py.chakra.trace import MISSING
 from astrasim_py.collectives.algorithm import Algorithm, Buffer
-from astrasim_py.collectives.builders.draft import NONE, Flat, Uniform, check_nodes, finish
+from astrasim_py.collectives.builders.draft import (
+    NONE,
+    Flat,
+    Uniform,
+    check_nodes,
+    check_program,
+    finish,
+    finish_rotated,
+)
 from astrasim_py.collectives.builders.options import check_count
+from astrasim_py.collectives.rotation import Rotation
 
 COLLECTIVES = (
     "all_reduce",
@@ -69,28 +80,29 @@ def build(
     lanes = pieces * (2 if bidirectional else 1)
     directions = np.array([1, -1] if bidirectional else [1]).repeat(pieces)
     steps = {"all_reduce": 5, "all_to_all": ranks + 2, "gather": ranks, "scatter": ranks}.get(collective, 3)
-    check_nodes(place, ranks * max(ranks - 1, 1) * lanes * steps)
+    nodes = max(ranks - 1, 1) * lanes * steps
     name = "ring_bidirectional" if bidirectional else "ring"
-    if collective in ("broadcast", "reduce"):
-        draft = _chain(collective, ranks, root, directions)
-    elif collective in ("gather", "scatter"):
-        draft = _relay_to_root(collective, ranks, root, directions)
-    elif collective == "all_to_all":
-        draft = _relay_all(ranks, directions)
+    if collective in ("broadcast", "reduce", "gather", "scatter"):
+        check_nodes(place, ranks * nodes)
+        lay = _chain if collective in ("broadcast", "reduce") else _relay_to_root
+        return finish(lay(collective, ranks, root, directions), name, collective, root=root)
+    check_program(place, nodes)
+    if collective == "all_to_all":
+        lay = partial(_relay_all, ranks, directions)
     elif collective == "barrier":
-        draft = _rounds(ranks)
+        lay = partial(_rounds, ranks)
     else:
-        draft = _shards(collective, ranks, directions, overlap)
-    return finish(draft, name, collective, root=root, in_place=collective != "all_to_all")
+        lay = partial(_shards, collective, ranks, directions, overlap)
+    return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
 
 
-def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool) -> Uniform:
+def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, which: np.ndarray) -> Uniform:
     """reduce_scatter, all_gather, and all_reduce as one after the other."""
     lanes = len(directions)
-    draft = Uniform(n, n * lanes)
+    draft = Uniform(len(which), n * lanes)
     if n == 1:
         return draft
-    r, s = np.arange(n)[:, None], np.arange(n - 1)
+    r, s = which[:, None], np.arange(n - 1)
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
     for lane, d in enumerate(directions.tolist()):
         right, left = (r + d) % n, (r - d) % n
@@ -219,11 +231,11 @@ def _relay_to_root(collective: str, n: int, root: int, directions: np.ndarray) -
     return draft
 
 
-def _relay_all(n: int, directions: np.ndarray) -> Uniform:
+def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Uniform:
     """all_to_all: every block travels from neighbour to neighbour until it is home."""
     lanes = len(directions)
-    draft = Uniform(n, n * lanes)
-    r = np.arange(n)[:, None]
+    draft = Uniform(len(which), n * lanes)
+    r = which[:, None]
     for lane, d in enumerate(directions.tolist()):
         own = r * lanes + lane
         draft.copy(idx=own, src=(Buffer.INPUT, own), dst=(Buffer.OUTPUT, own), order=lane)
@@ -268,12 +280,12 @@ def _relay_all(n: int, directions: np.ndarray) -> Uniform:
     return draft
 
 
-def _rounds(n: int) -> Uniform:
+def _rounds(n: int, which: np.ndarray) -> Uniform:
     """barrier: n-1 rounds of empty messages; after round s a rank has heard from s+1 predecessors."""
-    draft = Uniform(n, 1)
+    draft = Uniform(len(which), 1)
     if n == 1:
         return draft
-    r, s = np.arange(n)[:, None], np.arange(n - 1)
+    r, s = which[:, None], np.arange(n - 1)
     recvs = np.arange(n - 1)
     draft.recv(peer=(r - 1) % n, tag=s, idx=0, cnt=0, after=(np.append(NONE, recvs[:-1]),), order=2 * s + 1)
     draft.send(peer=(r + 1) % n, tag=s, idx=0, cnt=0, after=(np.append(NONE, recvs[:-1]),), order=2 * s)

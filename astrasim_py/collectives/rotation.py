@@ -1,0 +1,238 @@
+"""Rotations: algorithms in which every rank runs the program of rank 0, seen from its own place.
+
+Ranks are numbers in a mixed radix, and a rank's peers are those of rank 0 with its own number added digit by digit.
+One program, and the peers as differences, then stand for all ranks: what an algorithm of n ranks takes in memory is
+what one rank's program takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.core.errors import AlgorithmError
+
+#: Most nodes of an algorithm, all ranks together, that are ever written out.
+MAX_NODES = 2**27
+#: Nodes, all ranks together, whose traces are kept once they were asked for.
+_KEPT_NODES = 2**17
+#: Nodes that are laid at once while going through all ranks.
+_BLOCK_NODES = 2**20
+
+#: Columns in which the traces of ranks may differ.
+VARYING = ("comm_dst", "comm_src", "msg_chunk_idx", "msg_chunk_cnt", "src_off", "dst_off")
+
+Columns = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Addition of ranks, digit by digit.
+
+    Attributes
+    ----------
+    dims : tuple of int
+        Radix of each digit, the least significant first: rank = a0 + n0·(a1 + n1·(…)). One digit is a ring; digits
+        of 2 are the bits of a hypercube, whose addition is XOR; others are tori.
+
+    Examples
+    --------
+    >>> Rotation((4, 2)).shift(3, 1), Rotation((2, 2)).shift(3, 1)
+    (0, 2)
+    """
+
+    dims: tuple[int, ...]
+
+    @cached_property
+    def ranks(self) -> int:
+        return prod(self.dims)
+
+    def shift(self, position, delta):
+        """Sum of ranks.
+
+        Parameters
+        ----------
+        position, delta : int or numpy.ndarray
+            Ranks; arrays broadcast.
+
+        Returns
+        -------
+        int or numpy.ndarray
+            int64 where one of them is an array.
+        """
+        return self._combine(position, delta, 1)
+
+    def unshift(self, position, delta):
+        """Difference of ranks: what `shift` by `delta` turns into `position`."""
+        return self._combine(position, delta, -1)
+
+    def _combine(self, position, delta, sign: int):
+        dims = self.dims
+        if len(dims) == 1:
+            return (position + sign * delta) % dims[0]
+        if all(size == 2 for size in dims):
+            return position ^ delta
+        total, stride = 0, 1
+        for size in dims:
+            digit = (position // stride + sign * (delta // stride)) % size
+            total, stride = total + digit * stride, stride * size
+        return total
+
+
+class RotatedTraces(Sequence[ExecutionTrace]):
+    """One trace per rank of a rotation, made when asked for.
+
+    Parameters
+    ----------
+    rotation : Rotation
+    base : ExecutionTrace
+        Of rank 0.
+    columns : callable
+        ``columns(ranks)`` gives columns (some of `VARYING`) of the traces of the ranks int64[k], each int64[k, n];
+        whatever it leaves out is the same on all ranks.
+
+    Notes
+    -----
+    Traces of large algorithms are new objects whenever they are asked for.
+    """
+
+    __slots__ = ("_columns", "_kept", "base", "rotation")
+
+    def __init__(self, rotation: Rotation, base: ExecutionTrace, columns: Columns) -> None:
+        self.rotation, self.base, self._columns = rotation, base, columns
+        self._kept: tuple[ExecutionTrace, ...] | None = None
+
+    @classmethod
+    def with_peers(cls, rotation: Rotation, base: ExecutionTrace) -> RotatedTraces:
+        """Traces that differ in their peers only."""
+        return cls(rotation, base, _Peers(rotation, base))
+
+    def __len__(self) -> int:
+        return self.rotation.ranks
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all ranks."""
+        return len(self) * len(self.base)
+
+    def columns(self, ranks: Sequence[int] | np.ndarray, names: Sequence[str] = VARYING) -> dict[str, np.ndarray]:
+        """Columns of some ranks' traces.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            k ranks.
+        names : sequence of str
+            Of `VARYING`.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            int64[k, n], read-only where all ranks share it.
+        """
+        ranks = np.asarray(ranks, dtype=np.int64)
+        found = self._columns(ranks)
+        shape = (len(ranks), len(self.base))
+        return {
+            name: found[name] if name in found else np.broadcast_to(self.base.column(name), shape) for name in names
+        }
+
+    def some(self, ranks: Sequence[int] | np.ndarray) -> list[ExecutionTrace]:
+        """Traces of some ranks."""
+        ranks = np.asarray(ranks, dtype=np.int64)
+        found = self._columns(ranks)
+        return [
+            self.base if not rank else self.base.with_columns({name: column[i] for name, column in found.items()})
+            for i, rank in enumerate(ranks.tolist())
+        ]
+
+    def __getitem__(self, index):
+        if self._kept is not None:
+            return self._kept[index]
+        if isinstance(index, slice):
+            return tuple(self._through(range(len(self))[index]))
+        rank = range(len(self))[index]
+        if not rank:
+            return self.base
+        return self._all()[rank] if self.nodes <= _KEPT_NODES else self.some([rank])[0]
+
+    def __iter__(self) -> Iterator[ExecutionTrace]:
+        return iter(self._all()) if self.nodes <= _KEPT_NODES else self._through(range(len(self)))
+
+    def _all(self) -> tuple[ExecutionTrace, ...]:
+        if self._kept is None:
+            self._kept = tuple(self._through(range(len(self))))
+        return self._kept
+
+    def _through(self, ranks: range) -> Iterator[ExecutionTrace]:
+        if len(ranks) * len(self.base) > MAX_NODES:
+            raise AlgorithmError(
+                self.base.place,
+                f"has {self.nodes} nodes over all {len(self)} ranks, more than {MAX_NODES}, and cannot be written out",
+                "use fewer ranks or chunks, or another algorithm",
+            )
+        block = max(_BLOCK_NODES // max(len(self.base), 1), 1)
+        for start in range(0, len(ranks), block):
+            yield from self.some(ranks[start : start + block])
+
+    def __add__(self, other: Sequence[ExecutionTrace]) -> tuple[ExecutionTrace, ...]:
+        return (*self, *other)
+
+    def __mul__(self, times: int) -> tuple[ExecutionTrace, ...]:
+        return tuple(self) * times
+
+    def __reduce__(self):
+        return type(self), (self.rotation, self.base, self._columns)
+
+    def __repr__(self) -> str:
+        return f"RotatedTraces({len(self)} ranks of {len(self.base)} nodes)"
+
+    def rows(self, base: ExecutionTrace, origin: np.ndarray) -> RotatedTraces:
+        """Traces whose row i is row ``origin[i]`` of these, or has nothing that varies where that is negative.
+
+        Parameters
+        ----------
+        base : ExecutionTrace
+            The new trace of rank 0.
+        origin : numpy.ndarray
+            int64[len(base)].
+        """
+        return RotatedTraces(self.rotation, base, _Rows(self._columns, origin))
+
+    def on(self, base: ExecutionTrace) -> RotatedTraces:
+        """The same traces with what all ranks share taken from `base`."""
+        return RotatedTraces(self.rotation, base, self._columns)
+
+
+class _Peers:
+    """Columns of traces that differ in their peers only."""
+
+    def __init__(self, rotation: Rotation, base: ExecutionTrace) -> None:
+        self.rotation, self.base = rotation, base
+
+    def __call__(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
+        kinds = self.base.type
+        out = {}
+        for name, kind in (("comm_dst", NodeType.COMM_SEND), ("comm_src", NodeType.COMM_RECV)):
+            peer = self.rotation.shift(ranks[:, None], self.base.column(name)[None, :])
+            out[name] = np.where(kinds == kind, peer, MISSING)
+        return out
+
+
+class _Rows:
+    """Columns of traces made of some rows of others."""
+
+    def __init__(self, columns: Columns, origin: np.ndarray) -> None:
+        self.columns, self.origin = columns, origin
+
+    def __call__(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
+        given = self.origin >= 0
+        return {
+            name: np.where(given, column[:, np.maximum(self.origin, 0)], MISSING)
+            for name, column in self.columns(ranks).items()
+        }
