@@ -101,7 +101,7 @@ def predicted_hops(plan: Plan) -> int:
 
 def _engine(name: str) -> Callable[[Plan, str], Records]:
     if name == COMPILED:
-        from astrasim_py.engine.compiled.run import run
+        from astrasim_py.engine.compiled.engine import run
     else:
         from astrasim_py.engine.simpy_engine.engine import run
     return run
