@@ -310,14 +310,19 @@ def _routes(
     outside = n < len(topology.alive)
     if topology.vertices == topology.npus and not (relays and outside):
         a, b = rank_of[topology.src], rank_of[topology.dst]
-        pairs = np.unique(a[(a >= 0) & (b >= 0)] * n + b[(a >= 0) & (b >= 0)])
-    else:
-        if n > MAX_PAIRED_RANKS:
-            problem = f"{n} ranks behind switches or relays are more than {MAX_PAIRED_RANKS}"
-            raise TopologyError(place or topology.name, problem, "synthesize for a smaller group")
-        pairs = np.arange(n * n)
-    source, target = np.divmod(pairs, n)
-    source, target = source[source != target], target[source != target]
+        inside = np.flatnonzero((a >= 0) & (b >= 0))
+        pairs, first, count = np.unique(a[inside] * n + b[inside], return_index=True, return_counts=True)
+        path = inside[first].astype(np.int32)
+        several = count > 1
+        # A single direct link is the route of its ends, whichever way routes are found.
+        if several.any():
+            path[several] = topology.routes(*members[np.stack(np.divmod(pairs[several], n))])[1]
+        return pairs // n, pairs % n, np.arange(len(pairs) + 1), path
+    if n > MAX_PAIRED_RANKS:
+        problem = f"{n} ranks behind switches or relays are more than {MAX_PAIRED_RANKS}"
+        raise TopologyError(place or topology.name, problem, "synthesize for a smaller group")
+    pairs = np.arange(n * n)
+    source, target = np.divmod(pairs[pairs // n != pairs % n], n)
     ptr, path = topology.routes(members[source], members[target])
     lengths = np.diff(ptr)
     inner = np.ones(len(path), dtype=bool)

@@ -76,7 +76,7 @@ class Schedule:
     @property
     def optimal(self) -> bool:
         """Whether it meets the bound, which proves that none is faster."""
-        return self.bound > 0 and self.time <= self.bound or not self.time
+        return not self.time or 0 < self.time <= self.bound
 
     @property
     def efficiency(self) -> float:
