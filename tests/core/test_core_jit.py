@@ -1,0 +1,136 @@
+"""Compiled functions: kept on disk, compiled once whoever asks, compiled anew when what they are made from changes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from astrasim_py.core import jit
+
+HELPER = """
+from astrasim_py.core.jit import helper
+
+STEP = {step}
+
+@helper
+def following(value):
+    return value + STEP
+"""
+KERNEL = """
+from astrasim_py.core.jit import kernel
+from jit_helper import following
+
+@kernel("the test")
+def total(values):
+    out = 0
+    for value in values:
+        out += following(value)
+    return out
+"""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Writes the modules and imports them as a new process would; what was said is in `load.said`."""
+    code = tmp_path / "code"
+    code.mkdir()
+    monkeypatch.syspath_prepend(str(code))
+    monkeypatch.setenv("ASTRASIM_CACHE", str(tmp_path / "cache"))
+    said: list[str] = []
+    monkeypatch.setattr(jit, "announce", said.append)
+
+    def make(step: int = 1):
+        (code / "jit_helper.py").write_text(HELPER.format(step=step))
+        (code / "jit_kernel.py").write_text(KERNEL)
+        importlib.invalidate_caches()
+        for name in ("jit_helper", "jit_kernel"):
+            sys.modules.pop(name, None)
+        return importlib.import_module("jit_kernel").total
+
+    make.said, make.code = said, code
+    yield make
+    for name in ("jit_helper", "jit_kernel"):
+        sys.modules.pop(name, None)
+
+
+def files(folder) -> list:
+    return [path for path in folder.rglob("*.nb?") if path.is_file()]
+
+
+VALUES = np.arange(4)
+
+
+def test_it_is_compiled_once_and_that_is_said(load, tmp_path):
+    assert load()(VALUES) == 10
+    assert len(load.said) == 1
+    assert load.said[0].startswith("compiling the test, once")
+    again = load()
+    assert (again(VALUES), again(VALUES)) == (10, 10)
+    assert len(load.said) == 1
+    assert files(tmp_path / "cache")
+    assert not files(load.code)
+
+
+def test_compiling_and_loading_are_not_charged(load):
+    total = load()
+    begin, charged = time.process_time(), jit.cpu_s()
+    total(VALUES)
+    spent, charged = time.process_time() - begin, jit.cpu_s() - charged
+    assert 0 <= charged < spent / 4
+
+
+def test_it_can_be_made_ready_without_being_run(load):
+    total = load()
+    total.prepare(VALUES)
+    assert len(load.said) == 1
+    assert total(VALUES) == 10
+    assert len(load.said) == 1
+
+
+def test_a_constant_of_another_module_counts_among_its_sources(load):
+    assert load(step=1)(VALUES) == 10
+    assert load(step=20)(VALUES) == 86
+    assert len(load.said) == 2
+    assert load(step=1)(VALUES) == 10
+    assert len(load.said) == 2
+
+
+def test_what_was_kept_and_is_damaged_is_compiled_anew(load, tmp_path):
+    load()(VALUES)
+    for path in files(tmp_path / "cache"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert load()(VALUES) == 10
+    assert len(load.said) == 2
+    assert load()(VALUES) == 10
+    assert len(load.said) == 2
+
+
+@pytest.mark.parametrize("where", ["off", "a file"])
+def test_without_a_folder_to_write_it_runs_all_the_same(load, where, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ASTRASIM_CACHE", "" if where == "off" else str(tmp_path / "file" / "cache"))
+    # A package that was installed read-only, in a home that is, too.
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    assert load()(VALUES) == 10
+    assert len(load.said) == 1
+
+
+def test_of_processes_that_start_together_one_compiles(load):
+    load()
+    script = (
+        "import sys; from astrasim_py.core import jit; jit.announce = lambda line: print(line, file=sys.stderr)\n"
+        "import numpy, jit_kernel; print(jit_kernel.total(numpy.arange(4)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(load.code), *sys.path])}
+    command = [sys.executable, "-c", script]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, env=environment, **pipes) for _ in range(3)]
+    told = [process.communicate(timeout=100) for process in running]
+    assert [out for out, _ in told] == ["10\n"] * 3
+    assert sum(err.count("compiling the test, once") for _, err in told) == 1, told
