@@ -230,15 +230,26 @@ def cut_demand(collective: str, size: int, ranks: int, inside: int, root_inside:
     return (outside * low, 0) if root_inside else (0, inside * low)
 
 
+def _codes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows of int64[n] columns: the code of each row, from 0, and a row of each code."""
+    code, first = np.zeros(len(columns[0]), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    for column in columns:
+        values, number = np.unique(column, return_inverse=True)
+        _, first, code = np.unique(code * len(values) + number, return_index=True, return_inverse=True)
+    return code, first
+
+
 class Capacities:
     """What a topology can carry, computed once: rates per NPU and of some cuts.
 
     Attributes
     ----------
+    kind : numpy.ndarray
+        int64[npus]: NPUs of one kind have equal rates and latencies.
     ingress, egress : list of fractions.Fraction
-        By NPU, bytes per second of all links into it and out of it.
+        By kind, bytes per second of all links into an NPU and out of it.
     near_in, near_out : list of int
-        By NPU, ps: least latency from any other NPU to it, and from it to any other.
+        By kind, ps: least latency from any other NPU to one, and from one to any other.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -246,26 +257,25 @@ class Capacities:
         classes = len(topology.bandwidths)
         n = topology.npus
 
-        def rates(end: np.ndarray) -> list[Fraction]:
+        def counts(end: np.ndarray) -> np.ndarray:
             at = end < n
-            counts = np.bincount(end[at] * classes + topology.bandwidth_class[at], minlength=n * classes)
-            known: dict[tuple, Fraction] = {}
-            result = []
-            for row in counts.reshape(n, classes).tolist():
-                key = tuple(row)
-                if key not in known:
-                    known[key] = sum((c * b for c, b in zip(row, topology.bandwidths, strict=True)), Fraction(0))
-                result.append(known[key])
-            return result
+            per_npu = np.bincount(end[at] * classes + topology.bandwidth_class[at], minlength=n * classes)
+            return per_npu.reshape(n, classes)
 
-        self.ingress = rates(topology.dst.astype(np.int64))
-        self.egress = rates(topology.src.astype(np.int64))
-        self.near_in = self._near(topology.dst, topology.src)
-        self.near_out = self._near(topology.src, topology.dst)
+        def rates(rows: np.ndarray) -> list[Fraction]:
+            pairs = (zip(row, topology.bandwidths, strict=True) for row in rows.tolist())
+            return [sum((c * b for c, b in row), Fraction(0)) for row in pairs]
+
+        into, out = counts(topology.dst.astype(np.int64)), counts(topology.src.astype(np.int64))
+        near_in = self._near(topology.dst, topology.src)
+        near_out = self._near(topology.src, topology.dst)
+        self.kind, first = _codes(*into.T, *out.T, near_in, near_out)
+        self.ingress, self.egress = rates(into[first]), rates(out[first])
+        self.near_in, self.near_out = near_in[first].tolist(), near_out[first].tolist()
         self._sides = self._cuts()
 
-    def _near(self, own: np.ndarray, other: np.ndarray) -> list[int]:
-        """Least latency over one link, or two where the first end is a switch."""
+    def _near(self, own: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Least latency over one link, or two where the first end is a switch; int64[npus]."""
         topology = self.topology
         far = np.iinfo(np.int64).max // 4
         best = np.full(topology.vertices, far, dtype=np.int64)
@@ -273,7 +283,13 @@ class Capacities:
         onward = np.where(other >= topology.npus, best[other], 0)
         reach = np.full(topology.vertices, far, dtype=np.int64)
         np.minimum.at(reach, own, topology.latency_ps + onward)
-        return [0 if r >= far else r for r in reach[: topology.npus].tolist()]
+        near = reach[: topology.npus]
+        return np.where(near >= far, 0, near)
+
+    def rate_in(self, npus: np.ndarray) -> Fraction:
+        """Bytes per second of all links into some NPUs (int64[k])."""
+        counts = np.bincount(self.kind[npus], minlength=len(self.ingress)).tolist()
+        return sum((count * rate for count, rate in zip(counts, self.ingress, strict=True)), Fraction(0))
 
     def _cuts(self) -> list[tuple[np.ndarray, Fraction, Fraction]]:
         """Some cuts: (NPUs inside, rate out of them, rate into them)."""
@@ -334,6 +350,9 @@ class Capacities:
         return best
 
     def _by_dimension(self, source: int, targets: np.ndarray) -> np.ndarray:
+        if len(targets) == self.topology.npus:
+            # Among all NPUs some are the farthest in every dimension.
+            return np.array([self._farthest(source)])
         total = np.zeros(len(targets), dtype=np.int64)
         for dim in self.topology.dims:
             source, a = divmod(source, dim.size)
@@ -346,6 +365,19 @@ class Capacities:
                 hops = np.abs(b - a)
             else:
                 hops = (a != b).astype(np.int64) * (2 if dim.kind == "switch" else 1)
+            total += hops * dim.latency_ps
+        return total
+
+    def _farthest(self, source: int) -> int:
+        total = 0
+        for dim in self.topology.dims:
+            source, a = divmod(source, dim.size)
+            if dim.kind == "ring":
+                hops = dim.size // 2 if dim.bidirectional else dim.size - 1
+            elif dim.kind == "mesh":
+                hops = max(a, dim.size - 1 - a)
+            else:
+                hops = (dim.size > 1) * (2 if dim.kind == "switch" else 1)
             total += hops * dim.latency_ps
         return total
 
@@ -380,13 +412,21 @@ def member_times(
 ) -> tuple[list[int], list[int]]:
     """Per member: ps for which its links in, and its links out, must at least be busy, with the last hop's latency."""
     need = demand(collective, size, len(npus))
-    into, out = [], []
-    for position, npu in enumerate(npus):
-        kind = 0 if position == root else 1
-        bytes_in, bytes_out = need.ingress[kind], need.egress[kind]
-        into.append(_ps(bytes_in, capacities.ingress[npu]) + capacities.near_in[npu] if bytes_in else 0)
-        out.append(_ps(bytes_out, capacities.egress[npu]) + capacities.near_out[npu] if bytes_out else 0)
-    return into, out
+    kinds = capacities.kind[np.asarray(npus, dtype=np.int64)].tolist()
+    tables = []
+    for needed, rates, near in (
+        (need.ingress, capacities.ingress, capacities.near_in),
+        (need.egress, capacities.egress, capacities.near_out),
+    ):
+        by_kind = [
+            [_ps(nbytes, rate) + latency if nbytes else 0 for rate, latency in zip(rates, near, strict=True)]
+            for nbytes in needed
+        ]
+        times = [by_kind[1][kind] for kind in kinds]
+        if times:
+            times[root] = by_kind[0][kinds[root]]
+        tables.append(times)
+    return tables[0], tables[1]
 
 
 def lower_bound_ps(
@@ -428,12 +468,12 @@ def lower_bound_ps(
         return 0
     capacities = capacities or Capacities(topology)
     into, out = member_times(collective, size, capacities, npus, root)
-    best = max(*into, *out)
+    best = max(max(into), max(out))
     need = demand(collective, size, n)
-    if need.total:
-        nearest = min(capacities.near_in[v] for v in npus)
-        best = max(best, nearest + _ps(need.total, sum((capacities.ingress[v] for v in npus), Fraction(0))))
     members = np.asarray(npus, dtype=np.int64)
+    if need.total:
+        nearest = min(capacities.near_in[kind] for kind in np.unique(capacities.kind[members]).tolist())
+        best = max(best, nearest + _ps(need.total, capacities.rate_in(members)))
     for inside, rate_out, rate_in in capacities.cuts():
         count = int(inside[members].sum())
         over, back = cut_demand(collective, size, n, count, bool(inside[npus[root]]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.collectives.bounds import Capacities, demand, member_times
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Plan
+from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Plan, Program
 
 #: Collectives at whose end every member has heard from every member.
 _ALL_TO_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -42,10 +42,15 @@ def problem_bound(plan: Plan) -> int | None:
     return max(_path(plan, capacities), _links(plan, capacities), _compute(plan))
 
 
+def _distinct(plan: Plan) -> list[Program]:
+    """Programs of the workload, those that ranks share once."""
+    return list({id(program): program for program in plan.workload}.values())
+
+
 def _compute(plan: Plan) -> int:
     semantics = plan.problem.semantics
     best = 0
-    for program in plan.workload:
+    for program in _distinct(plan):
         for slot, count in ((CPU_SLOT, semantics.cpu_slots), (COMPUTE_SLOT, semantics.compute_slots)):
             if count is not None:
                 total = sum(program.duration[program.slot == slot].tolist())
@@ -55,32 +60,38 @@ def _compute(plan: Plan) -> int:
 
 def _links(plan: Plan, capacities: Capacities) -> int:
     """Bytes that must cross the links of each NPU, and of all NPUs, over their rates."""
-    topology = plan.problem.topology
-    into = [0] * topology.npus
-    out = [0] * topology.npus
+    npu_of = np.asarray(plan.npu_of, dtype=np.int64)
+    # Of any size: they are sums over a whole workload.
+    into, out = (np.zeros(plan.problem.topology.npus, dtype=object) for _ in range(2))
     total = 0
     for instance in plan.instances:
         need = demand(instance.type, instance.size, len(instance.members))
         total += need.total
-        for position, rank in enumerate(instance.members):
-            kind = 0 if position == instance.root else 1
-            into[plan.npu_of[rank]] += need.ingress[kind]
-            out[plan.npu_of[rank]] += need.egress[kind]
-    for rank, program in enumerate(plan.workload):
-        npu = plan.npu_of[rank]
-        sent = sum(program.nbytes[program.structure.kind == SEND].tolist())
-        out[npu] += sent
-        total += sent
-        into[npu] += sum(program.nbytes[program.structure.kind == RECV].tolist())
-    best = Fraction(0)
-    used = sorted(set(plan.npu_of))
-    for npu in used:
-        if into[npu]:
-            best = max(best, into[npu] / capacities.ingress[npu])
-        if out[npu] and plan.problem.network.send_completes == "delivery":
-            best = max(best, out[npu] / capacities.egress[npu])
+        at = npu_of[np.asarray(instance.members, dtype=np.int64)]
+        for array, (of_root, of_others) in ((into, need.ingress), (out, need.egress)):
+            array[at] += of_others
+            array[at[instance.root]] += of_root - of_others
+    sent: dict[int, tuple[int, int]] = {}
+    for program in _distinct(plan):
+        kind = program.structure.kind
+        sent[id(program)] = sum(program.nbytes[kind == SEND].tolist()), sum(program.nbytes[kind == RECV].tolist())
+    if any(map(any, sent.values())):
+        for npu, program in zip(plan.npu_of, plan.workload, strict=True):
+            out[npu] += sent[id(program)][0]
+            total += sent[id(program)][0]
+            into[npu] += sent[id(program)][1]
+    used = np.unique(npu_of)
+    kinds = capacities.kind[used].tolist()
+
+    def longest(nbytes: np.ndarray, rates: list[Fraction]) -> Fraction:
+        pairs = set(zip(kinds, nbytes[used].tolist(), strict=True))
+        return max((count / rates[kind] for kind, count in pairs if count), default=Fraction(0))
+
+    best = longest(into, capacities.ingress)
+    if plan.problem.network.send_completes == "delivery":
+        best = max(best, longest(out, capacities.egress))
     if total:
-        best = max(best, total / sum((capacities.ingress[npu] for npu in used), Fraction(0)))
+        best = max(best, total / capacities.rate_in(used))
     return int(best * PS_PER_S)
 
 
@@ -97,8 +108,11 @@ class _Longest:
     def __init__(self, plan: Plan, capacities: Capacities) -> None:
         self.plan = plan
         self.capacities = capacities
-        self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(plan.workload)]
-        self.need = [p.structure.need.copy() for p in plan.workload]
+        #: Where all ranks are alike, the first stands for all.
+        self.alike = _alike(plan, capacities)
+        workload = plan.workload[:1] if self.alike else plan.workload
+        self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(workload)]
+        self.need = [p.structure.need.copy() for p in workload]
         self.makespan = 0
         self.stack: list[tuple[int, int]] = []
         self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in plan.instances]
@@ -107,7 +121,7 @@ class _Longest:
         self.receives: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
 
     def run(self) -> int:
-        for rank, program in enumerate(self.plan.workload):
+        for rank, program in enumerate(self.plan.workload[: len(self.need)]):
             self.stack += [(rank, int(node)) for node in program.structure.roots]
         while self.stack:
             self.visit(*self.stack.pop())
@@ -165,13 +179,13 @@ class _Longest:
         instance = self.plan.instances[index]
         arrivals = self.arrivals[index]
         arrivals[rank] = (node, start)
-        if len(arrivals) < len(instance.members):
+        members = (rank,) if self.alike else instance.members
+        if len(arrivals) < len(members):
             return
-        members = instance.members
         begun = [arrivals[r][1] for r in members]
         earliest = min(begun)
         self.makespan = max(self.makespan, earliest + max(instance.bound, 0))
-        npus = tuple(self.plan.npu_of[r] for r in members)
+        npus = tuple(self.plan.npu_of[r] for r in instance.members)
         key = (instance.type, instance.size, instance.root, npus)
         if key not in self.times:
             self.times[key] = member_times(instance.type, instance.size, self.capacities, npus, instance.root)
@@ -180,7 +194,7 @@ class _Longest:
         delivery = self.plan.problem.network.send_completes == "delivery"
         for position, member in enumerate(members):
             end = begun[position]
-            if len(members) > 1:
+            if len(instance.members) > 1:
                 if into[position]:
                     end = max(end, earliest + into[position])
                 if out[position] and delivery:
@@ -192,6 +206,17 @@ class _Longest:
                 elif instance.type in ("broadcast", "scatter"):
                     end = max(end, begun[instance.root])
             self.finish(member, arrivals[member][0], end)
+
+
+def _alike(plan: Plan, capacities: Capacities) -> bool:
+    """Whether every rank runs the same workload, on an NPU like all others, in collectives of all of them."""
+    return (
+        len(set(plan.start_delay)) == 1
+        and len(_distinct(plan)) == 1
+        and not bool((plan.workload[0].peer >= 0).any())
+        and len(np.unique(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
+        and all(i.type in _ALL_TO_ALL and len(i.members) == plan.ranks for i in plan.instances)
+    )
 
 
 def _path(plan: Plan, capacities: Capacities) -> int:
