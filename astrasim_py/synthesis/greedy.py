@@ -635,6 +635,31 @@ def components(n, out_ptr, out_arc, dst, keep):
     return _components(n, out_ptr, out_arc, dst, keep)
 
 
+@kernel("the synthesizer")
+def distances(n, out_ptr, out_arc, dst, delay, source):
+    """int64[n]: sums of delays over the shortest paths from a rank (label correcting with a queue of ranks)."""
+    reach = np.full(n, _FAR, dtype=np.int64)
+    queue, waits = np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
+    reach[source], queue[0], waits[source] = 0, source, True
+    first, size = 0, 1
+    while size:
+        v = queue[first]
+        first = first + 1 if first + 1 < n else 0
+        size -= 1
+        waits[v] = False
+        for i in range(out_ptr[v], out_ptr[v + 1]):
+            a = out_arc[i]
+            u, there = dst[a], reach[v] + delay[a]
+            if there < reach[u]:
+                reach[u] = there
+                if not waits[u]:
+                    waits[u] = True
+                    at = first + size
+                    queue[at if at < n else at - n] = u
+                    size += 1
+    return reach
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What a run prefers; see the module.

@@ -1,17 +1,24 @@
-"""Runs of the greedy core on a network and a demand: its arguments, made once for many runs."""
+"""Runs of the greedy cores on a network and a demand: their arguments, made once for many runs."""
 
 from __future__ import annotations
+
+from functools import cached_property
 
 import numpy as np
 
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.symmetry import Quotient, find, quotient, signatures
 
 #: Most levels of speed among which slow arcs are told apart.
 MAX_LEVELS = 6
 #: Ranks × chunks beyond which no run overtakes, for it keeps the time of every arrival.
 MAX_OVERTAKING = 2**24
+#: Chunks to decide for × arcs beyond which a symmetric run is not made.
+MAX_CANDIDATES = 2**26
 _NEVER = 2**62
+
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Runs:
@@ -100,3 +107,59 @@ class Runs:
         if not kept.all():
             arc, chunk, start = arc[kept], chunk[kept], start[kept]
         return time, transfers, status, (arc, chunk, start)
+
+    @cached_property
+    def quotients(self) -> list[Quotient]:
+        """The network up to its translations, for a demand that is as symmetric; the largest group first."""
+        network, demand = self.network, self.demand
+        if demand.root is not None or len(network.occupied_start) or network.ranks < 3:
+            return []
+        found = []
+        for group in find(network, signatures(network, self.timing)):
+            each = quotient(network, self.timing, group)
+            if each is not None and demand.count // group.order * network.arcs <= MAX_CANDIDATES:
+                found.append(each)
+        return found
+
+    def run_symmetric(self, policy, seed: int, limit: int = _NEVER) -> tuple[int, int, int, Columns | None]:
+        """One run up to translations; as `run`, and `policy` is an `OrbitPolicy`.
+
+        The columns are those of the chunks decided for; `spread` makes the whole schedule of them.
+        """
+        from astrasim_py.synthesis.greedy import DONE
+        from astrasim_py.synthesis.orbit import OPTIONS, orbit_greedy
+
+        network, each = self.network, self.quotients[policy.group]
+        per_rank = self.demand.count // network.ranks
+        origin = np.repeat(each.group.rank_at[:, 0], per_rank)
+        room = network.ranks * len(origin) + 1
+        arc, chunk = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
+        start = np.empty(room, dtype=np.int64)
+        options = np.zeros(OPTIONS, dtype=np.int64)
+        overtake = policy.overtake and len(origin) * network.arcs <= MAX_OVERTAKING
+        hierarchy = policy.hierarchy and len(self.part) > 0
+        options[:] = policy.samples, hierarchy, policy.guard, overtake, policy.scarce, policy.spread
+        out_ptr, out_arc = network.out
+        time, rows, status = orbit_greedy(
+            origin, network.ranks, network.in_ptr, network.src, network.dst, out_ptr, out_arc, each.orbit_of,
+            np.argsort(each.delay, kind="stable"), each.resource_ptr, each.resource, each.offset, each.hold,
+            each.delay, int(each.resource.max()) + 1, self.level[each.arc_at[:, 0]], self.part, self.parts, options,
+            seed, limit, arc, chunk, start,
+        )  # fmt: skip
+        if status != DONE:
+            return time, 0, status, None
+        kept = np.flatnonzero(arc[:rows] >= 0)
+        return time, len(kept) * each.group.order, status, (arc[kept], chunk[kept], start[kept])
+
+    def spread(self, each: Quotient, columns: Columns) -> Columns:
+        """All translates of the transfers that a symmetric run decided."""
+        network, group = self.network, each.group
+        arc, chunk, start = columns
+        per_rank = self.demand.count // network.ranks
+        shifts = np.arange(group.order)
+        total = group.add(shifts[:, None], shifts[None, :]).astype(np.int32)
+        sources = group.element[network.src[arc]]
+        arcs = each.arc_at[each.orbit_of[arc][:, None], total[sources]]
+        owners = group.rank_at[chunk // per_rank]
+        chunks = owners * per_rank + (chunk % per_rank)[:, None]
+        return arcs.reshape(-1), chunks.astype(np.int32).reshape(-1), np.repeat(start, group.order)

@@ -1,0 +1,166 @@
+"""Lower bounds in the model of the synthesizer: whole chunks over arcs, no link carrying two at once.
+
+They are sharper than `collectives.bounds`, which counts bytes, because a link that has time for two and a half chunks
+carries two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrasim_py.synthesis.demand import Demand
+from astrasim_py.synthesis.network import Network, Timing
+
+#: Ranks from which shortest paths are searched where there are more.
+_SOURCES = 64
+#: Arcs beyond which no paths are searched from more than a few ranks.
+_MANY_ARCS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A time that nobody can beat, and why.
+
+    Attributes
+    ----------
+    time : int
+        ps.
+    kind : str
+        ``ingress``, ``egress``, ``path``, …
+    """
+
+    time: int
+    kind: str
+
+
+def lower_bounds(network: Network, demand: Demand) -> list[Bound]:
+    """Bounds of a demand on a network, the greatest first.
+
+    * *ingress*: what must enter a rank comes over its ports, whole chunks one after the other on each;
+    * *egress*: likewise what must leave one;
+    * *path*: the longest of the shortest paths between ranks that must hear from each other, a chunk of the smallest
+      size being held up nowhere.
+
+    A demand that reduces is bounded on the network turned round, where it copies; all_reduce by the longer of its
+    halves.
+    """
+    if demand.ranks < 2 or not demand.size and not network.arcs:
+        return [Bound(0, "none")]
+    if demand.collective in ("reduce_scatter", "reduce"):
+        return _copying(network.turned(), demand, turned=True)
+    if demand.collective == "all_reduce":
+        both = _copying(network, demand) + _copying(network.turned(), demand, turned=True)
+        return sorted(both, key=lambda b: -b.time)
+    return _copying(network, demand)
+
+
+def best_bound(network: Network, demand: Demand) -> Bound:
+    """The greatest of the bounds."""
+    return lower_bounds(network, demand)[0]
+
+
+def _copying(network: Network, demand: Demand, turned: bool = False) -> list[Bound]:
+    n, count = demand.ranks, demand.count
+    timing = network.timing(demand.sizes.tolist())
+    own = np.bincount(demand.origin, minlength=n)
+    if demand.receivers is None:
+        enter, leave = count - own, own
+    else:
+        moving = demand.receivers != demand.origin
+        enter = np.bincount(demand.receivers[moving], minlength=n)
+        leave = np.bincount(demand.origin[moving], minlength=n)
+    names = ("egress", "ingress") if turned else ("ingress", "egress")
+    bounds = [
+        Bound(_ports(network, timing, enter, inward=True), names[0]),
+        Bound(_ports(network, timing, leave, inward=False), names[1]),
+        Bound(_paths(network, timing, demand), "path"),
+    ]
+    return sorted(bounds, key=lambda b: -b.time)
+
+
+def _ports(network: Network, timing: Timing, need: np.ndarray, *, inward: bool) -> int:
+    """The least time in which the ports of every rank carry what they must (in chunks of the smallest size)."""
+    n, lengths = network.ranks, np.diff(network.hop_ptr)
+    end = network.dst if inward else network.src
+    # A port is the last (first) link of an arc; its fastest use is what counts, and the rest of the way comes on top.
+    at = network.hop_ptr[1:] - 1 if inward else network.hop_ptr[:-1]
+    if network.base is not None:
+        at = network.hop_ptr[:-1] if inward else network.hop_ptr[1:] - 1
+    hold, rest = timing.hold[-1, at], timing.delay[-1] - timing.hold[-1, at]
+    key = end.astype(np.int64) * len(network.links) + network.hop[at] if len(lengths) else np.empty(0, np.int64)
+    order = np.lexsort((rest, hold, key))
+    first = np.concatenate([[True], key[order][1:] != key[order][:-1]]) if len(order) else np.empty(0, bool)
+    ports = order[first]
+    least = np.full(len(ports), 0, dtype=np.int64)
+    groups = np.cumsum(first) - 1
+    least[:] = np.iinfo(np.int64).max
+    np.minimum.at(least, groups, rest[order])
+    rank = end[ports]
+    known: dict[tuple, int] = {}
+    best = 0
+    bounds = np.searchsorted(rank, np.arange(n + 1))
+    for v in range(n):
+        chunks = int(need[v])
+        if not chunks:
+            continue
+        rows = slice(int(bounds[v]), int(bounds[v + 1]))
+        shape = (chunks, hold[ports[rows]].tobytes(), least[rows].tobytes())
+        if shape not in known:
+            known[shape] = _carry(chunks, hold[ports[rows]].tolist(), least[rows].tolist())
+        best = max(best, known[shape])
+    return best
+
+
+def _carry(chunks: int, hold: list[int], rest: list[int]) -> int:
+    """Least T with Σ ⌊(T - rest) / hold⌋ ≥ chunks."""
+    if not hold:
+        return 0
+    if min(hold) == 0:
+        return min(r for h, r in zip(hold, rest, strict=True) if h == 0)
+    low, high = 0, max(rest) + max(hold) * chunks
+    while low < high:
+        middle = (low + high) // 2
+        carried = sum(max(0, middle - r) // h for h, r in zip(hold, rest, strict=True))
+        if carried >= chunks:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _paths(network: Network, timing: Timing, demand: Demand) -> int:
+    """The longest shortest path over which a chunk must come."""
+    n = network.ranks
+    sources = np.unique(demand.origin)
+    most = _SOURCES if network.arcs <= _MANY_ARCS else 2
+    if len(sources) > most:
+        # Ranks far from each other are the ones that count: begin anywhere, go on from the farthest.
+        from_rank = int(sources[0])
+        best, seen = 0, set()
+        for _ in range(most):
+            reach = _distances(network, timing.delay[-1], from_rank)
+            best = max(best, int(reach.max()))
+            seen.add(from_rank)
+            order = np.argsort(-reach, kind="stable")
+            following = next((int(v) for v in order[: most + 1] if int(v) not in seen), None)
+            if following is None:
+                break
+            from_rank = following
+        return best
+    best = 0
+    for source in sources.tolist():
+        reach = _distances(network, timing.delay[-1], source)
+        if demand.receivers is not None:
+            reach = reach[np.unique(demand.receivers[demand.origin == source])]
+        best = max(best, int(reach.max(initial=0)))
+    return best
+
+
+def _distances(network: Network, delay: np.ndarray, source: int) -> np.ndarray:
+    """int64[n]: least time from a rank to every other, no arc being in use."""
+    from astrasim_py.synthesis.greedy import distances
+
+    out_ptr, out_arc = network.out
+    return distances(network.ranks, out_ptr, out_arc, network.dst, np.ascontiguousarray(delay), source)

@@ -1,0 +1,218 @@
+"""A checker of schedules that shares nothing with those who make them: every claim is computed anew.
+
+It reads the topology and the columns of a schedule, derives the routes, the holds of links and the arrivals from the
+cost model on its own, and executes the schedule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from astrasim_py.core.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from astrasim_py.synthesis.schedule import Schedule
+
+_NEVER = np.int64(2**62)
+#: Most problems that are told.
+_MOST = 20
+
+
+def check(schedule: Schedule) -> list[str]:
+    """What is wrong with a schedule; empty if nothing is.
+
+    Checked are: that every transfer crosses the route of its ends and begins at or after 0; that no link is held by
+    two transfers at once, nor while somebody else has it; that a rank sends only what it has (of a reduction: that it
+    sends a partial sum once, after everything that is added to it has come); that in the end everybody has what the
+    collective promises (of a reduction: every contribution exactly once); and that the claimed time is that of the
+    last arrival.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        With its transfers recorded.
+
+    Returns
+    -------
+    list of str
+    """
+    if not schedule.recorded:
+        return ["its transfers were counted, not recorded: nothing can be checked"]
+    found: list[str] = []
+    links, ptr, source, target, begin, arrival = _courses(schedule, found)
+    if found:
+        return found
+    _check_links(schedule, links, ptr, begin, found)
+    _check_data(schedule, source, target, arrival, found)
+    last = int(arrival.max(initial=0))
+    if last != schedule.time:
+        found.append(f"claims {schedule.time} ps, and its last transfer arrives at {last} ps")
+    return found[:_MOST]
+
+
+def _sizes(schedule: Schedule) -> np.ndarray:
+    """int64[C]: bytes of every chunk, from the definition ⌊(i + 1)·S/T⌋ - ⌊i·S/T⌋."""
+    demand = schedule.demand
+    ends = [i * demand.size // demand.chunks for i in range(demand.chunks + 1)]
+    each = np.diff(np.array(ends, dtype=np.int64))
+    return each[np.arange(len(demand.origin)) % demand.chunks]
+
+
+def _courses(schedule: Schedule, found: list[str]):
+    """Links that each transfer crosses (CSR), its ends, hold of each link (start, end), and its arrival."""
+    network, demand, topology = schedule.network, schedule.demand, schedule.network.topology
+    arcs, chunks, starts = (np.asarray(c, dtype=np.int64) for c in (schedule.arc, schedule.chunk, schedule.start))
+    none = np.zeros(0, dtype=np.int64)
+    if not len(arcs) == len(chunks) == len(starts) == len(schedule.reduces):
+        found.append("has columns of different lengths")
+    elif len(arcs) and not (0 <= arcs.min() and arcs.max() < len(network.src)):
+        found.append("names an arc that does not exist")
+    elif len(arcs) and not (0 <= chunks.min() and chunks.max() < len(demand.origin)):
+        found.append("names a chunk that does not exist")
+    elif len(arcs) and starts.min() < 0:
+        found.append("begins before time 0")
+    if found:
+        return none, none, none, none, (none, none), none
+    used, which = np.unique(arcs, return_inverse=True)
+    which = which.reshape(-1)
+    npus = np.array(network.npus, dtype=np.int64)
+    tails, heads = np.asarray(network.src)[used].astype(np.int64), np.asarray(network.dst)[used].astype(np.int64)
+    if _one_link_each(topology):
+        # One link from a vertex to another is the only one that a message between them can take at once.
+        key = topology.src.astype(np.int64) * topology.vertices + topology.dst
+        order = np.argsort(key)
+        wanted = npus[tails] * topology.vertices + npus[heads]
+        at = np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)
+        straight = key[order][at] == wanted
+    else:
+        straight = np.zeros(len(used), dtype=bool)
+    lengths = np.ones(len(used), dtype=np.int64)
+    others = np.flatnonzero(~straight)
+    far_ptr, far = topology.routes(npus[tails[others]], npus[heads[others]])
+    lengths[others] = np.diff(far_ptr)
+    route_ptr = np.concatenate(([0], np.cumsum(lengths)))
+    route = np.empty(route_ptr[-1], dtype=np.int64)
+    longer = np.repeat(~straight, lengths)
+    route[longer] = far
+    if straight.any():
+        route[~longer] = order[at[straight]]
+    size = _sizes(schedule)[chunks]
+    count = lengths[which]
+    ptr = np.concatenate(([0], np.cumsum(count)))
+    links = route[np.arange(ptr[-1]) + np.repeat(route_ptr[which] - ptr[:-1], count)]
+    # Serialization, exact and rounded up, once per pair of size and bandwidth.
+    pairs = np.repeat(size, count) * len(topology.bandwidths) + topology.bandwidth_class[links]
+    distinct, inverse = np.unique(pairs, return_inverse=True)
+    times = []
+    for pair in distinct.tolist():
+        nbytes, rate = divmod(pair, len(topology.bandwidths))
+        rate = topology.bandwidths[rate]
+        times.append(-(-nbytes * PS_PER_S * rate.denominator // rate.numerator))
+    alone = np.array(times, dtype=np.int64)[inverse.reshape(-1)]
+    latency = topology.latency_ps[links]
+    start, end = np.empty(len(links), dtype=np.int64), np.empty(len(links), dtype=np.int64)
+    head, tail = starts.copy(), starts.copy()
+    for position in range(int(count.max(initial=0))):
+        rows = np.flatnonzero(count > position)
+        at_hop = ptr[:-1][rows] + position
+        start[at_hop] = head[rows] if network.cost.model == "cut_through" else tail[rows]
+        sent = np.maximum(start[at_hop] + alone[at_hop], tail[rows])
+        head[rows], tail[rows] = start[at_hop] + latency[at_hop], sent + latency[at_hop]
+        end[at_hop] = tail[rows] if network.cost.link_busy == "latency+bytes" else sent
+    return links, ptr, tails[which], heads[which], (start, end), tail
+
+
+def _one_link_each(topology) -> bool:
+    key = topology.src.astype(np.int64) * topology.vertices + topology.dst
+    return len(np.unique(key)) == len(key)
+
+
+def _check_links(schedule: Schedule, links: np.ndarray, ptr: np.ndarray, hold, found: list[str]) -> None:
+    start, end = hold
+    owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    network = schedule.network
+    if len(network.occupied_start):
+        theirs = np.repeat(network.links, np.diff(network.occupied_ptr)).astype(np.int64)
+        links = np.concatenate([links, theirs])
+        start = np.concatenate([start, network.occupied_start])
+        end = np.concatenate([end, network.occupied_end])
+        owner = np.concatenate([owner, np.full(len(theirs), -1)])
+    order = np.lexsort((end, start, links))
+    links, start, end, owner = links[order], start[order], end[order], owner[order]
+    meet = np.flatnonzero((links[1:] == links[:-1]) & (start[1:] < end[:-1]))
+    for row in meet[:_MOST].tolist():
+        name = network.topology.link_name(int(links[row]))
+        pair = [("transfer %d" % o if o >= 0 else "another schedule") for o in owner[row : row + 2].tolist()]
+        found.append(
+            f"link {name} is held by {pair[0]} until {int(end[row])} ps and by {pair[1]} from {int(start[row + 1])} ps"
+        )
+
+
+def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -> None:
+    """Copies and sums of every chunk, executed in the order of time."""
+    demand = schedule.demand
+    n, count = demand.ranks, len(demand.origin)
+    chunk = np.asarray(schedule.chunk, dtype=np.int64)
+    start, reduces = np.asarray(schedule.start), np.asarray(schedule.reduces, dtype=bool)
+    kind = demand.collective
+    #: When a rank has a chunk as the collective promises it (a copy, or the whole sum).
+    has = np.full(n * count, _NEVER, dtype=np.int64)
+    home = demand.origin.astype(np.int64) * count + np.arange(count)
+    if reduces.any() or kind in ("reduce_scatter", "reduce", "all_reduce"):
+        whole = _check_sums(schedule, source, target, arrival, chunk, start, reduces, found)
+        has[home] = whole
+    else:
+        has[home] = 0
+    copies = np.flatnonzero(~reduces)
+    np.minimum.at(has, target[copies] * count + chunk[copies], arrival[copies])
+    late = copies[has[source[copies] * count + chunk[copies]] > start[copies]]
+    for row in late[:_MOST].tolist():
+        found.append(
+            f"transfer {row}: rank {int(source[row])} sends chunk {int(chunk[row])} at {int(start[row])} ps, before it has it"
+        )
+    if kind in ("reduce_scatter", "reduce"):
+        lacking = np.flatnonzero(has[home] == _NEVER)
+        where = demand.origin[lacking]
+    elif demand.receivers is not None:
+        lacking = np.flatnonzero(has[demand.receivers.astype(np.int64) * count + np.arange(count)] == _NEVER)
+        where = demand.receivers[lacking]
+    else:
+        where, lacking = np.divmod(np.flatnonzero(has == _NEVER), count)
+    for rank, each in zip(where[:_MOST].tolist(), lacking[:_MOST].tolist(), strict=True):
+        found.append(f"rank {rank} never gets chunk {each}")
+
+
+def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found: list[str]) -> np.ndarray:
+    """When the sum of each chunk is whole at its home; every rank that contributes must do so exactly once.
+
+    A rank that sends its partial sum once, after all that is added to it arrived, along a tree that ends at the home
+    contributes once; two sends of one rank would count it twice.
+    """
+    demand = schedule.demand
+    n, count = demand.ranks, len(demand.origin)
+    rows = np.flatnonzero(reduces)
+    sends = source[rows] * count + chunk[rows]
+    gets = target[rows] * count + chunk[rows]
+    times = np.bincount(sends, minlength=n * count)
+    home = demand.origin.astype(np.int64) * count + np.arange(count)
+    needed = np.ones(n * count, dtype=bool)
+    needed[home] = False
+    if demand.receivers is not None:
+        found.append("reduces what has one contributor")
+    twice, never, away = np.flatnonzero(times > 1), np.flatnonzero(needed & (times == 0)), np.flatnonzero(times[home])
+    for word, cells in (("sends its part twice of", twice), ("never sends its part of", never)):
+        for cell in cells[:_MOST].tolist():
+            found.append(f"rank {cell // count} {word} chunk {cell % count}")
+    for each in away[:_MOST].tolist():
+        found.append(f"chunk {each} leaves its home while it is summed")
+    complete = np.zeros(n * count, dtype=np.int64)
+    np.maximum.at(complete, gets, arrival[rows])
+    early = rows[complete[sends] > start[rows]]
+    for row in early[:_MOST].tolist():
+        found.append(
+            f"transfer {row}: rank {int(source[row])} sends its part of chunk {int(chunk[row])} before all has come"
+        )
+    # With arrivals before departures no cycle is possible, so every part ends at the home.
+    return complete[home]
