@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from astrasim_py.cli.engine import engine_argument
+from astrasim_py.cli.engine import engine_argument, engines_text
 from astrasim_py.core.errors import UsageError
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.
@@ -99,7 +99,7 @@ def _text(done, *, quiet: bool) -> None:
     if not quiet:
         print()
         print(summary_text([done.row]))
-        print(f"\nresults: {done.folder}")
+        print(f"\n{engines_text([done.row])}results: {done.folder}")
 
 
 def _json(done, request) -> None:

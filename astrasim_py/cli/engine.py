@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from astrasim_py.core.engines import AUTO, ENGINES
 
@@ -12,3 +14,19 @@ def engine_argument(parser: argparse.ArgumentParser, default: str | None = AUTO)
     usual = "the scenario's, else auto" if default is None else default
     text = f"auto picks by size; both runs both engines and compares every record ({usual})"
     parser.add_argument("--engine", choices=ENGINES, default=default, help=text)
+
+
+def engines_text(rows: Iterable[Mapping]) -> str:
+    """A line that says which engine ran the points of some rows; empty where none was run.
+
+    Examples
+    --------
+    >>> engines_text([{"engine": "simpy"}, {"engine": "compiled"}, {"engine": "compiled"}, {"engine": None}])
+    'engines: compiled 2, simpy 1\\n'
+    """
+    ran = Counter(row["engine"] for row in rows if row.get("engine"))
+    if not ran:
+        return ""
+    if len(ran) == 1:
+        return f"engine: {next(iter(ran))}\n"
+    return f"engines: {', '.join(f'{name} {ran[name]}' for name in sorted(ran))}\n"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from astrasim_py.cli.engine import engine_argument
+from astrasim_py.cli.engine import engine_argument, engines_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
+    parser.add_argument("--cluster", metavar="ADDRESS", help="workers of a Dask scheduler, e.g. tcp://host:8786")
     parser.add_argument("--points", metavar="I/N", help="only the I-th of N shares of the points")
     parser.add_argument("--fresh", action="store_true", help="compute finished points again")
     parser.add_argument("--record", choices=("summary", "links", "nodes", "messages"), help="how much to record")
@@ -40,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--max-events", f"{args.max_events} is less than 1", "write 1 or more")
     if args.jobs is not None and args.jobs < 1:
         raise UsageError("--jobs", f"{args.jobs} is less than 1", "write 1 or more")
+    if args.jobs is not None and args.cluster is not None:
+        raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
     limit = None if args.max_sim_time is None else parse_time(args.max_sim_time, "--max-sim-time")
     loaded, codes = [], [0]
     for path in args.scenarios:
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
                 scenario,
                 out=args.out,
                 jobs=args.jobs,
+                cluster=args.cluster,
                 points=share,
                 fresh=args.fresh,
                 level=args.record,
@@ -126,7 +130,8 @@ def _show(result, args: argparse.Namespace) -> None:
             if summary and summary.get("collectives"):
                 print(f"\n{row['point']}")
                 print(collectives_text(summary["collectives"]))
+    print(f"\n{engines_text(result.rows)}", end="")
     if result.folder.is_dir():
-        print(f"\nresults: {result.folder}")
+        print(f"results: {result.folder}")
     for figure in result.figures:
         print(f"figure: {figure}")
