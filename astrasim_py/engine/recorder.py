@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.core.errors import SimulationError
 from astrasim_py.core.records import (
     HOP_COLUMNS,
     LEVELS,
@@ -101,100 +103,179 @@ class Recorder:
     # -- the end --------------------------------------------------------------------------------------------
 
     def records(
-        self,
-        *,
-        finish: Sequence[int],
-        compute: Sequence[int],
-        exposed: Sequence[int],
-        spans: Mapping[int, tuple[int, int]],
-        links: Mapping[int, object],
-        messages: int,
-        hops: int,
-        events: int,
-        outcome: Outcome,
-        engine: str,
-        cpu_s: float,
+        self, *, spans: Mapping[int, tuple[int, int]], links: Mapping[int, object], **counts: Any
     ) -> Records:
-        """Freeze everything."""
+        """Freeze everything; `counts` is what else `make_records` takes."""
         tables: dict[str, Table] = {}
         if self.level in ("nodes", "messages"):
             tables["node"] = node_table(self.plan, self.start, self.end, self.released, self.ended)
         if self.level == "messages":
             tables["message"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._messages.items()})
             tables["hop"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._hops.items()})
-        as_array = [np.array(v, dtype=np.int64) for v in (finish, compute, exposed)]
-        for array in as_array:
-            array.setflags(write=False)
-        return Records(
-            level=self.level,
-            makespan=max(finish, default=0),
-            finish=as_array[0],
-            compute=as_array[1],
-            exposed_comm=as_array[2],
-            messages=messages,
-            message_hops=hops,
-            events=events,
-            collective=self._collective_table(spans),
-            link=self._link_table(links),
-            outcome=outcome,
-            engine=engine,
-            cpu_s=cpu_s,
-            **tables,
-        )
-
-    def _collective_table(self, spans: Mapping[int, tuple[int, int]]) -> Table:
-        instances = self.plan.instances
-        jobs = self.plan.problem.jobs
-        ends = [spans.get(i.index, (-1, -1)) for i in instances]
-
-        def text(values: list[str]) -> np.ndarray:
-            column = np.empty(len(values), dtype=object)
-            column[:] = values
-            return column
-
-        def number(values: list[int]) -> np.ndarray:
-            return np.array(values, dtype=np.int64)
-
-        return Table(
-            {
-                "instance": number([i.index for i in instances]),
-                "job": text([jobs[i.job].name for i in instances]),
-                "group": text([i.group for i in instances]),
-                "type": text([i.type for i in instances]),
-                "size": number([i.size for i in instances]),
-                "algorithm": text([i.algorithm_name for i in instances]),
-                "ranks": number([len(i.members) for i in instances]),
-                "start": number([e[0] for e in ends]),
-                "end": number([e[1] for e in ends]),
-                "bound": number([i.bound for i in instances]),
-            }
-        )
-
-    def _link_table(self, links: Mapping[int, object]) -> Table:
-        if not links:
-            return empty_table(LINK_COLUMNS)
-        topology = self.plan.problem.topology
         order = sorted(links)
-        used = [links[i] for i in order]
-        counted = self.level != "summary"
-        unknown = np.full(len(used), -1, dtype=np.int64)
-
-        def counts(name: str) -> np.ndarray:
-            return np.array([getattr(link, name) for link in used], dtype=np.int64) if counted else unknown
-
-        index = np.array(order, dtype=np.int64)
-        return Table(
-            {
-                "link": index,
-                "src": topology.src[index].astype(np.int64),
-                "dst": topology.dst[index].astype(np.int64),
-                "bytes": np.array([link.bytes for link in used], dtype=np.int64),
-                "busy": counts("busy"),
-                "messages": counts("messages"),
-                "max_queue": counts("max_queue"),
-                "queued": counts("queued"),
-            }
+        columns = LinkTotals._fields[1:]
+        totals = [[getattr(links[i], name) for i in order] for name in columns]
+        ends = [spans.get(instance.index, (-1, -1)) for instance in self.plan.instances]
+        return make_records(
+            self.plan,
+            self.level,
+            spans=np.array(ends, dtype=np.int64).reshape(-1, 2),
+            links=LinkTotals(np.array(order, dtype=np.int64), *(np.array(c, dtype=np.int64) for c in totals)),
+            tables=tables,
+            **counts,
         )
+
+
+class LinkTotals(NamedTuple):
+    """What links have carried, int64 by link."""
+
+    link: np.ndarray  # ascending
+    bytes: np.ndarray
+    busy: np.ndarray
+    messages: np.ndarray
+    max_queue: np.ndarray
+    queued: np.ndarray
+
+
+def used_links(plan: Plan) -> np.ndarray:
+    """Links that have a row in the records: those of a route; all, where routes are computed."""
+    if plan.route_links is None:
+        return np.arange(len(plan.problem.topology.src))
+    return np.unique(plan.route_links).astype(np.int64)
+
+
+def make_records(
+    plan: Plan,
+    level: str,
+    *,
+    finish: Sequence[int] | np.ndarray,
+    compute: Sequence[int] | np.ndarray,
+    exposed: Sequence[int] | np.ndarray,
+    spans: np.ndarray,
+    links: LinkTotals,
+    messages: int,
+    hops: int,
+    events: int,
+    outcome: Outcome,
+    engine: str,
+    cpu_s: float,
+    tables: Mapping[str, Table],
+) -> Records:
+    """The Records of a run.
+
+    Parameters
+    ----------
+    plan : Plan
+    level : str
+    finish, compute, exposed : sequence of int
+        By rank, ps.
+    spans : numpy.ndarray
+        int64[instances, 2]: when each began and ended, ps; -1 where it did not.
+    links : LinkTotals
+    messages, hops, events : int
+    outcome : Outcome
+    engine : str
+    cpu_s : float
+    tables : mapping of str to Table
+        The tables of the level: ``node``, ``message``, ``hop``.
+
+    Raises
+    ------
+    OverflowError
+        A time beyond 2^63 - 1 ps.
+    """
+    by_rank = [np.array(values, dtype=np.int64) for values in (finish, compute, exposed)]
+    for array in by_rank:
+        array.setflags(write=False)
+    return Records(
+        level=level,
+        makespan=int(by_rank[0].max(initial=0)),
+        finish=by_rank[0],
+        compute=by_rank[1],
+        exposed_comm=by_rank[2],
+        messages=messages,
+        message_hops=hops,
+        events=events,
+        collective=_collective_table(plan, spans),
+        link=_link_table(plan, links, counted=level != "summary"),
+        outcome=outcome,
+        engine=engine,
+        cpu_s=cpu_s,
+        **tables,
+    )
+
+
+def _collective_table(plan: Plan, spans: np.ndarray) -> Table:
+    instances, jobs = plan.instances, plan.problem.jobs
+
+    def text(values: list[str]) -> np.ndarray:
+        column = np.empty(len(values), dtype=object)
+        column[:] = values
+        return column
+
+    def number(values: list[int]) -> np.ndarray:
+        return np.array(values, dtype=np.int64)
+
+    return Table(
+        {
+            "instance": number([i.index for i in instances]),
+            "job": text([jobs[i.job].name for i in instances]),
+            "group": text([i.group for i in instances]),
+            "type": text([i.type for i in instances]),
+            "size": number([i.size for i in instances]),
+            "algorithm": text([i.algorithm_name for i in instances]),
+            "ranks": number([len(i.members) for i in instances]),
+            "start": spans[:, 0],
+            "end": spans[:, 1],
+            "bound": number([i.bound for i in instances]),
+        }
+    )
+
+
+def _link_table(plan: Plan, links: LinkTotals, *, counted: bool) -> Table:
+    if not len(links.link):
+        return empty_table(LINK_COLUMNS)
+    topology = plan.problem.topology
+    unknown = np.full(len(links.link), -1, dtype=np.int64)
+    return Table(
+        {
+            "link": links.link,
+            "src": topology.src[links.link].astype(np.int64),
+            "dst": topology.dst[links.link].astype(np.int64),
+            "bytes": links.bytes,
+            "busy": links.busy if counted else unknown,
+            "messages": links.messages if counted else unknown,
+            "max_queue": links.max_queue if counted else unknown,
+            "queued": links.queued if counted else unknown,
+        }
+    )
+
+
+def unequal_bytes(
+    plan: Plan, sender: tuple[int, int, int], nbytes: int, receiver: tuple[int, int, int]
+) -> SimulationError:
+    """The error of a matched pair of unequal bytes.
+
+    Parameters
+    ----------
+    plan : Plan
+    sender, receiver : (int, int, int)
+        Rank, slice (-1: the workload) and node.
+    nbytes : int
+        What is sent.
+    """
+
+    def side(rank: int, index: int, node: int) -> str:
+        program = plan.program(rank, index)
+        return f"{KIND_NAMES[program.structure.kind[node]]} node {int(program.node_id[node])} of rank {rank}"
+
+    program, node = plan.program(*receiver[:2]), receiver[2]
+    return SimulationError(
+        program.trace.place or plan.program(*sender[:2]).trace.place,
+        f"{side(*sender)} sends {nbytes} B and {side(*receiver)} expects {int(program.nbytes[node])} B "
+        f"(tag {int(program.tag[node])})",
+        "give both the same size",
+    )
 
 
 def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndarray, ended: np.ndarray) -> Table:

@@ -22,11 +22,11 @@ import simpy
 
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
-from astrasim_py.engine.recorder import Recorder
+from astrasim_py.engine.recorder import Recorder, unequal_bytes, used_links
 from astrasim_py.engine.simpy_engine.fifo import Connections, FifoMixin, Paced
 from astrasim_py.engine.simpy_engine.link import Link
 from astrasim_py.engine.simpy_engine.network import MODELS, Clock, Message, Request
-from astrasim_py.engine.simpy_engine.npu import Npu, Timer, unequal_bytes
+from astrasim_py.engine.simpy_engine.npu import Npu, Timer
 from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, Block, Call, Space, Template, Templates, block_class
 from astrasim_py.engine.simpy_engine.streams import Session
 from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
@@ -113,7 +113,7 @@ class Engine:
         links: dict[int, Link] = {}
         holds: dict[int, dict[int, int]] = {}
         tables: dict[tuple[int, int], tuple[dict[int, int], dict[int, int]]] = {}
-        for index in sorted(set(plan.route_links.tolist())):
+        for index in used_links(plan).tolist():
             bandwidth = int(topology.bandwidth_class[index])
             latency = int(topology.latency_ps[index])
             if (bandwidth, latency) not in tables:
@@ -297,7 +297,8 @@ class Engine:
     def match(self, message: Message, block: Block, node: int) -> None:
         """A send and a receive have met: they must be of equal bytes."""
         if message.bytes != block.nbytes[node]:
-            raise unequal_bytes(message, block, node)
+            who = [(b.npu.rank, (b.base >> INSTANCE_SHIFT) - 1, n) for b, n in ((message.block, message.node), (block, node))]
+            raise unequal_bytes(self.plan, who[0], message.bytes, who[1])
         if self.record_messages:
             self.recorder.received(message.row, block.row + node)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from simpy import Resource
 from simpy.events import Event
 
-from astrasim_py.core.errors import SimulationError
 from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, NODE_MASK, Block, numbered
 from astrasim_py.engine.simpy_engine.streams import Streams
 from astrasim_py.system.plan import (
@@ -18,7 +17,6 @@ from astrasim_py.system.plan import (
     COMPUTE,
     COMPUTE_SLOT,
     CPU_SLOT,
-    KIND_NAMES,
     MEMORY,
     NO_SLOT,
     RECV,
@@ -320,21 +318,3 @@ class Npu:
             elif self.communicating:
                 self.exposed_ps += elapsed
             self.accounted = now
-
-
-def unequal_bytes(message, block: Block, node: int) -> SimulationError:
-    """The error of a matched pair of unequal bytes."""
-    sender, program = message.block, message.block.template.program
-    receiver = block.template.program
-
-    def side(b: Block, n: int) -> str:
-        kind = KIND_NAMES[b.kind[n]]
-        p = b.template.program
-        return f"{kind} node {int(p.node_id[n])} of rank {b.npu.rank}"
-
-    return SimulationError(
-        receiver.trace.place or program.trace.place,
-        f"{side(sender, message.node)} sends {message.bytes} B and {side(block, node)} expects "
-        f"{block.nbytes[node]} B (tag {int(receiver.tag[node])})",
-        "give both the same size",
-    )

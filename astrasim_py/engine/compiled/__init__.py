@@ -1,0 +1,1 @@
+"""The compiled engine: a Plan as flat arrays, and a kernel over them."""
