@@ -35,15 +35,17 @@ def helper(function: Callable) -> Any:
     return numba.njit(function)
 
 
-def kernel(what: str) -> Callable[[Callable], Kernel]:
+def kernel(what: str, *, threads: bool = False) -> Callable[[Callable], Kernel]:
     """A compiled function that Python calls.
 
     Parameters
     ----------
     what : str
         What it is, for the line that says that it is compiled: ``the engine``.
+    threads : bool
+        Whether it runs beside other threads (it then holds no lock of Python's, and must use no Python object).
     """
-    return lambda function: Kernel(function, what)
+    return lambda function: Kernel(function, what, threads=threads)
 
 
 class _CompiledElsewhere(Exception):
@@ -60,8 +62,10 @@ class Kernel:
     what : str
     """
 
-    def __init__(self, function: Callable, what: str) -> None:
-        self.dispatcher = helper(function)
+    def __init__(self, function: Callable, what: str, *, threads: bool = False) -> None:
+        import numba
+
+        self.dispatcher = numba.njit(function, nogil=threads)
         self.what = what
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
