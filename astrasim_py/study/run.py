@@ -16,6 +16,7 @@ from astrasim_py.core.errors import (
     EXIT_INTERRUPTED,
     EXIT_OUTPUT,
     AstraError,
+    CheckFailed,
     UsageError,
     worst,
 )
@@ -25,6 +26,7 @@ from astrasim_py.report.plots import NEEDS, PANELS, text_of
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.study import store
+from astrasim_py.study.cluster import check_address, run_on_cluster
 from astrasim_py.study.figures import FIGURES, draw_figures, write_study
 from astrasim_py.study.point import FAILED, Notes, Result, Task, make_task, run_task, stored_result
 from astrasim_py.study.pool import Killed, cores, run_tasks
@@ -112,6 +114,7 @@ def run_scenario(
     *,
     out: str | os.PathLike = "results",
     jobs: int | None = 1,
+    cluster: str | None = None,
     points: tuple[int, int] | None = None,
     fresh: bool = False,
     level: str | None = None,
@@ -134,6 +137,8 @@ def run_scenario(
         Folder of all results.
     jobs : int or None
         Worker processes; 1 runs in this process, None means one per core.
+    cluster : str, optional
+        Address of a Dask scheduler whose workers compute the points, instead of processes of this machine.
     points : tuple of int, optional
         ``(i, n)``: only the i-th of n shares of the points.
     fresh : bool
@@ -158,7 +163,8 @@ def run_scenario(
     Raises
     ------
     UsageError
-        An unknown level or engine, fewer than one job, or a name that is no name of a folder.
+        An unknown level or engine, fewer than one job, a name that is no name of a folder, or a cluster that cannot
+        be reached.
     OutputError
         The folder of results cannot be written at all.
     """
@@ -168,6 +174,8 @@ def run_scenario(
             raise UsageError(key, f'"{value}" is unknown', f"write one of {', '.join(known)}")
     if jobs is not None and jobs < 1:
         raise UsageError("--jobs", f"{jobs} is less than 1", "write 1 or more")
+    if cluster is not None:
+        check_address(cluster)
     run = _Run(scenario, Path(out), progress or Silent())
     with _terminable():
         try:
@@ -180,7 +188,7 @@ def run_scenario(
                 max_sim_time_ps=max_sim_time_ps,
                 replace=fresh,
             )
-            run.compute(cores() if jobs is None else jobs)
+            run.compute(cores() if jobs is None else jobs, cluster)
         except KeyboardInterrupt:
             run.interrupted = True
         finally:
@@ -274,13 +282,20 @@ class _Run:
 
     # -- doing it -----------------------------------------------------------------------------------------------
 
-    def compute(self, jobs: int) -> None:
+    def compute(self, jobs: int, cluster: str | None) -> None:
         """Run what is not finished."""
         self.progress.begin(len(self.chosen), len(self.chosen) - self._missing())
         todo = [number for number in self.chosen if number not in self.results]
-        workers = min(jobs, len(todo))
         tasks = [self.tasks[number] for number in todo]
-        with closing(_each(tasks, workers)) as ended:
+        try:
+            self._collect(todo, _each(tasks, min(jobs, len(todo)), cluster, self.folder))
+        except CheckFailed as error:  # of the cluster
+            left = f"{self._missing()} of {len(self.chosen)} points were not computed"
+            lines = (f"{error.place}: {error.problem}: {left}; {error.remedy}",)
+            self.failures.append(Failure(point="", exit_code=error.exit_code, lines=lines))
+
+    def _collect(self, todo: Sequence[int], results: Iterator[tuple[int, object]]) -> None:
+        with closing(results) as ended:
             for position, result in ended:
                 number = todo[position]
                 if isinstance(result, Killed):
@@ -366,9 +381,11 @@ class _Run:
         return draw_figures(self.folder, self.scenario.title or self.scenario.name, plots, ready)
 
 
-def _each(tasks: Sequence[Task], workers: int) -> Iterator[tuple[int, object]]:
-    """(number, result) of every task: in this process, or in workers."""
-    if workers <= 1:
+def _each(tasks: Sequence[Task], workers: int, cluster: str | None, folder: Path) -> Iterator[tuple[int, object]]:
+    """(number, result) of every task: in this process, in workers, or on a cluster."""
+    if cluster is not None and tasks:
+        yield from run_on_cluster(tasks, cluster, folder)
+    elif workers <= 1:
         yield from enumerate(map(run_task, tasks))
     else:
         yield from run_tasks(run_task, tasks, workers)

@@ -22,7 +22,7 @@ import secrets
 import socket
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -211,6 +211,27 @@ def write_file(path: str | os.PathLike, data: bytes | Iterable[bytes]) -> Path:
         if os.path.lexists(temporary):
             _remove(temporary)
     return path
+
+
+@contextlib.contextmanager
+def marker(folder: Path) -> Iterator[Path]:
+    """An empty file in a folder, for as long as other processes may look for it.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written.
+    """
+    path = folder / _temporary("tmp")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    except OSError as error:
+        raise _output_error(path, error) from error
+    try:
+        yield path
+    finally:
+        _remove(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

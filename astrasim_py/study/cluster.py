@@ -1,0 +1,238 @@
+"""Run the points of a sweep on the workers of a Dask cluster.
+
+Points travel to the workers and short results travel back; records do not: a worker writes its point into the folder
+of results itself, whole or not at all. So the scenario and the folder of results lie on a file system that the workers
+share with the client, under the same paths; each point checks that before it is computed. A point whose worker is lost
+is given to another one. What was not reached, for want of workers, the next run computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from astrasim_py.core.errors import EXIT_OUTPUT, EXIT_TRACE, EXIT_USAGE, CheckFailed, UsageError
+from astrasim_py.study import store
+from astrasim_py.study.inputs import input_digests
+from astrasim_py.study.point import FAILED, Result, Task, package_version, run_task
+from astrasim_py.study.pool import Killed
+from astrasim_py.study.rows import empty_row
+
+#: Seconds within which the scheduler must answer.
+CONNECT_S = 10.0
+#: Seconds without any worker after which a run gives up.
+PATIENCE_S = 30.0
+#: Points handed out per worker: the next one is there when the first ends.
+_AHEAD = 2
+_POLL_S = 1.0
+_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://[^\s/:]+(:\d+)?")
+
+#: Held by the point that a worker process computes: threads would share one core and each other's CPU time.
+_one_at_a_time = threading.Lock()
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no address of a scheduler, and a cluster where Dask is not installed.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError("--cluster", f'"{address}" is no address of a scheduler', "write e.g. tcp://localhost:8786")
+    try:
+        import distributed  # noqa: F401
+    except ImportError:
+        problem = "needs Dask distributed, which is not installed"
+        raise UsageError("--cluster", problem, "pip install 'astrasim-py[cluster]'") from None
+
+
+def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterator[tuple[int, Result | Killed]]:
+    """Run every task on some worker.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    address : str
+        Of the scheduler.
+    folder : Path
+        Of the scenario's results.
+
+    Yields
+    ------
+    tuple of int and (Result or Killed)
+        Number of the task and its result, in the order in which they end. Closing the generator takes back what is
+        not begun; points under way end on their workers and are kept.
+
+    Raises
+    ------
+    UsageError
+        The scheduler cannot be reached.
+    CheckFailed
+        The scheduler, or every worker, is lost.
+    """
+    with _client(address) as client, store.marker(Path(os.path.abspath(folder))) as probe:
+        sent = [_absolute(task) for task in tasks]
+        yield from _Run(client, address, sent, str(probe)).results()
+
+
+def _absolute(task: Task) -> Task:
+    """The same for a process with another working folder."""
+    point = replace(task.point, folder=os.path.abspath(task.point.folder))
+    return replace(task, point=point, folder=Path(os.path.abspath(task.folder)))
+
+
+@contextlib.contextmanager
+def _client(address: str) -> Iterator[Any]:
+    check_address(address)
+    from distributed import Client
+
+    class Quiet(Client):
+        """A client that, when it never found its scheduler, does not wait for it again to say good-bye."""
+
+        def __del__(self) -> None:
+            """Nothing."""
+
+    # What becomes of the cluster is told in words of ours.
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        # Its own timeout does not hold against a peer that takes the call and never speaks.
+        found: list[Any] = []
+
+        def connect() -> None:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # on versions: results do not depend on them
+                    found.append(Quiet(address, timeout=CONNECT_S, set_as_default=False, name="astrasim_py"))
+            except Exception as error:  # whatever answers there need not be a scheduler
+                found.append(error)
+
+        thread = threading.Thread(target=connect, daemon=True)
+        thread.start()
+        thread.join(CONNECT_S + 2)
+        client = found[0] if found else TimeoutError(f"no answer within {CONNECT_S:.0f} s")
+        if isinstance(client, Exception):
+            told = isinstance(client, OSError | TimeoutError)
+            reason = " ".join(str(client).split())[:200] if told else "what answers there is none"
+            remedy = "start one (dask scheduler) or write its address"
+            raise UsageError("--cluster", f"finds no scheduler at {address}: {reason}", remedy)
+        try:
+            yield client
+        finally:
+            with contextlib.suppress(Exception):  # it may be gone
+                client.close(timeout=2)
+    finally:
+        logger.setLevel(before)
+
+
+def work(task: Task, probe: str, version: str) -> Result:
+    """What a worker does for a task."""
+    with _one_at_a_time:
+        return _refusal(task, probe, version) or run_task(task)
+
+
+def _refusal(task: Task, probe: str, version: str) -> Result | None:
+    """Why this worker cannot compute a point as the client would; None if it can."""
+    import socket
+
+    here = f"worker on {socket.gethostname()}"
+    if package_version() != version:
+        line = f"{here}: has astrasim_py {package_version()}, and the client has {version}; install the same"
+        return _failed(task, EXIT_USAGE, line)
+    if not os.path.exists(probe):
+        remedy = "name one with --out that the client and all workers share"
+        return _failed(task, EXIT_OUTPUT, f"{here}: does not see the folder of results {task.folder.parent}; {remedy}")
+    seen = input_digests(task.point)
+    differ = [name for name, content in task.inputs.items() if seen.get(name) != content]
+    if differ:
+        line = f"{here}: does not see the same {differ[0]} in {task.point.folder}; put the scenario where all share it"
+        return _failed(task, EXIT_TRACE, line)
+    return None
+
+
+def _failed(task: Task, exit_code: int, line: str) -> Result:
+    row = empty_row(task.point.scenario, task.point.name, task.point.values, FAILED)
+    return Result(row=row, exit_code=exit_code, lines=(line,))
+
+
+class _Run:
+    """Tasks on their way to workers and back."""
+
+    def __init__(self, client: Any, address: str, tasks: Sequence[Task], probe: str) -> None:
+        self.client, self.address, self.tasks, self.probe = client, address, tasks, probe
+        self.waiting = deque(range(len(tasks)))
+        self.running: dict[Any, int] = {}
+        self.workers = 0
+        self.seen = time.monotonic()  # when there was a worker last
+
+    def results(self) -> Iterator[tuple[int, Result | Killed]]:
+        """Of every task."""
+        from distributed import wait
+
+        try:
+            self.look()
+            while self.waiting or self.running:
+                while self.waiting and len(self.running) < _AHEAD * self.workers:
+                    number = self.waiting.popleft()
+                    arguments = (self.tasks[number], self.probe, package_version())
+                    # Not pure: a point that was computed before and removed since is computed again.
+                    self.running[self.client.submit(work, *arguments, pure=False)] = number
+                if not self.running:
+                    time.sleep(_POLL_S / 4)
+                else:
+                    with contextlib.suppress(TimeoutError), self.client.as_current():
+                        wait(list(self.running), timeout=_POLL_S, return_when="FIRST_COMPLETED")
+                for future in [future for future in self.running if future.done()]:
+                    yield self.running.pop(future), self.result(future)
+                self.look()
+        finally:
+            with contextlib.suppress(Exception):
+                self.client.cancel(list(self.running))
+
+    def look(self) -> None:
+        """Count the workers; give up where there has been none for too long."""
+        try:
+            self.workers = len(self.client.nthreads())
+        except (OSError, RuntimeError, TimeoutError):
+            raise CheckFailed(
+                "--cluster", f"the scheduler at {self.address} is lost", "run it again to go on"
+            ) from None
+        now = time.monotonic()
+        if self.workers:
+            self.seen = now
+        elif now - self.seen > PATIENCE_S:
+            problem = f"the scheduler at {self.address} has had no worker for {PATIENCE_S:.0f} s"
+            remedy = f"start some (dask worker {self.address} --nthreads 1) and run it again to go on"
+            raise CheckFailed("--cluster", problem, remedy)
+
+    def lost(self) -> CheckFailed:
+        """The scheduler is gone."""
+        return CheckFailed("--cluster", f"the scheduler at {self.address} is lost", "run it again to go on")
+
+    def result(self, future: Any) -> Result | Killed:
+        """What became of a task that is over."""
+        from distributed.scheduler import KilledWorker
+
+        if future.status == "cancelled":
+            raise self.lost()
+        error = future.exception()
+        if error is None:
+            return future.result()
+        if isinstance(error, KilledWorker):
+            return Killed("every worker that took it was lost (out of memory?)")
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckFailed(
+            "--cluster", f"a worker cannot run it: {text}"[:400], "install astrasim_py on the workers, as on the client"
+        )
