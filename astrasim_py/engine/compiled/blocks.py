@@ -63,9 +63,9 @@ def free_block(tm, G, B, A, block):
 
 @helper
 def drop(tm, G, B, A, block):
-    """One reference to a block fewer."""
+    """One reference to a block fewer; those of workloads are kept."""
     B[block, B_REFS] -= 1
-    if B[block, B_REFS] == 0 and B[block, B_LEFT] == 0:
+    if B[block, B_REFS] == 0 and B[block, B_LEFT] == 0 and B[block, B_SLICE] >= 0:
         free_block(tm, G, B, A, block)
 
 
