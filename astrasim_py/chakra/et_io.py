@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from astrasim_py.chakra import encode, wire
+from astrasim_py.chakra.columns import FileColumns
+from astrasim_py.chakra.framing import check_ids, frame
 from astrasim_py.chakra.trace import (
     MISSING,
     Csr,
     ExecutionTrace,
     Names,
     Workload,
-    compact,
     frozen,
     groups_from_json,
     groups_from_metadata,
@@ -80,7 +81,7 @@ def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
             data = file.read(_HEAD)
             zipped = data[:2] == _GZIP
             if head and not zipped and len(data) < status.st_size:
-                wire.frame(data, place, whole=False)
+                frame(data, place, whole=False)
             data += file.read(MAX_FILE - len(data)) if len(data) == _HEAD else b""
     except OSError as error:
         raise TraceError(place, f"cannot be read: {error.strerror}", "name a readable file") from None
@@ -125,7 +126,7 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
                     problem = f"unzips to more than {MAX_RATIO} times its size"
                     raise TraceError(place, problem, "if it is no zip bomb, unzip it yourself")
                 if head and part and not parts:
-                    wire.frame(part, place, whole=False)
+                    frame(part, place, whole=False)
                 if part:
                     parts.append(part)
         except zlib.error as error:
@@ -134,10 +135,8 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
     return b"".join(parts)
 
 
-def _trace(columns: wire.FileColumns, place: str, rank: int | None, keep_raw: bool) -> ExecutionTrace:
-    wire.check_ids(columns.node_id, columns.raw, place)
-    size = len(columns.node_id)
-    stored = {name: compact(column, size) for name, column in columns.ints.items()}
+def _trace(columns: FileColumns, place: str, rank: int | None, keep_raw: bool) -> ExecutionTrace:
+    check_ids(columns.node_id, columns.raw, place)
     trace = ExecutionTrace(
         {
             "node_id": frozen(columns.node_id),
@@ -152,9 +151,7 @@ def _trace(columns: wire.FileColumns, place: str, rank: int | None, keep_raw: bo
             "rank": rank,
             "raw": columns.raw,
             "_metadata": None,
-            "_columns": {
-                name: column for name, column in stored.items() if isinstance(column, np.ndarray) or column != MISSING
-            },
+            "_columns": columns.ints,
             "_extra": {},
             "_groups": (frozen(columns.texts["pg_name"][0]), columns.texts["pg_name"][1]),
             "_touched": None,

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.chakra import graph, wire
+from astrasim_py.chakra import graph, plain
+from astrasim_py.chakra.columns import attribute_kinds
 from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes
+from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.trace import (
     COLLECTIVE_NAMES,
     COLUMN_KINDS,
@@ -229,7 +231,7 @@ def _check_conventions(check: _Checker) -> None:
             "of matrix products as multiply-accumulates: give the unit of sizes and the bytes per element",
         )
     if trace.raw is not None:
-        counts = wire.attribute_kinds(trace.raw, (*_READ_BY_CONSUMERS, "comm_group"))
+        counts = attribute_kinds(trace.raw, (*_READ_BY_CONSUMERS, "comm_group"))
         for (name, member), count in counts.items():
             if name == "comm_group":
                 check.add("info", "legacy-attribute", f"comm_group on {count} nodes is not read; use pg_name")
@@ -578,17 +580,17 @@ def lint_file(path: str | os.PathLike, rank: int | None = None) -> tuple[Executi
     except TraceError as error:
         return None, [_from_error(error, "framing" if ": byte " in error.place else "unreadable", place)]
     try:
-        raw, _ = wire.frame(data, place)
+        raw, _ = frame(data, place)
     except TraceError as error:
         return None, [_from_error(error, "framing", place)]
     try:
         return parse_trace(data, place, rank), []
     except TraceError as error:
-        errors = wire.damaged_nodes(raw, place, _MAX_DAMAGED)
+        errors = plain.damaged_nodes(raw, place, _MAX_DAMAGED)
         if not errors:
             return None, [_from_error(error, "duplicate-id", place)]
     return None, [
-        _from_error(e, "ill-typed-attribute" if isinstance(e, wire.IllTypedAttribute) else "damaged", place)
+        _from_error(e, "ill-typed-attribute" if isinstance(e, plain.IllTypedAttribute) else "damaged", place)
         for e in errors
     ]
 

@@ -22,9 +22,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
-from astrasim_py.chakra import messages, wire
+from astrasim_py.chakra import messages, plain
 from astrasim_py.chakra.encode import varint
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_bytes, write_bytes
+from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.trace import Attribute, ExecutionTrace, IOInfo, Node, NodeType
 from astrasim_py.core.errors import TraceError
 
@@ -45,7 +46,7 @@ _RANGES = {
     "sfixed64": (-(2**63), 2**63 - 1),
 }
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-_MEMBERS = frozenset(wire.ATTRIBUTE_MEMBERS.values())
+_MEMBERS = frozenset(plain.ATTRIBUTE_MEMBERS.values())
 _TYPE_NAMES = {kind.name: int(kind) for kind in NodeType}
 _KEEP = ("raw", "prefix")
 
@@ -112,7 +113,7 @@ def lines_of_bytes(data: bytes, place: str = "") -> Iterator[str]:
     TraceError
         A damaged file.
     """
-    raw, _ = wire.frame(data, place)
+    raw, _ = frame(data, place)
     if not data:
         return
     spans = [raw.metadata, *zip(raw.start.tolist(), raw.end.tolist(), strict=True)]
@@ -345,8 +346,8 @@ def _record(fields: dict, first: bool) -> tuple[bytes, int]:
     if "prefix" in fields:
         prefix = _bytes(fields["prefix"], "prefix")
         try:
-            length, end = wire.read_varint(prefix, 0, len(prefix))
-        except wire.Damaged:
+            length, end = plain.read_varint(prefix, 0, len(prefix))
+        except plain.Damaged:
             length, end = -1, -1
         if (length, end) != (len(body), len(prefix)):
             raise _Wrong(f'"prefix" does not say {len(body)} bytes')

@@ -10,39 +10,13 @@ import zlib
 
 import numpy as np
 import pytest
+from et_strategies import message, sample
 
 from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra import et_io, lint, text_io, wire
+from astrasim_py.chakra import et_io, framing, lint, plain, text_io, wire
 from astrasim_py.chakra.encode import varint
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType, expand
 from astrasim_py.core.errors import OutputError, TraceError
-
-
-def message(node: pb.Node) -> bytes:
-    body = node.SerializeToString()
-    return varint(len(body)) + body
-
-
-def sample(count: int = 8) -> bytes:
-    """A small file with a bit of everything, in records of one and two prefix bytes."""
-    header = pb.GlobalMetadata(version="0.0.4")
-    header.attr.add(name="schema", string_val="test")
-    out = varint(header.ByteSize()) + header.SerializeToString()
-    for number in range(count):
-        node = pb.Node(id=number, name=f"node {number}", type=[7, 5, 6, 4][number % 4], duration_micros=number * 100)
-        node.data_deps.extend(range(max(0, number - 2), number))
-        if number == 1:
-            node.ctrl_deps.append(300)
-            node.inputs.values = "['a']"
-        node.attr.add(name="comm_size", int64_val=2**number)
-        node.attr.add(name="comm_tag", int32_val=-1)
-        node.attr.add(name="is_cpu_op", bool_val=False)
-        node.attr.add(name="pg_name", string_val=str(number % 2))
-        if number == count - 1:
-            node.attr.add(name="involved_dim").bool_list.values.extend([True] * 20)
-        node.attr.add(name="outputs")
-        out += message(node)
-    return out
 
 
 def read_everything(data: bytes) -> ExecutionTrace:
@@ -59,7 +33,7 @@ def read_everything(data: bytes) -> ExecutionTrace:
 
 def test_truncation_at_every_byte_is_refused_or_ends_at_a_record():
     data = sample()
-    raw, _ = wire.frame(data, "")
+    raw, _ = framing.frame(data, "")
     whole = {0, raw.metadata[1], *raw.end.tolist()}
     for size in range(len(data)):
         if size in whole:
@@ -107,7 +81,7 @@ def test_decoder_and_plain_reader_agree_on_damage():
         for bit in (0, 1, 2, 7):
             data[position] ^= 1 << bit
             try:
-                raw, _ = wire.frame(bytes(data), "w")
+                raw, _ = framing.frame(bytes(data), "w")
             except TraceError:
                 data[position] ^= 1 << bit
                 continue
@@ -119,16 +93,16 @@ def test_decoder_and_plain_reader_agree_on_damage():
                         results.append(
                             (
                                 columns.node_id.tolist(),
-                                [columns.ints.get(n, np.full(4, MISSING)).tolist() for n in ints],
+                                [expand(columns.ints.get(n, MISSING), 4).tolist() for n in ints],
                             )
                         )
                     else:
-                        plain = [
-                            wire._read_node(raw.data, s, e, "w", ints, ("pg_name",))
+                        nodes = [
+                            plain.read_node(raw.data, s, e, "w", ints, ("pg_name",))
                             for s, e in zip(raw.start.tolist(), raw.end.tolist(), strict=True)
                         ]
-                        values = [[node[2].get(name, MISSING) for node in plain] for name in ints]
-                        results.append(([node[0].id for node in plain], values))
+                        values = [[node[2].get(name, MISSING) for node in nodes] for name in ints]
+                        results.append(([node[0].id for node in nodes], values))
                 except TraceError as error:
                     results.append(str(error))
             assert results[0] == results[1]
@@ -337,7 +311,7 @@ def test_a_huge_file_of_nothing_is_refused_at_its_beginning(tmp_path):
 
 
 def test_too_many_nodes_are_refused(monkeypatch):
-    monkeypatch.setattr(wire, "MAX_NODES", 3)
+    monkeypatch.setattr(framing, "MAX_NODES", 3)
     nodes = [message(pb.Node(id=i)) for i in range(1, 5)]
     assert len(et_io.parse_trace(b"\x00" + b"".join(nodes[:3]))) == 3
     with pytest.raises(TraceError, match="more than 3 nodes"):

@@ -1,0 +1,181 @@
+"""Large sets of files into columns: what the numba kernel works on, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from astrasim_py.chakra.columns import Buffer, FileColumns
+from astrasim_py.chakra.framing import MAX_NODES, MAX_RECORD, check_metadata
+from astrasim_py.chakra.kernel import (
+    COUNT,
+    CTRL,
+    FILL,
+    METADATA_END,
+    METADATA_START,
+    MIX,
+    NAME_CELLS,
+    NODES,
+    RECORDS,
+    TEXTS,
+    Bytes,
+    Out,
+    Tally,
+    Wanted,
+    read,
+)
+from astrasim_py.chakra.plain import COUNTS, MEMBER_WIRE
+from astrasim_py.chakra.trace import MISSING, MISSING32, Csr, RawFile
+
+
+def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -> Iterator[FileColumns | None]:
+    """Columns of files, in order; None for a file that is left to `columns`.
+
+    Parameters
+    ----------
+    files : sequence of (bytes, str)
+        Content and name of each.
+    ints : sequence of str
+        Names of the integer attributes wanted, fewer than `NAME_CELLS`.
+    text : str
+        Name of the text attribute wanted.
+
+    Raises
+    ------
+    TraceError
+        Metadata of a file are wrong: when its turn comes.
+    """
+    columns, count = len(ints), len(files)
+    buffer = Buffer([data for data, _ in files])
+    source = Bytes(buffer.bytes, buffer.words, buffer.base)
+    wanted = _wanted(ints, text)
+    none = np.empty(0, dtype=np.int64)
+    tally = Tally(
+        good=np.ones(count, dtype=bool),
+        found=np.zeros((count, METADATA_END + 1), dtype=np.int64),
+        first=np.zeros((count + 1, TEXTS + 1), dtype=np.int64),
+        held=np.zeros((count, columns, 3), dtype=np.int64),
+        width=np.zeros((count, columns), dtype=np.int64),
+        column=np.zeros((count, columns), dtype=np.int64),
+        start=none,
+        stop=none,
+    )
+    tally.held[:, :, 1], tally.held[:, :, 2] = 2**63 - 1, MISSING
+    nothing = _out((0,) * (TEXTS + 1), 0, 0, 0)
+    read(RECORDS, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing)
+    tally.found[~tally.good] = 0
+    np.cumsum(tally.found[:, NODES], out=tally.first[1:, NODES])
+    nodes = int(tally.first[-1, NODES])
+    tally = tally._replace(start=np.empty(nodes, dtype=np.int64), stop=np.empty(nodes, dtype=np.int64))
+    read(COUNT, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing)
+    # Nodes of a file that turned out to be unusual keep their place.
+    tally.found[~tally.good, CTRL:] = 0
+    np.cumsum(tally.found[:, CTRL : TEXTS + 1], axis=0, out=tally.first[1:, CTRL:])
+    size = tally.found[:, NODES, None]
+    have, least, most = np.moveaxis(tally.held, 2, 0)
+    used = (have > 0) & tally.good[:, None]
+    several = used & ((have < size) | (least < most))
+    narrow = several & (least > MISSING32) & (most < 2**31)
+    pools = []
+    for width, chosen in ((32, narrow), (64, several & ~narrow)):
+        length = np.where(chosen, size, 0)
+        tally.column[chosen] = (np.cumsum(length).reshape(length.shape) - length)[chosen]
+        tally.width[chosen] = width
+        pools.append(int(length.sum()))
+    out = _out(tally.first[-1].tolist(), count, *pools)
+    read(FILL, MAX_NODES, MAX_RECORD, source, wanted, tally, out)
+    for array in (*out, tally.start, tally.stop):
+        array.setflags(write=False)
+    versions: dict[bytes, str] = {}
+    for f, (data, place) in enumerate(files):
+        if not tally.good[f]:
+            yield None
+            continue
+        begin, end = tally.found[f, METADATA_START : METADATA_END + 1].tolist()
+        metadata = data[begin:end]
+        if metadata not in versions:
+            versions[metadata] = check_metadata(data, begin, end, place)
+        yield _columns(f, data, (begin, end), versions[metadata], ints, text, buffer, tally, out)
+
+
+def _wanted(ints: Sequence[str], text: str) -> Wanted:
+    names = [name.encode() for name in (*ints, text)]
+    known = Buffer([b"".join(names)])
+    length = np.array([len(name) for name in names], dtype=np.int64)
+    cells = np.full(NAME_CELLS, -1, dtype=np.int64)
+    one, two, three = (int(factor) for factor in MIX)
+    for index, name in enumerate(names):
+        first = int.from_bytes(name[:8], "little")
+        last = int.from_bytes(name[-8:], "little") if len(name) >= 8 else 0
+        key = ((first ^ last * one ^ len(name) * two) * three) % 2**64
+        cell = (key >> 32) % NAME_CELLS
+        while cells[cell] >= 0:
+            cell = (cell + 1) % NAME_CELLS
+        cells[cell] = index
+    return Wanted(
+        data=known.bytes,
+        words=known.words,
+        start=np.cumsum(length) - length,
+        length=length,
+        cells=cells,
+        counts=np.array([name in COUNTS for name in ints], dtype=bool),
+        member_wire=np.array(MEMBER_WIRE),
+    )
+
+
+def _out(totals: Sequence[int], files: int, ints32: int, ints64: int) -> Out:
+    nodes, ctrl, data, texts = totals
+    wide, number = np.int64, np.uint64
+    return Out(
+        node_id=np.empty(nodes, number),
+        type=np.empty(nodes, np.int8),
+        begun=np.empty(nodes, number),
+        lasts=np.empty(nodes, number),
+        name_start=np.empty(nodes, wide),
+        name_length=np.empty(nodes, wide),
+        codes=np.empty(nodes, np.int32),
+        ctrl_ptr=np.empty(nodes + files, wide),
+        ctrl_deps=np.empty(ctrl, number),
+        data_ptr=np.empty(nodes + files, wide),
+        data_deps=np.empty(data, number),
+        text_start=np.empty(texts, wide),
+        text_length=np.empty(texts, wide),
+        ints32=np.full(ints32, MISSING32, np.int32),
+        ints64=np.full(ints64, MISSING, wide),
+    )
+
+
+def _columns(
+    f: int,
+    data: bytes,
+    metadata: tuple[int, int],
+    version: str,
+    ints: Sequence[str],
+    text: str,
+    buffer: Buffer,
+    tally: Tally,
+    out: Out,
+) -> FileColumns:
+    (low, ctrl, deps, label), (high, ctrl_end, deps_end, label_end) = tally.first[f : f + 2].tolist()
+    columns: dict[str, int | np.ndarray] = {}
+    for index in np.flatnonzero(tally.held[f, :, 0]).tolist():
+        begin, width = int(tally.column[f, index]), int(tally.width[f, index])
+        pool = out.ints32 if width == 32 else out.ints64
+        columns[ints[index]] = pool[begin : begin + high - low] if width else int(tally.held[f, index, 1])
+    spans = zip(out.text_start[label:label_end].tolist(), out.text_length[label:label_end].tolist(), strict=True)
+    labels = tuple(buffer.bytes[at : at + length].tobytes().decode() for at, length in spans)
+    return FileColumns(
+        raw=RawFile(data, metadata, tally.start[low:high], tally.stop[low:high]),
+        version=version,
+        node_id=out.node_id[low:high],
+        type=out.type[low:high],
+        start_time_micros=out.begun[low:high],
+        duration_micros=out.lasts[low:high],
+        name_start=out.name_start[low:high],
+        name_length=out.name_length[low:high],
+        ctrl_deps=Csr(out.ctrl_ptr[low + f : high + f + 1], out.ctrl_deps[ctrl:ctrl_end]),
+        data_deps=Csr(out.data_ptr[low + f : high + f + 1], out.data_deps[deps:deps_end]),
+        ints=columns,
+        texts={text: (out.codes[low:high], labels)},
+    )
