@@ -35,8 +35,19 @@ class Bound:
     kind: str
 
 
-def lower_bounds(network: Network, demand: Demand) -> list[Bound]:
+def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None) -> list[Bound]:
     """Bounds of a demand on a network, the greatest first.
+
+    Parameters
+    ----------
+    network : Network
+        Not turned.
+    demand : Demand
+    halves : bool, optional
+        Of an all_reduce: bound only the half that reduces (True) or copies (False).
+
+    Notes
+    -----
 
     * *ingress*: what must enter a rank comes over its ports, whole chunks one after the other on each;
     * *egress*: likewise what must leave one;
@@ -46,11 +57,11 @@ def lower_bounds(network: Network, demand: Demand) -> list[Bound]:
     A demand that reduces is bounded on the network turned round, where it copies; all_reduce by the longer of its
     halves.
     """
-    if demand.ranks < 2 or not demand.size and not network.arcs:
+    if demand.ranks < 2:
         return [Bound(0, "none")]
-    if demand.collective in ("reduce_scatter", "reduce"):
+    if demand.reduces or halves:
         return _copying(network.turned(), demand, turned=True)
-    if demand.collective == "all_reduce":
+    if demand.collective == "all_reduce" and halves is None:
         both = _copying(network, demand) + _copying(network.turned(), demand, turned=True)
         return sorted(both, key=lambda b: -b.time)
     return _copying(network, demand)
@@ -132,7 +143,6 @@ def _carry(chunks: int, hold: list[int], rest: list[int]) -> int:
 
 def _paths(network: Network, timing: Timing, demand: Demand) -> int:
     """The longest shortest path over which a chunk must come."""
-    n = network.ranks
     sources = np.unique(demand.origin)
     most = _SOURCES if network.arcs <= _MANY_ARCS else 2
     if len(sources) > most:

@@ -67,9 +67,9 @@ def _courses(schedule: Schedule, found: list[str]):
     none = np.zeros(0, dtype=np.int64)
     if not len(arcs) == len(chunks) == len(starts) == len(schedule.reduces):
         found.append("has columns of different lengths")
-    elif len(arcs) and not (0 <= arcs.min() and arcs.max() < len(network.src)):
+    elif len(arcs) and (arcs.min() < 0 or arcs.max() >= len(network.src)):
         found.append("names an arc that does not exist")
-    elif len(arcs) and not (0 <= chunks.min() and chunks.max() < len(demand.origin)):
+    elif len(arcs) and (chunks.min() < 0 or chunks.max() >= len(demand.origin)):
         found.append("names a chunk that does not exist")
     elif len(arcs) and starts.min() < 0:
         found.append("begins before time 0")
@@ -144,7 +144,7 @@ def _check_links(schedule: Schedule, links: np.ndarray, ptr: np.ndarray, hold, f
     meet = np.flatnonzero((links[1:] == links[:-1]) & (start[1:] < end[:-1]))
     for row in meet[:_MOST].tolist():
         name = network.topology.link_name(int(links[row]))
-        pair = [("transfer %d" % o if o >= 0 else "another schedule") for o in owner[row : row + 2].tolist()]
+        pair = [(f"transfer {o}" if o >= 0 else "another schedule") for o in owner[row : row + 2].tolist()]
         found.append(
             f"link {name} is held by {pair[0]} until {int(end[row])} ps and by {pair[1]} from {int(start[row + 1])} ps"
         )
@@ -170,7 +170,8 @@ def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -
     late = copies[has[source[copies] * count + chunk[copies]] > start[copies]]
     for row in late[:_MOST].tolist():
         found.append(
-            f"transfer {row}: rank {int(source[row])} sends chunk {int(chunk[row])} at {int(start[row])} ps, before it has it"
+            f"transfer {row}: rank {int(source[row])} sends chunk {int(chunk[row])} at {int(start[row])} ps, "
+            "before it has it"
         )
     if kind in ("reduce_scatter", "reduce"):
         lacking = np.flatnonzero(has[home] == _NEVER)

@@ -192,10 +192,10 @@ def _pop(times, following, chains, heap, state):
     return top
 
 
-@kernel("the synthesizer")
+@kernel("the synthesizer", threads=True)
 def greedy(
     chunks, origin, size_class, in_ptr, order, src, dst, out_ptr, out_arc, hop_ptr, hop, offset, hold, delay,
-    occupied_ptr, occupied_start, occupied_end, level, part, parts, options, seed, limit, room,
+    occupied_ptr, occupied_start, occupied_end, level, part, parts, options, seed, limit, stop, room,
     arc_of, chunk_of, start_of,
 ):  # fmt: skip
     """One greedy run.
@@ -216,6 +216,8 @@ def greedy(
     options : int64[OPTIONS]
     limit : int
         ps: give up when it cannot be done earlier than that.
+    stop : int64[1]
+        Not 0: give up now.
     room : int
         Most transfers under way, and moments to come, at once; with more the run ends `FULL`.
     arc_of, chunk_of, start_of : int32, int32, int64[n * chunks] or [0]
@@ -550,7 +552,7 @@ def greedy(
             return t, transfers, rows, STUCK
         entry = _pop(times, following, chains, heap, queue)
         t, last_time = times[entry], np.int64(-1)
-        if t >= limit:
+        if t >= limit or stop[0] != 0:
             return t, transfers, rows, WORSE
         item = heads[entry]
         while item >= 0:

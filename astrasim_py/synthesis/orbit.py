@@ -33,10 +33,10 @@ def _remove(cell, orbit, arcs, place, entries, entry_ptr, length):
     length[orbit] -= 1
 
 
-@kernel("the synthesizer")
+@kernel("the synthesizer", threads=True)
 def orbit_greedy(
     origin, n, in_ptr, src, dst, out_ptr, out_arc, orbit_of, by_speed, resource_ptr, resource, offset, hold,
-    delay, resources, level, part, parts, options, seed, limit, arc_of, chunk_of, start_of,
+    delay, resources, level, part, parts, options, seed, limit, stop, arc_of, chunk_of, start_of,
 ):  # fmt: skip
     """One greedy run on a network up to translations.
 
@@ -57,8 +57,11 @@ def orbit_greedy(
     options : int64[OPTIONS]
     limit : int
         ps: give up when it cannot be done earlier than that.
-    arc_of, chunk_of, start_of : int32, int32, int64[n * q]
-        Filled with the transfers (arc -1: none).
+    stop : int64[1]
+        Not 0: give up now.
+    arc_of, chunk_of, start_of : int32, int32, int64[room]
+        Filled with the transfers (arc -1: none). A run with `OVERTAKE` that needs more room than
+        ``n * q`` gives up (`STUCK`) where there is none.
 
     Returns
     -------
@@ -85,7 +88,7 @@ def orbit_greedy(
     entries, length = np.empty(entry_ptr[orbits], dtype=np.int64), np.zeros(orbits, dtype=np.int64)
     free = np.zeros(resources, dtype=np.int64)
     # Arrivals: a heap of rows by time.
-    room = chunks * n + 1
+    room = len(arc_of)
     heap, arrival, waiting = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64), 0
     vacant, vacancies = np.empty(room, dtype=np.int64), 0
     line = np.empty(orbits, dtype=np.int64)
@@ -263,9 +266,11 @@ def orbit_greedy(
             if vacancies:
                 vacancies -= 1
                 row = vacant[vacancies]
-            else:
+            elif rows < room:
                 row = rows
                 rows += 1
+            else:
+                return t, rows, STUCK
             arc_of[row], chunk_of[row], start_of[row] = a, q, t
             arrival[row] = t + delay[o]
             if not overtake and arrival[row] >= limit:
@@ -304,7 +309,7 @@ def orbit_greedy(
         if again > t and again < now:
             now = again
         t = now
-        if t >= limit:
+        if t >= limit or stop[0] != 0:
             return t, rows, WORSE
         while waiting and arrival[heap[0]] == t:
             row = heap[0]

@@ -17,6 +17,7 @@ MAX_OVERTAKING = 2**24
 #: Chunks to decide for × arcs beyond which a symmetric run is not made.
 MAX_CANDIDATES = 2**26
 _NEVER = 2**62
+_GO = np.zeros(1, dtype=np.int64)
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -74,7 +75,9 @@ class Runs:
         part = np.array(rows, dtype=np.int32) if rows else np.empty((0, n), dtype=np.int32)
         return level, part, parts
 
-    def run(self, policy, seed: int, limit: int = _NEVER, *, record: bool = True):
+    def run(
+        self, policy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None, record: bool = True
+    ) -> tuple[int, int, int, Columns | None]:
         """One run.
 
         Returns
@@ -85,7 +88,7 @@ class Runs:
         """
         from astrasim_py.synthesis.greedy import DONE, FULL, OPTIONS, greedy
 
-        demand = self.demand
+        demand, stop = self.demand, _GO if stop is None else stop
         room = (self.network.ranks * demand.count) if record else 0
         arc, chunk = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
         start = np.empty(room, dtype=np.int64)
@@ -95,7 +98,7 @@ class Runs:
         while True:
             time, transfers, rows, status = greedy(
                 demand.count, demand.origin, demand.size_class, *self._arcs, self.level, self.part, self.parts,
-                options, seed, limit, self._room, arc, chunk, start,
+                options, seed, limit, stop, self._room, arc, chunk, start,
             )  # fmt: skip
             if status != FULL:
                 break
@@ -121,7 +124,9 @@ class Runs:
                 found.append(each)
         return found
 
-    def run_symmetric(self, policy, seed: int, limit: int = _NEVER) -> tuple[int, int, int, Columns | None]:
+    def run_symmetric(
+        self, policy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None
+    ) -> tuple[int, int, int, Columns | None]:
         """One run up to translations; as `run`, and `policy` is an `OrbitPolicy`.
 
         The columns are those of the chunks decided for; `spread` makes the whole schedule of them.
@@ -132,7 +137,8 @@ class Runs:
         network, each = self.network, self.quotients[policy.group]
         per_rank = self.demand.count // network.ranks
         origin = np.repeat(each.group.rank_at[:, 0], per_rank)
-        room = network.ranks * len(origin) + 1
+        # Transfers that were overtaken take room until they would have arrived.
+        room = network.ranks * len(origin) * (4 if policy.overtake else 1) + 1
         arc, chunk = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
         start = np.empty(room, dtype=np.int64)
         options = np.zeros(OPTIONS, dtype=np.int64)
@@ -144,7 +150,7 @@ class Runs:
             origin, network.ranks, network.in_ptr, network.src, network.dst, out_ptr, out_arc, each.orbit_of,
             np.argsort(each.delay, kind="stable"), each.resource_ptr, each.resource, each.offset, each.hold,
             each.delay, int(each.resource.max()) + 1, self.level[each.arc_at[:, 0]], self.part, self.parts, options,
-            seed, limit, arc, chunk, start,
+            seed, limit, _GO if stop is None else stop, arc, chunk, start,
         )  # fmt: skip
         if status != DONE:
             return time, 0, status, None

@@ -1,0 +1,89 @@
+"""Whole schedules from what the greedy cores return: reversal, concatenation, earliest times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.synthesis.demand import Demand
+from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.schedule import Schedule, Search
+
+#: (arc, chunk, start, reduces) of transfers.
+Transfers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def mirrored(network: Network, demand: Demand, columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Transfers:
+    """A schedule that copies on the network turned round, as one that reduces on `network`.
+
+    What copies a chunk from its home to everybody is, backwards, a tree by which everybody's part comes home: the
+    transfer that arrives at s before the end begins at s after the beginning.
+
+    Parameters
+    ----------
+    network : Network
+        Not turned.
+    demand : Demand
+    columns
+        (arc of ``network.turned()``, chunk, start).
+    """
+    turned = network.turned()
+    arc, chunk, start = columns
+    delay = turned.timing(demand.sizes.tolist()).delay
+    arrival = start + delay[demand.size_class[chunk], arc]
+    end = int(arrival.max(initial=0))
+    return turned.base_arc[arc], chunk, end - arrival, np.ones(len(arc), dtype=bool)
+
+
+def copied(columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Transfers:
+    """Transfers that copy."""
+    return *columns, np.zeros(len(columns[0]), dtype=bool)
+
+
+def chained(first: Transfers, second: Transfers, barrier: int) -> Transfers:
+    """One after the other: the second begins at `barrier` ps."""
+    a, b = first, second
+    return (
+        np.concatenate([a[0], b[0]]),
+        np.concatenate([a[1], b[1]]),
+        np.concatenate([a[2], b[2] + barrier]),
+        np.concatenate([a[3], b[3]]),
+    )
+
+
+def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: Search, bound=None) -> Schedule:
+    """A `Schedule` of transfers, each as early as their order on every link lets it.
+
+    Parameters
+    ----------
+    bound : Bound or None
+    """
+    arc, chunk, start, reduces = transfers
+    time = 0
+    if len(arc):
+        from astrasim_py.synthesis.retime import earliest
+
+        timing = network.timing(demand.sizes.tolist())
+        delay = timing.delay[demand.size_class[chunk], arc]
+        # What takes no time comes in the order of causes only if sums come before copies.
+        order = np.lexsort((arc, reduces == 0, start + delay, start)).astype(np.int64)
+        start = np.empty(len(arc), dtype=np.int64)
+        time = earliest(
+            arc.astype(np.int32), chunk.astype(np.int32), reduces, order, demand.origin, demand.size_class,
+            network.ranks, network.src, network.dst, network.hop_ptr, network.hop, timing.offset, timing.hold,
+            timing.delay, network.occupied_ptr, network.occupied_start, network.occupied_end, start,
+        )  # fmt: skip
+        order = np.lexsort((arc, start))
+        arc, chunk, start, reduces = arc[order], chunk[order], start[order], reduces[order]
+    return Schedule(
+        network=network,
+        demand=demand,
+        arc=arc.astype(np.int32),
+        chunk=chunk.astype(np.int32),
+        start=start,
+        reduces=reduces,
+        time=int(time),
+        transfers=len(arc),
+        bound=0 if bound is None else bound.time,
+        bound_kind="" if bound is None else bound.kind,
+        search=search,
+    )

@@ -1,0 +1,124 @@
+"""From a topology and a collective to a checked schedule and its distance from the bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from astrasim_py.core.errors import AlgorithmError, InternalError
+from astrasim_py.synthesis.bounds import best_bound, lower_bounds
+from astrasim_py.synthesis.check import check
+from astrasim_py.synthesis.compose import as_schedule, chained, copied, mirrored
+from astrasim_py.synthesis.demand import Demand
+from astrasim_py.synthesis.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.schedule import Schedule, Search
+from astrasim_py.synthesis.search import Found, Progress, search
+from astrasim_py.topology.model import Topology
+
+#: Collectives whose chunks everybody needs, or that are such a one reversed, or both.
+SPREADING = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
+
+
+def synthesize(
+    topology: Topology,
+    collective: str,
+    size: int,
+    *,
+    npus: Sequence[int] | None = None,
+    chunks: int = 1,
+    root: int | None = None,
+    cost: CostModel | None = None,
+    relays: bool = False,
+    occupied: Iterable[Occupied] = (),
+    seed: int = 1,
+    rounds: int = 200,
+    budget: float | None = None,
+    jobs: int | None = None,
+    record: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+) -> Schedule:
+    """The best schedule found of a collective on a topology, checked.
+
+    Parameters
+    ----------
+    topology : Topology
+    collective : str
+        One of `SPREADING`.
+    size : int
+        Full buffer, bytes.
+    npus : sequence of int, optional
+        rank → NPU; all that are alive by default.
+    chunks : int
+        Per shard (of broadcast and reduce: of the buffer).
+    root : int, optional
+        Rank.
+    cost, relays, occupied
+        Of the `Network`.
+    seed, rounds, budget, jobs, record, progress
+        Of the `search`; all_reduce divides the budget among its halves.
+
+    Raises
+    ------
+    TopologyError, AlgorithmError
+    """
+    network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
+    demand = Demand.of(collective, network.ranks, chunks, size, root)
+    if collective not in SPREADING:
+        raise AlgorithmError(collective, "is not one whose chunks everybody needs", f"use {', '.join(SPREADING)}")
+    return spread(network, demand, seed=seed, rounds=rounds, budget=budget, jobs=jobs, record=record, progress=progress)
+
+
+def spread(
+    network: Network,
+    demand: Demand,
+    *,
+    seed: int = 1,
+    rounds: int = 200,
+    budget: float | None = None,
+    jobs: int | None = None,
+    record: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+) -> Schedule:
+    """As `synthesize`, for a network and a demand made before."""
+    begin = time.monotonic()
+    bound = best_bound(network, demand)
+    options = {"seed": seed, "rounds": rounds, "jobs": jobs, "record": record, "progress": progress}
+    if network.ranks < 2:
+        nothing = np.empty(0, dtype=np.int64)
+        return as_schedule(network, demand, copied((nothing, nothing, nothing)), Search(seed=seed, policy="", rounds=0))
+    kind = demand.collective
+    if kind == "all_reduce":
+        share = None if budget is None else budget / 2
+        halves = []
+        for net, turned in ((network.turned(), True), (network, False)):
+            limit = lower_bounds(network, demand, halves=turned)[0].time
+            halves.append(search(net, demand, limit, budget=share, **options))
+        reduced = mirrored(network, demand, halves[0].columns)
+        transfers = chained(reduced, copied(halves[1].columns), halves[0].time)
+        found: Sequence[Found] = halves
+    elif demand.reduces:
+        found = [search(network.turned(), demand, bound.time, budget=budget, **options)]
+        transfers = mirrored(network, demand, found[0].columns) if record else None
+    else:
+        found = [search(network, demand, bound.time, budget=budget, **options)]
+        transfers = copied(found[0].columns) if record else None
+    how = Search(
+        seed=seed,
+        policy="; then ".join(f.policy for f in found),
+        rounds=sum(f.rounds for f in found),
+        cut=any(f.cut for f in found),
+        seconds=time.monotonic() - begin,
+    )
+    if transfers is None:
+        none = np.empty(0, dtype=np.int32)
+        return Schedule(
+            network=network, demand=demand, arc=none, chunk=none, start=none.astype(np.int64), reduces=none > 0,
+            time=found[0].time, transfers=found[0].transfers, bound=bound.time, bound_kind=bound.kind, search=how,
+        )  # fmt: skip
+    schedule = as_schedule(network, demand, transfers, how, bound)
+    problems = check(schedule)
+    if problems:
+        raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
+    return schedule
