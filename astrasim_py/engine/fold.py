@@ -24,7 +24,7 @@ import numpy as np
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Outcome, Records, Table
-from astrasim_py.engine.recorder import Recorder
+from astrasim_py.engine.recorder import LinkTotals, make_records
 from astrasim_py.engine.simpy_engine.engine import Engine
 from astrasim_py.engine.simpy_engine.network import CutThrough, Message, Model, StoreAndForward
 from astrasim_py.engine.simpy_engine.npu import Npu
@@ -277,18 +277,10 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
     plan = symmetry.plan
     n = plan.ranks
 
-    def everywhere(values: np.ndarray) -> np.ndarray:
-        column = np.full(n, int(values[0]), dtype=np.int64)
-        column.setflags(write=False)
-        return column
-
-    start, end = records.collective["start"], records.collective["end"]
-    number = {index: k for k, index in enumerate(symmetry.called)}
-    spans = {
-        instance: (int(start[number[index]]), int(end[number[index]]))
-        for index, instances in symmetry.called.items()
-        for instance in instances
-    }
+    found = np.stack([records.collective["start"], records.collective["end"]], axis=1)
+    spans = np.full((len(plan.instances), 2), -1, dtype=np.int64)
+    for number, instances in enumerate(symmetry.called.values()):
+        spans[list(instances)] = found[number]
     outcome = records.outcome
     if outcome.status != "done":
         outcome = Outcome(
@@ -297,31 +289,32 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
             unfinished=outcome.unfinished * n,
             unfinished_ranks=tuple(range(n)) if outcome.unfinished else (),
         )
-    return replace(
-        records,
-        finish=everywhere(records.finish),
-        compute=everywhere(records.compute),
-        exposed_comm=everywhere(records.exposed_comm),
+    return make_records(
+        plan,
+        records.level,
+        finish=np.full(n, records.finish[0]),
+        compute=np.full(n, records.compute[0]),
+        exposed=np.full(n, records.exposed_comm[0]),
+        spans=spans,
+        links=_links(symmetry, records.link),
         messages=records.messages * n,
-        message_hops=records.message_hops * n,
+        hops=records.message_hops * n,
         events=records.events * n,
-        collective=Recorder(plan, "summary")._collective_table(spans),
-        link=_link_table(symmetry, records.link),
         outcome=outcome,
         engine=records.engine + SUFFIX,
         cpu_s=cpu_s,
+        tables={},
     )
 
 
-def _link_table(symmetry: Symmetry, table: Table) -> Table:
-    """Every link in use, with the figures of its class."""
-    topology, links = symmetry.plan.problem.topology, symmetry.links
-    if not table.height:
-        return table
-    row = np.full(len(links.first), -1, dtype=np.int32)
+def _links(symmetry: Symmetry, table: Table) -> LinkTotals:
+    """Every link that the full run would have in its records, with the figures of its class."""
+    classes = symmetry.links.of
+    row = np.full(len(symmetry.links.first), -1, dtype=np.int32)
     row[symmetry.used[table["link"]]] = np.arange(table.height)
-    rows = row[links.of]
-    index = np.flatnonzero(rows >= 0)
-    rows = rows[index]
-    ends = {"link": index, "src": topology.src[index].astype(np.int64), "dst": topology.dst[index].astype(np.int64)}
-    return Table(ends | {name: column[rows] for name, column in table.items() if name not in ends})
+    rows = row[classes]
+    if symmetry.tabled:
+        used = np.flatnonzero(rows >= 0)
+        return LinkTotals(used, *(table[name][rows[used]] for name in LinkTotals._fields[1:]))
+    totals = (np.append(table[name], 0)[rows] for name in LinkTotals._fields[1:])
+    return LinkTotals(np.arange(len(classes)), *totals)

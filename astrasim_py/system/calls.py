@@ -28,6 +28,9 @@ class Calls:
 
     def of_job(self, job: Job) -> tuple[list[np.ndarray], list[dict]]:
         """Instances of one job: for every rank the instance of each node, and what each instance is."""
+        alike = self.of_shared(job)
+        if alike is not None:
+            return [alike[0]] * job.ranks, alike[1]
         ranks = job.ranks
         groups = {WORLD: tuple(range(ranks)), **job.workload.groups}
         call = [np.full(len(t), -1, dtype=np.int32) for t in job.workload.traces]
@@ -98,6 +101,39 @@ class Calls:
                 }
                 instances.append(described[key])
             call[rank][row] = described[key]["local"]
+        return call, instances
+
+    def of_shared(self, job: Job) -> tuple[np.ndarray, list[dict]] | None:
+        """The same where all ranks share one trace and call collectives of all of them only; else None."""
+        trace = job.workload.traces[0]
+        if WORLD in job.workload.groups or any(other is not trace for other in job.workload.traces):
+            return None
+        rows = np.flatnonzero(trace.type == NodeType.COMM_COLL)
+        codes, names = trace.group_of()
+        if any(code >= 0 and names[code] not in ("", "0", WORLD) for code in np.unique(codes[rows]).tolist()):
+            return None
+        members = tuple(range(job.ranks))
+        order = trace.order(job.dependencies or self.semantics.dependencies)
+        rows = order[np.isin(order, rows)].tolist()
+        call = np.full(len(trace), -1, dtype=np.int32)
+        call[rows] = np.arange(len(rows))
+        instances = []
+        for number, row in enumerate(rows):
+            kind, size, root = self.signature(trace, row, 0, len(members))
+            key, calls = (WORLD, number), {WORLD: {0: rows}}
+            instances.append(
+                {
+                    "local": number,
+                    "group": WORLD,
+                    "type": kind,
+                    "size": size,
+                    "root": root,
+                    "members": members,
+                    "place": node_place(trace, row, "rank 0"),
+                    "node": int(trace.node_id[row]),
+                    "call": self.call(job, key, (kind, size, root), members, calls) if job.planner else None,
+                }
+            )
         return call, instances
 
     def call(self, job: Job, key: tuple[str, int], signature: tuple, members: Sequence[int], rows: dict) -> Call:

@@ -24,6 +24,8 @@ import numpy as np
 
 from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.errors import FoldError
+from astrasim_py.system.alike import AlikePlan
+from astrasim_py.system.lowering import MAX_ROUTE_LINKS
 from astrasim_py.system.plan import KIND_NAMES, MEMORY, SEND, Counters, Instance, Plan, Program, Slice
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
@@ -87,6 +89,13 @@ class Symmetry:
     route_ptr: np.ndarray
     route_class: np.ndarray
     route_anchor: np.ndarray
+
+    @cached_property
+    def tabled(self) -> bool:
+        """Whether the full run has a table of routes; without one it records links that nobody uses, too."""
+        if isinstance(self.plan, AlikePlan):
+            return self.plan.ranks * len(self.route_class) <= MAX_ROUTE_LINKS
+        return self.plan.route_links is not None
 
     @cached_property
     def used(self) -> np.ndarray:

@@ -1,0 +1,59 @@
+"""Planning where all ranks share one trace: one program is bound, however many ranks there are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.chakra.trace import NodeType
+from astrasim_py.system.calls import Calls
+from astrasim_py.system.lowering import _check_placement as check_placement
+from astrasim_py.system.lowering import _Lowering as Lowering
+from astrasim_py.system.lowering import _Traffic as Traffic
+from astrasim_py.system.plan import Plan, make_plan
+from astrasim_py.system.problem import Problem
+
+__all__ = ["AlikePlan", "plan_alike"]
+
+
+class AlikePlan(Plan):
+    """A plan without tables of routes, although they might fit: an engine that runs every rank wants another."""
+
+
+def plan_alike(problem: Problem) -> Plan:
+    """Plan a problem in a time that hardly depends on the number of ranks, where they do the same; else as always.
+
+    Raises
+    ------
+    TraceError, AlgorithmError, ScenarioError
+        As `astrasim_py.system.plan.make_plan`.
+    """
+    job = problem.jobs[0]
+    trace = job.workload.traces[0]
+    calls = Calls(problem.semantics).of_shared(job) if len(problem.jobs) == 1 else None
+    messages = bool(np.isin(trace.type, (NodeType.COMM_SEND, NodeType.COMM_RECV)).any())
+    if calls is None or messages or job.compute_speed or job.planner is not None:
+        return make_plan(problem)
+    check_placement(problem)
+    work = Lowering(problem)
+    call, entries = calls
+    program = work.programs.of_workload(job, 0, call)
+    instances = tuple(work.instance(index, 0, job, 0, entry) for index, entry in enumerate(entries))
+    work.matchings.number()
+    traffic = Traffic(job.placement, problem.topology.npus, problem.semantics.rendezvous_bytes)
+    for part in work.slices:
+        traffic.add_slice(part)
+    return AlikePlan(
+        problem=problem,
+        npu_of=job.placement,
+        job_of=(0,) * job.ranks,
+        first_rank=(0,),
+        workload=(program,) * job.ranks,
+        p2p=(None,),
+        instances=instances,
+        slices=tuple(work.slices),
+        start_delay=tuple(job.start_delay_ps.get(rank, 0) for rank in range(job.ranks)),
+        route_pairs=np.zeros(0, dtype=np.int64),
+        route_ptr=np.zeros(1, dtype=np.int64),
+        route_links=None,
+        sizes=traffic.all_sizes(),
+    )
