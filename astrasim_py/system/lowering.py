@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 
 from astrasim_py.collectives.algorithm import CUSTOM, Algorithm
+from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.system import channels
 from astrasim_py.system.calls import Calls
@@ -16,6 +17,13 @@ from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, Planne
 from astrasim_py.system.planning import Call, Phase
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import Programs
+from astrasim_py.system.rotated import RotatedPrograms
+from astrasim_py.topology.model import Topology
+
+#: Links in a table of routes; where it would have more, routes are computed when they are asked for.
+MAX_ROUTE_LINKS = 2**26
+#: Pairs of NPUs that are gone through at once.
+_PAIRS_AT_ONCE = 2**20
 
 
 class _Lowering:
@@ -44,12 +52,14 @@ class _Lowering:
         key = (id(algorithm), local, first, size, planned)
         if key in self.known_slices:
             return self.known_slices[key]
-        programs = self.programs.of_algorithm(algorithm, size, speeds, planned)
+        by_bytes = self.by_bytes and not planned
+        rotated = not by_bytes and self.problem.network.msccl is None
+        programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
         members = tuple(first + r for r in local)
         msccl = self.problem.network.msccl
         # How a step is cut into messages depends on the size, and with it which messages there are.
         most = msccl.max_count_for(algorithm, size) if msccl else 0
-        if self.by_bytes and not planned:
+        if by_bytes:
             matching = self.matchings.by_bytes(programs, members)
         else:
             place = algorithm.source or algorithm.name
@@ -225,45 +235,93 @@ class _Traffic:
         self.npus = npus
         self.rendezvous = rendezvous
         self.pairs: list[np.ndarray] = []
+        self.rotated: list[tuple[np.ndarray, Rotation, np.ndarray]] = []
         self.sizes: list[np.ndarray] = []
         self.seen: set[tuple] = set()
         self.spans: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.keep: list[object] = []  # keeps objects alive whose id() is a key
 
-    def peers(self, program: Program) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct peers that a program sends to, and distinct bytes."""
+    def span(self, program: Program) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct peers to which a program sends anything at all, and distinct bytes."""
         found = self.spans.get(id(program))
         if found is None:
-            at = program.structure.kind == SEND
-            found = self.spans[id(program)] = (np.unique(program.peer[at]), np.unique(program.nbytes[at]))
+            kind = program.structure.kind
+            sends = kind == SEND
+            # Under the rendezvous a receiver asks for its message.
+            speaking = sends | (kind == RECV) if self.rendezvous else sends
+            found = self.spans[id(program)] = (_distinct(program.peer[speaking]), _distinct(program.nbytes[sends]))
+            self.keep.append(program)
         return found
 
     def add(self, programs: Sequence[Program], members: Sequence[int]) -> None:
         """Count the messages of programs among `members`."""
         where = self.placed[np.asarray(members, dtype=np.int64)]
         for position, program in enumerate(programs):
-            peers, sizes = self.peers(program)
-            self.pairs.append(where[position] * self.npus + where[peers])
-            self.sizes.append(sizes)
-            if self.rendezvous:
-                received = np.unique(program.peer[program.structure.kind == RECV])
-                self.pairs.append(where[position] * self.npus + where[received])
+            peers, sizes = self.span(program)
+            if len(peers):
+                self.pairs.append(where[position] * self.npus + where[peers])
+                self.sizes.append(sizes)
 
     def add_slice(self, part: Slice) -> None:
         """Count those of a slice, each only once."""
-        if id(part) not in self.seen:
-            self.seen.add(id(part))
+        if id(part) in self.seen:
+            return
+        self.seen.add(id(part))
+        if isinstance(part.programs, RotatedPrograms):
+            deltas, _ = self.span(part.base)
+            key = ("sizes", id(part.programs))
+            if key not in self.seen:
+                self.seen.add(key)
+                self.sizes.append(part.programs.sizes())
+            where = self.placed[np.asarray(part.members, dtype=np.int64)]
+            self.rotated.append((where, part.rotation, deltas.astype(np.int64)))
+        else:
             self.add(part.programs, part.members)
 
-    def routes(self, problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Pairs of NPUs, ascending, and their routes as CSR."""
-        pairs = np.unique(np.concatenate(self.pairs)) if self.pairs else np.zeros(0, np.int64)
-        ptr, links = problem.topology.routes(pairs // self.npus, pairs % self.npus)
+    def all_pairs(self) -> Iterator[np.ndarray]:
+        """Pairs of NPUs, some of them several times."""
+        yield from self.pairs
+        for where, rotation, deltas in self.rotated:
+            position = np.arange(len(where))
+            step = max(_PAIRS_AT_ONCE // max(len(where), 1), 1)
+            for start in range(0, len(deltas), step):
+                peer = rotation.shift(position[:, None], deltas[None, start : start + step])
+                yield (where[:, None] * self.npus + where[peer]).ravel()
+
+    def too_many(self, topology: Topology) -> bool:
+        """Whether a table of routes would be too large, and can be done without."""
+        most = sum(map(len, self.pairs)) + sum(len(where) * len(deltas) for where, _, deltas in self.rotated)
+        if most * max(topology.npus, 1) <= MAX_ROUTE_LINKS:  # no route visits an NPU twice
+            return False
+        total = 0
+        for pairs in self.all_pairs():
+            lengths = topology.route_lengths(pairs // self.npus, pairs % self.npus)
+            if lengths is None:
+                return False
+            total += int(lengths.sum())
+            if total > MAX_ROUTE_LINKS:
+                return True
+        return False
+
+    def routes(self, topology: Topology) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Pairs of NPUs, ascending, and their routes as CSR; nothing where the table would be too large."""
+        if self.too_many(topology):
+            return np.zeros(0, np.int64), np.zeros(1, np.int64), None
+        pairs = _distinct(np.concatenate([np.zeros(0, np.int64), *self.all_pairs()]))
+        ptr, links = topology.routes(pairs // self.npus, pairs % self.npus)
         return pairs, ptr, links
 
     def all_sizes(self) -> tuple[int, ...]:
         """Every size of a message, ascending."""
         sizes = [*self.sizes, np.array([self.rendezvous] * bool(self.rendezvous), dtype=np.int64)]
         return tuple(np.unique(np.concatenate(sizes)).tolist())
+
+
+def _distinct(values: np.ndarray) -> np.ndarray:
+    """Distinct values, ascending; quick for those that repeat each other."""
+    if len(values) > 1:
+        values = values[np.concatenate(([True], values[1:] != values[:-1]))]
+    return np.unique(values)
 
 
 def lower(problem: Problem) -> Plan:
@@ -301,12 +359,13 @@ def lower(problem: Problem) -> Plan:
         for j, programs in enumerate(of_job)
     ]
     instances = tuple(work.instance(index, *entry) for index, entry in enumerate(described))
+    work.matchings.number()
     traffic = _Traffic(npu_of, problem.topology.npus, problem.semantics.rendezvous_bytes)
     for j, programs in enumerate(of_job):
         traffic.add(programs, range(firsts[j], firsts[j] + len(programs)))
     for part in work.slices:
         traffic.add_slice(part)
-    pairs, ptr, links = traffic.routes(problem)
+    pairs, ptr, links = traffic.routes(problem.topology)
     return Plan(
         problem=problem,
         npu_of=tuple(npu_of),

@@ -8,19 +8,24 @@ import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.system.plan import RECV, Matching, Program
+from astrasim_py.system.rotated import RotatedMatching, RotatedPrograms, unmatched
 
 
 class Matchings:
     """Matchings of one problem, each made once."""
 
     def __init__(self) -> None:
-        self.matchings: dict[object, Matching] = {}
-        #: (src, dst, tag, bytes) → channel
-        self.numbering: dict[tuple[int, int, int, int], int] = {}
+        self.matchings: dict[object, Matching | RotatedMatching] = {}
+        #: Meeting points to be numbered: by node, nodes that have one, and their src, dst, tag and bytes.
+        self.unnumbered: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self.known: dict[tuple, Matching] = {}
 
-    def of_space(self, key: object, programs: Sequence[Program], what: str) -> Matching:
+    def of_space(self, key: object, programs: Sequence[Program], what: str) -> Matching | RotatedMatching:
         """Meeting points of the sends and receives of `programs` (by position)."""
+        if isinstance(programs, RotatedPrograms):
+            key = ("rotated", key)
+            if key not in self.matchings:
+                self.matchings[key] = RotatedMatching(programs.rotation, programs.base, what)
         if key in self.matchings:
             return self.matchings[key]
         n = len(programs)
@@ -54,27 +59,44 @@ class Matchings:
                 channel = int(channels[odd[0]])
                 pair, tag = divmod(channel, len(unique_tags))
                 src, dst = divmod(pair, n)
-                raise AlgorithmError(
-                    what,
-                    f"rank {src} sends {int(sent[odd[0]])} messages to rank {dst} with tag {int(unique_tags[tag])}, "
-                    f"and rank {dst} receives {int(received[odd[0]])} of them",
-                    "give every send its receive",
-                )
+                counts = int(sent[odd[0]]), int(received[odd[0]])
+                raise AlgorithmError(what, *unmatched(src, dst, *counts, int(unique_tags[tag])))
         self.matchings[key] = Matching(meet=tuple(pieces), points=len(channels))
         return self.matchings[key]
 
     def by_bytes(self, programs: Sequence[Program], members: Sequence[int]) -> Matching:
-        """Under ``message_match: bytes``: channels (src, dst, tag, bytes) over everything that shares the space."""
+        """Under ``message_match: bytes``: channels (src, dst, tag, bytes) over everything that shares the space.
+
+        They are numbered when all are known, by `number`.
+        """
         key = (tuple(id(p) for p in programs), tuple(members))
         if key not in self.known:
+            where = np.asarray(members, dtype=np.int64)
             pieces = []
-            for position, program in enumerate(programs):
+            for me, program in zip(where.tolist(), programs, strict=True):
                 piece = np.zeros(len(program), dtype=np.int64)
-                for at in np.flatnonzero(program.peer >= 0).tolist():
-                    me, other = members[position], members[int(program.peer[at])]
-                    pair = (other, me) if program.structure.kind[at] == RECV else (me, other)
-                    channel = (*pair, int(program.tag[at]), int(program.nbytes[at]))
-                    piece[at] = ~self.numbering.setdefault(channel, len(self.numbering))
+                at = np.flatnonzero(program.peer >= 0)
+                other = where[program.peer[at]]
+                received = program.structure.kind[at] == RECV
+                ends = np.where(received, other, me), np.where(received, me, other)
+                self.unnumbered.append((piece, at, np.stack([*ends, program.tag[at], program.nbytes[at]])))
                 pieces.append(piece)
             self.known[key] = Matching(meet=tuple(pieces), points=0)
         return self.known[key]
+
+    def number(self) -> None:
+        """Number the channels of `by_bytes`."""
+        if not self.unnumbered:
+            return
+        keys = np.concatenate([part for _, _, part in self.unnumbered], axis=1)
+        order = np.lexsort(keys)
+        ordered = keys[:, order]
+        opens = np.zeros(len(order), dtype=np.int64)
+        opens[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+        channel = np.empty(len(order), dtype=np.int64)
+        channel[order] = np.cumsum(opens)
+        start = 0
+        for piece, at, _ in self.unnumbered:
+            piece[at] = ~channel[start : start + len(at)]
+            start += len(at)
+        self.unnumbered = []

@@ -10,9 +10,10 @@ phase. A *space* is where sends and receives match: one per slice, one per job f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,11 @@ from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.system import channels
 from astrasim_py.system.problem import Problem
+from astrasim_py.topology.model import Topology
+
+if TYPE_CHECKING:
+    from astrasim_py.collectives.rotation import Rotation
+    from astrasim_py.system.rotated import RotatedMatching, RotatedPrograms
 
 COMPUTE, SEND, RECV, COLLECTIVE, MEMORY, INSTANT = range(6)
 KIND_NAMES = ("compute", "send", "recv", "collective", "memory", "metadata")
@@ -88,13 +94,54 @@ class Matching:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
-    """One algorithm among some ranks: what is spliced. Equal slices of several streams are one object."""
+    """One algorithm among some ranks: what is spliced. Equal slices of several streams are one object.
 
-    members: tuple[int, ...]  # ranks, in the order of the algorithm's
+    A *rotated* slice has one program, that of its first member, which stands for all of them: the others' have its
+    arrays but for `peer`, which is shifted, and `nbytes`, which may differ where chunks are not all of one size.
+    """
+
+    members: Sequence[int]  # ranks, in the order of the algorithm's
     algorithm: Algorithm | None  # None where a group of one has nothing to do
-    programs: tuple[Program, ...]
-    matching: Matching | None
+    programs: Sequence[Program] | RotatedPrograms
+    matching: Matching | RotatedMatching | None
     fifos: channels.Fifos | None = None  # under the MSCCL link model
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """How members' programs follow from the first one's; None where each has its own."""
+        return getattr(self.programs, "rotation", None)
+
+    @property
+    def base(self) -> Program | None:
+        """Program of the first member of a rotated slice."""
+        return getattr(self.programs, "base", None)
+
+    @property
+    def uniform_bytes(self) -> bool:
+        """Whether all members of a rotated slice send and receive what the first one does."""
+        return getattr(self.programs, "uniform_bytes", False)
+
+    def nbytes_of(self, position: int) -> np.ndarray:
+        """int64[n]: bytes of the nodes of one member."""
+        if self.rotation is None:
+            return self.programs[position].nbytes
+        return self.programs.nbytes_of(position)
+
+    def nbytes_matrix(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
+        """int64[k, n]: bytes of the nodes of several members of a rotated slice."""
+        return self.programs.nbytes_matrix(positions)
+
+    @property
+    def different(self) -> Sequence[Program]:
+        """Programs that stand for all of them where peers and bytes do not matter."""
+        return self.programs if self.rotation is None else [self.base]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64: nodes of each member's program; empty where there is nothing to do."""
+        if self.rotation is not None:
+            return np.full(len(self.members), len(self.base), dtype=np.int64)
+        return np.array([len(program) for program in self.programs], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +191,7 @@ class Instance:
         return self.whole.algorithm if self.whole else None
 
     @property
-    def programs(self) -> tuple[Program, ...]:
+    def programs(self) -> Sequence[Program]:
         """Programs of the one algorithm, by member; empty where it has streams."""
         return self.whole.programs if self.whole else ()
 
@@ -169,8 +216,8 @@ class Plan:
     start_delay: tuple[int, ...]  # ps, by rank
     route_pairs: np.ndarray  # int64[k], ascending: src NPU × NPUs + dst NPU
     route_ptr: np.ndarray  # int64[k+1]
-    route_links: np.ndarray  # int32
-    sizes: tuple[int, ...]  # every message size, ascending
+    route_links: np.ndarray | None  # int32; None where a table would be too large: then there are no pairs either
+    sizes: tuple[int, ...]  # every message size, and perhaps some that no message has; ascending
     warnings: tuple[str, ...] = ()
     _cache: dict = field(default_factory=dict, repr=False)
 
@@ -178,9 +225,16 @@ class Plan:
     def ranks(self) -> int:
         return len(self.npu_of)
 
+    @property
+    def computed_routes(self) -> bool:
+        """Whether routes are not in the tables, and computed when they are asked for."""
+        return self.route_links is None
+
     @cached_property
-    def routes(self) -> dict[int, tuple[int, ...]]:
+    def routes(self) -> Mapping[int, tuple[int, ...]]:
         """src NPU × NPUs + dst NPU → links, for every pair that a message can use."""
+        if self.route_links is None:
+            return _Computed(self.problem.topology)
         links, ptr = self.route_links.tolist(), self.route_ptr.tolist()
         return {p: tuple(links[ptr[i] : ptr[i + 1]]) for i, p in enumerate(self.route_pairs.tolist())}
 
@@ -220,47 +274,100 @@ class Plan:
                     for k, part in enumerate(visit.slices):
                         offsets[visit.first + k] = offset
                         if id(part) not in most:
-                            most[id(part)] = max((int(p.node_id[-1]) + 1 for p in part.programs if len(p)), default=0)
+                            most[id(part)] = max((int(p.node_id[-1]) + 1 for p in part.different if len(p)), default=0)
                         longest = max(longest, most[id(part)])
                     offset += longest
         return offsets
 
     @cached_property
+    def _rows(self) -> tuple[list[np.ndarray], int]:
+        """First rows of the workload and of every slice, and the row count: rows go rank after rank."""
+        counts = [np.array([len(program) for program in self.workload], dtype=np.int64)]
+        members = [np.arange(self.ranks)]
+        for part in self.slices:
+            lengths = part.lengths
+            counts.append(lengths)
+            members.append(np.asarray(part.members, dtype=np.int64)[: len(lengths)])
+        before = np.zeros(self.ranks, dtype=np.int64)
+        first = []
+        for who, lengths in zip(members, counts, strict=True):
+            first.append(before[who])
+            before[who] += lengths
+        start = np.cumsum(before) - before
+        return [start[who] + rows for who, rows in zip(members, first, strict=True)], int(before.sum())
+
+    def first_rows(self, index: int) -> np.ndarray:
+        """int64: first row in the node table of every member of a slice; of every rank's workload (-1).
+
+        Empty where a group of one has nothing to do.
+        """
+        return self._rows[0][index + 1]
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the node table."""
+        return self._rows[1]
+
+    @cached_property
     def node_rows(self) -> tuple[dict[tuple[int, int], int], int]:
         """First row of each (rank, slice) in the node table (workload: slice -1), and the row count."""
-        of_rank: list[list[tuple[int, int]]] = [[(-1, len(p))] for p in self.workload]
+        starts, total = self._rows
+        pairs = [((rank, -1), row) for rank, row in enumerate(starts[0].tolist())]
         for index, part in enumerate(self.slices):
-            for member, program in zip(part.members, part.programs, strict=False):
-                of_rank[member].append((index, len(program)))
-        first: dict[tuple[int, int], int] = {}
-        total = 0
-        for rank, blocks in enumerate(of_rank):
-            for index, count in blocks:
-                first[rank, index] = total
-                total += count
-        return first, total
+            pairs += [((rank, index), row) for rank, row in zip(part.members, starts[index + 1].tolist(), strict=False)]
+        # In the order of rows; a program without nodes comes before the one that begins in its row.
+        return dict(sorted(pairs, key=lambda pair: pair[0])), total
 
     @cached_property
     def messages(self) -> int:
         """Messages that a complete run sends, control messages of the rendezvous excluded."""
-        total = sum(int((p.structure.kind == SEND).sum()) for p in self.workload)
+        total = _sends(self.workload)
         known: dict[int, int] = {}
         for part in self.slices:
-            if id(part) not in known:
-                known[id(part)] = sum(int((p.structure.kind == SEND).sum()) for p in part.programs)
-            total += known[id(part)]
+            if id(part.programs) not in known:
+                copies = 1 if part.rotation is None else len(part.members)
+                known[id(part.programs)] = copies * _sends(part.different)
+            total += known[id(part.programs)]
         return total
+
+    def position(self, rank: int, index: int) -> int:
+        """Place of a rank among the members of a slice."""
+        part = self.slices[index]
+        key = ("positions", id(part))
+        if key not in self._cache:
+            self._cache[key] = {member: position for position, member in enumerate(part.members)}
+        return self._cache[key][rank]
 
     def program(self, rank: int, index: int) -> Program:
         """What a rank runs in a slice (-1: its workload)."""
-        if index < 0:
-            return self.workload[rank]
-        part = self.slices[index]
-        return part.programs[part.members.index(rank)]
+        return self.workload[rank] if index < 0 else self.slices[index].programs[self.position(rank, index)]
 
     def serialization(self) -> list[dict[int, int]]:
         """Per bandwidth class of the topology: bytes → ps on a link, for every message size, rounded up."""
         return [{b: transfer_ps(b, rate) for b in self.sizes} for rate in self.problem.topology.bandwidths]
+
+
+class _Computed(dict):
+    """Routes by pair, found when they are asked for."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__()
+        self.topology = topology
+
+    def __missing__(self, pair: int) -> tuple[int, ...]:
+        route = self[pair] = self.topology.route(*divmod(pair, self.topology.npus))
+        return route
+
+
+def _sends(programs: Sequence[Program]) -> int:
+    known: dict[int, int] = {}
+    total = 0
+    for program in programs:
+        structure = program.structure
+        if id(structure) not in known:
+            known[id(structure)] = int(np.count_nonzero(structure.kind == SEND))
+        total += known[id(structure)]
+    return total
 
 
 def make_plan(problem: Problem) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -29,6 +30,7 @@ from astrasim_py.system.plan import (
     Structure,
 )
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.rotated import RotatedPrograms
 
 _KIND = np.full(256, -1, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL]] = [
@@ -55,7 +57,7 @@ class Programs:
         self.structures: dict[bytes, Structure] = {}
         self.skeletons: dict[tuple, tuple] = {}
         self.programs: dict[tuple, Program] = {}
-        self.sets: dict[tuple, tuple[Program, ...]] = {}
+        self.sets: dict[tuple, Sequence[Program]] = {}
         self.keep: list[object] = []  # keeps objects alive whose id() is a key
 
     def skeleton(
@@ -201,23 +203,44 @@ class Programs:
         return nbytes, peer, tag
 
     def of_algorithm(
-        self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
-    ) -> tuple[Program, ...]:
-        """Programs of all ranks of an algorithm for a full buffer of `size` bytes; no speeds: all are 1."""
-        key = (id(algorithm), size, speeds, planned)
+        self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool, *, rotated: bool
+    ) -> Sequence[Program]:
+        """Programs of all ranks of an algorithm for a full buffer of `size` bytes; no speeds: all are 1.
+
+        With `rotated` one program stands for all where it can (`RotatedPrograms`).
+        """
+        key = (id(algorithm), size, speeds, planned, rotated)
         if key not in self.sets:
-            self.sets[key] = tuple(
-                self.algorithm_program(algorithm, p, size, speeds[p] if speeds else Fraction(1), planned)
-                for p in range(algorithm.ranks)
+            one = self.rotated(algorithm, size, speeds, planned) if rotated else None
+            self.sets[key] = one or tuple(
+                self.algorithm_program(algorithm, p, trace, size, speeds[p] if speeds else Fraction(1), planned)
+                for p, trace in enumerate(algorithm.traces)
             )
         return self.sets[key]
 
+    def rotated(
+        self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
+    ) -> RotatedPrograms | None:
+        """One program for all ranks, where they differ in nothing but peers and bytes."""
+        if algorithm.rotation is None:
+            return None
+        trace = algorithm.traces[0]
+        speed = speeds[0] if speeds else Fraction(1)
+        base = self.algorithm_program(algorithm, 0, trace, size, speed, planned)
+        if len(set(speeds)) > 1 and base.duration.any():
+            return None
+        if self.semantics.gamma and not algorithm.same_bytes(size):
+            return None
+        return RotatedPrograms(algorithm, base, size, self.verbatim(trace, planned))
+
+    def verbatim(self, trace: ExecutionTrace, planned: bool) -> bool:
+        """Whether its sizes are taken as written: only where they are; in chunks alone they follow the collective."""
+        return (planned or self.semantics.injected_sizes == "verbatim") and trace.has_column("comm_size")
+
     def algorithm_program(
-        self, algorithm: Algorithm, position: int, size: int, speed: Fraction, planned: bool
+        self, algorithm: Algorithm, position: int, trace: ExecutionTrace, size: int, speed: Fraction, planned: bool
     ) -> Program:
-        trace = algorithm.traces[position]
-        # Sizes can be taken as written only where they are written; in chunks alone they follow the collective.
-        verbatim = (planned or self.semantics.injected_sizes == "verbatim") and trace.has_column("comm_size")
+        verbatim = self.verbatim(trace, planned)
         key = (id(algorithm), position, size, speed, planned)
         if key in self.programs:
             return self.programs[key]

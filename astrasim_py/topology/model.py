@@ -359,6 +359,13 @@ class Topology:
         result[~searched] = links[~cut[pair]]
         return new_ptr, result
 
+    def route_lengths(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray | None:
+        """Links of the routes of many pairs of NPUs, int64[k]; None where they are not known by a formula."""
+        if not isinstance(self.router, DimensionOrder) or self.renumbered is not None or self.routing.ecmp:
+            return None
+        self._check_pairs(src, dst)
+        return self.router.lengths(src, dst)
+
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Links from one NPU to another, in order; empty if they are the same.
 

@@ -152,6 +152,13 @@ class DimensionOrder:
             return np.abs(b - a)
         return (a != b) * (2 if dim.kind == "switch" else 1)
 
+    def lengths(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """Links of the routes of many pairs of NPUs, int64[k]."""
+        total = np.zeros(len(src), dtype=np.int64)
+        for dim, (stride, _, _) in zip(self.dims, self.bases, strict=True):
+            total += self._hops(dim, src // stride % dim.size, dst // stride % dim.size)
+        return total
+
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         """Routes of many pairs of NPUs."""
         npus = self.npus
