@@ -25,7 +25,9 @@ class Waiting:
     def __init__(self, plan: Plan, state: State) -> None:
         self.plan, self.state = plan, state
         self.blocks = state.blocks[: state.globals[at.G_BLOCK_TOP]]
-        self.live = (self.blocks[:, at.B_RANK] >= 0) & (self.blocks[:, at.B_LEFT] > 0)
+        #: Blocks that are not given back: those of detached sends may have ended before these go.
+        self.kept = self.blocks[:, at.B_RANK] >= 0
+        self.live = self.kept & (self.blocks[:, at.B_LEFT] > 0)
         pairs = state.pairs[: state.globals[at.G_PAIR_TOP]]
         self.pairs = pairs[pairs[:, at.P_FLAGS] >= 0]
         self.now = int(state.globals[at.G_NOW])
@@ -48,7 +50,7 @@ class Waiting:
         """Blocks and nodes of a kind whose state has a flag."""
         states = self.state.arena.view(np.uint8)
         nodes = self.state.image.node
-        for block in np.flatnonzero(self.live).tolist():
+        for block in np.flatnonzero(self.kept).tolist():
             begin = 8 * int(self.blocks[block, at.B_WORDS])
             count = int(self.state.image.tmpl[self.blocks[block, at.B_TEMPLATE], at.T_COUNT])
             first = int(self.blocks[block, at.B_FIRST])
