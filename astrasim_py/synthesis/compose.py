@@ -63,22 +63,26 @@ def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: 
         from astrasim_py.synthesis.retime import earliest
 
         timing = network.timing(demand.sizes.tolist())
-        delay = timing.delay[demand.size_class[chunk], arc]
-        # What takes no time comes in the order of causes only if sums come before copies.
-        order = np.lexsort((arc, reduces == 0, start + delay, start)).astype(np.int64)
+        if timing.delay.min() > 0:
+            order = _by(start)
+        else:
+            # What takes no time comes in the order of causes only if sums come before copies.
+            arrival = start + timing.delay[demand.size_class[chunk], arc]
+            order = np.lexsort((reduces == 0, arrival, start))
         start = np.empty(len(arc), dtype=np.int64)
         time = earliest(
-            arc.astype(np.int32), chunk.astype(np.int32), reduces, order, demand.origin, demand.size_class,
+            arc.astype(np.int32), chunk.astype(np.int32), order, demand.origin, demand.size_class,
             network.ranks, network.src, network.dst, network.hop_ptr, network.hop, timing.offset, timing.hold,
             timing.delay, network.occupied_ptr, network.occupied_start, network.occupied_end, start,
         )  # fmt: skip
-        order = np.lexsort((arc, start))
-        arc, chunk, start, reduces = arc[order], chunk[order], start[order], reduces[order]
+        if (start[1:] < start[:-1]).any():
+            order = _by(start)
+            arc, chunk, start, reduces = arc[order], chunk[order], start[order], reduces[order]
     return Schedule(
         network=network,
         demand=demand,
-        arc=arc.astype(np.int32),
-        chunk=chunk.astype(np.int32),
+        arc=arc.astype(np.int32, copy=False),
+        chunk=chunk.astype(np.int32, copy=False),
         start=start,
         reduces=reduces,
         time=int(time),
@@ -87,3 +91,10 @@ def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: 
         bound_kind="" if bound is None else bound.kind,
         search=search,
     )
+
+
+def _by(start: np.ndarray) -> np.ndarray:
+    """Order of rows by time, equals as they are."""
+    if (start[1:] >= start[:-1]).all():
+        return np.arange(len(start))
+    return np.argsort(start, kind="stable")

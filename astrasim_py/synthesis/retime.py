@@ -14,7 +14,7 @@ from astrasim_py.synthesis.greedy import _ready
 
 @kernel("the synthesizer", threads=True)
 def earliest(
-    arc, chunk, reduces, order, origin, size_class, n, src, dst, hop_ptr, hop, offset, hold, delay,
+    arc, chunk, order, origin, size_class, n, src, dst, hop_ptr, hop, offset, hold, delay,
     occupied_ptr, occupied_start, occupied_end, start,
 ):  # fmt: skip
     """Fill `start` with the earliest times, the transfers being taken in `order`; returns the last arrival."""

@@ -38,7 +38,7 @@ class Search:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Schedule:
-    """Transfers of chunks over arcs, sorted by (start, arc).
+    """Transfers of chunks over arcs, sorted by start.
 
     Attributes
     ----------
