@@ -20,6 +20,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--points", metavar="I/N", help="only the I-th of N shares of the points")
     parser.add_argument("--fresh", action="store_true", help="compute finished points again")
     parser.add_argument("--record", choices=("summary", "links", "nodes", "messages"), help="how much to record")
+    parser.add_argument(
+        "--fold", action="store_true", default=None, help="simulate one rank for all where all are alike"
+    )
     parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
     parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
     parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
@@ -72,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
                 level=args.record,
                 timeline=args.timeline,
                 engine=args.engine,
+                fold=args.fold,
                 max_events=args.max_events,
                 max_sim_time_ps=limit,
                 progress=on_terminal(scenario.name, quiet=args.quiet),

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from astrasim_py.core.engines import BOTH, COMPILED, SIMPY
-from astrasim_py.core.errors import AstraError, InternalError
+from astrasim_py.core.engines import BOTH, COMPILED, FOLDED, SIMPY
+from astrasim_py.core.errors import AstraError, FoldError, InternalError
 from astrasim_py.core.records import Outcome, Records, Table
 
 #: What may differ: which engine ran, and how long it took.
@@ -76,7 +76,7 @@ def _outcomes(a: Outcome, b: Outcome) -> list[str]:
     return found
 
 
-def run_both(run: Callable[[str], Records], place: str) -> Records:
+def run_both(run: Callable[[str], Records], place: str, names: tuple[str, str] = (SIMPY, COMPILED)) -> Records:
     """Run both engines; what they agree on.
 
     Parameters
@@ -85,30 +85,39 @@ def run_both(run: Callable[[str], Records], place: str) -> Records:
         Runs the engine of a name.
     place : str
         What is run, for the error.
+    names : tuple of str
+        The engines.
 
     Returns
     -------
     Records
-        Of the SimPy engine; CPU seconds are those of both.
+        Of the first engine; CPU seconds are those of both.
 
     Raises
     ------
     AstraError
-        What both engines raise.
+        What both engines raise; or why ranks cannot be folded.
     InternalError
         They differ.
     """
-    first, second = (_outcome(run, name) for name in (SIMPY, COMPILED))
+    first, second = (_outcome(run, name) for name in names)
     if isinstance(first, Records) and isinstance(second, Records):
         found = differences(first, second)
         if not found:
-            return replace(first, engine=BOTH, cpu_s=first.cpu_s + second.cpu_s)
+            folded = FOLDED if second.engine.endswith(FOLDED) else ""
+            return replace(first, engine=BOTH + folded, cpu_s=first.cpu_s + second.cpu_s)
         more = f"; {len(found) - 1} more columns differ" if len(found) > 1 else ""
-        raise InternalError(f"{place}: the SimPy engine and the compiled engine differ: {found[0]}{more}")
+        raise InternalError(f"{place}: {_shown(names[0])} and {_shown(names[1])} differ: {found[0]}{more}")
+    if isinstance(second, FoldError):
+        raise second
     if isinstance(first, AstraError) and isinstance(second, AstraError) and str(first) == str(second):
         raise first
     told = [f"ends as {r.outcome.status}" if isinstance(r, Records) else f"says: {r}" for r in (first, second)]
-    raise InternalError(f"{place}: the SimPy engine {told[0]}, and the compiled engine {told[1]}")
+    raise InternalError(f"{place}: {_shown(names[0])} {told[0]}, and {_shown(names[1])} {told[1]}")
+
+
+def _shown(name: str) -> str:
+    return {SIMPY: "the SimPy engine", COMPILED: "the compiled engine", FOLDED: "the folded run"}[name]
 
 
 def _outcome(run: Callable[[str], Records], name: str) -> Records | AstraError:

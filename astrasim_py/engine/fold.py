@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from astrasim_py.core.engines import FOLDED
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Outcome, Records, Table
@@ -32,9 +33,6 @@ from astrasim_py.engine.simpy_engine.splice import Call
 from astrasim_py.engine.stuck import Posted
 from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, Program, Slice, Visit
 from astrasim_py.system.symmetry import Symmetry, parts_of, peers_in, refuse, symmetry_of
-
-#: What is added to the name of the engine in the records of a folded run.
-SUFFIX = "+fold"
 
 _LEVELS = ("summary", "links")
 
@@ -301,7 +299,7 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
         hops=records.message_hops * n,
         events=records.events * n,
         outcome=outcome,
-        engine=records.engine + SUFFIX,
+        engine=records.engine + FOLDED,
         cpu_s=cpu_s,
         tables={},
     )

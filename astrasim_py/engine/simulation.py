@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from astrasim_py.core.engines import AUTO, BOTH, COMPILED, ENGINES, SIMPY
+from astrasim_py.core.engines import AUTO, BOTH, COMPILED, ENGINES, FOLDED, SIMPY
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.records import LEVELS, Records
 from astrasim_py.system.plan import Plan, make_plan
 from astrasim_py.system.problem import Problem
 
-__all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "simulate"]
+__all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "plan_for", "simulate"]
 
 #: From so many predicted message-hops on ``auto`` takes the compiled engine. Loading it costs 0.7 CPU seconds once per
 #: process, whatever the problem; the SimPy engine takes about 14 µs a message-hop, so that from 50,000 on it would take
 #: longer than that.
-AUTO_MESSAGE_HOPS = 50_000 * 10**12
+AUTO_MESSAGE_HOPS = 50_000
 
 
-def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links") -> Records:
+def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links", fold: bool = False) -> Records:
     """Run a problem.
 
     Parameters
@@ -30,6 +30,10 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         size of the problem (see `engine_for`); ``both``, which runs both and compares every record.
     level : str
         What to record: ``summary``, ``links``, ``nodes`` or ``messages``.
+    fold : bool
+        Simulate one rank for all, where they are all alike (see `astrasim_py.engine.fold`); level ``summary`` or
+        ``links``. So little is left to simulate that SimPy does it, whatever the engine; with ``both`` all ranks are
+        simulated as well, and every record compared.
 
     Returns
     -------
@@ -44,6 +48,8 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         A matched send and receive of unequal bytes, or figures beyond 63 bits (found by running).
     UsageError
         Unknown engine or level; a network model of the user's own with any engine but SimPy.
+    FoldError
+        With `fold`: the ranks are not alike, or cannot be shown to be.
     InternalError
         With ``both``: the engines differ.
     """
@@ -51,8 +57,14 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         raise UsageError("engine", f'"{engine}" is unknown', f"write one of {', '.join(ENGINES)}")
     if level not in LEVELS:
         raise UsageError("record", f'"{level}" is unknown', f"write one of {', '.join(LEVELS)}")
-    plan = problem if isinstance(problem, Plan) else make_plan(problem)
-    chosen = engine_for(plan, engine)
+    if isinstance(problem, Plan):
+        plan = problem
+    else:
+        plan = plan_for(problem, engine, fold=fold)
+    if fold:
+        chosen = BOTH if engine == BOTH else FOLDED
+    else:
+        chosen = engine_for(plan, engine)
     jobs = ", ".join(job.name for job in plan.problem.jobs)
 
     def run(name: str) -> Records:
@@ -68,8 +80,17 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     if chosen == BOTH:
         from astrasim_py.engine.compare import run_both
 
-        return run_both(run, jobs)
+        return run_both(run, jobs, (engine_for(plan), FOLDED) if fold else (SIMPY, COMPILED))
     return run(chosen)
+
+
+def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False) -> Plan:
+    """The plan of a problem for `simulate`: for a folded run only what it needs."""
+    if fold and engine != BOTH:
+        from astrasim_py.system.alike import plan_alike
+
+        return plan_alike(problem)
+    return make_plan(problem)
 
 
 def engine_for(plan: Plan, engine: str = AUTO) -> str:
@@ -100,7 +121,9 @@ def predicted_hops(plan: Plan) -> int:
 
 
 def _engine(name: str) -> Callable[[Plan, str], Records]:
-    if name == COMPILED:
+    if name == FOLDED:
+        from astrasim_py.engine.fold import run_folded as run
+    elif name == COMPILED:
         from astrasim_py.engine.compiled.engine import run
     else:
         from astrasim_py.engine.simpy_engine.engine import run

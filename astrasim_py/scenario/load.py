@@ -36,6 +36,7 @@ class LoadedScenario:
         Where files that it names are looked up.
     name, title, description : str
     engine, record : str
+    fold : bool
     plots : tuple of PlotSpec
     axes : tuple of Axis
     resolver : Resolver
@@ -48,6 +49,7 @@ class LoadedScenario:
     title: str
     description: str
     engine: str
+    fold: bool
     record: str
     plots: tuple[PlotSpec, ...]
     axes: tuple[resolve.Axis, ...]
@@ -143,6 +145,7 @@ class _Loading:
             title=study["title"] or "",
             description=study["description"] or "",
             engine=study["engine"],
+            fold=study["fold"],
             record=study["record"],
             plots=study["plots"],
             axes=axes,

@@ -178,6 +178,7 @@ class Scenario(Strict):
     memory: Memory = Field(default_factory=lambda: Memory(kind="none"))
     semantics: SemanticsSpec = Field(default_factory=SemanticsSpec)
     engine: Engine = "auto"
+    fold: bool = Field(default=False, description="simulate one rank for all where all are alike")
     verify: choice(True, False, "strict") = Field(default=True, description="verification of injected algorithms")
     record: Level = "links"
     limits: LimitsSpec = Field(default_factory=LimitsSpec)

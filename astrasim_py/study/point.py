@@ -15,6 +15,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from astrasim_py.core.engines import FOLDED
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERNAL,
@@ -24,14 +25,13 @@ from astrasim_py.core.errors import (
     UsageError,
 )
 from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Outcome, Records
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.rows import empty_row, files_of, summary_of
 from astrasim_py.study.store import StoredPoint, Wanted
-from astrasim_py.system.plan import make_plan
 from astrasim_py.system.problem import Limits
 
 FAILED = "failed"
@@ -58,13 +58,14 @@ class Task:
     level: str = "links"
     timeline: bool = False
     engine: str = "auto"
+    fold: bool = False
     replace: bool = False
 
     @property
     def wanted(self) -> Wanted:
         """What a stored point must hold to make this task needless."""
         limits = limits_json(self.limits)
-        return Wanted(level=self.level, timeline=self.timeline, limits=limits, engine=self.engine)
+        return Wanted(level=self.level, timeline=self.timeline, limits=limits, engine=self.engine, fold=self.fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,7 @@ def make_task(
     *,
     level: str,
     engine: str = "auto",
+    fold: bool = False,
     timeline: bool = False,
     max_events: int | None = None,
     max_sim_time_ps: int | None = None,
@@ -145,6 +147,7 @@ def make_task(
         level="messages" if timeline else level,
         timeline=timeline,
         engine=engine,
+        fold=fold,
         replace=replace,
     )
 
@@ -171,8 +174,8 @@ def _run(task: Task, row: dict) -> Result:
     point = task.point
     began, cpu_began = time.time(), time.process_time()
     warnings: list[str] = []
-    plan = make_plan(prepare(point, limits=task.limits, warnings=warnings))
-    records = simulate(plan, engine=task.engine, level=task.level)
+    plan = plan_for(prepare(point, limits=task.limits, warnings=warnings), task.engine, fold=task.fold)
+    records = simulate(plan, engine=task.engine, level=task.level, fold=task.fold)
     summary = summary_of(plan, records, row)
     summary["warnings"] = [*warnings, *summary["warnings"]]
     status = records.outcome.status
@@ -346,7 +349,7 @@ def at_level(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = 
         point,
         stored.folder.parent,
         level=level,
-        engine=manifest.get("engine") or "auto",
+        engine=(manifest.get("engine") or "auto").removesuffix(FOLDED),
         timeline=timeline,
         max_events=limits.get("max_events"),
         max_sim_time_ps=limits.get("max_sim_time_ps"),

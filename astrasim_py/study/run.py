@@ -120,6 +120,7 @@ def run_scenario(
     level: str | None = None,
     timeline: bool = False,
     engine: str | None = None,
+    fold: bool | None = None,
     max_events: int | None = None,
     max_sim_time_ps: int | None = None,
     figures: bool = True,
@@ -149,6 +150,8 @@ def run_scenario(
         Also write ``timeline.json`` (needs level ``messages``, which is then recorded).
     engine : str, optional
         By default the scenario's.
+    fold : bool, optional
+        Simulate one rank for all where they are alike; by default as the scenario says.
     max_events, max_sim_time_ps : int, optional
         Instead of the scenario's limits.
     figures : bool
@@ -183,6 +186,7 @@ def run_scenario(
                 points,
                 level=level,
                 engine=engine,
+                fold=scenario.fold if fold is None else fold,
                 timeline=timeline,
                 max_events=max_events,
                 max_sim_time_ps=max_sim_time_ps,

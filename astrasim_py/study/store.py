@@ -29,7 +29,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.core.digest import digest
-from astrasim_py.core.engines import AUTO
+from astrasim_py.core.engines import AUTO, FOLDED
 from astrasim_py.core.errors import InternalError, OutputError, UnitError, UsageError
 from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Table
 from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
@@ -248,19 +248,25 @@ class Wanted:
         Limits of this run. A point that ended by a limit is of use only under the very same limits.
     engine : str
         Engine that must have run it; ``auto``: any.
+    fold : bool
+        Whether it is to be folded: a full run is as good, unless it reached a limit.
     """
 
     level: str = "links"
     timeline: bool = False
     limits: Mapping[str, int | None] | None = None
     engine: str = AUTO
+    fold: bool = False
 
     def met_by(self, manifest: Mapping) -> bool:
         if LEVELS.index(manifest["level"]) < LEVELS.index(self.level):
             return False
         if self.timeline and not manifest["timeline"]:
             return False
-        if self.engine not in (AUTO, manifest.get("engine")):
+        ran = manifest.get("engine") or ""
+        if not self.fold and self.engine not in (AUTO, ran):
+            return False
+        if manifest["status"] == "limit" and self.fold != ran.endswith(FOLDED):
             return False
         return manifest["status"] != "limit" or manifest["limits"] == dict(self.limits or {})
 
