@@ -39,8 +39,10 @@ _AMPLE = 2**26
 MAX_MEMBERS = 2**16
 #: Bytes that are unzipped at a time.
 _FEED = 2**16
-#: Bytes of the beginning of a file that are looked at before the rest is read.
-_HEAD = 2**20
+#: Of a file beyond so many bytes the beginning is looked at before the rest is read; also what is unzipped at a time.
+_PART = 2**20
+#: Bytes of that beginning.
+_HEAD = 2**14
 _GZIP = b"\x1f\x8b"
 
 
@@ -61,7 +63,7 @@ def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
     ----------
     path : path
     head : bool
-        Check the first megabyte for being the beginning of a Chakra ET before reading on.
+        Check that a large file begins as a Chakra ET does before reading on.
 
     Raises
     ------
@@ -80,9 +82,11 @@ def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
                 raise TraceError(place, f"has {status.st_size} bytes, more than {MAX_FILE}", "split the trace")
             data = file.read(_HEAD)
             zipped = data[:2] == _GZIP
-            if head and not zipped and len(data) < status.st_size:
+            if head and not zipped and status.st_size > _PART:
                 frame(data, place, whole=False)
-            data += file.read(MAX_FILE - len(data)) if len(data) == _HEAD else b""
+            if len(data) == _HEAD:
+                file.seek(0)
+                data = file.read(status.st_size or MAX_FILE)
     except OSError as error:
         raise TraceError(place, f"cannot be read: {error.strerror}", "name a readable file") from None
     return gunzip(data, place, head=head) if zipped else data
@@ -116,7 +120,7 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
                 if not feed:
                     feed = content[position : position + _FEED]
                     position += len(feed)
-                part = stream.decompress(feed, _HEAD)
+                part = stream.decompress(feed, _PART)
                 if not len(feed) and not part and not stream.eof:
                     raise TraceError(place, "its gzip stream is cut short", remedy)
                 held += len(part)
