@@ -27,6 +27,9 @@ _CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
 #: What the older dialect does not know: chunk counts, and cells that are measured in chunks.
 _NOT_ABSOLUTE = (*_CHUNKS, "src_buf", "src_off", "dst_buf", "dst_off", "payload")
 
+#: Dependencies of a node up to which all are laid side by side.
+_FEW = 4
+
 DIALECTS = ("symbolic", "absolute")
 
 
@@ -46,6 +49,8 @@ def _varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values = values.astype(np.uint64)
     top = int(values.max()) if len(values) else 0
     width = max(1, (top.bit_length() + 6) // 7)
+    if width == 1:
+        return values.astype(np.uint8)[:, None], np.ones((len(values), 1), dtype=bool)
     shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
     rest = values[:, None] >> shifts
     used = rest > 0
@@ -55,25 +60,44 @@ def _varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return cells, used
 
 
+def _lengths(used: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(used), dtype=np.int64)
+    for column in used.T:  # a sum over so short an axis is slow
+        out += column
+    return out
+
+
 class _Block:
-    """Fields of bounded size of all nodes, side by side."""
+    """Fields of bounded size of all nodes, side by side.
+
+    Attributes
+    ----------
+    length : numpy.ndarray
+        int64[size]: bytes of each node so far.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.all = np.ones(size, dtype=bool)
         self.cells: list[np.ndarray] = []
         self.used: list[np.ndarray] = []
+        self.length = np.zeros(size, dtype=np.int64)
 
     def constant(self, text: bytes, present: np.ndarray) -> None:
         cells = np.frombuffer(text, dtype=np.uint8)
         self.cells.append(np.broadcast_to(cells, (self.size, len(text))))
         self.used.append(np.broadcast_to(present[:, None], (self.size, len(text))))
+        self.length += present * len(text)
 
-    def number(self, values: np.ndarray, present: np.ndarray) -> np.ndarray:
-        cells, used = _varints(values)
-        used &= present[:, None]
+    def _varint(self, cells: np.ndarray, used: np.ndarray, length: np.ndarray) -> None:
         self.cells.append(cells)
         self.used.append(used)
-        return used.sum(axis=1)
+        self.length += length
+
+    def number(self, values: np.ndarray, present: np.ndarray) -> None:
+        cells, used = _varints(np.where(present, values, 0))
+        used &= present[:, None]
+        self._varint(cells, used, _lengths(used))
 
     def scalar(self, field: int, values: np.ndarray) -> None:
         present = values != 0
@@ -82,23 +106,42 @@ class _Block:
             self.number(values, present)
 
     def attribute(self, name: str, kind: str, values: np.ndarray) -> None:
-        present = values != MISSING
-        cells, used = _varints(values.view(np.uint64))
         label = name.encode()
         head = b"\x0a" + varint(len(label)) + label + varint(_TAGS[kind] << 3)
-        length = used.sum(axis=1) + len(head)
+        if values.strides == (0,):
+            text = head + varint(int(values[0]))
+            self.constant(b"\x52" + varint(len(text)) + text, self.all)
+            return
+        present = values != MISSING
+        cells, used = _varints(np.where(present, values, 0).view(np.uint64))
+        used &= present[:, None]
+        length = _lengths(used)
         self.constant(b"\x52", present)
-        self.number(length, present)
+        self.number(length + len(head), present)
         self.constant(head, present)
-        self.cells.append(cells)
-        self.used.append(used & present[:, None])
+        self._varint(cells, used, length)
+
+    def dependencies(self, field: int, ptr: np.ndarray, ids: np.ndarray) -> None:
+        """Packed lists of a few ids; absent where a node has none."""
+        count = np.diff(ptr)
+        lists = []
+        for k in range(int(count.max(initial=0))):
+            present = count > k
+            cells, used = _varints(ids[np.where(present, ptr[:-1] + k, 0)])
+            used &= present[:, None]
+            lists.append((cells, used, _lengths(used)))
+        if lists:
+            self.constant(bytes([field << 3 | 2]), count > 0)
+            self.number(sum(length for _, _, length in lists), count > 0)
+        for each in lists:
+            self._varint(*each)
 
     def ragged(self) -> tuple[np.ndarray, np.ndarray]:
         """Bytes one node after the other, and how many each has."""
         if not self.cells:
-            return np.empty(0, dtype=np.uint8), np.zeros(self.size, dtype=np.int64)
+            return np.empty(0, dtype=np.uint8), self.length
         used = np.concatenate(self.used, axis=1)
-        return np.concatenate(self.cells, axis=1)[used], used.sum(axis=1)
+        return np.concatenate(self.cells, axis=1)[used], self.length
 
 
 def _texts(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -106,8 +149,6 @@ def _texts(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _names(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
-    if not trace.has_names:
-        return _texts([b""] * len(trace))
     parts = []
     for name in trace.names:
         text = name.encode()
@@ -117,13 +158,10 @@ def _names(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
 
 def _dependencies(field: int, ptr: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Packed lists of ids; absent where a node has none."""
-    size = len(ptr) - 1
-    if not len(ids):
-        return np.empty(0, dtype=np.uint8), np.zeros(size, dtype=np.int64)
     cells, used = _varints(ids)
-    widths = np.concatenate(([0], np.cumsum(used.sum(axis=1))))
+    widths = np.concatenate(([0], np.cumsum(_lengths(used))))
     body = widths[ptr[1:]] - widths[ptr[:-1]]
-    head = _Block(size)
+    head = _Block(len(ptr) - 1)
     head.constant(bytes([field << 3 | 2]), body > 0)
     head.number(body, body > 0)
     return _lay([head.ragged(), (cells[used], body)])
@@ -142,6 +180,8 @@ def _groups(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
 
 def _lay(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """Interleave ragged parts: for each node, its piece of every part in turn."""
+    if len(parts) == 1:
+        return parts[0]
     total = np.sum([length for _, length in parts], axis=0)
     out = np.empty(int(total.sum()), dtype=np.uint8)
     at = np.cumsum(total) - total
@@ -216,30 +256,40 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
     out = varint(len(header)) + header
     if not size:
         return out
-    first, middle, last = _Block(size), _Block(size), _Block(size)
-    first.scalar(1, trace.node_id)
-    middle.scalar(3, trace.type.astype(np.uint64))
-    last.scalar(6, trace.start_time_micros)
-    last.scalar(7, trace.duration_micros)
+    block = _Block(size)
+    ragged: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def lay_here(part: tuple[np.ndarray, np.ndarray]) -> None:
+        nonlocal block
+        ragged.extend((block.ragged(), part))
+        block = _Block(size)
+
+    block.scalar(1, trace.node_id)
+    if trace.has_names and any(trace.names):
+        lay_here(_names(trace))
+    block.scalar(3, trace.type.astype(np.uint64))
+    for field, deps in ((4, trace.ctrl_deps), (5, trace.data_deps)):
+        if int(np.diff(deps.ptr).max()) <= _FEW:
+            block.dependencies(field, *deps)
+        else:
+            lay_here(_dependencies(field, *deps))
+    block.scalar(6, trace.start_time_micros)
+    block.scalar(7, trace.duration_micros)
     for name, values in columns.items():
-        last.attribute(name, _kind(name, values), values)
+        block.attribute(name, _kind(name, values), values)
     for name in trace.extra_columns:
-        values = trace.column(name)
-        last.attribute(name, "int64_val", values)
-    body, length = _lay(
-        [
-            first.ragged(),
-            _names(trace),
-            middle.ragged(),
-            _dependencies(4, *trace.ctrl_deps),
-            _dependencies(5, *trace.data_deps),
-            last.ragged(),
-            _groups(trace),
-        ]
-    )
-    prefix = _Block(size)
-    prefix.number(length, np.ones(size, dtype=bool))
-    return out + _lay([prefix.ragged(), (body, length)])[0].tobytes()
+        block.attribute(name, "int64_val", trace.column(name))
+    if (trace.group_of()[0] >= 0).any():
+        lay_here(_groups(trace))
+    prefix = block if not ragged else _Block(size)
+    length = sum((length for _, length in ragged), block.length)
+    # Where nothing but a block is left, its length stands in front of it in the same block.
+    before = len(prefix.cells)
+    prefix.number(length, prefix.all)
+    for parts in (prefix.cells, prefix.used):
+        parts.insert(0, parts.pop(before))
+    laid = [prefix.ragged()] if not ragged else [prefix.ragged(), *ragged, block.ragged()]
+    return out + _lay(laid)[0].tobytes()
 
 
 def row_view(trace: ExecutionTrace, row: int) -> Node:
