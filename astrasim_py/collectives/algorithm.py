@@ -474,9 +474,12 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
     return tuple(out)
 
 
-def check_well_formed(traces: Sequence[ExecutionTrace], name: str) -> int:
-    """Check peers and chunk ranges of all traces; returns the common number of chunks (0 without)."""
-    ranks = len(traces)
+def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | None = None) -> int:
+    """Check peers and chunk ranges of traces, the first of `ranks` (default: all there are).
+
+    Returns the common number of chunks, 0 where no node states its size in chunks.
+    """
+    ranks = len(traces) if ranks is None else ranks
     chunks = 0
     for rank, trace in enumerate(traces):
         place = trace.place or f"{name}: rank {rank}"

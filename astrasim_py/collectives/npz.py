@@ -7,7 +7,8 @@ import json
 import os
 import stat
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -21,20 +22,25 @@ from astrasim_py.collectives.algorithm import (
     check_well_formed,
 )
 from astrasim_py.collectives.contract import Contract
-from astrasim_py.collectives.rotation import MAX_NODES
+from astrasim_py.collectives.rotation import MAX_NODES, RotatedTraces, Rotation
 from astrasim_py.core.errors import AlgorithmError, OutputError
 
 #: Largest `.npz` that is read, bytes after unpacking; and its texts (metadata, contract) alone.
 MAX_NPZ_BYTES = 4 * 2**30
 MAX_TEXTS = 64 * 2**20
 
-#: Version 1 had no texts.
-_VERSIONS = (1, 2)
+#: Version 1 had no texts, and 2 no rotations.
+_VERSIONS = (1, 2, 3)
 _MOST_MEMBERS = 4 * len(INT_COLUMNS)
 _KINDS = {"int64_val": int, "uint64_val": int, "int32_val": int, "uint32_val": int}
 _KINDS |= {"string_val": str, "bool_val": bool, "double_val": float, "float_val": float}
 
 _ARRAYS = ("node_id", "type", "duration_micros", "data_ptr", "data_ids", "ctrl_ptr", "ctrl_ids")
+#: Columns besides peers in which the ranks of a rotation differ, and the ranks that are laid at once.
+_TURNING = ("msg_chunk_idx", "msg_chunk_cnt", "src_off", "dst_off")
+_BLOCK = 64
+#: Most ranks of a rotation in a file.
+_MAX_RANKS = 2**20
 _SCALARS = ("version", "name", "collective", "ranks", "root", "chunks", "in_place", "made_for")
 
 
@@ -47,11 +53,69 @@ def _narrow(array: np.ndarray) -> np.ndarray:
     return array
 
 
+class _Turned:
+    """Columns of the ranks of a rotation as a file states them.
+
+    Attributes
+    ----------
+    chunks : mapping of str to int
+        Columns whose value is c·r + i on rank 0 and c·(r turned by the rank) + i on another: c of each.
+    numbers : mapping of str to numpy.ndarray
+        Columns that are written out: [ranks, n], negative where absent.
+    """
+
+    def __init__(
+        self, rotation: Rotation, base: ExecutionTrace, chunks: Mapping[str, int], numbers: Mapping[str, np.ndarray]
+    ) -> None:
+        self.rotation, self.base, self.chunks, self.numbers = rotation, base, chunks, numbers
+
+    def __call__(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
+        peers = RotatedTraces.with_peers(self.rotation, self.base)
+        out = peers.columns(ranks, ("comm_dst", "comm_src"))
+        for name, each in self.chunks.items():
+            column = self.base.column(name)[None, :]
+            turned = self.rotation.shift(np.maximum(column, 0) // each, ranks[:, None]) * each + column % each
+            out[name] = np.where(column < 0, column, turned)
+        for name, numbers in self.numbers.items():
+            column = numbers[ranks].astype(np.int64)
+            out[name] = np.where(column < 0, MISSING, column)
+        return out
+
+
+def _turned(traces: RotatedTraces, chunks: int) -> _Turned | None:
+    """What says how the ranks differ; None where it cannot be said."""
+    rotation, base = traces.rotation, traces.base
+    ranks = len(traces)
+    if traces.nodes > MAX_NODES or ranks > _MAX_RANKS:
+        return None
+    blocks = [np.arange(start, min(start + _BLOCK, ranks)) for start in range(0, ranks, _BLOCK)]
+    each = chunks // ranks if chunks % ranks == 0 else 0
+    by_rule = _Turned(rotation, base, dict.fromkeys(_TURNING, each) if each else {}, {})
+    # Whether a column is as on rank 0, or turns with the rank, on all ranks.
+    same, turning = dict.fromkeys(_TURNING, True), dict.fromkeys(_TURNING, bool(each))
+    for block in blocks:
+        columns, rule = traces.columns(block), by_rule(block)
+        if any(not np.array_equal(columns[name], rule[name]) for name in ("comm_dst", "comm_src")):
+            return None
+        for name in _TURNING:
+            same[name] = same[name] and bool((columns[name] == base.column(name)).all())
+            turning[name] = turning[name] and np.array_equal(columns[name], rule[name])
+    written = [name for name in _TURNING if not same[name] and not turning[name]]
+    numbers = {name: np.empty((ranks, len(base)), dtype=np.int32) for name in written}
+    for block in blocks if written else ():
+        for name, column in traces.columns(block, written).items():
+            present = column != MISSING
+            if int(column.max(initial=0)) >= 2**31 or int(column.min(where=present, initial=0)) < 0:
+                return None
+            numbers[name][block] = np.where(present, column, -1)
+    return _Turned(rotation, base, {name: each for name in _TURNING if turning[name] and not same[name]}, numbers)
+
+
 def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
     """Write an algorithm as one ``.npz`` file of its columns, whole or not at all.
 
-    Names of nodes are dropped, and metadata that is neither number nor text. Identical traces are stored once. The
-    bytes depend on nothing but the algorithm.
+    Names of nodes are dropped, and metadata that is neither number nor text. Identical traces are stored once, and of
+    an algorithm of a rotation one trace and what the others differ in. The bytes depend on nothing but the algorithm.
 
     Raises
     ------
@@ -61,7 +125,10 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
     place = os.fspath(path)
     index: dict[int, int] = {}
     distinct: list[ExecutionTrace] = []
-    traces = tuple(algorithm.traces)
+    turned = None
+    if isinstance(algorithm.traces, RotatedTraces):
+        turned = _turned(algorithm.traces, algorithm.chunks)
+    traces = tuple(algorithm.traces) if turned is None else (algorithm.traces.base,) * algorithm.ranks
     for trace in traces:
         if id(trace) not in index:
             index[id(trace)] = len(distinct)
@@ -80,6 +147,10 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         "lengths": lengths,
         "texts": np.frombuffer(_texts(algorithm, distinct), dtype=np.uint8),
     }
+    if turned is not None:
+        arrays["rotation"] = np.array(turned.rotation.dims, dtype=np.int64)
+        arrays["turned"] = np.array([turned.chunks.get(name, 0) for name in _TURNING], dtype=np.int64)
+        arrays |= {f"all_{name}": numbers.ravel() for name, numbers in turned.numbers.items()}
     if len(arrays["texts"]) > MAX_TEXTS:
         problem = f"its metadata and contract take {len(arrays['texts'])} bytes, more than {MAX_TEXTS}"
         raise OutputError(place, problem, "write .et files")
@@ -102,7 +173,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
                 arrays[f"has_{name}"] = np.packbits(present)
             arrays[f"col_{name}"] = column[present]
     arrays = {
-        key: _narrow(value.astype(np.int64)) if isinstance(value, np.ndarray) and value.dtype == np.int64 else value
+        key: _narrow(value) if isinstance(value, np.ndarray) and value.dtype in (np.int32, np.int64) else value
         for key, value in arrays.items()
     }
     packed = io.BytesIO()
@@ -155,6 +226,7 @@ def _parsed_texts(text: bytes, traces: int, place: str) -> tuple[str, Contract |
 def _load_npz(place: str) -> dict[str, np.ndarray]:
     known = {*_ARRAYS, *_SCALARS, "trace_of", "lengths", "texts"}
     known |= {f"{part}_{name}" for name in INT_COLUMNS for part in ("col", "has")}
+    known |= {"rotation", "turned", *(f"all_{name}" for name in _TURNING)}
     try:
         with open(place, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -262,8 +334,14 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
                 **{name: column[begin:end] for name, column in columns.items()},
             )
         )
-    by_rank = tuple(traces[which] for which in trace_of.tolist())
-    check_well_formed(by_rank, place)
+    if "rotation" in arrays:
+        try:
+            by_rank = _rotated(arrays, traces, ranks, place)
+        except ValueError as error:
+            raise bad(str(error)) from None
+    else:
+        by_rank = tuple(traces[which] for which in trace_of.tolist())
+        check_well_formed(by_rank, place)
     return Algorithm(
         name=bytes(arrays["name"].astype(np.uint8)).decode("utf-8", "replace")[:256] or "algorithm",
         collective=CUSTOM if scalars["collective"] < 0 else COLLECTIVES[scalars["collective"]],
@@ -277,3 +355,44 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
         contract=contract,
         protocol=protocol,
     )
+
+
+def _rotated(
+    arrays: Mapping[str, np.ndarray], traces: Sequence[ExecutionTrace], ranks: int, place: str
+) -> RotatedTraces:
+    """Traces of a rotation.
+
+    Raises
+    ------
+    ValueError
+        What is said of it contradicts itself.
+    AlgorithmError
+        Peers or chunks that are none.
+    """
+    dims, turned = arrays["rotation"].tolist(), arrays.get("turned", np.empty(0)).tolist()
+    if len(traces) != 1 or len(dims) > 32 or min(dims, default=0) < 1 or prod(dims) != ranks or ranks > _MAX_RANKS:
+        raise ValueError("its rotation does not fit its ranks")
+    base = traces[0]
+    if ranks * len(base) > MAX_NODES or len(turned) != len(_TURNING) or not all(0 <= each < 2**31 for each in turned):
+        raise ValueError("its rotation does not fit its trace")
+    numbers = {name: arrays[f"all_{name}"] for name in _TURNING if f"all_{name}" in arrays}
+    if any(column.size != ranks * len(base) for column in numbers.values()):
+        raise ValueError("a column of its rotation does not fit its ranks")
+    chunks = {name: each for name, each in zip(_TURNING, turned, strict=True) if each}
+    if any(int(base.column(name).max(initial=0)) // each >= ranks for name, each in chunks.items()):
+        raise ValueError("a chunk of its rotation belongs to no rank")
+    rotation = Rotation(tuple(dims))
+    numbers = {name: column.reshape(ranks, len(base)) for name, column in numbers.items()}
+    found = RotatedTraces(rotation, base, _Turned(rotation, base, chunks, numbers))
+    # Peers of the others are in order where those of rank 0 are; chunks and offsets need a look.
+    check_well_formed([base], place, ranks)
+    total = base.column("total_chunk_cnt")
+    symbolic = (base.column("msg_chunk_idx") >= 0) & (base.column("msg_chunk_cnt") >= 0)
+    if chunks or numbers:
+        for start in range(0, ranks, _BLOCK):
+            columns = found.columns(np.arange(start, min(start + _BLOCK, ranks)), ("msg_chunk_idx", "msg_chunk_cnt"))
+            end = columns["msg_chunk_idx"] + columns["msg_chunk_cnt"]
+            stated = (columns["msg_chunk_idx"] >= 0) & (columns["msg_chunk_cnt"] >= 0)
+            if (stated != symbolic).any() or (stated & (total > 0) & (end > total)).any():
+                raise ValueError("its rotation turns chunks beyond the last")
+    return found
