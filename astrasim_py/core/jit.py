@@ -22,6 +22,9 @@ announce: Callable[[str], None] | None = None
 
 _spent = 0.0
 
+#: No counting of references, and no check of divisors.
+_LEAN = {"_nrt": False, "error_model": "numpy"}
+
 
 def cpu_s() -> float:
     """CPU seconds of this process without those spent on compiling or on loading compiled code."""
@@ -35,7 +38,17 @@ def helper(function: Callable) -> Any:
     return numba.njit(function)
 
 
-def kernel(what: str, *, threads: bool = False) -> Callable[[Callable], Kernel]:
+def lean(function: Callable) -> Any:
+    """A `helper` that takes no memory: arrays that it is given are passed on without being counted.
+
+    Counting references takes longer than most of what a small function does.
+    """
+    import numba
+
+    return numba.njit(function, **_LEAN)
+
+
+def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
     """A compiled function that Python calls.
 
     Parameters
@@ -44,8 +57,10 @@ def kernel(what: str, *, threads: bool = False) -> Callable[[Callable], Kernel]:
         What it is, for the line that says that it is compiled: ``the engine``.
     threads : bool
         Whether it runs beside other threads (it then holds no lock of Python's, and must use no Python object).
+    lean : bool
+        Whether it takes no memory, like the functions that are `lean`.
     """
-    return lambda function: Kernel(function, what, threads=threads)
+    return lambda function: Kernel(function, what, threads=threads, lean=lean)
 
 
 class _CompiledElsewhere(Exception):
@@ -62,10 +77,10 @@ class Kernel:
     what : str
     """
 
-    def __init__(self, function: Callable, what: str, *, threads: bool = False) -> None:
+    def __init__(self, function: Callable, what: str, *, threads: bool = False, lean: bool = False) -> None:
         import numba
 
-        self.dispatcher = numba.njit(function, nogil=threads)
+        self.dispatcher = numba.njit(function, nogil=threads, **(_LEAN if lean else {}))
         self.what = what
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import helper
+from astrasim_py.core.jit import lean
 from astrasim_py.engine.compiled.layout import *
 from astrasim_py.engine.compiled.pools import give, give_row, make_ready, take, take_row
 
 NODE = np.int64(0xFFFFFFFF)
 
 
-@helper
+@lean
 def new_block(it, lg, tm, sm, G, B, A, S, template, rank):
     """A block of a template for a rank; its caller says where it belongs."""
     block = take_row(G, B, G_BLOCK_TOP, G_BLOCK_FREE, B_NEXT)
@@ -53,7 +53,7 @@ def new_block(it, lg, tm, sm, G, B, A, S, template, rank):
     return block
 
 
-@helper
+@lean
 def free_block(tm, G, B, A, block):
     """Give back a block that has ended and that nothing refers to."""
     give(G, A, np.int64(B[block, B_WORDS]), tm[B[block, B_TEMPLATE], T_WORDS])
@@ -61,7 +61,7 @@ def free_block(tm, G, B, A, block):
     give_row(G, B, G_BLOCK_FREE, B_NEXT, block)
 
 
-@helper
+@lean
 def drop(tm, G, B, A, block):
     """One reference to a block fewer; those of workloads are kept."""
     B[block, B_REFS] -= 1
@@ -69,7 +69,7 @@ def drop(tm, G, B, A, block):
         free_block(tm, G, B, A, block)
 
 
-@helper
+@lean
 def open_slice(sl, G, A, C, s, now):
     """A slice is begun by whoever comes first."""
     if C[s, C_START] >= 0:
@@ -95,7 +95,7 @@ def open_slice(sl, G, A, C, s, now):
             A[place + i] = 0
 
 
-@helper
+@lean
 def leave_slice(sl, G, A, C, s, now):
     """A member is done with a slice."""
     C[s, C_LEFT] -= 1
@@ -111,7 +111,7 @@ def leave_slice(sl, G, A, C, s, now):
         give(G, A, C[s, C_FIFO], words)
 
 
-@helper
+@lean
 def template_of(it, sl, s, position):
     """Template of a member of a slice."""
     if sl[s, S_FLAGS] & F_ROTATED:
@@ -119,7 +119,7 @@ def template_of(it, sl, s, position):
     return np.int64(it[sl[s, S_TEMPLATES] + position])
 
 
-@helper
+@lean
 def block_at(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
     """The block of a member of a slice, made by whoever needs it first: its rank, or a message to it."""
     place = C[s, C_BLOCKS] + position
@@ -141,7 +141,7 @@ def block_at(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
     return block
 
 
-@helper
+@lean
 def splice(it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, node, run, row, now):
     """A rank begins its part of a slice, for a node of its workload; returns -1 if there is nothing to do."""
     open_slice(sl, G, A, C, s, now)
@@ -162,7 +162,7 @@ def splice(it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, node, ru
     return block
 
 
-@helper
+@lean
 def place_in(it, ca, instance, rank):
     """Position of a rank in an instance."""
     low, high = np.int64(0), ca[instance, I_MEMBERS]
@@ -176,7 +176,7 @@ def place_in(it, ca, instance, rank):
     return np.int64(it[ranks + ca[instance, I_MEMBERS] + low])
 
 
-@helper
+@lean
 def peer_position(it, sl, s, position, number):
     """Position of the peer of a member of a rotated slice by a delta."""
     if sl[s, S_PEERS] >= 0:
@@ -196,7 +196,7 @@ def peer_position(it, sl, s, position, number):
     return peer
 
 
-@helper
+@lean
 def peer_of(nd, it, sl, B, block, node):
     """Position of the rank that a node of a block sends to or receives from (of a workload: its rank in the job)."""
     peer = np.int64(nd[B[block, B_FIRST] + node, N_PEER])
@@ -205,7 +205,7 @@ def peer_of(nd, it, sl, B, block, node):
     return peer
 
 
-@helper
+@lean
 def rank_at(it, B, block, position):
     """Rank of a member of the group of a block."""
     if B[block, B_SLICE] < 0:
@@ -213,7 +213,7 @@ def rank_at(it, B, block, position):
     return np.int64(it[B[block, B_RANKS] + position])
 
 
-@helper
+@lean
 def partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node):
     """The block of the rank that a node sends to or receives from, in the same space."""
     peer = peer_of(nd, it, sl, B, block, node)
@@ -222,7 +222,7 @@ def partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node):
     return block_at(it, lg, tm, sl, sm, G, B, A, S, C, np.int64(B[block, B_SLICE]), peer)
 
 
-@helper
+@lean
 def size_of(nd, tm, sl, sm, B, block, node):
     """Index of the bytes of a node of a block."""
     size = np.int64(nd[B[block, B_FIRST] + node, N_SIZE])
@@ -232,7 +232,7 @@ def size_of(nd, tm, sl, sm, B, block, node):
     return size
 
 
-@helper
+@lean
 def channel_of(nd, it, sl, G, B, R, C, block, node, sends):
     """Place in the arena of the channel of a node that shares one with others."""
     channel = ~np.int64(nd[B[block, B_FIRST] + node, N_MEET])
@@ -247,7 +247,7 @@ def channel_of(nd, it, sl, G, B, R, C, block, node, sends):
     return C[s, C_CHANNELS] + 2 * channel
 
 
-@helper
+@lean
 def new_pair(G, P, A, channel, flags):
     """The next send and receive of a channel that meet; one of them is posted now."""
     if A[channel]:
@@ -269,20 +269,20 @@ def new_pair(G, P, A, channel, flags):
     return pair
 
 
-@helper
+@lean
 def free_pair(G, P, pair):
     """Give back a pair that has met."""
     P[pair, P_FLAGS] = -1
     give_row(G, P, G_PAIR_FREE, P_NEXT, pair)
 
 
-@helper
+@lean
 def less(A, a, count, node):
     """Whether the entry of a counter's heap at `a` comes before (count, node)."""
     return A[a] < count or (A[a] == count and A[a + 1] < node)
 
 
-@helper
+@lean
 def wait_for_count(A, heap, number, count, node):
     """Add a node to a counter's heap of (count, node)."""
     hole = np.int64(number)
@@ -297,7 +297,7 @@ def wait_for_count(A, heap, number, count, node):
     A[heap + 2 * hole + 1] = node
 
 
-@helper
+@lean
 def counted_to(A, heap, number):
     """Take the first node of a counter's heap of (count, node)."""
     node = A[heap + 1]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel
+from astrasim_py.core.jit import kernel, lean
 from astrasim_py.engine.compiled.blocks import (
     NODE,
     channel_of,
@@ -57,7 +57,7 @@ from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 SIZE = np.int64((1 << 27) - 1)
 
 
-@helper
+@lean
 def number_event(h, G, E, e, now):
     """Give an event the next number in the order of issue."""
     if h[H_SCHEDULED]:
@@ -70,7 +70,7 @@ def number_event(h, G, E, e, now):
     G[G_OP] += 1
 
 
-@helper
+@lean
 def renumber(G, E, e, start):
     """Give an event the number of one that is scheduled at `start`."""
     G[G_SCHEDULED] += 1
@@ -78,7 +78,7 @@ def renumber(G, E, e, start):
     E[e, E_KEY_2] = G[G_SCHEDULED]
 
 
-@helper
+@lean
 def new_event(G, E, what, block, node):
     """An event that is about a node."""
     e = take_row(G, E, G_EVENT_TOP, G_EVENT_FREE, E_NEXT)
@@ -88,7 +88,7 @@ def new_event(G, E, what, block, node):
     return e
 
 
-@helper
+@lean
 def fail(G, status, a, b, c, d):
     """The run cannot go on."""
     if G[G_STATUS] == RUNNING:
@@ -99,7 +99,7 @@ def fail(G, status, a, b, c, d):
         G[G_ERROR_3] = d
 
 
-@helper
+@lean
 def push_later(G, E, K, Q, X, time, e):
     """Schedule an event, if time goes that far."""
     if time < G[G_NOW]:
@@ -108,7 +108,7 @@ def push_later(G, E, K, Q, X, time, e):
         push(G, E, K, Q, X, time, e)
 
 
-@helper
+@lean
 def due(G, block, node, row):
     """A node completes next; the last that is due goes first."""
     top = G_STACKED + 3 * G[G_STACK]
@@ -118,7 +118,7 @@ def due(G, block, node, row):
     G[G_STACK] += 1
 
 
-@helper
+@lean
 def account(G, R, rank, now):
     """Charge the time since the last change to compute, or to exposed communication."""
     elapsed = now - R[rank, R_ACCOUNTED]
@@ -130,7 +130,7 @@ def account(G, R, rank, now):
         R[rank, R_ACCOUNTED] = now
 
 
-@helper
+@lean
 def reserve(G, L, V, link, requested, start, free, nbytes):
     """Book a link from `start` to `free` for a message that asked at `requested`."""
     L[link, L_FREE] = free
@@ -164,7 +164,7 @@ def reserve(G, L, V, link, requested, start, free, nbytes):
         fail(G, OVERFLOW, 0, 0, 0, 0)
 
 
-@helper
+@lean
 def note(G, E, MR, HR, e, link, requested, start, free):
     """Record one hop of a message."""
     row = E[e, E_ROW]
@@ -180,7 +180,7 @@ def note(G, E, MR, HR, e, link, requested, start, free):
     HR[hop, X_END] = free
 
 
-@helper
+@lean
 def slot_freed(nd, lg, h, G, A, B, R, NR, rank, slot, row, node):
     """A node of a workload has given up its slot: those that were refused are ready again.
 
@@ -202,7 +202,7 @@ def slot_freed(nd, lg, h, G, A, B, R, NR, rank, slot, row, node):
                 break
 
 
-@helper
+@lean
 def release_slot(it, tm, G, A, B, R, C, D, NR, h, block, message, node):
     """A node frees the slot of a message of a connection: the send that waits for it is ready again."""
     place = C[B[block, B_SLICE], C_FIFO] + 2 * message
@@ -219,7 +219,7 @@ def release_slot(it, tm, G, A, B, R, C, D, NR, h, block, message, node):
     wake(h, G, D, R, rank)
 
 
-@helper
+@lean
 def lose_need(nd, tm, A, B, S, block, node):
     """A node needs one completion fewer; whether it is ready now."""
     words = np.int64(B[block, B_WORDS])
@@ -233,7 +233,7 @@ def lose_need(nd, tm, A, B, S, block, node):
     return (state & NEEDS) == 1
 
 
-@helper
+@lean
 def count_completion(nd, lg, tm, G, A, B, S, R, NR, block, node):
     """The completion of a node counts: nodes that have counted to it lose a need, others begin to count from it."""
     template = np.int64(B[block, B_TEMPLATE])
@@ -272,7 +272,7 @@ def count_completion(nd, lg, tm, G, A, B, S, R, NR, block, node):
         A[base + 2 * counter + 1] = number + 1
 
 
-@helper
+@lean
 def is_free(G, L, link, now):
     """Whether a link is free at the event that was taken last."""
     if L[link, L_FREE] != now:
@@ -282,7 +282,7 @@ def is_free(G, L, link, now):
     return L[link, L_FREE_2] <= G[G_TAKEN_2]
 
 
-@helper
+@lean
 def free_later(G, E, K, Q, X, L, link):
     """Schedule that a busy link gets free."""
     e = new_event(G, E, FREED, 0, link)
@@ -291,7 +291,7 @@ def free_later(G, E, K, Q, X, L, link):
     push(G, E, K, Q, X, L[link, L_FREE], e)
 
 
-@helper
+@lean
 def due_together(G, E, A, R, e, rank, end, now):
     """Number the end of a timer: those of one rank for one time go with their first."""
     entry = R[rank, R_DUE]
@@ -309,7 +309,7 @@ def due_together(G, E, A, R, e, rank, end, now):
     E[e, E_KEY_2] = A[entry + 2]
 
 
-@helper
+@lean
 def forget_due(G, A, R, rank, now):
     """The timers of a rank for this time begin to end."""
     behind, entry = np.int64(0), R[rank, R_DUE]
@@ -324,7 +324,7 @@ def forget_due(G, A, R, rank, now):
     give(G, A, entry, 4)
 
 
-@helper
+@lean
 def refuse(G, A, R, rank, slot, node):
     """A ready node of a workload finds no slot free."""
     refused = R_REFUSED + 3 * (slot - 1)
@@ -342,7 +342,7 @@ def refuse(G, A, R, rank, slot, node):
     R[rank, refused + 2] = count + 1
 
 
-@helper
+@lean
 def stored_row(NR, recorded, row):
     """Row of the message that came before its node, which has kept it; -1 where messages are not recorded."""
     if not recorded:
@@ -352,7 +352,7 @@ def stored_row(NR, recorded, row):
     return message
 
 
-@helper
+@lean
 def sent_bytes(nd, it, tm, sl, sm, B, block, node, peer):
     """Index of the bytes of the one message that a receive waits for."""
     meet = np.int64(nd[B[block, B_FIRST] + node, N_MEET])
@@ -366,7 +366,7 @@ def sent_bytes(nd, it, tm, sl, sm, B, block, node, peer):
     return size
 
 
-@helper
+@lean
 def record_message(lg, h, nd, G, B, MR, block, node, size, peer, hops, now):
     """A row of the message table; returns its number."""
     row = G[G_MESSAGE_ROWS]
@@ -386,7 +386,7 @@ def record_message(lg, h, nd, G, B, MR, block, node, size, peer, hops, now):
     return row
 
 
-@helper
+@lean
 def analytical_times(h, nd, it, lg, sl, R, B, tm, pairs, block, node, size, asks, peer):
     """(delivery, injection) of a message under the analytical model, ps after it is sent."""
     variant = np.int64(0)
@@ -397,7 +397,7 @@ def analytical_times(h, nd, it, lg, sl, R, B, tm, pairs, block, node, size, asks
     return lg[h[H_DELAYS] + 2 * place], lg[h[H_DELAYS] + 2 * place + 1]
 
 
-@helper
+@lean
 def make_wave(G, A, B, R, W, rank):
     """Take the ready nodes of a rank, in ascending (slice, node)."""
     count, place = R[rank, R_COUNT], R[rank, R_READY]
@@ -422,7 +422,7 @@ def make_wave(G, A, B, R, W, rank):
         sink(W, 0, last)
 
 
-@helper
+@lean
 def sink(W, hole, count):
     """Let an entry of a wave sink to its place among the first `count`, greatest at the top."""
     key, entry = W[0, hole], W[1, hole]
@@ -441,7 +441,7 @@ def sink(W, hole, count):
     W[1, hole] = entry
 
 
-@helper
+@lean
 def begin_rank(it, tm, h, G, A, B, R, D, rank):
     """The first nodes of a rank are ready."""
     template = np.int64(B[rank, B_TEMPLATE])
@@ -451,7 +451,7 @@ def begin_rank(it, tm, h, G, A, B, R, D, rank):
         wake(h, G, D, R, rank)
 
 
-@helper
+@lean
 def begin_run(h, it, lg, tm, sm, known, G, E, B, A, S, R, D, K, Q, X):
     """Make the blocks of all workloads, and let their ranks begin."""
     for rank in range(h[H_RANKS]):
@@ -479,7 +479,7 @@ def begin_run(h, it, lg, tm, sm, known, G, E, B, A, S, R, D, K, Q, X):
             begin_rank(it, tm, h, G, A, B, R, D, rank)
 
 
-@kernel("the engine")
+@kernel("the engine", lean=True)
 def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L, V, A, S, K, Q, X, D, W, C, NR, MR, HR):
     """Work until nothing is left to do, something is wrong, a pool could run out, or the steps allowed are taken.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import helper
+from astrasim_py.core.jit import lean
 from astrasim_py.engine.compiled.layout import *
 
 #: Multiplier of the hash (2^64 / golden ratio, as a signed number), and of the search for the lowest bit.
@@ -28,7 +28,7 @@ for _bit in range(64):
 # -- the arena --------------------------------------------------------------------------------------------------
 
 
-@helper
+@lean
 def size_class(words):
     """The size that holds so many words, and its number."""
     if words <= 4:
@@ -42,7 +42,7 @@ def size_class(words):
     return power + step * quarter, 4 * level + step
 
 
-@helper
+@lean
 def take(G, A, words):
     """Words of the arena, not cleared."""
     size, number = size_class(words)
@@ -55,7 +55,7 @@ def take(G, A, words):
     return found
 
 
-@helper
+@lean
 def give(G, A, place, words):
     """Give back what `take` gave."""
     _, number = size_class(words)
@@ -63,7 +63,7 @@ def give(G, A, place, words):
     G[G_CLASSES + number] = place
 
 
-@helper
+@lean
 def take_row(G, pool, top, free, column):
     """A row of a pool whose free rows are linked by a column."""
     row = G[free]
@@ -75,7 +75,7 @@ def take_row(G, pool, top, free, column):
     return row
 
 
-@helper
+@lean
 def give_row(G, pool, free, column, row):
     """Give back a row of a pool."""
     pool[row, column] = G[free]
@@ -85,7 +85,7 @@ def give_row(G, pool, free, column, row):
 # -- the queue --------------------------------------------------------------------------------------------------
 
 
-@helper
+@lean
 def before(E, a, b):
     """Whether event `a` comes before event `b` of the same time."""
     if E[a, E_KEY_1] != E[b, E_KEY_1]:
@@ -93,7 +93,7 @@ def before(E, a, b):
     return E[a, E_KEY_2] < E[b, E_KEY_2]
 
 
-@helper
+@lean
 def join_present(G, E, e):
     """Put an event among those that were made for the present time, in order."""
     last = G[G_JOINED_LAST]
@@ -116,7 +116,7 @@ def join_present(G, E, e):
             E[behind, E_NEXT] = e
 
 
-@helper
+@lean
 def new_bucket(G, K, Q, X, time):
     """The bucket of a time that has none."""
     slot = ((time * SPREAD) >> 20) & (len(X) - 1)
@@ -140,7 +140,7 @@ def new_bucket(G, K, Q, X, time):
     return bucket
 
 
-@helper
+@lean
 def push(G, E, K, Q, X, time, e):
     """Schedule an event."""
     if time == G[G_NOW]:
@@ -166,7 +166,7 @@ def push(G, E, K, Q, X, time, e):
     K[bucket, 2] = e
 
 
-@helper
+@lean
 def advance_time(G, E, K, Q, X):
     """Go to the next time that has events, and make them the present ones."""
     time, bucket = Q[0, 0], Q[0, 1]
@@ -202,7 +202,7 @@ def advance_time(G, E, K, Q, X):
     give_row(G, K, G_BUCKET_FREE, 4, bucket)
 
 
-@helper
+@lean
 def end_of_run(E, e):
     """Last event of the ascending run that begins with `e`."""
     following = E[e, E_NEXT]
@@ -212,7 +212,7 @@ def end_of_run(E, e):
     return e
 
 
-@helper
+@lean
 def sort_events(E, head):
     """Sort a list of events: a merge sort of its ascending runs, so that equal keys keep their order."""
     while True:
@@ -247,7 +247,7 @@ def sort_events(E, head):
             return head
 
 
-@helper
+@lean
 def take_event(G, E):
     """The next event of the present time; -1 if none is left."""
     e, joined = G[G_CURRENT], G[G_JOINED]
@@ -262,7 +262,7 @@ def take_event(G, E):
 # -- ranks that must dispatch -----------------------------------------------------------------------------------
 
 
-@helper
+@lean
 def wake(h, G, D, R, rank):
     """A rank has something ready: it will dispatch."""
     if R[rank, R_AWAKE]:
@@ -286,7 +286,7 @@ def wake(h, G, D, R, rank):
         place >>= 6
 
 
-@helper
+@lean
 def next_woken(h, G, D, R):
     """The rank that dispatches next, taken from those that must; -1 if none must."""
     if h[H_SCHEDULED]:
@@ -312,7 +312,7 @@ def next_woken(h, G, D, R):
     return rank
 
 
-@helper
+@lean
 def make_ready(G, A, R, rank, block, node):
     """A node of a block of a rank is ready."""
     count = R[rank, R_COUNT]
@@ -330,7 +330,7 @@ def make_ready(G, A, R, rank, block, node):
     R[rank, R_COUNT] = count + 1
 
 
-@helper
+@lean
 def heap_push(A, place, count, key):
     """Add a key to a heap of `count` words at `place` of the arena."""
     hole = np.int64(count)
@@ -343,7 +343,7 @@ def heap_push(A, place, count, key):
     A[place + hole] = key
 
 
-@helper
+@lean
 def heap_pop(A, place, count):
     """Take the least of a heap of `count` words at `place` of the arena."""
     least, last = A[place], A[place + count - 1]

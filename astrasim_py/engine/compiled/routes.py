@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import helper
+from astrasim_py.core.jit import lean
 from astrasim_py.engine.compiled.layout import *
 
 _LOW = np.int64(0xFFFFFFFF)
 
 
-@helper
+@lean
 def route_number(h, nd, it, sl, R, B, pairs, block, node, other):
     """Number of the route of a node's message to the rank `other`."""
     s = np.int64(B[block, B_SLICE])
@@ -37,7 +37,7 @@ def route_number(h, nd, it, sl, R, B, pairs, block, node, other):
     return low
 
 
-@helper
+@lean
 def route_of(h, nd, it, lg, sl, R, B, pairs, block, node, other):
     """Route of a node's message to the rank `other`."""
     if h[H_COMPUTED]:
@@ -46,7 +46,7 @@ def route_of(h, nd, it, lg, sl, R, B, pairs, block, node, other):
     return (lg[place] << 32) | lg[place + 1]
 
 
-@helper
+@lean
 def step(h, it, npu, target):
     """The dimension of the next hop (the lowest in which two NPUs differ), 0 up or 1 down, size and weight."""
     weight = np.int64(1)
@@ -63,7 +63,7 @@ def step(h, it, npu, target):
     return np.int64(0), np.int64(0), np.int64(1), np.int64(1)
 
 
-@helper
+@lean
 def link_at(h, it, path, route):
     """The next link of a route."""
     if h[H_COMPUTED]:
@@ -73,7 +73,7 @@ def link_at(h, it, path, route):
     return np.int64(path[route >> 32])
 
 
-@helper
+@lean
 def after_hop(h, it, route):
     """What is left of a route after its next link."""
     if not h[H_COMPUTED]:
@@ -85,13 +85,13 @@ def after_hop(h, it, route):
     return ((npu + (moved - digit) * weight) << 32) | target
 
 
-@helper
+@lean
 def at_end(route):
     """Whether a route has no link left."""
     return (route >> 32) == (route & _LOW)
 
 
-@helper
+@lean
 def hops_of(h, it, route):
     """Links of a route."""
     if not h[H_COMPUTED]:

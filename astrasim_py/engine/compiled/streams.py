@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import helper
+from astrasim_py.core.jit import lean
 from astrasim_py.engine.compiled.blocks import leave_slice, place_in, splice
 from astrasim_py.engine.compiled.layout import *
 from astrasim_py.engine.compiled.pools import give, take
 
 
-@helper
+@lean
 def stream_of(ca, A, run):
     """Row of the stream of a run."""
     return ca[A[A[run + U_SHARE] + A_CALL], I_STREAMS] + STREAM * A[run + U_STREAM]
 
 
-@helper
+@lean
 def visit_of(lg, ca, A, run):
     """Row of the phase that a run is in."""
     return lg[stream_of(ca, A, run) + 1] + VISIT * A[run + U_PHASE]
 
 
-@helper
+@lean
 def comes_before(lg, ca, A, a, b):
     """Whether the waiting run `a` goes first: of higher priority, of its phase's, then by arrival."""
     ours, theirs = lg[stream_of(ca, A, a)], lg[stream_of(ca, A, b)]
@@ -40,7 +40,7 @@ def comes_before(lg, ca, A, a, b):
     return A[a + U_ARRIVAL] < A[b + U_ARRIVAL]
 
 
-@helper
+@lean
 def stand_in_line(lg, ca, A, queue, run):
     """A run waits for its turn in a queue."""
     A[run + U_NEXT] = 0
@@ -62,7 +62,7 @@ def stand_in_line(lg, ca, A, queue, run):
         A[behind + U_NEXT] = run
 
 
-@helper
+@lean
 def join_queue(lg, ca, R, A, rank, run):
     """A stream arrives at the queue of its phase; before its turn it is held back."""
     R[rank, R_ARRIVALS] += 1
@@ -79,7 +79,7 @@ def join_queue(lg, ca, R, A, rank, run):
     stand_in_line(lg, ca, A, queue, run)
 
 
-@helper
+@lean
 def take_turn(lg, ca, R, A, rank, share, number):
     """A stream has taken its collective's turn; it may be the turn of one that was held back."""
     queues = R[rank, R_QUEUES]
@@ -103,7 +103,7 @@ def take_turn(lg, ca, R, A, rank, share, number):
         behind, run = run, A[run + U_NEXT]
 
 
-@helper
+@lean
 def serve_queue(lg, ca, G, R, A, rank, number, row):
     """Start as many streams of a queue as can run."""
     queue = R[rank, R_QUEUE] + number * QUEUE
@@ -128,7 +128,7 @@ def serve_queue(lg, ca, G, R, A, rank, number, row):
             take_turn(lg, ca, R, A, rank, A[run + U_SHARE], number)
 
 
-@helper
+@lean
 def share_done(h, G, A, C, share, row, now):
     """A rank is done with a planned collective: its workload's node completes next."""
     instance = h[H_SLICES] + A[share + A_CALL]
@@ -144,7 +144,7 @@ def share_done(h, G, A, C, share, row, now):
     G[G_DONE_LAST] = share
 
 
-@helper
+@lean
 def finish_run(h, G, A, C, run, row, now):
     """A stream is done on this rank."""
     share = A[run + U_SHARE]
@@ -154,7 +154,7 @@ def finish_run(h, G, A, C, run, row, now):
         share_done(h, G, A, C, share, row, now)
 
 
-@helper
+@lean
 def end_phase(h, lg, ca, G, R, A, C, rank, run, row, now):
     """A stream has ended its phase on this rank, with the node in `row`."""
     number = lg[visit_of(lg, ca, A, run)]
@@ -179,7 +179,7 @@ def end_phase(h, lg, ca, G, R, A, C, rank, run, row, now):
         finish_run(h, G, A, C, run, row, now)
 
 
-@helper
+@lean
 def begin_streams(h, it, lg, tm, sl, ca, sm, G, B, A, S, R, C, NR, rank, instance, node, now):
     """A rank dispatches a planned collective, its workload's `node`."""
     session = h[H_SLICES] + instance
@@ -221,7 +221,7 @@ def begin_streams(h, it, lg, tm, sl, ca, sm, G, B, A, S, R, C, NR, rank, instanc
     start_runs(h, it, lg, tm, sl, ca, sm, G, B, A, S, R, C, NR, rank, now)
 
 
-@helper
+@lean
 def start_runs(h, it, lg, tm, sl, ca, sm, G, B, A, S, R, C, NR, rank, now):
     """Splice the slices of all streams whose turn it is; one with nothing to do on this rank ends at once."""
     while G[G_BEGIN]:
