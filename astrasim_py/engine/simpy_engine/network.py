@@ -25,6 +25,10 @@ from simpy.events import Event
 
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
 
+#: Priority of wake-ups under ``event_order: scheduled``: before every numbered event, and after SimPy's own, so that
+#: the failure of a process ends the run before anybody else dispatches.
+SOON = 2
+
 if TYPE_CHECKING:
     from astrasim_py.engine.simpy_engine.engine import Engine
     from astrasim_py.engine.simpy_engine.link import Link
@@ -87,7 +91,7 @@ class Clock(Environment):
     def step(self) -> None:
         if self._queue:
             number = self._queue[0][1]
-            if number > 1:  # below are SimPy's own events and the dispatch that follows an event
+            if number > SOON:  # the others are SimPy's own events and the dispatch that follows an event
                 self.taken = number
         super().step()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from simpy import Resource
 from simpy.events import Event
 
+from astrasim_py.engine.simpy_engine.network import SOON
 from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, NODE_MASK, Block, numbered
 from astrasim_py.engine.simpy_engine.streams import Streams
 from astrasim_py.system.plan import (
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Wake-ups come after every timed action of the same instant, lowest rank first.
 WAKE_PRIORITY = 1 << 60
-#: Under ``event_order: scheduled`` they come before every other event.
-SOON = 1
 
 
 class Wake(Event):
