@@ -51,6 +51,8 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
 
     * *ingress*: what must enter a rank comes over its ports, whole chunks one after the other on each;
     * *egress*: likewise what must leave one;
+    * *work*: all that must enter ranks comes over all ports together; an all_reduce needs 2 (n - 1) transfers per chunk
+      (complete gossip: Harary & Schwenk, J. Franklin Inst. 1974), and each rank one in and one out at least;
     * *path*: the longest of the shortest paths between ranks that must hear from each other, a chunk of the smallest
       size being held up nowhere.
 
@@ -62,7 +64,14 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
     if demand.reduces or halves:
         return _copying(network.turned(), demand, turned=True)
     if demand.collective == "all_reduce" and halves is None:
-        both = _copying(network, demand) + _copying(network.turned(), demand, turned=True)
+        turned = network.turned()
+        both = _copying(network, demand) + _copying(turned, demand, turned=True)
+        every, timing = np.full(demand.ranks, demand.count), network.timing(demand.sizes.tolist())
+        both += [
+            Bound(_ports(network, timing, every, inward=True), "ingress"),
+            Bound(_ports(network, timing, every, inward=False), "egress"),
+            Bound(_work(network, timing, 2 * (demand.ranks - 1) * demand.count), "work"),
+        ]
         return sorted(both, key=lambda b: -b.time)
     return _copying(network, demand)
 
@@ -86,6 +95,7 @@ def _copying(network: Network, demand: Demand, turned: bool = False) -> list[Bou
     bounds = [
         Bound(_ports(network, timing, enter, inward=True), names[0]),
         Bound(_ports(network, timing, leave, inward=False), names[1]),
+        Bound(_work(network, timing, int(enter.sum())), "work"),
         Bound(_paths(network, timing, demand), "path"),
     ]
     return sorted(bounds, key=lambda b: -b.time)
@@ -93,22 +103,8 @@ def _copying(network: Network, demand: Demand, turned: bool = False) -> list[Bou
 
 def _ports(network: Network, timing: Timing, need: np.ndarray, *, inward: bool) -> int:
     """The least time in which the ports of every rank carry what they must (in chunks of the smallest size)."""
-    n, lengths = network.ranks, np.diff(network.hop_ptr)
-    end = network.dst if inward else network.src
-    # A port is the last (first) link of an arc; its fastest use is what counts, and the rest of the way comes on top.
-    at = network.hop_ptr[1:] - 1 if inward else network.hop_ptr[:-1]
-    if network.base is not None:
-        at = network.hop_ptr[:-1] if inward else network.hop_ptr[1:] - 1
-    hold, rest = timing.hold[-1, at], timing.delay[-1] - timing.hold[-1, at]
-    key = end.astype(np.int64) * len(network.links) + network.hop[at] if len(lengths) else np.empty(0, np.int64)
-    order = np.lexsort((rest, hold, key))
-    first = np.concatenate([[True], key[order][1:] != key[order][:-1]]) if len(order) else np.empty(0, bool)
-    ports = order[first]
-    least = np.full(len(ports), 0, dtype=np.int64)
-    groups = np.cumsum(first) - 1
-    least[:] = np.iinfo(np.int64).max
-    np.minimum.at(least, groups, rest[order])
-    rank = end[ports]
+    rank, hold, rest = _ends(network, timing, inward=inward)
+    n = network.ranks
     known: dict[tuple, int] = {}
     best = 0
     bounds = np.searchsorted(rank, np.arange(n + 1))
@@ -117,11 +113,40 @@ def _ports(network: Network, timing: Timing, need: np.ndarray, *, inward: bool) 
         if not chunks:
             continue
         rows = slice(int(bounds[v]), int(bounds[v + 1]))
-        shape = (chunks, hold[ports[rows]].tobytes(), least[rows].tobytes())
+        shape = (chunks, hold[rows].tobytes(), rest[rows].tobytes())
         if shape not in known:
-            known[shape] = _carry(chunks, hold[ports[rows]].tolist(), least[rows].tolist())
+            known[shape] = _carry(chunks, hold[rows].tolist(), rest[rows].tolist())
         best = max(best, known[shape])
     return best
+
+
+def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ports of all ranks, by rank: (rank, ps that one chunk holds it, ps of the rest of the way), at the least."""
+    end = network.dst if inward else network.src
+    # A port is the last (first) link of an arc, of a network turned round the other one.
+    last = inward == (network.base is None)
+    at = network.hop_ptr[1:] - 1 if last else network.hop_ptr[:-1]
+    hold, rest = timing.hold[-1, at], timing.delay[-1] - timing.hold[-1, at]
+    key = end.astype(np.int64) * len(network.links) + network.hop[at]
+    order = np.lexsort((hold, key))
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    ports = order[first]
+    # Links that take turns on one port share it at the shortest hold and the shortest rest of any of them.
+    return end[ports], hold[ports], np.minimum.reduceat(rest[order], first)
+
+
+def _work(network: Network, timing: Timing, transfers: int) -> int:
+    """The least time in which all ports together carry so many chunks."""
+    _, hold, rest = _ends(network, timing, inward=True)
+    kinds, count = np.unique(np.stack([hold, rest]), axis=1, return_counts=True)
+    if not transfers or kinds[0].min() == 0:
+        return 0
+    low, high = 0, int(kinds[1].max()) + int(kinds[0].max()) * -(-transfers // len(hold))
+    while low < high:
+        middle = (low + high) // 2
+        carried = int((np.maximum(middle - kinds[1], 0) // kinds[0] * count).sum())
+        low, high = (low, middle) if carried >= transfers else (middle + 1, high)
+    return low
 
 
 def _carry(chunks: int, hold: list[int], rest: list[int]) -> int:
@@ -148,10 +173,10 @@ def _paths(network: Network, timing: Timing, demand: Demand) -> int:
     if len(sources) > most:
         # Ranks far from each other are the ones that count: begin anywhere, go on from the farthest.
         from_rank = int(sources[0])
-        best, seen = 0, set()
+        best, seen, lag = 0, set(), _lags(network, timing, demand)
         for _ in range(most):
             reach = _distances(network, timing.delay[-1], from_rank)
-            best = max(best, int(reach.max()))
+            best = max(best, int(reach.max()) + lag[from_rank])
             seen.add(from_rank)
             order = np.argsort(-reach, kind="stable")
             following = next((int(v) for v in order[: most + 1] if int(v) not in seen), None)
@@ -160,12 +185,32 @@ def _paths(network: Network, timing: Timing, demand: Demand) -> int:
             from_rank = following
         return best
     best = 0
+    lag = _lags(network, timing, demand)
     for source in sources.tolist():
-        reach = _distances(network, timing.delay[-1], source)
+        reach = _distances(network, timing.delay[-1], source) + lag[source]
         if demand.receivers is not None:
             reach = reach[np.unique(demand.receivers[demand.origin == source])]
         best = max(best, int(reach.max(initial=0)))
     return best
+
+
+def _lags(network: Network, timing: Timing, demand: Demand) -> list[int]:
+    """Per rank: the least time at which the last of the chunks that it has alone begins to leave it."""
+    own = np.bincount(demand.origin, minlength=network.ranks)
+    if demand.receivers is not None or (own < 2).all():
+        return [0] * network.ranks
+    rank, hold, _ = _ends(network, timing, inward=False)
+    bounds = np.searchsorted(rank, np.arange(network.ranks + 1))
+    known: dict[tuple, int] = {}
+    lags = []
+    for v, chunks in enumerate(own.tolist()):
+        rates = hold[bounds[v] : bounds[v + 1]]
+        key = chunks, rates.tobytes()
+        if key not in known:
+            # With p ports p chunks leave at once; the others begin when whole holds have gone by.
+            known[key] = _carry(max(chunks - len(rates), 0), rates.tolist(), [0] * len(rates)) if len(rates) else 0
+        lags.append(known[key])
+    return lags
 
 
 def _distances(network: Network, delay: np.ndarray, source: int) -> np.ndarray:

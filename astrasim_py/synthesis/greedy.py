@@ -45,6 +45,8 @@ for _bit in range(64):
     _PLACE[(0x03F79D71B4CB0A89 << _bit & (2**64 - 1)) >> 58] = _bit
 _TOP = np.uint64(58)
 _CHAINS = 4096
+#: Words of a row after which no more candidates are looked for: where they are so few, a choice gains little.
+_LOOKS = 32
 
 
 @helper
@@ -105,7 +107,7 @@ def _pick(has, u, expected, v, avoid, k, words, samples, count, state):
             w += 1
             if w == words:
                 w = 0
-        if best < 0 or (looked >= 2 * words and words > 1):
+        if best < 0 or (looked >= _LOOKS and words > 1):
             break
     return best
 
@@ -297,6 +299,13 @@ def greedy(
             for i in range(dirties - 1, 0, -1):
                 j = random_below(random, i + 1)
                 dirty[i], dirty[j] = dirty[j], dirty[i]
+        elif dirties > 64 and dirties * 8 > n:
+            # In the order of their numbers neighbours come close to each other, while their bits are in the cache.
+            dirties = 0
+            for v in range(n):
+                if marked[v]:
+                    dirty[dirties] = v
+                    dirties += 1
         at = 0
         while at < dirties:
             v = np.int64(dirty[at])
