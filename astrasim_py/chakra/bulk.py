@@ -26,7 +26,8 @@ from astrasim_py.chakra.kernel import (
     read,
 )
 from astrasim_py.chakra.plain import COUNTS, MEMBER_WIRE
-from astrasim_py.chakra.trace import MISSING, MISSING32, Csr, RawFile
+from astrasim_py.chakra.schema import MISSING
+from astrasim_py.chakra.storage import MISSING32, Csr, RawFile
 
 
 def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -> Iterator[FileColumns | None]:

@@ -1,409 +1,69 @@
-"""`ExecutionTrace`, one rank's graph as columns, and `Workload`, the traces of all ranks.
+"""`ExecutionTrace`: one rank's graph as columns.
 
 A trace is columnar and immutable: numpy arrays, dependencies as CSR, and no Python object per node. What a
 column does not hold (input and output lists, attributes of other producers) stays in the raw bytes of the
 file it came from, so that a trace that was only read is written back byte for byte.
+
+What traces are made of comes from `schema`, `storage` and `workload` and may be imported from here.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from astrasim_py.chakra import graph
+from astrasim_py.chakra.schema import (
+    COLLECTIVE_NAMES,
+    COLUMN_KINDS,
+    INT_COLUMNS,
+    MISSING,
+    Attribute,
+    CommType,
+    IOInfo,
+    Node,
+    NodeType,
+)
+from astrasim_py.chakra.storage import (
+    Csr,
+    Names,
+    NoNames,
+    RawFile,
+    as_csr,
+    as_groups,
+    compact,
+    expand,
+    frozen,
+    whole_numbers,
+)
+from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
 
-#: Value of an absent integer attribute in a column.
-MISSING = -(2**63)
-#: The same in a column that is stored in 32 bits.
-MISSING32 = -(2**31)
-
-#: Largest communicator-group file that is read, bytes.
-MAX_GROUP_FILE = 64 * 2**20
-
-
-class NodeType(IntEnum):
-    """Type of a node, as numbered by Chakra."""
-
-    INVALID = 0
-    METADATA = 1
-    MEM_LOAD = 2
-    MEM_STORE = 3
-    COMP = 4
-    COMM_SEND = 5
-    COMM_RECV = 6
-    COMM_COLL = 7
-
-
-class CommType(IntEnum):
-    """Collective of a COMM_COLL node, as numbered by Chakra; and one of our own, far from Chakra's range."""
-
-    ALL_REDUCE = 0
-    REDUCE = 1
-    ALL_GATHER = 2
-    GATHER = 3
-    SCATTER = 4
-    BROADCAST = 5
-    ALL_TO_ALL = 6
-    REDUCE_SCATTER = 7
-    REDUCE_SCATTER_BLOCK = 8
-    BARRIER = 9
-    CUSTOM = 1000
-
-
-#: Number of a collective in Chakra -> its name everywhere else in the package.
-COLLECTIVE_NAMES: Mapping[int, str] = {
-    **{int(member): member.name.lower() for member in CommType},
-    int(CommType.REDUCE_SCATTER_BLOCK): "reduce_scatter",
-}
-
-#: Canonical oneof member of each integer column: what a writer uses. Readers accept any integer member.
-COLUMN_KINDS: Mapping[str, str] = {
-    "is_cpu_op": "bool_val",
-    "comm_type": "int64_val",
-    "comm_size": "int64_val",
-    "comm_src": "int32_val",
-    "comm_dst": "int32_val",
-    "comm_tag": "int32_val",
-    "comm_priority": "int32_val",
-    "comm_root": "int32_val",
-    "num_ops": "int64_val",
-    "tensor_size": "uint64_val",
-    "tensor_loc": "uint32_val",
-    "msg_chunk_idx": "int32_val",
-    "msg_chunk_cnt": "int32_val",
-    "total_chunk_cnt": "int32_val",
-    "comp_op": "int32_val",
-    "src_buf": "int32_val",
-    "src_off": "int32_val",
-    "dst_buf": "int32_val",
-    "dst_off": "int32_val",
-    "payload": "int64_val",
-    "coll_size": "int64_val",
-    "duration_ps": "int64_val",
-    "tb_id": "int32_val",
-    "channel": "int32_val",
-    "local_time_step": "int32_val",
-    "chunk_offset": "int32_val",
-    "depid": "int32_val",
-    "deps": "int32_val",
-    "hasdep": "int32_val",
-    "is_rrc": "bool_val",
-    "fused": "int64_val",
-    "tb_prev": "int64_val",
-    "source_line": "int32_val",
-    "peer_buf": "int32_val",
-    "peer_off": "int32_val",
-    "detached": "bool_val",
-    "counter": "int32_val",
-    "count_of": "int32_val",
-    "count_k": "int32_val",
-    "count_from": "int64_val",
-    "slot_kind": "int32_val",
-}
-
-#: Integer attributes that have a column.
-INT_COLUMNS: tuple[str, ...] = (
-    "comm_type",  # a CommType
-    "comm_size",  # bytes
-    "comm_src",
-    "comm_dst",
-    "comm_tag",
-    "comm_priority",
-    "num_ops",
-    "tensor_size",  # bytes
-    "tensor_loc",
-    "is_cpu_op",
-    "msg_chunk_idx",  # chunks [idx, idx + cnt) of total_chunk_cnt of the full buffer
-    "msg_chunk_cnt",
-    "total_chunk_cnt",
-    "comm_root",
-    "comp_op",  # on COMP nodes of algorithms: 1 reduce, 2 copy
-    "src_buf",  # cells: buffer 1 input, 2 output, 3 scratch; offset in chunks; msg_chunk_cnt of them
-    "src_off",
-    "dst_buf",
-    "dst_off",
-    "payload",  # id of the node whose data this node takes
-    "coll_size",  # on COMM_COLL nodes: exact bytes of the full buffer
-    "duration_ps",  # on COMP nodes: exact duration
-    "tb_id",  # of algorithms from MSCCL-IR: thread block of the rank, its channel, number of the step in it
-    "channel",
-    "local_time_step",
-    "chunk_offset",  # as collectiveapi's readers know it: offset of the local operand
-    "depid",  # as in the XML: the last dependency of the step
-    "deps",
-    "hasdep",
-    "is_rrc",
-    "fused",  # nodes of one fused step carry the id of its first node
-    "tb_prev",  # id of the node whose completion this one awaits only by the order of its thread block
-    "source_line",  # line of the file or program that the step was written in
-    "peer_buf",  # cells of the other rank that the step names: nothing is executed from it
-    "peer_off",
-    "detached",  # on SEND nodes: the rank's part of the collective ends without it, once it is posted
-    "counter",  # completion of the node counts in this counter of its rank
-    "count_of",  # the node also waits for the count_k-th completion in this counter …
-    "count_k",
-    "count_from",  # … counted from after the completion of the node of this id; absent: from the start
-    "slot_kind",  # what a workload node holds: 0 nothing, 1 CPU, 2 compute, 3 communication; absent: by its type
-)
-
-
-class Csr(NamedTuple):
-    """Dependencies of all nodes, one after the other.
-
-    Attributes
-    ----------
-    ptr : numpy.ndarray
-        int64[n + 1]; entries ptr[i]..ptr[i+1] belong to node i.
-    ids : numpy.ndarray
-        uint64[m] ids of the nodes that must complete first.
-    """
-
-    ptr: np.ndarray
-    ids: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One attribute of a node or of the metadata.
-
-    Attributes
-    ----------
-    name : str
-    kind : str
-        Oneof member such as ``int64_val`` or ``string_list``; empty if the producer set none.
-    value : int, float, bool, str, bytes, tuple of these, or None
-    doc : str
-    """
-
-    name: str
-    kind: str = ""
-    value: object = None
-    doc: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class IOInfo:
-    """Inputs or outputs of a node, as the producer wrote them."""
-
-    values: str = ""
-    shapes: str = ""
-    types: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A light view of one node, with everything the file says of it."""
-
-    id: int
-    name: str = ""
-    type: int = 0
-    ctrl_deps: tuple[int, ...] = ()
-    data_deps: tuple[int, ...] = ()
-    start_time_micros: int = 0
-    duration_micros: int = 0
-    inputs: IOInfo | None = None
-    outputs: IOInfo | None = None
-    attributes: tuple[Attribute, ...] = ()
-
-    def get(self, name: str, default: object = None) -> object:
-        """Value of the last attribute of that name."""
-        for attribute in reversed(self.attributes):
-            if attribute.name == name:
-                return attribute.value
-        return default
-
-
-class RawFile(NamedTuple):
-    """Bytes that a trace was decoded from.
-
-    Attributes
-    ----------
-    data : bytes
-        The whole file, unzipped.
-    metadata : tuple of int
-        Start and end of the metadata message.
-    start, end : numpy.ndarray
-        int64[n] each: where the message of each node starts and ends, its length prefix excluded.
-    """
-
-    data: bytes
-    metadata: tuple[int, int]
-    start: np.ndarray
-    end: np.ndarray
-
-
-class Names(Sequence[str]):
-    """Names of nodes, decoded only when they are asked for.
-
-    Parameters
-    ----------
-    data : bytes
-    start, length : numpy.ndarray
-        int64[n] each: where the UTF-8 text of each name lies in `data`.
-    """
-
-    __slots__ = ("_data", "_length", "_start")
-
-    def __init__(self, data: bytes, start: np.ndarray, length: np.ndarray) -> None:
-        self._data, self._start, self._length = data, start, length
-
-    def __len__(self) -> int:
-        return len(self._start)
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return Names(self._data, self._start[index], self._length[index])
-        start = int(self._start[index])
-        return self._data[start : start + int(self._length[index])].decode()
-
-    def __iter__(self) -> Iterator[str]:
-        data = self._data
-        for start, length in zip(self._start.tolist(), self._length.tolist(), strict=True):
-            yield data[start : start + length].decode()
-
-    def packed(self) -> Names:
-        """The same names without the bytes between them."""
-        spans = zip(self._start.tolist(), self._length.tolist(), strict=True)
-        data = b"".join([self._data[start : start + length] for start, length in spans])
-        return Names(data, np.cumsum(self._length) - self._length, self._length)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
-
-    __hash__ = None
-
-
-class _NoNames(Sequence[str]):
-    """The names of a trace whose producer gives none."""
-
-    __slots__ = ("_size",)
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return _NoNames(len(range(*index.indices(self._size))))
-        if not -self._size <= index < self._size:
-            raise IndexError(index)
-        return ""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
-
-    __hash__ = None
-
-
-def frozen(array: np.ndarray) -> np.ndarray:
-    """A read-only view of an array."""
-    if array.flags.writeable:
-        array = array.view()
-        array.setflags(write=False)
-    return array
-
-
-def _whole_numbers(values: object, what: str, dtype) -> np.ndarray:
-    array = np.asarray(values)
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind not in "iub" and array.size:
-        raise TypeError(f"{what} must hold whole numbers, not {array.dtype}")
-    if dtype == np.uint64 and array.dtype.kind == "i" and array.size and int(array.min()) < 0:
-        raise ValueError(f"{what} must not be negative, but holds {int(array.min())}")
-    if dtype == np.int64 and array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
-        raise ValueError(f"{what} must be below 2^63, but holds {int(array.max())}")
-    return array.astype(dtype)
-
-
-def compact(values: object, size: int, what: str = "column") -> int | np.ndarray:
-    """Store an integer column in as little as it needs.
-
-    Parameters
-    ----------
-    values : int or array-like
-        One value for all nodes, or int64[size] with `MISSING` where a node has none.
-    size : int
-        Number of nodes.
-
-    Returns
-    -------
-    int or numpy.ndarray
-        An int where all nodes have the same value; else int32 (with -2**31 for `MISSING`) or int64.
-    """
-    if isinstance(values, int | np.integer) and not isinstance(values, bool | np.bool_):
-        if not -(2**63) <= int(values) < 2**63:
-            raise ValueError(f"{what} must fit in 64 bits, but is {int(values)}")
-        return int(values)
-    array = _whole_numbers(values, what, np.int64)
-    if array.shape != (size,):
-        raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
-    if not size:
-        return MISSING
-    low, high = int(array.min()), int(array.max())
-    if low == high:
-        return low
-    if high < 2**31:
-        if low > MISSING32:
-            return frozen(array.astype(np.int32))
-        if low == MISSING:
-            absent = array == MISSING
-            if int(array.min(where=~absent, initial=0)) > MISSING32:
-                small = np.where(absent, MISSING32, array).astype(np.int32)
-                return frozen(small)
-    return frozen(array.copy() if array.base is not None or array is values else array)
-
-
-def expand(stored: int | np.ndarray, size: int) -> np.ndarray:
-    """int64[size] of a column stored by `compact`, read-only."""
-    if isinstance(stored, int):
-        return np.broadcast_to(np.int64(stored), (size,))
-    if stored.dtype == np.int64:
-        return stored
-    wide = stored.astype(np.int64)
-    wide[stored == MISSING32] = MISSING
-    wide.setflags(write=False)
-    return wide
-
-
-def _csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
-    if value is None:
-        return Csr(frozen(np.zeros(size + 1, dtype=np.int64)), frozen(np.empty(0, dtype=np.uint64)))
-    ptr = _whole_numbers(value[0], f"{what}.ptr", np.int64)
-    ids = _whole_numbers(value[1], f"{what}.ids", np.uint64)
-    if ptr.shape != (size + 1,) or ids.ndim != 1 or ptr[0] != 0 or ptr[-1] != len(ids) or (ptr[1:] < ptr[:-1]).any():
-        raise ValueError(f"{what} is not a CSR of {size} nodes and {ids.size} entries")
-    return Csr(frozen(ptr), frozen(ids))
-
-
-def _groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, ...]]:
-    if pg_name is None:
-        return -1, ()
-    if isinstance(pg_name, str):
-        return 0, (pg_name,)
-    if isinstance(pg_name, tuple) and len(pg_name) == 2 and isinstance(pg_name[0], np.ndarray):
-        codes, names = _whole_numbers(pg_name[0], "pg_name codes", np.int32), tuple(pg_name[1])
-    else:
-        index: dict[str, int] = {}
-        codes = np.fromiter(
-            (-1 if name is None else index.setdefault(name, len(index)) for name in pg_name), dtype=np.int32
-        )
-        names = tuple(index)
-    if codes.shape != (size,) or (size and not -1 <= int(codes.min()) <= int(codes.max()) < max(len(names), 1)):
-        raise ValueError(f"pg_name does not give one group for each of {size} nodes")
-    return frozen(codes), names
-
+__all__ = [
+    "COLLECTIVE_NAMES",
+    "COLUMN_KINDS",
+    "INT_COLUMNS",
+    "MISSING",
+    "Attribute",
+    "CommType",
+    "Csr",
+    "ExecutionTrace",
+    "IOInfo",
+    "Names",
+    "Node",
+    "NodeType",
+    "RawFile",
+    "Workload",
+    "check_unique",
+    "compact",
+    "cycle_text",
+    "expand",
+    "frozen",
+    "groups_from_json",
+    "groups_from_metadata",
+]
 
 _VALUE_KINDS = (
     (bool, "bool_val"),
@@ -540,7 +200,7 @@ class ExecutionTrace:
         ValueError, TypeError
             Columns of unequal length or of another type: an error in the calling code.
         """
-        ids = _whole_numbers(node_id, "node_id", np.uint64)
+        ids = whole_numbers(node_id, "node_id", np.uint64)
         if ids.ndim != 1:
             raise ValueError(f"node_id has shape {ids.shape}, not one dimension")
         size = len(ids)
@@ -550,13 +210,13 @@ class ExecutionTrace:
         unknown = [name for name in int_columns if name not in COLUMN_KINDS]
         if unknown:
             raise TypeError(f"unknown columns {', '.join(unknown)}; use extra= for attributes of your own")
-        kinds = _whole_numbers(type, "type", np.int64)
+        kinds = whole_numbers(type, "type", np.int64)
         if kinds.size and not 0 <= int(kinds.min()) <= int(kinds.max()) <= 7:
             bad = int(kinds.max()) if int(kinds.max()) > 7 else int(kinds.min())
             raise TraceError(place, f"node type {bad} is not one of 0..7", "use a NodeType")
         if kinds.shape not in ((), (size,)):
             raise ValueError(f"type has shape {kinds.shape}, the trace has {size} nodes")
-        if names is not None and not isinstance(names, Names | _NoNames):
+        if names is not None and not isinstance(names, Names | NoNames):
             names = tuple(names)
         if names is not None and len(names) != size:
             raise ValueError(f"{len(names)} names for {size} nodes")
@@ -566,9 +226,9 @@ class ExecutionTrace:
                 "type": frozen(np.broadcast_to(kinds.astype(np.int8), (size,))),
                 "duration_micros": _micros(duration_micros, size, "duration_micros"),
                 "start_time_micros": _micros(start_time_micros, size, "start_time_micros"),
-                "data_deps": _csr(data_deps, size, "data_deps"),
-                "ctrl_deps": _csr(ctrl_deps, size, "ctrl_deps"),
-                "names": _NoNames(size) if names is None else names,
+                "data_deps": as_csr(data_deps, size, "data_deps"),
+                "ctrl_deps": as_csr(ctrl_deps, size, "ctrl_deps"),
+                "names": NoNames(size) if names is None else names,
                 "version": version,
                 "place": place,
                 "rank": rank,
@@ -576,7 +236,7 @@ class ExecutionTrace:
                 "_metadata": _attributes(metadata),
                 "_columns": _stored(int_columns, size),
                 "_extra": _stored(extra, size),
-                "_groups": _groups(pg_name, size),
+                "_groups": as_groups(pg_name, size),
                 "_touched": None,
                 "_cache": {},
             }
@@ -631,7 +291,7 @@ class ExecutionTrace:
     @property
     def has_names(self) -> bool:
         """Whether names were given (they may be empty all the same)."""
-        return not isinstance(self.names, _NoNames)
+        return not isinstance(self.names, NoNames)
 
     def group_of(self) -> tuple[np.ndarray, tuple[str, ...]]:
         """Communicator group of each node.
@@ -897,7 +557,7 @@ class ExecutionTrace:
                 fields[name] = _micros(value, size, name)
                 touched |= fields[name] != getattr(self, name)
             elif name in ("data_deps", "ctrl_deps"):
-                fields[name] = new = _csr(value, size, name)
+                fields[name] = new = as_csr(value, size, name)
                 old = getattr(self, name)
                 if not (np.array_equal(new.ptr, old.ptr) and np.array_equal(new.ids, old.ids)):
                     for row in range(size):
@@ -905,13 +565,13 @@ class ExecutionTrace:
                             new.ids[new.ptr[row] : new.ptr[row + 1]], old.ids[old.ptr[row] : old.ptr[row + 1]]
                         )
             elif name == "node_id":
-                fields[name] = new = frozen(_whole_numbers(value, name, np.uint64))
+                fields[name] = new = frozen(whole_numbers(value, name, np.uint64))
                 if new.shape != (size,):
                     raise ValueError(f"{name} has shape {new.shape}, the trace has {size} nodes")
                 check_unique(new, self.place)
                 touched |= new != self.node_id
             elif name == "names":
-                fields[name] = new = _NoNames(size) if value is None else tuple(value)
+                fields[name] = new = NoNames(size) if value is None else tuple(value)
                 if len(new) != size:
                     raise ValueError(f"{len(new)} names for {size} nodes")
                 touched |= np.fromiter((a != b for a, b in zip(new, self.names, strict=True)), bool, size)
@@ -920,8 +580,8 @@ class ExecutionTrace:
                 fields[name] = new
                 touched |= new != self.type
             elif name == "pg_name":
-                fields["_groups"] = _groups(value, size)
-                new_codes, new_names = _groups(value, size)
+                fields["_groups"] = as_groups(value, size)
+                new_codes, new_names = as_groups(value, size)
                 old_codes, old_names = self.group_of()
                 new_codes = np.broadcast_to(new_codes, (size,))
                 alike = {new_names.index(old): code for code, old in enumerate(old_names) if old in new_names}
@@ -956,7 +616,7 @@ class ExecutionTrace:
 
 
 def _micros(value: object, size: int, what: str) -> np.ndarray:
-    array = _whole_numbers(0 if value is None else value, what, np.uint64)
+    array = whole_numbers(0 if value is None else value, what, np.uint64)
     if array.shape not in ((), (size,)):
         raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
     return frozen(np.broadcast_to(array, (size,)))
@@ -995,152 +655,3 @@ def cycle_text(ids: Sequence[int]) -> str:
         return f"node {ids[0]} depends on itself"
     shown = [str(i) for i in ids] if len(ids) <= 12 else [*map(str, ids[:8]), "…", *map(str, ids[-3:])]
     return f"cycle of {len(ids)} nodes, each depending on the next: {' → '.join([*shown, str(ids[0])])}"
-
-
-@dataclass(frozen=True)
-class Workload:
-    """The traces of all ranks and their communicator groups.
-
-    Attributes
-    ----------
-    traces : tuple of ExecutionTrace
-        Index is the rank. Ranks with identical traces may share one object.
-    groups : mapping of str to tuple of int
-        Ranks of each group, in its own order; an empty tuple means all ranks. No group name, ``""`` and
-        ``"0"`` always mean all ranks.
-    name : str
-
-    Raises
-    ------
-    TraceError
-        A group with a rank twice or beyond the last one.
-    """
-
-    traces: tuple[ExecutionTrace, ...]
-    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "traces", tuple(self.traces))
-        groups = {}
-        for name, ranks in self.groups.items():
-            ranks = tuple(int(rank) for rank in ranks)
-            for rank in ranks:
-                if not 0 <= rank < len(self.traces):
-                    raise TraceError(
-                        f"group {name}",
-                        f"rank {rank} is not one of the {len(self.traces)} ranks of the workload",
-                        f"list ranks 0..{len(self.traces) - 1}",
-                    )
-            if len(set(ranks)) < len(ranks):
-                twice = next(rank for rank in ranks if ranks.count(rank) > 1)
-                raise TraceError(f"group {name}", f"rank {twice} is listed twice", "list every rank once")
-            groups[str(name)] = ranks
-        object.__setattr__(self, "groups", groups)
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks."""
-        return len(self.traces)
-
-    def members(self, group: str | None) -> tuple[int, ...]:
-        """Ranks of a group in its order.
-
-        Raises
-        ------
-        TraceError
-            No group of that name.
-        """
-        if group in (None, "", "0"):
-            return tuple(range(len(self.traces)))
-        if group not in self.groups:
-            known = ", ".join(sorted(self.groups)[:8])
-            raise TraceError(
-                f"group {group}",
-                f"no communicator group is called {group!r}" + (f" (there are {known})" if known else ""),
-                "give the communicator groups as a JSON file {name: [ranks]}",
-            )
-        return self.groups[group] or tuple(range(len(self.traces)))
-
-    def digest(self) -> str:
-        """SHA-256 over traces and groups; the name does not count."""
-        return digest({"traces": [trace.digest() for trace in self.traces], "groups": self.groups})
-
-
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
-    out = {}
-    for key, value in pairs:
-        if key in out:
-            raise ValueError(f'key "{key}" is there twice')
-        out[key] = value
-    return out
-
-
-def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
-    """Read communicator groups from JSON: an object of group id to list of ranks.
-
-    Raises
-    ------
-    TraceError
-        A file that cannot be read or is not of that form.
-    """
-    place = os.fspath(path)
-    remedy = 'write {"1": [0, 1], "2": [2, 3]}'
-    try:
-        with open(place, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise TraceError(place, "is not a regular file", "name a JSON file")
-            if status.st_size > MAX_GROUP_FILE:
-                raise TraceError(place, f"has {status.st_size} bytes, more than {MAX_GROUP_FILE}", remedy)
-            value = json.loads(file.read(MAX_GROUP_FILE).decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
-    except OSError as error:
-        raise TraceError(place, f"cannot be read: {error.strerror}", "name a readable JSON file") from None
-    except (ValueError, RecursionError) as error:
-        text = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-        raise TraceError(place, f"is not JSON: {text}", remedy) from None
-    if not isinstance(value, dict):
-        raise TraceError(place, f"holds a {type(value).__name__}, not an object of groups", remedy)
-    groups = {}
-    for name, ranks in value.items():
-        if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
-            raise TraceError(f"{place}: {name}", "is not a list of ranks (whole numbers from 0)", remedy)
-        if len(set(ranks)) < len(ranks):
-            twice = next(rank for rank in ranks if ranks.count(rank) > 1)
-            raise TraceError(f"{place}: {name}", f"rank {twice} is listed twice", "list every rank once")
-        groups[name] = tuple(ranks)
-    return groups
-
-
-def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
-    """Communicator groups that a METADATA node of the trace declares.
-
-    PyTorch's converter puts a JSON list of ``{"pg_name": …, "ranks": […]}`` into the input values of such a
-    node, wrapped in two characters at either end. Anything else in a METADATA node declares no group.
-
-    Returns
-    -------
-    dict of str to tuple of int
-        An empty tuple means all ranks.
-    """
-    groups: dict[str, tuple[int, ...]] = {}
-    for row in np.flatnonzero(trace.type == NodeType.METADATA).tolist():
-        inputs = trace.node(row).inputs
-        if inputs is None or not inputs.values:
-            continue
-        for text in (inputs.values[2:-2], inputs.values):
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, list):
-                break
-        else:
-            continue
-        for entry in value:
-            if not isinstance(entry, dict) or "pg_name" not in entry:
-                continue
-            ranks = entry.get("ranks", [])
-            if isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks):
-                groups[str(entry["pg_name"])] = tuple(ranks)
-    return groups

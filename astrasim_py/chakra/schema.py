@@ -1,0 +1,187 @@
+"""What Chakra and we call things: types of nodes, collectives, attributes that have a column, views of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+#: Value of an absent integer attribute in a column.
+MISSING = -(2**63)
+
+
+class NodeType(IntEnum):
+    """Type of a node, as numbered by Chakra."""
+
+    INVALID = 0
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+class CommType(IntEnum):
+    """Collective of a COMM_COLL node, as numbered by Chakra; and one of our own, far from Chakra's range."""
+
+    ALL_REDUCE = 0
+    REDUCE = 1
+    ALL_GATHER = 2
+    GATHER = 3
+    SCATTER = 4
+    BROADCAST = 5
+    ALL_TO_ALL = 6
+    REDUCE_SCATTER = 7
+    REDUCE_SCATTER_BLOCK = 8
+    BARRIER = 9
+    CUSTOM = 1000
+
+
+#: Number of a collective in Chakra -> its name everywhere else in the package.
+COLLECTIVE_NAMES: Mapping[int, str] = {
+    **{int(member): member.name.lower() for member in CommType},
+    int(CommType.REDUCE_SCATTER_BLOCK): "reduce_scatter",
+}
+
+#: Canonical oneof member of each integer column: what a writer uses. Readers accept any integer member.
+COLUMN_KINDS: Mapping[str, str] = {
+    "is_cpu_op": "bool_val",
+    "comm_type": "int64_val",
+    "comm_size": "int64_val",
+    "comm_src": "int32_val",
+    "comm_dst": "int32_val",
+    "comm_tag": "int32_val",
+    "comm_priority": "int32_val",
+    "comm_root": "int32_val",
+    "num_ops": "int64_val",
+    "tensor_size": "uint64_val",
+    "tensor_loc": "uint32_val",
+    "msg_chunk_idx": "int32_val",
+    "msg_chunk_cnt": "int32_val",
+    "total_chunk_cnt": "int32_val",
+    "comp_op": "int32_val",
+    "src_buf": "int32_val",
+    "src_off": "int32_val",
+    "dst_buf": "int32_val",
+    "dst_off": "int32_val",
+    "payload": "int64_val",
+    "coll_size": "int64_val",
+    "duration_ps": "int64_val",
+    "tb_id": "int32_val",
+    "channel": "int32_val",
+    "local_time_step": "int32_val",
+    "chunk_offset": "int32_val",
+    "depid": "int32_val",
+    "deps": "int32_val",
+    "hasdep": "int32_val",
+    "is_rrc": "bool_val",
+    "fused": "int64_val",
+    "tb_prev": "int64_val",
+    "source_line": "int32_val",
+    "peer_buf": "int32_val",
+    "peer_off": "int32_val",
+    "detached": "bool_val",
+    "counter": "int32_val",
+    "count_of": "int32_val",
+    "count_k": "int32_val",
+    "count_from": "int64_val",
+    "slot_kind": "int32_val",
+}
+
+#: Integer attributes that have a column.
+INT_COLUMNS: tuple[str, ...] = (
+    "comm_type",  # a CommType
+    "comm_size",  # bytes
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "comm_priority",
+    "num_ops",
+    "tensor_size",  # bytes
+    "tensor_loc",
+    "is_cpu_op",
+    "msg_chunk_idx",  # chunks [idx, idx + cnt) of total_chunk_cnt of the full buffer
+    "msg_chunk_cnt",
+    "total_chunk_cnt",
+    "comm_root",
+    "comp_op",  # on COMP nodes of algorithms: 1 reduce, 2 copy
+    "src_buf",  # cells: buffer 1 input, 2 output, 3 scratch; offset in chunks; msg_chunk_cnt of them
+    "src_off",
+    "dst_buf",
+    "dst_off",
+    "payload",  # id of the node whose data this node takes
+    "coll_size",  # on COMM_COLL nodes: exact bytes of the full buffer
+    "duration_ps",  # on COMP nodes: exact duration
+    "tb_id",  # of algorithms from MSCCL-IR: thread block of the rank, its channel, number of the step in it
+    "channel",
+    "local_time_step",
+    "chunk_offset",  # as collectiveapi's readers know it: offset of the local operand
+    "depid",  # as in the XML: the last dependency of the step
+    "deps",
+    "hasdep",
+    "is_rrc",
+    "fused",  # nodes of one fused step carry the id of its first node
+    "tb_prev",  # id of the node whose completion this one awaits only by the order of its thread block
+    "source_line",  # line of the file or program that the step was written in
+    "peer_buf",  # cells of the other rank that the step names: nothing is executed from it
+    "peer_off",
+    "detached",  # on SEND nodes: the rank's part of the collective ends without it, once it is posted
+    "counter",  # completion of the node counts in this counter of its rank
+    "count_of",  # the node also waits for the count_k-th completion in this counter …
+    "count_k",
+    "count_from",  # … counted from after the completion of the node of this id; absent: from the start
+    "slot_kind",  # what a workload node holds: 0 nothing, 1 CPU, 2 compute, 3 communication; absent: by its type
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of a node or of the metadata.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        Oneof member such as ``int64_val`` or ``string_list``; empty if the producer set none.
+    value : int, float, bool, str, bytes, tuple of these, or None
+    doc : str
+    """
+
+    name: str
+    kind: str = ""
+    value: object = None
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IOInfo:
+    """Inputs or outputs of a node, as the producer wrote them."""
+
+    values: str = ""
+    shapes: str = ""
+    types: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A light view of one node, with everything the file says of it."""
+
+    id: int
+    name: str = ""
+    type: int = 0
+    ctrl_deps: tuple[int, ...] = ()
+    data_deps: tuple[int, ...] = ()
+    start_time_micros: int = 0
+    duration_micros: int = 0
+    inputs: IOInfo | None = None
+    outputs: IOInfo | None = None
+    attributes: tuple[Attribute, ...] = ()
+
+    def get(self, name: str, default: object = None) -> object:
+        """Value of the last attribute of that name."""
+        for attribute in reversed(self.attributes):
+            if attribute.name == name:
+                return attribute.value
+        return default

@@ -1,0 +1,211 @@
+"""How the columns of a trace are kept: in as little memory as they need, and read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.chakra.schema import MISSING
+
+#: The same in a column that is stored in 32 bits.
+MISSING32 = -(2**31)
+
+
+class Csr(NamedTuple):
+    """Dependencies of all nodes, one after the other.
+
+    Attributes
+    ----------
+    ptr : numpy.ndarray
+        int64[n + 1]; entries ptr[i]..ptr[i+1] belong to node i.
+    ids : numpy.ndarray
+        uint64[m] ids of the nodes that must complete first.
+    """
+
+    ptr: np.ndarray
+    ids: np.ndarray
+
+
+class RawFile(NamedTuple):
+    """Bytes that a trace was decoded from.
+
+    Attributes
+    ----------
+    data : bytes
+        The whole file, unzipped.
+    metadata : tuple of int
+        Start and end of the metadata message.
+    start, end : numpy.ndarray
+        int64[n] each: where the message of each node starts and ends, its length prefix excluded.
+    """
+
+    data: bytes
+    metadata: tuple[int, int]
+    start: np.ndarray
+    end: np.ndarray
+
+
+class Names(Sequence[str]):
+    """Names of nodes, decoded only when they are asked for.
+
+    Parameters
+    ----------
+    data : bytes
+    start, length : numpy.ndarray
+        int64[n] each: where the UTF-8 text of each name lies in `data`.
+    """
+
+    __slots__ = ("_data", "_length", "_start")
+
+    def __init__(self, data: bytes, start: np.ndarray, length: np.ndarray) -> None:
+        self._data, self._start, self._length = data, start, length
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return Names(self._data, self._start[index], self._length[index])
+        start = int(self._start[index])
+        return self._data[start : start + int(self._length[index])].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        data = self._data
+        for start, length in zip(self._start.tolist(), self._length.tolist(), strict=True):
+            yield data[start : start + length].decode()
+
+    def packed(self) -> Names:
+        """The same names without the bytes between them."""
+        spans = zip(self._start.tolist(), self._length.tolist(), strict=True)
+        data = b"".join([self._data[start : start + length] for start, length in spans])
+        return Names(data, np.cumsum(self._length) - self._length, self._length)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
+
+    __hash__ = None
+
+
+class NoNames(Sequence[str]):
+    """The names of a trace whose producer gives none."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return NoNames(len(range(*index.indices(self._size))))
+        if not -self._size <= index < self._size:
+            raise IndexError(index)
+        return ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
+
+    __hash__ = None
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """A read-only view of an array."""
+    if array.flags.writeable:
+        array = array.view()
+        array.setflags(write=False)
+    return array
+
+
+def whole_numbers(values: object, what: str, dtype) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "iub" and array.size:
+        raise TypeError(f"{what} must hold whole numbers, not {array.dtype}")
+    if dtype == np.uint64 and array.dtype.kind == "i" and array.size and int(array.min()) < 0:
+        raise ValueError(f"{what} must not be negative, but holds {int(array.min())}")
+    if dtype == np.int64 and array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+        raise ValueError(f"{what} must be below 2^63, but holds {int(array.max())}")
+    return array.astype(dtype)
+
+
+def compact(values: object, size: int, what: str = "column") -> int | np.ndarray:
+    """Store an integer column in as little as it needs.
+
+    Parameters
+    ----------
+    values : int or array-like
+        One value for all nodes, or int64[size] with `MISSING` where a node has none.
+    size : int
+        Number of nodes.
+
+    Returns
+    -------
+    int or numpy.ndarray
+        An int where all nodes have the same value; else int32 (with -2**31 for `MISSING`) or int64.
+    """
+    if isinstance(values, int | np.integer) and not isinstance(values, bool | np.bool_):
+        if not -(2**63) <= int(values) < 2**63:
+            raise ValueError(f"{what} must fit in 64 bits, but is {int(values)}")
+        return int(values)
+    array = whole_numbers(values, what, np.int64)
+    if array.shape != (size,):
+        raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
+    if not size:
+        return MISSING
+    low, high = int(array.min()), int(array.max())
+    if low == high:
+        return low
+    if high < 2**31:
+        if low > MISSING32:
+            return frozen(array.astype(np.int32))
+        if low == MISSING:
+            absent = array == MISSING
+            if int(array.min(where=~absent, initial=0)) > MISSING32:
+                small = np.where(absent, MISSING32, array).astype(np.int32)
+                return frozen(small)
+    return frozen(array.copy() if array.base is not None or array is values else array)
+
+
+def expand(stored: int | np.ndarray, size: int) -> np.ndarray:
+    """int64[size] of a column stored by `compact`, read-only."""
+    if isinstance(stored, int):
+        return np.broadcast_to(np.int64(stored), (size,))
+    if stored.dtype == np.int64:
+        return stored
+    wide = stored.astype(np.int64)
+    wide[stored == MISSING32] = MISSING
+    wide.setflags(write=False)
+    return wide
+
+
+def as_csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
+    if value is None:
+        return Csr(frozen(np.zeros(size + 1, dtype=np.int64)), frozen(np.empty(0, dtype=np.uint64)))
+    ptr = whole_numbers(value[0], f"{what}.ptr", np.int64)
+    ids = whole_numbers(value[1], f"{what}.ids", np.uint64)
+    if ptr.shape != (size + 1,) or ids.ndim != 1 or ptr[0] != 0 or ptr[-1] != len(ids) or (ptr[1:] < ptr[:-1]).any():
+        raise ValueError(f"{what} is not a CSR of {size} nodes and {ids.size} entries")
+    return Csr(frozen(ptr), frozen(ids))
+
+
+def as_groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, ...]]:
+    if pg_name is None:
+        return -1, ()
+    if isinstance(pg_name, str):
+        return 0, (pg_name,)
+    if isinstance(pg_name, tuple) and len(pg_name) == 2 and isinstance(pg_name[0], np.ndarray):
+        codes, names = whole_numbers(pg_name[0], "pg_name codes", np.int32), tuple(pg_name[1])
+    else:
+        index: dict[str, int] = {}
+        codes = np.fromiter(
+            (-1 if name is None else index.setdefault(name, len(index)) for name in pg_name), dtype=np.int32
+        )
+        names = tuple(index)
+    if codes.shape != (size,) or (size and not -1 <= int(codes.min()) <= int(codes.max()) < max(len(names), 1)):
+        raise ValueError(f"pg_name does not give one group for each of {size} nodes")
+    return frozen(codes), names
