@@ -71,7 +71,9 @@ def _hierarchical(dims: tuple[int, ...], path: str, *sets: str, level: str = "su
         problem |= {"algorithm": "hierarchical", "options": {"dims": list(dims), "chunks": chunks}}
     else:
         problem |= {"collectives": {"chunks": chunks, "active_chunks": chunks}}
-    engines = ("compiled",) if npus > 4096 or path == "fold" else ("simpy", "compiled")
+    if path == "fold":  # SimPy runs the one NPU that is left
+        return Case(npus=npus, path=path, sets=sets, engines=("simpy",), problem=problem, level=level)
+    engines = ("compiled",) if npus > 4096 else ("simpy", "compiled")
     slow = ("simpy",) if npus > 512 else ()
     return Case(npus=npus, path=path, sets=sets, engines=engines, long=slow, problem=problem, level=level)
 

@@ -14,9 +14,8 @@ SERIES = {
     "3-D torus, hierarchical, SimPy": ("simpy", "builder", "torus_"),
     "3-D torus, hierarchical, compiled": ("compiled", "builder", "torus_"),
     "3-D torus, by dimension, compiled": ("compiled", "dims", "torus_"),
-    "3-D torus, folded": ("compiled", "fold", "torus_"),
+    "3-D torus, folded": ("simpy", "fold", "torus_"),
 }
-STYLE = {"simpy": ("#888888", "o"), "compiled": ("#0072b2", "s")}
 COLOURS = ("#999999", "#0072b2", "#cc79a7", "#d55e00", "#e69f00", "#009e73")
 
 

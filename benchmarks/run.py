@@ -27,7 +27,7 @@ COLUMNS = {
     "case": ("case", "", 27),
     "npus": ("NPUs", ",d", 10),
     "path": ("path", "", 10),
-    "engine_name": ("engine", "", 9),
+    "ran": ("engine", "", 10),
     "level": ("record", "", 9),
     "messages": ("messages", ",d", 12),
     "hops": ("hops", ",d", 12),
@@ -41,7 +41,7 @@ COLUMNS = {
     "ns_per_hop": ("ns/hop", ",.0f", 8),
     "peak_mb": ("peak MB", ",.0f", 8),
 }
-LEFT = ("case", "path", "engine_name", "level")
+LEFT = ("case", "path", "ran", "level")
 
 
 def child(command: list[str], environ: dict[str, str] | None = None) -> tuple[str, float, float]:
