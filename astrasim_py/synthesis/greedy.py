@@ -11,6 +11,7 @@ what a rank holds and what it holds or expects are bitsets over chunks, so the c
 * *Hierarchy*: a slow arc prefers chunks that nobody holds or expects among the ranks that its target reaches, both
   ways, over strictly faster arcs: what is there already comes over those.
 * *Guard*: other chunks a slow arc carries only if the faster arcs would not be done with everything before it.
+* *Laziness*: at random a slow arc waits, so that a search sees schedules that no eager run makes.
 * *Overtaking*: an arc without candidates may bring a chunk that is on its way already, if it brings it earlier. The
   slower transfer is then undone: its arc carries another chunk from the same moment on, if its source had one then,
   and otherwise was never used.
@@ -28,7 +29,7 @@ from astrasim_py.core.jit import helper, kernel
 
 _FAR = np.int64(2**62)
 #: Policies of a call, as positions in its options.
-SAMPLES, HIERARCHY, GUARD, OVERTAKE, OPTIONS = range(5)
+SAMPLES, HIERARCHY, GUARD, OVERTAKE, LAZY, OPTIONS = range(6)
 #: What a call returns besides the time.
 DONE, WORSE, STUCK, FULL = range(4)
 
@@ -231,6 +232,7 @@ def greedy(
     """
     n, words = len(in_ptr) - 1, (chunks + 63) // 64
     samples, hierarchy, guard = options[SAMPLES], options[HIERARCHY] != 0, options[GUARD]
+    lazy = options[LAZY]
     overtake, record = options[OVERTAKE] != 0, len(arc_of) > 0
     arcs, classes = len(src), len(delay)
     simple = len(hop) == arcs and len(occupied_start) == 0
@@ -360,6 +362,8 @@ def greedy(
                         again = min(again, ready)
                         continue
                 c = np.int64(-1)
+                if lazy and level[a] >= 0 and random_below(random, 64) < lazy:
+                    continue
                 if wanted[v]:
                     k = np.int64(level[a]) if hierarchy else -1
                     if k >= 0:
@@ -549,9 +553,9 @@ def greedy(
         if left == 0:
             return t, transfers, rows, DONE
         if queue[0] == 0:
-            if guard:
+            if guard or lazy:
                 # Everybody waits for something faster that does not come.
-                guard = 0
+                guard, lazy = np.int64(0), np.int64(0)
                 for v in range(n):
                     if wanted[v]:
                         dirty[dirties] = v
@@ -683,14 +687,19 @@ class Policy:
     guard : int
         In quarters: 4 trusts the faster arcs to be as fast as they can, 2 to be half as fast; 0: no guard.
     overtake : bool
+    lazy : int
+        In 64ths: how often a slow arc waits for the next moment.
     """
 
     samples: int = 8
     hierarchy: bool = False
     guard: int = 0
     overtake: bool = False
+    lazy: int = 0
 
     def __str__(self) -> str:
         parts = [f"samples {self.samples}"]
         parts += ["hierarchy"] * self.hierarchy + [f"guard {self.guard}/4"] * bool(self.guard)
+        parts += [f"lazy {self.lazy}/64"] * bool(self.lazy)
+        parts += [f"lazy {self.lazy}/64"] * bool(self.lazy)
         return "greedy: " + ", ".join(parts + ["overtaking"] * self.overtake)

@@ -18,7 +18,7 @@ from astrasim_py.synthesis.greedy import DONE, STUCK, WORSE, random_below, seede
 
 _FAR = np.int64(2**62)
 #: Preferences of a call, as positions in its options.
-SAMPLES, HIERARCHY, GUARD, OVERTAKE, SCARCE, SPREAD, OPTIONS = range(7)
+SAMPLES, HIERARCHY, GUARD, OVERTAKE, LAZY, SCARCE, SPREAD, OPTIONS = range(8)
 NOTHING, EXPECTED, HELD = np.uint8(0), np.uint8(1), np.uint8(2)
 _HEAVY = np.int64(2**40)
 
@@ -69,6 +69,7 @@ def orbit_greedy(
     """
     chunks, arcs, orbits = len(origin), len(src), len(delay)
     samples, hierarchy, guard = options[SAMPLES], options[HIERARCHY] != 0, options[GUARD]
+    lazy = options[LAZY]
     overtake, scarce, spread = options[OVERTAKE] != 0, options[SCARCE], options[SPREAD]
     random = seeded(seed)
     state = np.zeros(chunks * n, dtype=np.uint8)
@@ -139,6 +140,8 @@ def orbit_greedy(
                 ready = max(ready, free[resource[h]] - offset[h])
             if ready > t:
                 again = min(again, ready)
+                continue
+            if lazy and level[o] >= 0 and random_below(random, 64) < lazy:
                 continue
             chosen, best, seen = np.int64(-1), _FAR, False
             tries = min(samples, length[o])
@@ -300,8 +303,8 @@ def orbit_greedy(
         if repeat:
             continue
         if waiting == 0:
-            if guard:
-                guard = 0
+            if guard or lazy:
+                guard, lazy = np.int64(0), np.int64(0)
                 continue
             if again == _FAR or unasked == 0:
                 return t, rows, STUCK
@@ -346,7 +349,7 @@ class OrbitPolicy:
 
     Attributes
     ----------
-    samples, hierarchy, guard, overtake
+    samples, hierarchy, guard, overtake, lazy
         As in `greedy.Policy`.
     scarce, spread : int
         Weights of how many arcs can serve a target (few are better), and to how many it can pass the chunk on.
@@ -358,6 +361,7 @@ class OrbitPolicy:
     hierarchy: bool = False
     guard: int = 0
     overtake: bool = False
+    lazy: int = 0
     scarce: int = 0
     spread: int = 0
     group: int = 0
@@ -365,5 +369,6 @@ class OrbitPolicy:
     def __str__(self) -> str:
         parts = [f"samples {self.samples}"]
         parts += ["hierarchy"] * self.hierarchy + [f"guard {self.guard}/4"] * bool(self.guard)
+        parts += [f"lazy {self.lazy}/64"] * bool(self.lazy)
         parts += [f"scarce {self.scarce}"] * bool(self.scarce) + [f"spread {self.spread}"] * bool(self.spread)
         return f"symmetric {self.group}: " + ", ".join(parts + ["overtaking"] * self.overtake)

@@ -94,7 +94,7 @@ class Runs:
         start = np.empty(room, dtype=np.int64)
         options = np.zeros(OPTIONS, dtype=np.int64)
         overtake = policy.overtake and self.network.ranks * demand.count <= MAX_OVERTAKING
-        options[:] = policy.samples, policy.hierarchy and len(self.part) > 0, policy.guard, overtake
+        options[:] = policy.samples, policy.hierarchy and len(self.part) > 0, policy.guard, overtake, policy.lazy
         while True:
             time, transfers, rows, status = greedy(
                 demand.count, demand.origin, demand.size_class, *self._arcs, self.level, self.part, self.parts,
@@ -144,7 +144,7 @@ class Runs:
         options = np.zeros(OPTIONS, dtype=np.int64)
         overtake = policy.overtake and len(origin) * network.arcs <= MAX_OVERTAKING
         hierarchy = policy.hierarchy and len(self.part) > 0
-        options[:] = policy.samples, hierarchy, policy.guard, overtake, policy.scarce, policy.spread
+        options[:] = policy.samples, hierarchy, policy.guard, overtake, policy.lazy, policy.scarce, policy.spread
         out_ptr, out_arc = network.out
         time, rows, status = orbit_greedy(
             origin, network.ranks, network.in_ptr, network.src, network.dst, out_ptr, out_arc, each.orbit_of,

@@ -64,6 +64,8 @@ class Found:
     rounds : int
     cut : bool
         Whether the wall-clock limit ended the search.
+    seconds : float
+        Wall-clock time, compilation excluded.
     """
 
     time: int
@@ -73,6 +75,7 @@ class Found:
     seed: int
     rounds: int
     cut: bool
+    seconds: float
 
 
 def policies(runs: Runs) -> list:
@@ -98,12 +101,17 @@ def policies(runs: Runs) -> list:
                 ]
             found += [OrbitPolicy(overtake=True, group=group), OrbitPolicy(samples=1, overtake=True, group=group)]
             found += [OrbitPolicy(spread=2, scarce=1, overtake=True, group=group)]
+            for lazy in (8, 32):
+                found += [OrbitPolicy(hierarchy=True, guard=guard, lazy=lazy, group=group) for guard in (0, 4)]
     if not uneven:
         return [*found, Policy(), Policy(samples=1), Policy(samples=32)]
     found.append(Policy(hierarchy=True, guard=4))
     for guard in (0, 2, 4, 8):
         found += [Policy(hierarchy=True, guard=guard, overtake=True), Policy(hierarchy=True, guard=guard)]
     found += [Policy(overtake=True), Policy(samples=1, overtake=True), Policy(), Policy(samples=2, overtake=True)]
+    for lazy in (8, 32):
+        found += [Policy(hierarchy=True, guard=guard, lazy=lazy) for guard in (0, 4)]
+        found.append(Policy(samples=1, overtake=True, lazy=lazy))
     return list(dict.fromkeys(found))
 
 
@@ -142,7 +150,6 @@ def search(
     runs = Runs(network, demand)
     offered = policies(runs)
     stop = np.zeros(1, dtype=np.int64)
-    begin = time.monotonic()
     if not record:
         offered = [p for p in offered if not hasattr(p, "group")] if network.ranks > 2**16 else offered
     jobs = jobs or os.cpu_count() or 1
@@ -159,6 +166,10 @@ def search(
             return index, policy, runs.run_symmetric(policy, _seed(seed, index), limit, stop=stop)
         return index, policy, runs.run(policy, _seed(seed, index), limit, stop=stop, record=record)
 
+    for kind in {type(p): p for p in offered}.values():
+        # Compiled before the clock begins; a run that must be done at time 0 gives up at once.
+        one(0, kind, 0)
+    begin = time.monotonic()
     pool = ThreadPoolExecutor(jobs) if jobs > 1 else None
     try:
         while made < rounds and not cut and not (best and best[0] <= bound):
@@ -168,7 +179,6 @@ def search(
             limit = best[0] + 1 if best else 2**62
             entries = enumerate(lineup, start=made)
             if pool is None or made == 0:
-                # The first run compiles, alone.
                 results = (one(index, policy, limit) for index, policy in entries)
             else:
                 results = _in_order(pool, one, entries, limit, jobs)
@@ -194,7 +204,7 @@ def search(
     columns, transfers = kept
     if columns is not None and hasattr(winner, "group"):
         columns = runs.spread(runs.quotients[winner.group], columns) if record else None
-    return Found(best[0], columns, transfers, str(winner), _seed(seed, best[1]), made, cut)
+    return Found(best[0], columns, transfers, str(winner), _seed(seed, best[1]), made, cut, time.monotonic() - begin)
 
 
 def _seed(seed: int, index: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -82,7 +81,6 @@ def spread(
     progress: Callable[[Progress], None] | None = None,
 ) -> Schedule:
     """As `synthesize`, for a network and a demand made before."""
-    begin = time.monotonic()
     bound = best_bound(network, demand)
     options = {"seed": seed, "rounds": rounds, "jobs": jobs, "record": record, "progress": progress}
     if network.ranks < 2:
@@ -109,7 +107,7 @@ def spread(
         policy="; then ".join(f.policy for f in found),
         rounds=sum(f.rounds for f in found),
         cut=any(f.cut for f in found),
-        seconds=time.monotonic() - begin,
+        seconds=sum(f.seconds for f in found),
     )
     if transfers is None:
         none = np.empty(0, dtype=np.int32)
