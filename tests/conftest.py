@@ -18,15 +18,25 @@ settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+#: Folders of tests that run the compiled engine.
+COMPILED = {"astra_sim", "bad", "cli", "docs", "engine", "promises", "scenario", "study"}
+
+
 @pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory):
-    """Tests neither use nor fill the user's cache; what they compile is kept beside them."""
+def _own_cache(request, tmp_path_factory):
+    """Tests neither use nor fill the user's cache; what they compile is kept beside them, before the first test."""
     before = os.environ.get("ASTRASIM_CACHE")
     folder = tmp_path_factory.mktemp("cache")
-    kernels = Path(__file__).parent / "__pycache__" / "kernels"
+    here = Path(__file__).parent
+    kernels = here / "__pycache__" / "kernels"
     kernels.mkdir(parents=True, exist_ok=True)
     (folder / "kernels").symlink_to(kernels, target_is_directory=True)
     os.environ["ASTRASIM_CACHE"] = str(folder)
+    if any(COMPILED & set(item.path.relative_to(here).parts) for item in request.session.items):
+        import astrasim_py as ap
+
+        two = ap.build_topology(shape="ring", npus=2, bandwidth="1 GB/s", latency="1 us")
+        ap.simulate(ap.collective("barrier", "0 B", two), engine="compiled")
     yield
     if before is None:
         del os.environ["ASTRASIM_CACHE"]

@@ -108,7 +108,7 @@ class Folder:
         )
 
     def run(self, *traces, corrected=False, level="summary", **more) -> AstraResult:
-        return run_inputs(self.inputs(*traces, **more), corrected=corrected, level=level)
+        return run_inputs(self.inputs(*traces, **more), corrected=corrected, engine="both", level=level)
 
 
 @pytest.fixture

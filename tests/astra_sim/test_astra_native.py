@@ -75,7 +75,7 @@ def times(kind: str, size: int, topology, planner, *, model="analytical") -> lis
         network=NetworkModel(model=model),
         semantics=Semantics.astra_sim(event_order="scheduled"),
     )
-    records = simulate(problem, level="summary")
+    records = simulate(problem, engine="both", level="summary")
     if records.outcome.status != "done":
         return [None] * npus
     return [time // 1000 for time in records.finish.tolist()]

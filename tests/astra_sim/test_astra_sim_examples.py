@@ -90,7 +90,7 @@ def test_every_sample_set_runs_or_names_the_node(golden, folder):
             "groups": groups if "/stg/" in prefix else None,
         }
         try:
-            result = run_inputs(read_inputs(prefix, **given))
+            result = run_inputs(read_inputs(prefix, **given), engine="both")
         except AstraError as error:
             assert name in REFUSED and REFUSED[name] in str(error), (name, str(error))
             continue

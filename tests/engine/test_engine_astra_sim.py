@@ -77,7 +77,7 @@ def test_injected_algorithms_take_as_long_as_in_astra_sim(golden):
     assert len(cases) >= 60
     known: dict = {}
     for row, network in cases:
-        records = simulate(problem(golden, row, network, known), level="summary")
+        records = simulate(problem(golden, row, network, known), engine="both", level="summary")
         assert records.outcome.status == "done"
         expected = [int(t) for t in row["t_ns_per_npu"].split(";")]
         expected = expected * len(records.finish) if len(expected) == 1 else expected

@@ -46,7 +46,7 @@ def time_of(topology, algorithm, collective, size, model="cut_through", gamma=Fr
         network=NetworkModel(model=model),
         semantics=Semantics.native(gamma=gamma),
     )
-    records = simulate(problem, level="summary")
+    records = simulate(problem, engine="both", level="summary")
     assert records.outcome.status == "done"
     if model != "analytical":
         assert records.makespan >= lower_bound_ps(collective, size, topology, range(n))
@@ -133,7 +133,7 @@ def test_one_message_over_many_links(nbytes):
             ),
             network=NetworkModel(model=model),
         )
-        times[model] = simulate(problem).makespan
+        times[model] = simulate(problem, engine="both").makespan
     length = transfer_ps(nbytes, Fraction(3 * 10**9))
     assert times["analytical"] == times["cut_through"] == 4 * 700 + length
     assert times["store_and_forward"] == 4 * (700 + length)

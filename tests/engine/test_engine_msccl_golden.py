@@ -41,6 +41,11 @@ def problem(algorithm, size, msccl) -> Problem:
     return Problem(topology=shapes.fully_connected(n, 25 * GB, 500_000), jobs=(job,), network=network)
 
 
+def outcome(made: Problem):
+    """How it ends, on both engines."""
+    return simulate(made, engine="both").outcome
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -51,11 +56,11 @@ def problem(algorithm, size, msccl) -> Problem:
 )
 def test_trees_that_need_three_slots_are_stuck_with_two(name):
     algorithm = read_msccl(FOLDER / f"{name}.xml")
-    made = {slots: simulate(problem(algorithm, 64 * MIB, MscclModel(slots=slots))).outcome for slots in (2, 3)}
+    made = {slots: outcome(problem(algorithm, 64 * MIB, MscclModel(slots=slots))) for slots in (2, 3)}
     assert [outcome.status for outcome in made.values()] == ["stuck", "done"]
     assert made[2].cycle
     assert any(entry.slots == 2 for entry in made[2].waiting)
-    protocols = [simulate(problem(algorithm, 64 * MIB, MscclModel(protocol=p))).outcome for p in ("", "LL")]
+    protocols = [outcome(problem(algorithm, 64 * MIB, MscclModel(protocol=p))) for p in ("", "LL")]
     assert [outcome.status for outcome in protocols] == ["stuck", "done"]  # it is made for Simple
 
 
@@ -77,7 +82,7 @@ def test_programs_end_with_the_slots_that_verification_says_and_not_with_one_les
     assert (flow.smallest(), flow.smallest(flow.split(1))) == (small, large)
     for size, least in ((algorithm.chunks, small), (4 * MIB * algorithm.chunks, large)):
         for slots in range(max(1, least - 1), least + 1):
-            status = simulate(problem(algorithm, size, MscclModel(slots=slots))).outcome.status
+            status = outcome(problem(algorithm, size, MscclModel(slots=slots))).status
             assert status == ("done" if slots >= least else "stuck")
 
 
@@ -89,13 +94,13 @@ def test_programs_end_with_the_slots_that_verification_says_and_not_with_one_les
         "lyd_allreduce_binary_tree_Simple_gpu2_ins1",
     ],
 )
-def test_both_engines_agree_on_real_programs(name):
+def test_all_engines_agree_on_real_programs(name):
     from astrasim_py.system.plan import make_plan
 
     algorithm = read_msccl(FOLDER / f"{name}.xml")
     model = MscclModel(channel_bandwidth=20 * GB, latency_ps={"Simple": 1000, "LL128": 400})
     plan = make_plan(problem(algorithm, 3 * MIB * algorithm.chunks, model))
-    records = simulate(plan, level="messages")
+    records = simulate(plan, engine="both", level="messages")
     assert records.outcome.status == "done"
     other = Replay(plan).run()
     first, _ = plan.node_rows

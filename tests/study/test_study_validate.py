@@ -216,7 +216,7 @@ def test_closed_forms_cover_every_kind_and_hold():
     forms = list(closed_forms())
     assert {(form.algorithm, form.collective) for form in forms} == set(ROUNDS)
     assert {(form.shape, form.model) for form in forms} == {(shape, model) for shape in HOPS for model in MODELS}
-    report = validate(forms, jobs=1)
+    report = validate(forms, engine="both", jobs=1)
     assert report.passes and report.judged.worst_rel_error == 0 and report.judged.cases == len(forms) > 250
 
 
@@ -234,7 +234,7 @@ def test_the_packaged_figures_are_reproduced_wherever_one_is(tmp_path, monkeypat
         sets = Counter(item.set for item in items)
         assert min(sets.values()) >= 3 and sets["closed_forms"] > 250
         folder = items[-1].folder
-        report = validate([item for item in items if item.set != "closed_forms"], jobs=2)
+        report = validate([item for item in items if item.set != "closed_forms"], engine="both", jobs=2)
     assert not folder.exists() and not os.listdir(tmp_path)
     assert report.off == ()
     assert report.judged.cases > 100
@@ -251,6 +251,6 @@ def test_recorded_runs_are_reproduced_to_the_nanosecond(golden):
     cases = read_cases(path)
     chosen = [case for case in cases if case.set in SMALL and case.judged]
     chosen += [case for case in cases if case.set not in SMALL and case.npus <= LARGE][::EVERY]
-    report = validate(chosen, jobs=2)
+    report = validate(chosen, engine="both", jobs=2)
     assert [(finding.place, finding.note) for finding in report.off] == []
     assert report.judged.cases > 200 and len(report.groups) >= 8

@@ -229,7 +229,7 @@ def compared(given: dict):
             case = replace(case, times=times, exposed=exposed)
         except DoesNotFinish:
             case = replace(case, finishes=False)
-        return find(case), case
+        return find(case, "both"), case
 
 
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
