@@ -32,9 +32,12 @@ from astrasim_py.study.point import FAILED, Notes, Result, Task, make_task, run_
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress, Silent
 from astrasim_py.study.rows import empty_row
+from astrasim_py.study.store import StoredPoint
 
 #: Status of points that were not reached.
 NOT_RUN = "not run"
+#: Tables are written again where points land meanwhile; somebody else writes them if that goes on.
+_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,11 +367,22 @@ class _Run:
             summaries=tuple(summaries),
         )
 
+    def _tables(self) -> dict[str, StoredPoint]:
+        """Write the tables and return the points in them: also those that others have finished meanwhile."""
+        stored: dict[str, StoredPoint] = {}
+        for _ in range(_TRIES):
+            names = store.point_names(self.folder)
+            stored = {point.folder.name: point for point in store.read_points(self.folder)}
+            if stored:
+                store.write_tables(self.folder, tuple(stored.values()))
+            if store.point_names(self.folder) == names:
+                break
+        return stored
+
     def _write(self, draw: bool, summaries: list[dict | None]) -> list[Path]:
-        stored = {point.folder.name: point for point in store.read_points(self.folder)}
+        stored = self._tables()
         if not stored:
             return []
-        store.write_tables(self.folder, tuple(stored.values()))
         for place, number in enumerate(self.chosen):
             task = self.tasks.get(number)
             if task is not None and task.folder.name in stored:

@@ -540,6 +540,11 @@ def read_points(folder: Path) -> tuple[StoredPoint, ...]:
     return tuple(sorted((p for p in found if p is not None), key=_order))
 
 
+def point_names(folder: Path) -> frozenset[str]:
+    """Names of the folders that hold a manifest."""
+    return frozenset(name for name in os.listdir(folder) if name[:1] != "." and (folder / name / MANIFEST).exists())
+
+
 def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
     """Of points with the same name (the scenario was changed in between) only the one computed last."""
     best: dict[str, StoredPoint] = {}

@@ -168,6 +168,45 @@ def test_a_share_of_the_points(tmp_path):
     assert {row["point"] for part in parts for row in part.rows} == {row["point"] for row in whole.rows}
 
 
+def test_shares_of_several_processes_at_once_make_one_whole(tmp_path):
+    """Each of them writes the tables and, being perhaps the last, the figures, while others write points."""
+    text = SCENARIO + "plots: [{kind: time, x: size, series: topology, name: t}, {kind: links, name: l}]\n"
+    loaded = scenario(tmp_path, text)
+    alone = run_scenario(loaded, out=tmp_path / "alone", engine="simpy")
+    command = [sys.executable, "-m", "astrasim_py", "run", str(tmp_path / "scenario.yaml"), "--engine", "simpy"]
+    running = [
+        subprocess.Popen(
+            [*command, "--out", str(tmp_path / "out"), "--jobs", "1", "--points", share],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for share in ("1/2", "2/2")
+    ]
+    errors = [process.communicate(timeout=100)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], errors
+    assert "Traceback" not in "".join(errors)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+    again = run_scenario(loaded, out=tmp_path / "out", engine="simpy")
+    assert (again.computed, again.reused, len(again.figures)) == (0, 8, len(alone.figures))
+
+
+def test_a_point_that_lands_while_tables_are_written_is_in_them(tmp_path, monkeypatch):
+    loaded = scenario(tmp_path)
+    real, seen = store.write_tables, []
+
+    def slow(folder, points):
+        seen.append(len(points))
+        if len(seen) == 1:  # meanwhile another process finishes its share
+            run_scenario(loaded, out=tmp_path, points=(2, 2), engine="simpy")
+        return real(folder, points)
+
+    monkeypatch.setattr(store, "write_tables", slow)
+    run_scenario(loaded, out=tmp_path, points=(1, 2), engine="simpy")
+    assert seen == [4, 8, 8]
+    assert len((tmp_path / "small" / "summary.csv").read_text().splitlines()) == 9
+
+
 @pytest.mark.parametrize("text", ["0/1", "2/1", "1", "a/b", "1/0", "-1/2", "1/2/3", ""])
 def test_a_bad_share_is_refused(text):
     with pytest.raises(UsageError, match="--points 1/4"):
