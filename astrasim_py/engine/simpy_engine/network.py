@@ -252,10 +252,11 @@ class StoreAndForward(Model):
 
     def freed(self, event: Freed) -> None:
         """A link is free: its next message begins."""
-        link = event.link
-        line = self.lines[link.index]
+        line = self.lines[event.link.index]
         now = self.env.now
         message, requested = line.popleft()
+        # As this message sees it: those of different protocols wait in one line.
+        link = message.route[message.at]
         self.serve(message, link, now, requested)
         if line:
             self.free_later(link, now)
