@@ -40,6 +40,7 @@ class _Lowering:
         self.known_slices: dict[tuple, Slice] = {}
         self.known_phases: dict[tuple, tuple[tuple[Slice, ...], dict[int, int]]] = {}
         self.bounds: dict[tuple, int] = {}
+        self.placed: dict[tuple[int, int], tuple[int, ...]] = {}
         self.keep: list[object] = []  # keeps objects alive whose id() is a key
 
     # -- slices ---------------------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ class _Lowering:
         by_bytes = self.by_bytes and not planned
         rotated = not by_bytes and self.problem.network.msccl is None
         programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
-        members = tuple(first + r for r in local)
+        members = _later(local, first)
         msccl = self.problem.network.msccl
         # How a step is cut into messages depends on the size, and with it which messages there are.
         most = msccl.max_count_for(algorithm, size) if msccl else 0
@@ -145,8 +146,8 @@ class _Lowering:
             type=entry["type"],
             size=entry["size"],
             root=entry["root"],
-            members=tuple(first + r for r in local),
-            bound=self.bound(entry, algorithms, tuple(job.placement[r] for r in local), planned=whole is None),
+            members=_later(local, first),
+            bound=self.bound(entry, algorithms, self.npus(job, local), planned=whole is None),
             first=begin,
             whole=whole,
             streams=streams,
@@ -178,6 +179,15 @@ class _Lowering:
             )
         return self.slice(job, first, algorithm, local, entry["size"], planned=False)
 
+    def npus(self, job: Job, local: tuple[int, ...]) -> tuple[int, ...]:
+        """NPUs of ranks of a job."""
+        key = (id(job), id(local))
+        if key not in self.placed:
+            whole = len(local) == job.ranks and local == tuple(range(job.ranks))
+            self.placed[key] = job.placement if whole else tuple(job.placement[r] for r in local)
+            self.keep.append(local)
+        return self.placed[key]
+
     def bound(self, entry: dict, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool) -> int:
         """Lower bound of a collective call, ps; -1 where none applies."""
         if not self.problem.network.contention or self.semantics.name != "native":
@@ -202,7 +212,20 @@ def _ill_planned(call: Call, problem: str) -> AlgorithmError:
     return AlgorithmError(f"planner of {call.type} on group {call.group}", problem, "correct the planner")
 
 
+def _later(local: tuple[int, ...], first: int) -> tuple[int, ...]:
+    """Ranks of a job as ranks of all jobs."""
+    return tuple(first + rank for rank in local) if first else local
+
+
 def _check_placement(problem: Problem) -> None:
+    used = [npu for job in problem.jobs for npu in job.placement]
+    fits = 0 <= min(used, default=0) <= max(used, default=0) < problem.topology.npus and len(set(used)) == len(used)
+    if not fits or any(len(job.placement) != job.ranks for job in problem.jobs):
+        _refuse_placement(problem)
+
+
+def _refuse_placement(problem: Problem) -> None:
+    """Raise, naming the first rank that is not placed well."""
     used: dict[int, tuple[int, int]] = {}
     for j, job in enumerate(problem.jobs):
         if len(job.placement) != job.ranks:
@@ -256,6 +279,8 @@ class _Traffic:
     def add(self, programs: Sequence[Program], members: Sequence[int]) -> None:
         """Count the messages of programs among `members`."""
         where = self.placed[np.asarray(members, dtype=np.int64)]
+        if not any(len(self.span(program)[0]) for program in {id(each): each for each in programs}.values()):
+            return
         for position, program in enumerate(programs):
             peers, sizes = self.span(program)
             if len(peers):
@@ -318,10 +343,9 @@ class _Traffic:
 
 
 def _distinct(values: np.ndarray) -> np.ndarray:
-    """Distinct values, ascending; quick for those that repeat each other."""
-    if len(values) > 1:
-        values = values[np.concatenate(([True], values[1:] != values[:-1]))]
-    return np.unique(values)
+    """Distinct values, ascending: by sorting, where `numpy.unique` hashes, which is slow for many."""
+    values = np.sort(values)
+    return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
 
 
 def lower(problem: Problem) -> Plan:
@@ -341,14 +365,12 @@ def lower(problem: Problem) -> Plan:
         firsts.append(first)
         npu_of += job.placement
         job_of += [j] * job.ranks
-        delays += [job.start_delay_ps.get(r, 0) for r in range(job.ranks)]
-        call, entries = calls.of_job(job)
+        delays += [job.start_delay_ps.get(r, 0) for r in range(job.ranks)] if job.start_delay_ps else [0] * job.ranks
+        kind_of, call, entries = calls.of_job(job)
         base = len(described)
         described += [(j, job, first, entry) for entry in entries]
-        programs = [
-            work.programs.of_workload(job, r, np.where(call[r] >= 0, call[r] + base, -1).astype(np.int32))
-            for r in range(job.ranks)
-        ]
+        call = [np.where(each >= 0, each + base, -1).astype(np.int32) for each in call]
+        programs = work.programs.of_job(job, kind_of, call)
         workload += programs
         of_job.append(programs)
     # Channels by bytes are numbered over everything that shares the space, workloads first.

@@ -29,6 +29,11 @@ class Matchings:
         if key in self.matchings:
             return self.matchings[key]
         n = len(programs)
+        distinct = {id(program): program for program in programs}
+        if not any((program.peer >= 0).any() for program in distinct.values()):
+            nothing = {each: np.zeros(len(program), dtype=np.int64) for each, program in distinct.items()}
+            self.matchings[key] = Matching(meet=tuple(nothing[id(program)] for program in programs), points=0)
+            return self.matchings[key]
         tags = np.concatenate([p.tag[p.peer >= 0] for p in programs] or [np.zeros(0, np.int64)])
         unique_tags = np.unique(tags)
         keys, receives = [], []

@@ -115,6 +115,21 @@ class Programs:
             self.structures[digest] = structure
         return structure
 
+    def of_job(self, job: Job, kind_of: np.ndarray, calls: Sequence[np.ndarray]) -> list[Program]:
+        """Programs of all ranks of a job, of which those of one kind share a trace and `calls`."""
+        if job.compute_speed or len(calls) == job.ranks:
+            return [self.of_workload(job, r, calls[kind]) for r, kind in enumerate(kind_of.tolist())]
+        programs = []
+        alone: dict[int, Program] = {}
+        for rank, kind in enumerate(kind_of.tolist()):
+            program = alone.get(kind)
+            if program is None:
+                program = self.of_workload(job, rank, calls[kind])
+                if not (program.peer >= 0).any():
+                    alone[kind] = program
+            programs.append(program)
+        return programs
+
     def of_workload(self, job: Job, rank: int, call: np.ndarray) -> Program:
         trace = job.workload.traces[rank]
         rows, ids, structure, counters = self.skeleton(trace, job.dependencies or self.semantics.dependencies)
