@@ -95,7 +95,22 @@ def _cells(table: Table, name: str):
     column = table[name]
     if column.dtype.kind in "iu":
         return lambda part: _digits(column[part])
-    return lambda part: _matrix(["" if v != v else repr(v) for v in column[part].tolist()], encode=True)
+    if column.dtype.kind == "S":
+        return lambda part: _ascii(column[part])
+    return lambda part: _fractions(column[part])
+
+
+def _ascii(column: np.ndarray) -> np.ndarray:
+    """Cells that are bytes already (ASCII, nothing to quote), as rows of bytes."""
+    matrix = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.dtype.itemsize)
+    return np.where(matrix == 0, np.uint8(_BLANK[0]), matrix)
+
+
+def _fractions(column: np.ndarray) -> np.ndarray:
+    """Numbers with a point as rows of bytes; most occur in many rows."""
+    bits, rows = np.unique(np.ascontiguousarray(column, dtype=np.float64).view(np.int64), return_inverse=True)
+    values = bits.view(np.float64).tolist()
+    return _matrix(["" if v != v else repr(v) for v in values], encode=True)[rows]
 
 
 def _matrix(texts: Sequence, *, encode: bool = False) -> np.ndarray:

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-from astrasim_py.core.records import Table
+from astrasim_py.core.records import Coded, Table
 from astrasim_py.topology.model import Topology
 
 #: Of a larger network only the links that carried something are kept.
 ALL_EDGES = 2**14
+_PLAIN = re.compile(r"[A-Za-z][\w.]*", re.ASCII)
 
 
 def vertex_table(topology: Topology) -> Table:
     """Every vertex: its name, its kind (``npu``, ``failed`` or ``switch``) and where to draw it.
 
-    x and y are NaN where the topology has no natural drawing.
+    x and y are NaN where the topology has no natural drawing. Names are bytes where they are plain.
     """
     n = topology.vertices
     place = topology.positions()
     x, y = place if place is not None else (np.full(n, np.nan), np.full(n, np.nan))
-    name, kind = np.empty(n, dtype=object), np.empty(n, dtype=object)
-    name[:] = [topology.vertex_name(v) for v in range(n)]
-    kind[: topology.npus], kind[topology.npus :] = "npu", "switch"
-    for v in topology.failed:
-        kind[v] = "failed"
+    name = _vertex_names(topology)
+    if name is None:
+        name = np.empty(n, dtype=object)
+        name[:] = [topology.vertex_name(v) for v in range(n)]
+    codes = np.zeros(n, dtype=np.int8)
+    codes[topology.npus :] = 1
+    codes[list(topology.failed)] = 2
+    kind = Coded(codes, ("npu", "switch", "failed"))
     # Nine decimals are plenty for a drawing, and hide the last bit of sines that differ between machines.
     return Table({"vertex": np.arange(n), "name": name, "kind": kind, "x": np.round(x, 9), "y": np.round(y, 9)})
 
 
-def edge_table(topology: Topology, used: np.ndarray) -> Table:
+def _vertex_names(topology: Topology) -> np.ndarray | None:
+    """Names of all vertices as bytes; None where they are not all plain."""
+    if not all(_PLAIN.fullmatch(prefix) for prefix, _ in topology.switches):
+        return None
+    blocks = [np.arange(topology.npus).astype("S")]
+    for prefix, count in topology.switches:
+        plain = prefix.encode()
+        blocks.append(np.array([plain]) if count is None else np.char.add(plain, np.arange(count).astype("S")))
+    return np.concatenate(blocks)
+
+
+def edge_table(topology: Topology, used: np.ndarray, *, plain: bool = False) -> Table:
     """Links: name, ends, bandwidth (bytes per second, rounded) and latency (ps).
 
     Parameters
@@ -36,10 +53,23 @@ def edge_table(topology: Topology, used: np.ndarray) -> Table:
     topology : Topology
     used : numpy.ndarray
         int64: links that carried something; the others are left out of a network of more than `ALL_EDGES` links.
+    plain : bool
+        Names as bytes, where they are plain: for writing them.
     """
     links = np.arange(topology.links) if topology.links <= ALL_EDGES else np.unique(used)
-    name = np.empty(len(links), dtype=object)
-    name[:] = [topology.link_name(i) for i in links.tolist()]
+    names = _vertex_names(topology) if plain else None
+    if names is None:
+        name = np.empty(len(links), dtype=object)
+        name[:] = [topology.link_name(i) for i in links.tolist()]
+    else:
+        name = np.char.add(np.char.add(names[topology.src[links]], b"->"), names[topology.dst[links]])
+        number = topology.parallel[links]
+        several = np.flatnonzero(number)
+        if len(several):
+            more = np.char.add(b"#", (number[several] + 1).astype("S"))
+            longer = np.char.add(name[several], more)
+            name = name.astype(f"S{max(name.dtype.itemsize, longer.dtype.itemsize)}")
+            name[several] = longer
     rates = np.array([round(rate) for rate in topology.bandwidths], dtype=np.int64)
     return Table(
         {

@@ -107,6 +107,8 @@ def _json(value: object, indent: int | None, depth: int) -> Iterator[str]:
     elif isinstance(value, Mapping):
         items = [(json.dumps(str(k)) + ": ", v) for k, v in value.items()]
         yield from _json_items("{", items, "}", indent, depth)
+    elif isinstance(value, list | tuple) and value and all(type(item) is int for item in value):
+        yield f"[{', '.join(map(str, value))}]"
     elif isinstance(value, list | tuple):
         yield from _json_items("[", [("", v) for v in value], "]", indent, depth)
     else:

@@ -191,14 +191,14 @@ def rank_table(records: Records) -> Table:
 def files_of(plan: Plan, records: Records, summary: Mapping, *, with_timeline: bool) -> dict[str, Iterable[bytes]]:
     """The files of a point, as they are stored (the manifest apart)."""
     topology = plan.problem.topology
-    edges = edge_table(topology, records.link["link"])
     tables = {"rank": rank_table(records), **records.tables()}
     files: dict[str, Iterable[bytes]] = {"summary.json": ((json_text(summary) + "\n").encode(),)}
     for name, table in tables.items():
         if LEVELS.index(records.level) >= LEVELS.index(_FROM[name]):
             files[f"{name}.csv"] = csv_chunks(table)
     files["vertex.csv"] = csv_chunks(vertex_table(topology))
-    files["edge.csv"] = csv_chunks(edges)
+    files["edge.csv"] = csv_chunks(edge_table(topology, records.link["link"], plain=True))
     if with_timeline:
+        edges = edge_table(topology, records.link["link"])
         files["timeline.json"] = timeline(records, edges, plan.npu_of)
     return files

@@ -252,11 +252,11 @@ class Topology:
     def link_name(self, link: int) -> str:
         """``"0->1"``; the second of parallel links is ``"0->1#2"``, the third ``"0->1#3"``."""
         name = f"{self.vertex_name(int(self.src[link]))}->{self.vertex_name(int(self.dst[link]))}"
-        number = int(self._parallel[link])
+        number = int(self.parallel[link])
         return f"{name}#{number + 1}" if number else name
 
     @cached_property
-    def _parallel(self) -> np.ndarray:
+    def parallel(self) -> np.ndarray:
         """Per link, how many links of lower id join the same two vertices in the same direction."""
         key = self.src.astype(np.int64) * self.vertices + self.dst
         order = np.argsort(key, kind="stable")
