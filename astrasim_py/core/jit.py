@@ -48,6 +48,13 @@ def lean(function: Callable) -> Any:
     return numba.njit(function, **_LEAN)
 
 
+def inlined(function: Callable) -> Any:
+    """A `lean` function whose code stands wherever it is called: for small ones that are called all the time."""
+    import numba
+
+    return numba.njit(function, forceinline=True, **_LEAN)
+
+
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
     """A compiled function that Python calls.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import lean
+from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled.layout import *
 from astrasim_py.engine.compiled.pools import give, give_row, make_ready, take, take_row
 
@@ -111,7 +111,7 @@ def leave_slice(sl, G, A, C, s, now):
         give(G, A, C[s, C_FIFO], words)
 
 
-@lean
+@inlined
 def template_of(it, sl, s, position):
     """Template of a member of a slice."""
     if sl[s, S_FLAGS] & F_ROTATED:
@@ -119,13 +119,20 @@ def template_of(it, sl, s, position):
     return np.int64(it[sl[s, S_TEMPLATES] + position])
 
 
-@lean
+@inlined
 def block_at(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
     """The block of a member of a slice, made by whoever needs it first: its rank, or a message to it."""
     place = C[s, C_BLOCKS] + position
     block = A[place]
-    if block >= 0:
-        return block
+    if block < 0:
+        block = make_block(it, lg, tm, sl, sm, G, B, A, S, s, position)
+        A[place] = block
+    return block
+
+
+@lean
+def make_block(it, lg, tm, sl, sm, G, B, A, S, s, position):
+    """A block of a member of a slice."""
     template = template_of(it, sl, s, position)
     block = new_block(it, lg, tm, sm, G, B, A, S, template, np.int64(it[sl[s, S_RANKS] + position]))
     B[block, B_SLICE] = s
@@ -137,7 +144,6 @@ def block_at(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
         B[block, B_FLAGS] |= ROTATED_BLOCK
         if sl[s, S_BYTES] >= 0:
             B[block, B_BYTES] = position
-    A[place] = block
     return block
 
 
@@ -177,10 +183,8 @@ def place_in(it, ca, instance, rank):
 
 
 @lean
-def peer_position(it, sl, s, position, number):
-    """Position of the peer of a member of a rotated slice by a delta."""
-    if sl[s, S_PEERS] >= 0:
-        return np.int64(it[sl[s, S_PEERS] + position * sl[s, S_DELTAS] + number])
+def peer_computed(it, sl, s, position, number):
+    """Position of the peer of a member of a rotated slice by a delta, digit by digit."""
     dims = sl[s, S_DIMS]
     n = np.int64(it[dims])
     digits = dims + 1 + n + number * n
@@ -196,16 +200,19 @@ def peer_position(it, sl, s, position, number):
     return peer
 
 
-@lean
+@inlined
 def peer_of(nd, it, sl, B, block, node):
     """Position of the rank that a node of a block sends to or receives from (of a workload: its rank in the job)."""
     peer = np.int64(nd[B[block, B_FIRST] + node, N_PEER])
     if B[block, B_FLAGS] & ROTATED_BLOCK:
-        return peer_position(it, sl, np.int64(B[block, B_SLICE]), np.int64(B[block, B_POSITION]), peer)
+        s, position = np.int64(B[block, B_SLICE]), np.int64(B[block, B_POSITION])
+        if sl[s, S_PEERS] >= 0:
+            return np.int64(it[sl[s, S_PEERS] + position * sl[s, S_DELTAS] + peer])
+        return peer_computed(it, sl, s, position, peer)
     return peer
 
 
-@lean
+@inlined
 def rank_at(it, B, block, position):
     """Rank of a member of the group of a block."""
     if B[block, B_SLICE] < 0:
@@ -213,7 +220,7 @@ def rank_at(it, B, block, position):
     return np.int64(it[B[block, B_RANKS] + position])
 
 
-@lean
+@inlined
 def partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node):
     """The block of the rank that a node sends to or receives from, in the same space."""
     peer = peer_of(nd, it, sl, B, block, node)
@@ -222,7 +229,7 @@ def partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node):
     return block_at(it, lg, tm, sl, sm, G, B, A, S, C, np.int64(B[block, B_SLICE]), peer)
 
 
-@lean
+@inlined
 def size_of(nd, tm, sl, sm, B, block, node):
     """Index of the bytes of a node of a block."""
     size = np.int64(nd[B[block, B_FIRST] + node, N_SIZE])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import kernel, lean
+from astrasim_py.core.jit import inlined, kernel, lean
 from astrasim_py.engine.compiled.blocks import (
     NODE,
     channel_of,
@@ -57,7 +57,7 @@ from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 SIZE = np.int64((1 << 27) - 1)
 
 
-@lean
+@inlined
 def number_event(h, G, E, e, now):
     """Give an event the next number in the order of issue."""
     if h[H_SCHEDULED]:
@@ -70,7 +70,7 @@ def number_event(h, G, E, e, now):
     G[G_OP] += 1
 
 
-@lean
+@inlined
 def renumber(G, E, e, start):
     """Give an event the number of one that is scheduled at `start`."""
     G[G_SCHEDULED] += 1
@@ -78,7 +78,7 @@ def renumber(G, E, e, start):
     E[e, E_KEY_2] = G[G_SCHEDULED]
 
 
-@lean
+@inlined
 def new_event(G, E, what, block, node):
     """An event that is about a node."""
     e = take_row(G, E, G_EVENT_TOP, G_EVENT_FREE, E_NEXT)
@@ -108,7 +108,7 @@ def push_later(G, E, K, Q, X, time, e):
         push(G, E, K, Q, X, time, e)
 
 
-@lean
+@inlined
 def due(G, block, node, row):
     """A node completes next; the last that is due goes first."""
     top = G_STACKED + 3 * G[G_STACK]
@@ -118,7 +118,7 @@ def due(G, block, node, row):
     G[G_STACK] += 1
 
 
-@lean
+@inlined
 def account(G, R, rank, now):
     """Charge the time since the last change to compute, or to exposed communication."""
     elapsed = now - R[rank, R_ACCOUNTED]
@@ -130,7 +130,7 @@ def account(G, R, rank, now):
         R[rank, R_ACCOUNTED] = now
 
 
-@lean
+@inlined
 def reserve(G, L, V, link, requested, start, free, nbytes):
     """Book a link from `start` to `free` for a message that asked at `requested`."""
     L[link, L_FREE] = free
@@ -397,7 +397,7 @@ def analytical_times(h, nd, it, lg, sl, R, B, tm, pairs, block, node, size, asks
     return lg[h[H_DELAYS] + 2 * place], lg[h[H_DELAYS] + 2 * place + 1]
 
 
-@lean
+@inlined
 def make_wave(G, A, B, R, W, rank):
     """Take the ready nodes of a rank, in ascending (slice, node)."""
     count, place = R[rank, R_COUNT], R[rank, R_READY]
@@ -411,9 +411,13 @@ def make_wave(G, A, B, R, W, rank):
     R[rank, R_COUNT] = 0
     G[G_WAVE] = 0
     G[G_WAVES] = count
-    if ascending:
-        return
-    # Heap sort: nothing is taken from memory, and no order of arrival makes it slow.
+    if not ascending:
+        sort_wave(W, count)
+
+
+@lean
+def sort_wave(W, count):
+    """Heap sort: nothing is taken from memory, and no order of arrival makes it slow."""
     for first in range(count // 2 - 1, -1, -1):
         sink(W, first, count)
     for last in range(count - 1, 0, -1):

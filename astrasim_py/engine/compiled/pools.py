@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import lean
+from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled.layout import *
 
 #: Multiplier of the hash (2^64 / golden ratio, as a signed number), and of the search for the lowest bit.
@@ -63,7 +63,7 @@ def give(G, A, place, words):
     G[G_CLASSES + number] = place
 
 
-@lean
+@inlined
 def take_row(G, pool, top, free, column):
     """A row of a pool whose free rows are linked by a column."""
     row = G[free]
@@ -75,7 +75,7 @@ def take_row(G, pool, top, free, column):
     return row
 
 
-@lean
+@inlined
 def give_row(G, pool, free, column, row):
     """Give back a row of a pool."""
     pool[row, column] = G[free]
@@ -85,7 +85,7 @@ def give_row(G, pool, free, column, row):
 # -- the queue --------------------------------------------------------------------------------------------------
 
 
-@lean
+@inlined
 def before(E, a, b):
     """Whether event `a` comes before event `b` of the same time."""
     if E[a, E_KEY_1] != E[b, E_KEY_1]:
@@ -141,20 +141,24 @@ def new_bucket(G, K, Q, X, time):
 
 
 @lean
-def push(G, E, K, Q, X, time, e):
-    """Schedule an event."""
+def push_elsewhere(G, E, K, Q, X, time, e):
+    """Schedule an event for another time than the last one was."""
     if time == G[G_NOW]:
         join_present(G, E, e)
         return
-    bucket = G[G_LAST]
-    if time != G[G_LAST_TIME]:
-        bucket = np.int64(X[((time * SPREAD) >> 20) & (len(X) - 1)])
-        while bucket >= 0 and K[bucket, 0] != time:
-            bucket = K[bucket, 4]
-        if bucket < 0:
-            bucket = new_bucket(G, K, Q, X, time)
-        G[G_LAST_TIME] = time
-        G[G_LAST] = bucket
+    bucket = np.int64(X[((time * SPREAD) >> 20) & (len(X) - 1)])
+    while bucket >= 0 and K[bucket, 0] != time:
+        bucket = K[bucket, 4]
+    if bucket < 0:
+        bucket = new_bucket(G, K, Q, X, time)
+    G[G_LAST_TIME] = time
+    G[G_LAST] = bucket
+    append(E, K, bucket, e)
+
+
+@inlined
+def append(E, K, bucket, e):
+    """Put an event behind those of a bucket."""
     E[e, E_NEXT] = -1
     if K[bucket, 1] < 0:
         K[bucket, 1] = e
@@ -164,6 +168,15 @@ def push(G, E, K, Q, X, time, e):
         if before(E, e, last):
             K[bucket, 3] = 0
     K[bucket, 2] = e
+
+
+@inlined
+def push(G, E, K, Q, X, time, e):
+    """Schedule an event."""
+    if time == G[G_LAST_TIME]:
+        append(E, K, G[G_LAST], e)
+    else:
+        push_elsewhere(G, E, K, Q, X, time, e)
 
 
 @lean
@@ -247,7 +260,7 @@ def sort_events(E, head):
             return head
 
 
-@lean
+@inlined
 def take_event(G, E):
     """The next event of the present time; -1 if none is left."""
     e, joined = G[G_CURRENT], G[G_JOINED]
@@ -262,7 +275,7 @@ def take_event(G, E):
 # -- ranks that must dispatch -----------------------------------------------------------------------------------
 
 
-@lean
+@inlined
 def wake(h, G, D, R, rank):
     """A rank has something ready: it will dispatch."""
     if R[rank, R_AWAKE]:
@@ -286,7 +299,7 @@ def wake(h, G, D, R, rank):
         place >>= 6
 
 
-@lean
+@inlined
 def next_woken(h, G, D, R):
     """The rank that dispatches next, taken from those that must; -1 if none must."""
     if h[H_SCHEDULED]:
@@ -313,19 +326,24 @@ def next_woken(h, G, D, R):
 
 
 @lean
+def more_room(G, A, R, rank, count):
+    """Room for twice as many ready nodes of a rank."""
+    place = take(G, A, np.int64(2 * count))
+    old = R[rank, R_READY]
+    for i in range(count):
+        A[place + i] = A[old + i]
+    give(G, A, old, count)
+    R[rank, R_READY] = place
+    R[rank, R_ROOM] = 2 * count
+    G[G_READY] = max(G[G_READY], 2 * count)
+
+
+@inlined
 def make_ready(G, A, R, rank, block, node):
     """A node of a block of a rank is ready."""
     count = R[rank, R_COUNT]
     if count == R[rank, R_ROOM]:
-        room = np.int64(2 * count)
-        place = take(G, A, room)
-        old = R[rank, R_READY]
-        for i in range(count):
-            A[place + i] = A[old + i]
-        give(G, A, old, count)
-        R[rank, R_READY] = place
-        R[rank, R_ROOM] = room
-        G[G_READY] = max(G[G_READY], room)
+        more_room(G, A, R, rank, count)
     A[R[rank, R_READY] + count] = (block << 32) | node
     R[rank, R_COUNT] = count + 1
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import lean
+from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled.layout import *
 
 _LOW = np.int64(0xFFFFFFFF)
 
 
-@lean
+@inlined
 def route_number(h, nd, it, sl, R, B, pairs, block, node, other):
     """Number of the route of a node's message to the rank `other`."""
     s = np.int64(B[block, B_SLICE])
@@ -26,7 +26,12 @@ def route_number(h, nd, it, sl, R, B, pairs, block, node, other):
     if sl[s, S_ROUTES] >= 0:
         column = nd[row, N_PEER] if sl[s, S_FLAGS] & F_ROTATED else nd[row, N_ROUTE]
         return np.int64(it[sl[s, S_ROUTES] + B[block, B_POSITION] * sl[s, S_DELTAS] + column])
-    pair = R[B[block, B_RANK], R_NPU] * h[H_NPUS] + R[other, R_NPU]
+    return number_of_pair(pairs, R[B[block, B_RANK], R_NPU] * h[H_NPUS] + R[other, R_NPU])
+
+
+@lean
+def number_of_pair(pairs, pair):
+    """Number of the route between a pair of NPUs."""
     low, high = np.int64(0), np.int64(len(pairs))
     while low < high:
         middle = (low + high) >> 1
@@ -37,7 +42,7 @@ def route_number(h, nd, it, sl, R, B, pairs, block, node, other):
     return low
 
 
-@lean
+@inlined
 def route_of(h, nd, it, lg, sl, R, B, pairs, block, node, other):
     """Route of a node's message to the rank `other`."""
     if h[H_COMPUTED]:
@@ -63,21 +68,33 @@ def step(h, it, npu, target):
     return np.int64(0), np.int64(0), np.int64(1), np.int64(1)
 
 
-@lean
+@inlined
 def link_at(h, it, path, route):
     """The next link of a route."""
     if h[H_COMPUTED]:
-        npu = route >> 32
-        d, down, _, _ = step(h, it, npu, route & _LOW)
-        return np.int64(it[h[H_STEPS] + 2 * (npu * h[H_NDIMS] + d) + down])
+        return link_computed(h, it, route)
     return np.int64(path[route >> 32])
 
 
 @lean
+def link_computed(h, it, route):
+    """The same where routes are computed."""
+    npu = route >> 32
+    d, down, _, _ = step(h, it, npu, route & _LOW)
+    return np.int64(it[h[H_STEPS] + 2 * (npu * h[H_NDIMS] + d) + down])
+
+
+@inlined
 def after_hop(h, it, route):
     """What is left of a route after its next link."""
     if not h[H_COMPUTED]:
         return route + (np.int64(1) << 32)
+    return after_computed(h, it, route)
+
+
+@lean
+def after_computed(h, it, route):
+    """The same where routes are computed."""
     npu, target = route >> 32, route & _LOW
     _, down, size, weight = step(h, it, npu, target)
     digit = npu // weight % size
@@ -85,17 +102,23 @@ def after_hop(h, it, route):
     return ((npu + (moved - digit) * weight) << 32) | target
 
 
-@lean
+@inlined
 def at_end(route):
     """Whether a route has no link left."""
     return (route >> 32) == (route & _LOW)
 
 
-@lean
+@inlined
 def hops_of(h, it, route):
     """Links of a route."""
     if not h[H_COMPUTED]:
         return (route & _LOW) - (route >> 32)
+    return hops_computed(h, it, route)
+
+
+@lean
+def hops_computed(h, it, route):
+    """The same where routes are computed."""
     npu, target, hops = route >> 32, route & _LOW, np.int64(0)
     for d in range(h[H_NDIMS]):
         size = np.int64(it[h[H_SHAPE] + d])
