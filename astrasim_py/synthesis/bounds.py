@@ -35,7 +35,7 @@ class Bound:
     kind: str
 
 
-def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None) -> list[Bound]:
+def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None, largest: bool = False) -> list[Bound]:
     """Bounds of a demand on a network, the greatest first.
 
     Parameters
@@ -45,6 +45,9 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
     demand : Demand
     halves : bool, optional
         Of an all_reduce: bound only the half that reduces (True) or copies (False).
+    largest : bool
+        Take all chunks to be as large as the largest: no bound where they differ by a byte, but what a schedule that
+        treats them alike can reach.
 
     Notes
     -----
@@ -61,19 +64,20 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
     """
     if demand.ranks < 2:
         return [Bound(0, "none")]
+    size = int(demand.sizes[0 if largest else -1])
     if demand.reduces or halves:
-        return _copying(network.turned(), demand, turned=True)
+        return _copying(network.turned(), demand, size, turned=True)
     if demand.collective == "all_reduce" and halves is None:
         turned = network.turned()
-        both = _copying(network, demand) + _copying(turned, demand, turned=True)
-        every, timing = np.full(demand.ranks, demand.count), network.timing(demand.sizes.tolist())
+        both = _copying(network, demand, size) + _copying(turned, demand, size, turned=True)
+        every, timing = np.full(demand.ranks, demand.count), network.timing([size])
         both += [
             Bound(_ports(network, timing, every, inward=True), "ingress"),
             Bound(_ports(network, timing, every, inward=False), "egress"),
             Bound(_work(network, timing, 2 * (demand.ranks - 1) * demand.count), "work"),
         ]
         return sorted(both, key=lambda b: -b.time)
-    return _copying(network, demand)
+    return _copying(network, demand, size)
 
 
 def best_bound(network: Network, demand: Demand) -> Bound:
@@ -81,9 +85,9 @@ def best_bound(network: Network, demand: Demand) -> Bound:
     return lower_bounds(network, demand)[0]
 
 
-def _copying(network: Network, demand: Demand, turned: bool = False) -> list[Bound]:
+def _copying(network: Network, demand: Demand, size: int, turned: bool = False) -> list[Bound]:
     n, count = demand.ranks, demand.count
-    timing = network.timing(demand.sizes.tolist())
+    timing = network.timing([size])
     own = np.bincount(demand.origin, minlength=n)
     if demand.receivers is None:
         enter, leave = count - own, own
@@ -102,7 +106,7 @@ def _copying(network: Network, demand: Demand, turned: bool = False) -> list[Bou
 
 
 def _ports(network: Network, timing: Timing, need: np.ndarray, *, inward: bool) -> int:
-    """The least time in which the ports of every rank carry what they must (in chunks of the smallest size)."""
+    """The least time in which the ports of every rank carry what they must."""
     rank, hold, rest = _ends(network, timing, inward=inward)
     n = network.ranks
     known: dict[tuple, int] = {}
@@ -126,7 +130,7 @@ def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray
     # A port is the last (first) link of an arc, of a network turned round the other one.
     last = inward == (network.base is None)
     at = network.hop_ptr[1:] - 1 if last else network.hop_ptr[:-1]
-    hold, rest = timing.hold[-1, at], timing.delay[-1] - timing.hold[-1, at]
+    hold, rest = timing.hold[0, at], timing.delay[0] - timing.hold[0, at]
     key = end.astype(np.int64) * len(network.links) + network.hop[at]
     order = np.lexsort((hold, key))
     first = np.flatnonzero(np.diff(key[order], prepend=-1))
@@ -175,7 +179,7 @@ def _paths(network: Network, timing: Timing, demand: Demand) -> int:
         from_rank = int(sources[0])
         best, seen, lag = 0, set(), _lags(network, timing, demand)
         for _ in range(most):
-            reach = _distances(network, timing.delay[-1], from_rank)
+            reach = _distances(network, timing.delay[0], from_rank)
             best = max(best, int(reach.max()) + lag[from_rank])
             seen.add(from_rank)
             order = np.argsort(-reach, kind="stable")
@@ -187,7 +191,7 @@ def _paths(network: Network, timing: Timing, demand: Demand) -> int:
     best = 0
     lag = _lags(network, timing, demand)
     for source in sources.tolist():
-        reach = _distances(network, timing.delay[-1], source) + lag[source]
+        reach = _distances(network, timing.delay[0], source) + lag[source]
         if demand.receivers is not None:
             reach = reach[np.unique(demand.receivers[demand.origin == source])]
         best = max(best, int(reach.max(initial=0)))

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel
+from astrasim_py.core.jit import helper, kernel, lean
 
 _FAR = np.int64(2**62)
 #: Policies of a call, as positions in its options.
@@ -50,7 +50,7 @@ _CHAINS = 4096
 _LOOKS = 32
 
 
-@helper
+@lean
 def random_below(state, bound):
     """A random number in 0..bound-1 (xorshift64*); `state` is uint64[1]."""
     x = state[0]
@@ -75,13 +75,13 @@ def seeded(seed):
     return state
 
 
-@helper
+@lean
 def lowest_bit(x):
     """Position of the lowest bit that is set."""
     return _PLACE[((x & (~x + _ONE)) * _DEBRUIJN) >> _TOP]
 
 
-@helper
+@lean
 def some_bit(x, state):
     """Position of a random bit that is set: the first from a random place on."""
     turn = np.uint64(random_below(state, 64))
@@ -89,7 +89,7 @@ def some_bit(x, state):
     return (lowest_bit(turned) + np.int64(turn)) & 63
 
 
-@helper
+@lean
 def _pick(has, u, expected, v, avoid, k, words, samples, count, state):
     """A chunk that u holds, v does not expect and (k >= 0) row k of `avoid` lacks; the rarest of some, or -1."""
     best, least, looked = np.int64(-1), np.int64(2**31), 0
@@ -113,7 +113,7 @@ def _pick(has, u, expected, v, avoid, k, words, samples, count, state):
     return best
 
 
-@helper
+@lean
 def _ready(a, t, hop_ptr, hop, offset, hold, free, simple, occupied_ptr, occupied_start, occupied_end):
     """The earliest moment from t on at which arc a can begin (with a chunk of the largest size)."""
     if simple:
@@ -135,7 +135,7 @@ def _ready(a, t, hop_ptr, hop, offset, hold, free, simple, occupied_ptr, occupie
             return t
 
 
-@helper
+@lean
 def _find(time, times, following, chains, heap, state):
     """The entry of a moment, made if it is new; `state` is [entries in the heap, free entry]."""
     chain = np.int64((np.uint64(time) * _STAR) >> np.uint64(52))
@@ -161,7 +161,7 @@ def _find(time, times, following, chains, heap, state):
     return -1 - entry
 
 
-@helper
+@lean
 def _pop(times, following, chains, heap, state):
     """Take the entry of the earliest moment; its list is read before the entry is given back."""
     top = heap[0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel
+from astrasim_py.core.jit import kernel, lean
 from astrasim_py.synthesis.greedy import DONE, STUCK, WORSE, random_below, seeded
 
 _FAR = np.int64(2**62)
@@ -23,7 +23,7 @@ NOTHING, EXPECTED, HELD = np.uint8(0), np.uint8(1), np.uint8(2)
 _HEAVY = np.int64(2**40)
 
 
-@helper
+@lean
 def _remove(cell, orbit, arcs, place, entries, entry_ptr, length):
     at, last = place[cell], entry_ptr[orbit] + length[orbit] - 1
     moved = entries[last]

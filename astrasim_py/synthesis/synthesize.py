@@ -82,6 +82,8 @@ def spread(
 ) -> Schedule:
     """As `synthesize`, for a network and a demand made before."""
     bound = best_bound(network, demand)
+    # Runs treat chunks alike: where they differ by a byte, this is what they can reach.
+    enough = lower_bounds(network, demand, largest=True)[0].time
     options = {"seed": seed, "rounds": rounds, "jobs": jobs, "record": record, "progress": progress}
     if network.ranks < 2:
         nothing = np.empty(0, dtype=np.int64)
@@ -91,16 +93,16 @@ def spread(
         share = None if budget is None else budget / 2
         halves = []
         for net, turned in ((network.turned(), True), (network, False)):
-            limit = lower_bounds(network, demand, halves=turned)[0].time
+            limit = lower_bounds(network, demand, halves=turned, largest=True)[0].time
             halves.append(search(net, demand, limit, budget=share, **options))
         reduced = mirrored(network, demand, halves[0].columns)
         transfers = chained(reduced, copied(halves[1].columns), halves[0].time)
         found: Sequence[Found] = halves
     elif demand.reduces:
-        found = [search(network.turned(), demand, bound.time, budget=budget, **options)]
+        found = [search(network.turned(), demand, enough, budget=budget, **options)]
         transfers = mirrored(network, demand, found[0].columns) if record else None
     else:
-        found = [search(network, demand, bound.time, budget=budget, **options)]
+        found = [search(network, demand, enough, budget=budget, **options)]
         transfers = copied(found[0].columns) if record else None
     how = Search(
         seed=seed,
