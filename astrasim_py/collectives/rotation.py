@@ -120,6 +120,10 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         """Nodes of all ranks."""
         return len(self) * len(self.base)
 
+    def may_differ(self, name: str) -> bool:
+        """Whether a column of `VARYING` may differ between ranks."""
+        return name in self._columns(np.zeros(1, dtype=np.int64))
+
     def columns(self, ranks: Sequence[int] | np.ndarray, names: Sequence[str] = VARYING) -> dict[str, np.ndarray]:
         """Columns of some ranks' traces.
 

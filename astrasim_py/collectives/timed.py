@@ -105,7 +105,8 @@ def with_sizes(algorithm: Algorithm, size: int) -> Algorithm:
         return trace.replace(comm_size=np.where(moving, moved, MISSING), total_chunk_cnt=MISSING)
 
     traces: Sequence[ExecutionTrace]
-    if isinstance(algorithm.traces, RotatedTraces) and algorithm.same_bytes(size):
+    lasting = isinstance(algorithm.traces, RotatedTraces) and not algorithm.traces.may_differ("msg_chunk_cnt")
+    if lasting and algorithm.same_bytes(size):
         traces = algorithm.traces.on(sized(algorithm.traces.base, algorithm.message_bytes(0, size)))
     else:
         traces = tuple(sized(t, algorithm.message_bytes(rank, size)) for rank, t in enumerate(algorithm.traces))
