@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 
 from astrasim_py.core import jit
@@ -26,6 +28,8 @@ def run(plan: Plan, level: str) -> Records:
     UsageError
         A network model of the user's own.
     """
+    # With the kernel comes numba: neither is part of the run.
+    import_module("astrasim_py.engine.compiled.kernel")
     begin = jit.cpu_s()
     state = _run(plan, level)
     outcome = _outcome(plan, state, level)
