@@ -234,6 +234,8 @@ def _codes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows of int64[n] columns: the code of each row, from 0, and a row of each code."""
     code, first = np.zeros(len(columns[0]), dtype=np.int64), np.zeros(1, dtype=np.int64)
     for column in columns:
+        if not len(column) or bool((column == column[0]).all()):
+            continue
         values, number = np.unique(column, return_inverse=True)
         _, first, code = np.unique(code * len(values) + number, return_index=True, return_inverse=True)
     return code, first
@@ -472,7 +474,9 @@ def lower_bound_ps(
     need = demand(collective, size, n)
     members = np.asarray(npus, dtype=np.int64)
     if need.total:
-        nearest = min(capacities.near_in[kind] for kind in np.unique(capacities.kind[members]).tolist())
+        nearest = min(
+            capacities.near_in[kind] for kind in np.flatnonzero(np.bincount(capacities.kind[members])).tolist()
+        )
         best = max(best, nearest + _ps(need.total, capacities.rate_in(members)))
     for inside, rate_out, rate_in in capacities.cuts():
         count = int(inside[members].sum())

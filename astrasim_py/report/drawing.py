@@ -56,7 +56,7 @@ def edge_table(topology: Topology, used: np.ndarray, *, plain: bool = False) -> 
     plain : bool
         Names as bytes, where they are plain: for writing them.
     """
-    links = np.arange(topology.links) if topology.links <= ALL_EDGES else np.unique(used)
+    links = np.arange(topology.links) if topology.links <= ALL_EDGES else np.flatnonzero(np.bincount(used))
     names = _vertex_names(topology) if plain else None
     if names is None:
         name = np.empty(len(links), dtype=object)

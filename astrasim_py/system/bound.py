@@ -44,7 +44,10 @@ def problem_bound(plan: Plan) -> int | None:
 
 def _distinct(plan: Plan) -> list[Program]:
     """Programs of the workload, those that ranks share once."""
-    return list({id(program): program for program in plan.workload}.values())
+    key = "distinct"
+    if key not in plan._cache:
+        plan._cache[key] = list({id(program): program for program in plan.workload}.values())
+    return plan._cache[key]
 
 
 def _compute(plan: Plan) -> int:
@@ -80,7 +83,7 @@ def _links(plan: Plan, capacities: Capacities) -> int:
             out[npu] += sent[id(program)][0]
             total += sent[id(program)][0]
             into[npu] += sent[id(program)][1]
-    used = np.unique(npu_of)
+    used = np.flatnonzero(np.bincount(npu_of))
     kinds = capacities.kind[used].tolist()
 
     def longest(nbytes: np.ndarray, rates: list[Fraction]) -> Fraction:
@@ -214,7 +217,7 @@ def _alike(plan: Plan, capacities: Capacities) -> bool:
         len(set(plan.start_delay)) == 1
         and len(_distinct(plan)) == 1
         and not bool((plan.workload[0].peer >= 0).any())
-        and len(np.unique(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
+        and np.count_nonzero(np.bincount(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
         and all(i.type in _ALL_TO_ALL and len(i.members) == plan.ranks for i in plan.instances)
     )
 

@@ -176,7 +176,7 @@ class Topology:
                 "write a shorter latency",
             )
         codes = recode[bandwidth_class] if len(recode) else np.empty(0, dtype=np.int32)
-        used = np.unique(codes)
+        used = np.flatnonzero(np.bincount(codes))
         if len(used) < len(order):
             codes = np.searchsorted(used, codes).astype(np.int32)
             order = [order[i] for i in used.tolist()]
