@@ -274,7 +274,9 @@ class Algorithm:
         if verbatim:
             # A size in chunks is the only one of a reduction in most files: only a message must state bytes.
             symbolic = symbolic & (absolute < 0) & ~message
-        totals = np.unique(total[symbolic]).tolist()
+        used = total[symbolic]
+        alike = len(used) > 0 and int(used.min()) == int(used.max())
+        totals = [int(used[0])] if alike else np.unique(used).tolist()
         for each in totals:
             rows = symbolic if len(totals) == 1 else symbolic & (total == each)
             out[rows] = chunk_bytes(index[rows], count[rows], size, each)
