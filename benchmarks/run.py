@@ -141,14 +141,17 @@ def calibration() -> float:
     return float(child([sys.executable, "-c", code])[0])
 
 
-def warm_up() -> str:
+def warm_up(cold: bool) -> str:
     """Compile what any case needs, and say what that cost: no case pays for it."""
     warm = [sys.executable, os.fspath(HERE / "measure.py"), "--warm"]
+    if not cold:
+        child(warm)
+        return "compiling: not measured"
     with tempfile.TemporaryDirectory() as folder:
-        cold = child(warm, {"NUMBA_CACHE_DIR": folder, "ASTRASIM_CACHE": folder})[1]
+        first = child(warm, {"NUMBA_CACHE_DIR": folder, "ASTRASIM_CACHE": folder})[1]
     child(warm)
     kept = child(warm)[1]
-    return f"compiling, once: {cold - kept:.1f} s CPU; a process that finds it on disk: {kept:.1f} s"
+    return f"compiling, once: {first - kept:.1f} s CPU; a process that finds it on disk: {kept:.1f} s"
 
 
 def chosen(words: list[str]) -> list[str]:
@@ -166,6 +169,7 @@ def main() -> None:
     parser.add_argument("--engine", action="append", choices=("simpy", "compiled"), help="only this one")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each; medians are printed (3)")
     parser.add_argument("--long", action="store_true", help="also what takes minutes")
+    parser.add_argument("--no-cold", action="store_true", help="do not measure what compiling costs")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument(
         "--inputs", type=Path, metavar="FOLDER", help="only write what the cases read, and how to run it"
@@ -225,7 +229,7 @@ def measure_all(names: list[str], arguments: argparse.Namespace) -> None:
         f"Python {machine['python']}, {machine['cores']} cores; 10^7 turns of an empty loop: {machine['loop_s']:.2f} s"
     )
     if "compiled" in engines:
-        machine["compiling"] = warm_up()
+        machine["compiling"] = warm_up(not arguments.no_cold)
         print(machine["compiling"])
     print("CPU seconds; kernel: the part of the engine that is neither lists nor compiling\n")
     print(header())
