@@ -1,0 +1,78 @@
+"""``--engine``: which engine runs, what is told of it, and when a stored point is used again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from astrasim_py.cli.main import main
+from astrasim_py.core import jit
+
+SCENARIO = """
+name: small
+topologies: {ring: {shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 1 us}}
+workload: [{all_reduce: {size: $size}}]
+sweep: {size: [4 KB, 8 KB]}
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs the scenario; exit code, rows, stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+
+    def go(*options: str):
+        code = main(["run", "small.yaml", "--jobs", "1", "--format", "json", *options])
+        out, err = capsys.readouterr()
+        return code, json.loads(out), err
+
+    return go
+
+
+@pytest.mark.parametrize("engine", ["simpy", "compiled", "both"])
+def test_rows_and_manifests_say_which_engine_ran(run, engine, tmp_path):
+    code, rows, _ = run("--engine", engine)
+    assert code == 0
+    assert [row["engine"] for row in rows] == [engine] * 2
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("results/small/*/manifest.json")]
+    assert [manifest["engine"] for manifest in manifests] == [engine] * 2
+
+
+def test_all_engines_give_one_result(run, tmp_path):
+    def point_files():
+        run_again = {path.parent.name: path.read_bytes() for path in tmp_path.glob("results/small/*/link.csv")}
+        return {name: content for name, content in run_again.items() if content}
+
+    seen = []
+    for engine in ("simpy", "compiled", "both", "auto"):
+        _, rows, err = run("--engine", engine)
+        seen.append(([{**row, "engine": None, "cpu_s": None} for row in rows], point_files()))
+        # Another engine computes the point anew, in its place; `auto` takes what is there.
+        assert ("2 of 2 points were finished already" in err) == (engine == "auto")
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+    assert len(seen[0][1]) == 2
+
+
+def test_a_scenario_names_its_engine_and_the_command_line_another(run, tmp_path):
+    (tmp_path / "small.yaml").write_text(SCENARIO + "engine: compiled\n")
+    assert {row["engine"] for row in run()[1]} == {"compiled"}
+    assert {row["engine"] for row in run("--engine", "simpy")[1]} == {"simpy"}
+
+
+def test_the_engine_stands_below_the_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    assert main(["run", "small.yaml", "--jobs", "1", "--engine", "compiled"]) == 0
+    assert "engine: compiled\nresults: results/small\n" in capsys.readouterr().out
+
+
+def test_compiling_is_told_on_stderr_but_for_quiet_runs(run, capsys, monkeypatch):
+    monkeypatch.setattr(jit, "announce", None)
+    run("--quiet")
+    assert jit.announce is None
+    run()
+    jit.announce("compiling the engine, once")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "astrasim-py: compiling the engine, once\n")
