@@ -6,9 +6,7 @@ import numpy as np
 
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.system.calls import Calls
-from astrasim_py.system.lowering import _check_placement as check_placement
-from astrasim_py.system.lowering import _Lowering as Lowering
-from astrasim_py.system.lowering import _Traffic as Traffic
+from astrasim_py.system.lowering import Lowering, Traffic, check_placement
 from astrasim_py.system.plan import Plan, make_plan
 from astrasim_py.system.problem import Problem
 

@@ -26,7 +26,7 @@ MAX_ROUTE_LINKS = 2**26
 _PAIRS_AT_ONCE = 2**20
 
 
-class _Lowering:
+class Lowering:
     """Working state of `lower`."""
 
     def __init__(self, problem: Problem) -> None:
@@ -217,7 +217,8 @@ def _later(local: tuple[int, ...], first: int) -> tuple[int, ...]:
     return tuple(first + rank for rank in local) if first else local
 
 
-def _check_placement(problem: Problem) -> None:
+def check_placement(problem: Problem) -> None:
+    """Raise unless every rank has an NPU of its own."""
     used = [npu for job in problem.jobs for npu in job.placement]
     fits = 0 <= min(used, default=0) <= max(used, default=0) < problem.topology.npus and len(set(used)) == len(used)
     if not fits or any(len(job.placement) != job.ranks for job in problem.jobs):
@@ -250,7 +251,7 @@ def _refuse_placement(problem: Problem) -> None:
             used[npu] = (j, rank)
 
 
-class _Traffic:
+class Traffic:
     """Which pairs of NPUs exchange messages, and of which sizes."""
 
     def __init__(self, npu_of: Sequence[int], npus: int, rendezvous: int) -> None:
@@ -350,8 +351,8 @@ def _distinct(values: np.ndarray) -> np.ndarray:
 
 def lower(problem: Problem) -> Plan:
     """Lower a problem; see `astrasim_py.system.plan.make_plan`."""
-    _check_placement(problem)
-    work = _Lowering(problem)
+    check_placement(problem)
+    work = Lowering(problem)
     calls = Calls(problem.semantics)
     npu_of: list[int] = []
     job_of: list[int] = []
@@ -382,7 +383,7 @@ def lower(problem: Problem) -> Plan:
     ]
     instances = tuple(work.instance(index, *entry) for index, entry in enumerate(described))
     work.matchings.number()
-    traffic = _Traffic(npu_of, problem.topology.npus, problem.semantics.rendezvous_bytes)
+    traffic = Traffic(npu_of, problem.topology.npus, problem.semantics.rendezvous_bytes)
     for j, programs in enumerate(of_job):
         traffic.add(programs, range(firsts[j], firsts[j] + len(programs)))
     for part in work.slices:
