@@ -102,9 +102,7 @@ class Recorder:
 
     # -- the end --------------------------------------------------------------------------------------------
 
-    def records(
-        self, *, spans: Mapping[int, tuple[int, int]], links: Mapping[int, object], **counts: Any
-    ) -> Records:
+    def records(self, *, spans: Mapping[int, tuple[int, int]], links: Mapping[int, object], **counts: Any) -> Records:
         """Freeze everything; `counts` is what else `make_records` takes."""
         tables: dict[str, Table] = {}
         if self.level in ("nodes", "messages"):

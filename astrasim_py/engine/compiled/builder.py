@@ -184,7 +184,7 @@ class Builder:
             digit = npu // weight % dim.size
             for way, change in enumerate((1, -1)):
                 other = npu + ((digit + change) % dim.size - digit) * weight
-                near = (0 <= digit + change) & (digit + change < dim.size) if dim.kind != "ring" else digit >= 0
+                near = (digit + change >= 0) & (digit + change < dim.size) if dim.kind != "ring" else digit >= 0
                 # Between two there is but one way, which the tie-break takes for both.
                 near &= other != npu
                 ptr, links = topology.routes(npu[near], other[near])

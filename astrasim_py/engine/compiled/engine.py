@@ -108,7 +108,7 @@ def _released_together(state: State) -> None:
 
 
 def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: float) -> Records:
-    n, g, image = plan.ranks, state.globals, state.image
+    n, g = plan.ranks, state.globals
     ranks = state.ranks[:n]
     unfinished = state.blocks[:n, at.B_LEFT] > 0
     finish = np.where(unfinished, ranks[:, at.R_ACCOUNTED], ranks[:, at.R_FINISH])

@@ -1,15 +1,15 @@
 """The kernel: an Image is run by one compiled loop over the arrays of a state.
 
-Every turn of the loop does the first of these that there is to do: complete a node that is due; issue a message that may
-go; carry a message over its next link; issue the next node of the wave of the rank that dispatches; take the next event
-of the present time; let the lowest rank that must dispatch begin a wave; go to the next time. So a completion and all that
-follows from it at once stand at one place of the loop each, whatever has caused them.
+Every turn of the loop does the first of these that there is to do: complete a node that is due; issue a message that
+may go; carry a message over its next link; issue the next node of the wave of the rank that dispatches; take the next
+event of the present time; let the lowest rank that must dispatch begin a wave; go to the next time. So a completion and
+all that follows from it at once stand at one place of the loop each, whatever has caused them.
 
 Before nodes are issued and events are taken, and nowhere else, the kernel returns: when it has worked for a while, and
 when a pool could run out; the caller makes the pool larger and calls it again.
 """
 
-# ruff: noqa: F403, F405
+# ruff: noqa: F403, F405, SIM109
 
 from __future__ import annotations
 
@@ -492,8 +492,8 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
     h, nd, it, lg, tm, sl, ca, sm, path, pairs, known
         The image: head, node, ints, longs, tmpl, slices, calls, small, path, pairs, ranks.
     G, E, P, B, R, L, V, A, S, K, Q, X, D, W, C
-        The state: scalars, events, pairs, blocks, ranks, links, waiting times, the arena as words and as bytes, buckets,
-        heap of times, hash table, dirty ranks, wave, slices and instances.
+        The state: scalars, events, pairs, blocks, ranks, links, waiting times, the arena as words and as bytes,
+        buckets, heap of times, hash table, dirty ranks, wave, slices and instances.
     NR, MR, HR
         Tables of nodes, messages and hops; of one row where they are not recorded.
     """
@@ -538,9 +538,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                     if slot and h[H_CAPACITY + slot] >= 0:
                         slot_freed(nd, lg, h, G, A, B, R, NR, rank, slot, table_row, node)
                 elif flags & F_FIFO and kind & 7 != SEND:
-                    freed = np.int64(
-                        it[tm[B[block, B_TEMPLATE], T_FIFO] + tm[B[block, B_TEMPLATE], T_COUNT] + node]
-                    )
+                    freed = np.int64(it[tm[B[block, B_TEMPLATE], T_FIFO] + tm[B[block, B_TEMPLATE], T_COUNT] + node])
                     if freed >= 0:
                         release_slot(it, tm, G, A, B, R, C, D, NR, h, block, freed, node)
                 if nodes_recorded:
@@ -893,9 +891,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                     s = ca[instance, I_FIRST]
                     position = place_in(it, ca, instance, rank)
                     parent_row = B[block, B_ROW] + node
-                    made = splice(
-                        it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, node, 0, parent_row, now
-                    )
+                    made = splice(it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, node, 0, parent_row, now)
                     if made < 0:
                         leave_slice(sl, G, A, C, s, now)
                         due(G, block, node, np.int64(-1))

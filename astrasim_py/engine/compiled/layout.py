@@ -1,11 +1,9 @@
 """Columns of the flat arrays that the compiled engine runs on: the only place where their numbers stand.
 
-The kernel sees these names as constants. Arrays that do not change are the *image* (`astrasim_py.engine.compiled.image`),
-the others the *state* (`astrasim_py.engine.compiled.run`). Rows that the kernel touches for every message or node are
-of one cache line each.
+The kernel sees these names as constants. Arrays that do not change are the *image*
+(`astrasim_py.engine.compiled.builder.Image`), the others the *state* (`astrasim_py.engine.compiled.run.State`). Rows that
+the kernel touches for every message or node are of one cache line each, or two.
 """
-
-# ruff: noqa: E741
 
 # -- image: scalars (`head`) ------------------------------------------------------------------------------------
 
@@ -329,7 +327,20 @@ RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = 
 
 # (start, end, released by, ended by)
 D_START, D_END, D_RELEASED, D_ENDED = range(4)
-M_SLICE, M_SRC, M_DST, M_NODE, M_SIZE, M_POSTED, M_START, M_DELIVERED, M_HOPS, M_QUEUED, M_SENDER, M_RECEIVER = range(12)
+(
+    M_SLICE,
+    M_SRC,
+    M_DST,
+    M_NODE,
+    M_SIZE,
+    M_POSTED,
+    M_START,
+    M_DELIVERED,
+    M_HOPS,
+    M_QUEUED,
+    M_SENDER,
+    M_RECEIVER,
+) = range(12)
 X_MESSAGE, X_LINK, X_REQUESTED, X_START, X_END = range(5)
 
 # -- image: ranks (`ranks`) -------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 *Arena*: words of 64 bits, handed out in sizes of four steps to each power of two; every size has a list of what is free
 again. *Events*, pairs and buckets are rows of pools of their own.
 
-*Queue*: events of one time form a list, the bucket of that time. A heap holds the distinct times, a hash table finds the
-bucket of a time, and a list is sorted when its time comes, if it is not in order already. Events that are made for the
-present time while it lasts are kept apart, in order.
+*Queue*: events of one time form a list, the bucket of that time. A heap holds the distinct times, a hash table finds
+the bucket of a time, and a list is sorted when its time comes, if it is not in order already. Events that are made for
+the present time while it lasts are kept apart, in order.
 """
 
 # ruff: noqa: F403, F405

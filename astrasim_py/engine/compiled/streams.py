@@ -231,9 +231,7 @@ def start_runs(h, it, lg, tm, sl, ca, sm, G, B, A, S, R, C, NR, rank, now):
         visit = visit_of(lg, ca, A, run)
         which = lg[visit + 4] + 2 * place_in(it, ca, A[share + A_CALL], rank)
         s, position = lg[visit + 2] + it[which], np.int64(it[which + 1])
-        block = splice(
-            it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, A[share + A_NODE], run, row, now
-        )
+        block = splice(it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, A[share + A_NODE], run, row, now)
         if block < 0:
             leave_slice(sl, G, A, C, s, now)
             end_phase(h, lg, ca, G, R, A, C, rank, run, row, now)

@@ -297,7 +297,10 @@ class Engine:
     def match(self, message: Message, block: Block, node: int) -> None:
         """A send and a receive have met: they must be of equal bytes."""
         if message.bytes != block.nbytes[node]:
-            who = [(b.npu.rank, (b.base >> INSTANCE_SHIFT) - 1, n) for b, n in ((message.block, message.node), (block, node))]
+            who = [
+                (b.npu.rank, (b.base >> INSTANCE_SHIFT) - 1, n)
+                for b, n in ((message.block, message.node), (block, node))
+            ]
             raise unequal_bytes(self.plan, who[0], message.bytes, who[1])
         if self.record_messages:
             self.recorder.received(message.row, block.row + node)
@@ -369,7 +372,10 @@ class Engine:
     # -- the run --------------------------------------------------------------------------------------------
 
     def give_up(self) -> None:
-        """Too many events have been made."""
+        """Too many events have been made: nothing comes after this dispatch, not even who was woken before."""
+        self.env.schedule(Timer(self.env, self._reached, None, -1), -1)
+
+    def _reached(self, _: Timer) -> None:
         raise LimitReached(f"more than {self.limits.max_events} events (--max-events)")
 
     def run(self) -> Outcome:
