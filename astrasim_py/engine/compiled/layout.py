@@ -1,8 +1,8 @@
 """Columns of the flat arrays that the compiled engine runs on: the only place where their numbers stand.
 
 The kernel sees these names as constants. Arrays that do not change are the *image*
-(`astrasim_py.engine.compiled.builder.Image`), the others the *state* (`astrasim_py.engine.compiled.run.State`). Rows that
-the kernel touches for every message or node are of one cache line each, or two.
+(`astrasim_py.engine.compiled.builder.Image`), the others the *state* (`astrasim_py.engine.compiled.run.State`). Rows
+that the kernel touches for every message or node are of one cache line each, or two.
 """
 
 # -- image: scalars (`head`) ------------------------------------------------------------------------------------
