@@ -92,17 +92,19 @@ def workload_ps(trace: ExecutionTrace, compute: ComputeModel, semantics: Semanti
     if compute.roofline:
         operations, nbytes = trace.column("num_ops"), trace.column("tensor_size")
         rows = np.flatnonzero(is_compute & (operations != MISSING) & (trace.column("is_cpu_op") <= 0))
-        known: dict[tuple[int, int], int] = {}
-        for row in rows.tolist():
-            pair = (int(operations[row]), max(int(nbytes[row]), 0))
-            if pair[0] < 0:
+        pairs = np.stack([operations[rows], np.maximum(nbytes[rows], 0)], axis=1)
+        pairs, first, which = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+        times = np.zeros(len(pairs), dtype=np.int64)
+        for i in np.argsort(first).tolist():  # what is wrong is told of the first node
+            row = int(rows[first[i]])
+            amount, moved = pairs[i].tolist()
+            if amount < 0:
                 raise TraceError(
                     f"{trace.place or 'trace'}: node {int(trace.node_id[row])}",
-                    f"num_ops {pair[0]} is negative",
+                    f"num_ops {amount} is negative",
                 )
-            if pair not in known:
-                known[pair] = _checked(roofline_ps(*pair, compute, semantics), trace, row)
-            duration[row] = known[pair]
+            times[i] = _checked(roofline_ps(amount, moved, compute, semantics), trace, row)
+        duration[rows] = times[which.ravel()]
     return scale_by_speed(duration, speed, trace)
 
 
