@@ -31,7 +31,8 @@ def mirrored(network: Network, demand: Demand, columns: tuple[np.ndarray, np.nda
     delay = turned.timing(demand.sizes.tolist()).delay
     arrival = start + delay[demand.size_class[chunk], arc]
     end = int(arrival.max(initial=0))
-    return turned.base_arc[arc], chunk, end - arrival, np.ones(len(arc), dtype=bool)
+    # What came last is the first cause now.
+    return turned.base_arc[arc][::-1], chunk[::-1], (end - arrival)[::-1], np.ones(len(arc), dtype=bool)
 
 
 def copied(columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Transfers:
@@ -63,17 +64,14 @@ def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: 
         from astrasim_py.synthesis.retime import earliest
 
         timing = network.timing(demand.sizes.tolist())
-        if timing.delay.min() > 0:
-            order = _by(start)
-        else:
-            # What takes no time comes in the order of causes only if sums come before copies.
-            arrival = start + timing.delay[demand.size_class[chunk], arc]
-            order = np.lexsort((reduces == 0, arrival, start))
+        # Of transfers that begin at once the causes come first, for that is the order in which they were decided.
+        order = _by(start)
         start = np.empty(len(arc), dtype=np.int64)
         time = earliest(
-            arc.astype(np.int32), chunk.astype(np.int32), order, demand.origin, demand.size_class,
-            network.ranks, network.src, network.dst, network.hop_ptr, network.hop, timing.offset, timing.hold,
-            timing.delay, network.occupied_ptr, network.occupied_start, network.occupied_end, start,
+            np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32), order,
+            demand.origin, demand.size_class, network.ranks, network.src, network.dst, network.hop_ptr, network.hop,
+            timing.offset, timing.hold, timing.delay, network.occupied_ptr, network.occupied_start,
+            network.occupied_end, start,
         )  # fmt: skip
         if (start[1:] < start[:-1]).any():
             order = _by(start)
@@ -81,8 +79,8 @@ def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: 
     return Schedule(
         network=network,
         demand=demand,
-        arc=arc.astype(np.int32, copy=False),
-        chunk=chunk.astype(np.int32, copy=False),
+        arc=np.ascontiguousarray(arc, dtype=np.int32),
+        chunk=np.ascontiguousarray(chunk, dtype=np.int32),
         start=start,
         reduces=reduces,
         time=int(time),

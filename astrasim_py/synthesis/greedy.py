@@ -376,7 +376,7 @@ def greedy(
                                 b = order[j]
                                 if delay[0, b] >= delay[0, a]:
                                     break
-                                rate += (delay[0, a] * 1024) // hold[0, hop_ptr[b]]
+                                rate += (delay[0, a] * 1024) // max(hold[0, hop_ptr[b]], 1)
                             if rate * guard >= wanted[v] * 4096:
                                 continue
                     if c < 0:

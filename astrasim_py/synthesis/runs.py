@@ -46,6 +46,11 @@ class Runs:
         self._room = 2 * (network.arcs + network.ranks) + 64
         self.level, self.part, self.parts = self._levels(out_ptr, out_arc)
 
+    @cached_property
+    def _slow(self) -> bool:
+        """Whether every transfer takes time: what takes none cannot be put before others afterwards."""
+        return bool(self.timing.delay.min(initial=1) > 0)
+
     @property
     def uneven(self) -> bool:
         """Whether arcs differ in speed where it can matter."""
@@ -93,7 +98,7 @@ class Runs:
         arc, chunk = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
         start = np.empty(room, dtype=np.int64)
         options = np.zeros(OPTIONS, dtype=np.int64)
-        overtake = policy.overtake and self.network.ranks * demand.count <= MAX_OVERTAKING
+        overtake = policy.overtake and self._slow and self.network.ranks * demand.count <= MAX_OVERTAKING
         options[:] = policy.samples, policy.hierarchy and len(self.part) > 0, policy.guard, overtake, policy.lazy
         while True:
             time, transfers, rows, status = greedy(
@@ -142,7 +147,7 @@ class Runs:
         arc, chunk = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
         start = np.empty(room, dtype=np.int64)
         options = np.zeros(OPTIONS, dtype=np.int64)
-        overtake = policy.overtake and len(origin) * network.arcs <= MAX_OVERTAKING
+        overtake = policy.overtake and self._slow and len(origin) * network.arcs <= MAX_OVERTAKING
         hierarchy = policy.hierarchy and len(self.part) > 0
         options[:] = policy.samples, hierarchy, policy.guard, overtake, policy.lazy, policy.scarce, policy.spread
         out_ptr, out_arc = network.out
