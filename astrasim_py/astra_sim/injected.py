@@ -10,6 +10,7 @@ from astrasim_py.astra_sim.inputs import Inputs, read_set
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.chakra.trace import MISSING, NodeType
 from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces
+from astrasim_py.collectives.recognise import GivenTraces
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.system.planning import Call
@@ -99,7 +100,7 @@ class Injected:
             name=prefix.rsplit("/", 1)[-1],
             collective=collective,
             ranks=len(traces),
-            traces=tuple(traces[p] for p in position),
+            traces=GivenTraces(traces[p] for p in position),
             source=prefix,
         )
 

@@ -9,7 +9,7 @@ What traces are made of comes from `schema`, `storage` and `workload` and may be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -282,6 +282,38 @@ class ExecutionTrace:
 
             self._extra[name] = compact(decode_attribute(self.raw, name, self.place), len(self))
         return expand(self._extra.get(name, MISSING), len(self))
+
+    def picked(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """int64: one of `INT_COLUMNS` in some rows, of which nothing is kept."""
+        stored = self._columns.get(name, MISSING)
+        if isinstance(stored, np.ndarray):
+            return expand(stored[rows], len(self))
+        return np.broadcast_to(np.int64(stored), (len(self),))[rows]
+
+    def runs_like(self, other: ExecutionTrace, free: Collection[str] = ()) -> bool:
+        """Whether nodes, ids, kinds, durations, dependencies and `INT_COLUMNS` but those of `free` are equal.
+
+        Names, groups, metadata, start times and attributes beyond the columns do not count.
+        """
+        for name in ("type", "node_id", "duration_micros"):
+            if not _equal(getattr(self, name), getattr(other, name)):
+                return False
+        for name in ("data_deps", "ctrl_deps"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if not (_equal(mine.ids, theirs.ids) and _equal(mine.ptr, theirs.ptr)):
+                return False
+        for name in self._columns.keys() | other._columns.keys():
+            if name not in free:
+                mine, theirs = self._columns.get(name, MISSING), other._columns.get(name, MISSING)
+                if isinstance(mine, int) and isinstance(theirs, int):
+                    same = mine == theirs
+                elif getattr(mine, "dtype", None) == getattr(theirs, "dtype", None):
+                    same = _equal(mine, theirs)
+                else:
+                    same = _equal(self.picked(name), other.picked(name))
+                if not same:
+                    return False
+        return True
 
     def has_column(self, name: str) -> bool:
         """Whether any node has the integer attribute `name`."""
@@ -620,6 +652,11 @@ def _micros(value: object, size: int, what: str) -> np.ndarray:
     if array.shape not in ((), (size,)):
         raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
     return frozen(np.broadcast_to(array, (size,)))
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two integer arrays of one dimension are the same."""
+    return one is other or (len(one) == len(other) and bool((one == other).all()))
 
 
 def _stored(columns: Mapping[str, object], size: int) -> dict[str, int | np.ndarray]:

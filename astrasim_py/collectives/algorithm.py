@@ -19,6 +19,7 @@ import numpy as np
 from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
+from astrasim_py.collectives.recognise import GivenTraces
 from astrasim_py.collectives.rotation import RotatedTraces, Rotation
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
@@ -123,8 +124,8 @@ class Algorithm:
     ranks : int
         Size of the group, n.
     traces : sequence of ExecutionTrace
-        One per rank: a tuple, in which ranks may share one object, or `RotatedTraces`, which makes them when asked
-        for.
+        One per rank: a tuple, in which ranks may share one object (`GivenTraces` of files), or `RotatedTraces`, which
+        makes them when asked for.
     root : int or None
         Root of a rooted collective.
     chunks : int
@@ -204,6 +205,21 @@ class Algorithm:
     def rotation(self) -> Rotation | None:
         """How the program of rank 0 is turned into every other rank's; None where that is not known."""
         return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
+
+    @property
+    def turned(self) -> Algorithm | None:
+        """The same with traces of a rotation: itself, or where those that it was given are found to be turned.
+
+        None where there is no rotation. What is found stays with the traces, for algorithms made of this one.
+        """
+        return self._recognised if self.rotation is None else self
+
+    @cached_property
+    def _recognised(self) -> Algorithm | None:
+        found = self.traces.turned if isinstance(self.traces, GivenTraces) else None
+        if found is None or not set(_totals(found.base)) <= {self.chunks}:
+            return None
+        return dataclass_replace(self, traces=found)
 
     @property
     def _different(self) -> Sequence[ExecutionTrace]:
@@ -388,6 +404,12 @@ class Algorithm:
         return f"Algorithm({self.name}: {self.collective}, {self.ranks} ranks, {self.chunks} chunks)"
 
 
+def _totals(trace: ExecutionTrace) -> list[int]:
+    """Numbers of chunks that a trace cuts the full buffer into."""
+    total = trace.column("total_chunk_cnt")
+    return np.unique(total[total > 0]).tolist()
+
+
 def _distinct(traces: Sequence[ExecutionTrace]) -> list[ExecutionTrace]:
     return list({id(trace): trace for trace in traces}.values())
 
@@ -557,7 +579,7 @@ def algorithm_from_traces(
     AlgorithmError
         Ill-formed traces, no collective, or one that contradicts the file.
     """
-    traces = tuple(traces)
+    traces = GivenTraces(traces)
     place = source or name or "algorithm"
     if not traces:
         raise AlgorithmError(place, "has no traces", "give one trace per rank")

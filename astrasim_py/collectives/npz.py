@@ -22,6 +22,7 @@ from astrasim_py.collectives.algorithm import (
     check_well_formed,
 )
 from astrasim_py.collectives.contract import Contract
+from astrasim_py.collectives.recognise import GivenTraces
 from astrasim_py.collectives.rotation import MAX_NODES, RotatedTraces, Rotation
 from astrasim_py.core.errors import AlgorithmError, OutputError
 
@@ -340,7 +341,7 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
         except ValueError as error:
             raise bad(str(error)) from None
     else:
-        by_rank = tuple(traces[which] for which in trace_of.tolist())
+        by_rank = GivenTraces(traces[which] for which in trace_of.tolist())
         check_well_formed(by_rank, place)
     return Algorithm(
         name=bytes(arrays["name"].astype(np.uint8)).decode("utf-8", "replace")[:256] or "algorithm",

@@ -116,6 +116,11 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         return self.rotation.ranks
 
     @property
+    def given(self) -> bool:
+        """Whether all traces exist, and have names and places of their own."""
+        return False
+
+    @property
     def nodes(self) -> int:
         """Nodes of all ranks."""
         return len(self) * len(self.base)

@@ -324,6 +324,8 @@ def _running(plan: Plan, part: Slice | None) -> Iterator[tuple[int, Program]]:
     if part is None:
         return zip(range(plan.ranks), plan.workload, strict=True)
     base = getattr(part, "base", None)
+    if base is not None and part.programs.own_traces and base.trace.has_names:
+        base = None
     return zip(part.members, part.programs, strict=False) if base is None else ((r, base) for r in part.members)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
 from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp, promised
 from astrasim_py.collectives.algorithm import read_algorithm as read_columns
+from astrasim_py.collectives.recognise import GivenTraces
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.model import READING, RECEIVING, SENDING, STEP_TYPES, WRITING, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.records import PLAIN_NOP, nop_fields, recorded_program
@@ -136,7 +137,7 @@ def algorithm_of(program: Program) -> Algorithm:
         name=name,
         collective=collective,
         ranks=program.ngpus,
-        traces=parts.traces({key: value for key, value in common.items() if value is not None}),
+        traces=GivenTraces(parts.traces({key: value for key, value in common.items() if value is not None})),
         root=root,
         chunks=program.nchunksperloop,
         in_place=bool(program.inplace),

@@ -237,16 +237,17 @@ class Programs:
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
     ) -> RotatedPrograms | None:
         """One program for all ranks, where they differ in nothing but peers and bytes."""
-        if algorithm.rotation is None:
+        turned = algorithm.turned
+        if turned is None:
             return None
-        trace = algorithm.traces[0]
+        trace = turned.traces[0]
         speed = speeds[0] if speeds else Fraction(1)
         base = self.algorithm_program(algorithm, 0, trace, size, speed, planned)
         if len(set(speeds)) > 1 and base.duration.any():
             return None
         if self.semantics.gamma and not algorithm.same_bytes(size):
             return None
-        return RotatedPrograms(algorithm, base, size, self.verbatim(trace, planned))
+        return RotatedPrograms(turned, base, size, self.verbatim(trace, planned))
 
     def verbatim(self, trace: ExecutionTrace, planned: bool) -> bool:
         """Whether its sizes are taken as written: only where they are; in chunks alone they follow the collective."""

@@ -46,6 +46,11 @@ class RotatedPrograms(Sequence[Program]):
     def rotation(self) -> Rotation:
         return self.algorithm.rotation
 
+    @property
+    def own_traces(self) -> bool:
+        """Whether the members' nodes have names, and their traces files, that are not the first one's."""
+        return self.algorithm.traces.given
+
     def __len__(self) -> int:
         return self.algorithm.ranks
 
@@ -56,7 +61,10 @@ class RotatedPrograms(Sequence[Program]):
         found = self._kept.get(position)
         if found is None:
             found = self._kept[position] = replace(
-                self.base, peer=self.peers_of(position), nbytes=self.nbytes_of(position)
+                self.base,
+                trace=self.algorithm.traces[position] if self.own_traces else self.base.trace,
+                peer=self.peers_of(position),
+                nbytes=self.nbytes_of(position),
             )
         return found
 
