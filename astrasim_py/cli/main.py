@@ -17,6 +17,7 @@ VERBS = {
     "check": ("check", "load and expand scenarios without simulating"),
     "verify": ("verify", "verify algorithms: correct, terminating, free of races"),
     "validate": ("validate", "compare with closed forms and with measured runs of ASTRA-sim"),
+    "synthesize": ("synthesize", "find an algorithm for a topology, with its distance from the bound"),
     "convert": ("convert", "turn an algorithm or a workload into another format"),
     "astra-sim": ("astra_sim", "run ASTRA-sim's own inputs: same flags, same numbers"),
     "trace": ("trace", "lint, summarise, show or compare Chakra traces"),
@@ -41,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _top(prog: str) -> Parser:
-    verbs = "\n".join(f"  {verb:<9} {text}" for verb, (_, text) in VERBS.items())
+    verbs = "\n".join(f"  {verb:<10} {text}" for verb, (_, text) in VERBS.items())
     parser = Parser(
         prog=prog,
         usage=f"{prog} [VERB] …   ({prog} SCENARIO.yaml … is short for {prog} run SCENARIO.yaml …)",

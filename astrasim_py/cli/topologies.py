@@ -1,0 +1,138 @@
+"""Topologies and groups of NPUs as they are written on a command line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astrasim_py.core.errors import TopologyError, UsageError
+
+if TYPE_CHECKING:
+    from astrasim_py.topology.model import Topology
+
+_FILES = (".csv", ".yaml", ".yml", ".json")
+_SIZES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_MOST_NPUS = 2**20
+
+
+def topology_of(text: str, place: str = "--topology") -> Topology:
+    """A topology: a file, a preset, or ``SHAPE:SIZE,KEY=VALUE,…``.
+
+    Raises
+    ------
+    TopologyError, ScenarioError, UsageError
+    """
+    from astrasim_py.topology.edge_list import read_edge_list
+
+    suffix = Path(text).suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        return _yaml_file(text)
+    if suffix in _FILES:
+        return read_edge_list(text)
+    if os.path.exists(text):
+        raise UsageError(place, f'"{text}" is of no known kind', f"name a file that ends in {', '.join(_FILES)}")
+    return _build(_written(text, place), place)
+
+
+def _yaml_file(path: str) -> Topology:
+    from astrasim_py.core.document import read_document
+    from astrasim_py.topology.edge_list import read_edge_list
+
+    # An edge list may be far longer than a scenario, and has a reader of its own.
+    if _is_edge_list(path):
+        return read_edge_list(path)
+    plain = read_document(path).plain()
+    if isinstance(plain, Mapping) and isinstance(plain.get("topology"), Mapping):
+        plain = plain["topology"]
+    if not isinstance(plain, Mapping):
+        raise TopologyError(path, "not a mapping", "write npus: and links:, or shape: and its keys")
+    given = {key: value for key, value in plain.items() if key not in ("placement", "name")}
+    if isinstance(given.get("file"), str):
+        given["file"] = str(Path(path).parent / given["file"])
+    return _build(given, path, name=str(plain.get("name") or Path(path).stem))
+
+
+def _is_edge_list(path: str) -> bool:
+    """Whether the keys at the margin are those of an edge list."""
+    from astrasim_py.core.files import read_regular
+    from astrasim_py.topology.edge_list import MAX_YAML
+
+    data = read_regular(path, MAX_YAML, TopologyError, what="a topology file", remedy="write it as CSV")
+    keys = set(re.findall(rb"^([A-Za-z_]+)\s*:", data, re.MULTILINE))
+    return b"links" in keys and keys <= {b"npus", b"links"}
+
+
+def _build(spec: Mapping, place: str, name: str = "") -> Topology:
+    from astrasim_py.topology.spec import build
+
+    return build(spec, place, name=name, parsed=False)
+
+
+def _written(text: str, place: str) -> dict:
+    """Keys of ``SHAPE:SIZE,KEY=VALUE,…``, of a preset, or of a mapping in braces."""
+    from astrasim_py.core.document import parse_document
+    from astrasim_py.topology.hardware import preset_names
+    from astrasim_py.topology.spec import SHAPES
+
+    if text.lstrip().startswith("{"):
+        plain = parse_document(text, place).plain()
+        if not isinstance(plain, Mapping):
+            raise UsageError(place, "is not a mapping", "write e.g. {shape: ring, npus: 8, …}")
+        return dict(plain)
+    head, _, rest = text.partition(",")
+    shape, _, size = head.partition(":")
+    if shape in preset_names("topology"):
+        keys: dict = {"preset": shape}
+        if size:
+            raise UsageError(place, f"the preset {shape} has no size", "write its keys, as in ,nodes=2")
+    elif shape in SHAPES:
+        keys = {"shape": shape}
+        if size:
+            keys |= _size(shape, size, place)
+    else:
+        known = ", ".join(name for name in SHAPES if name != "edge_list")
+        problem = f'"{shape}" is neither a file nor a shape nor a preset'
+        raise UsageError(place, problem, f"write e.g. torus:8x8,bandwidth=50 GB/s,latency=500 ns (shapes: {known})")
+    for setting in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UsageError(place, f'"{setting}" sets nothing', "write KEY=VALUE")
+        keys[key.strip()] = parse_document(value, place).plain()
+    return keys
+
+
+def _size(shape: str, size: str, place: str) -> dict:
+    from astrasim_py.topology.spec import SHAPES
+
+    if not _SIZES.fullmatch(size):
+        raise UsageError(place, f'"{size}" is no size', "write e.g. ring:8 or torus:8x8")
+    numbers = [int(part) for part in size.split("x")]
+    if "dims" in SHAPES[shape].params and shape != "product":
+        return {"dims": numbers}
+    if "npus" in SHAPES[shape].params and len(numbers) == 1:
+        return {"npus": numbers[0]}
+    raise UsageError(place, f"{shape} has no size {size}", f"write its keys: {', '.join(SHAPES[shape].required)}")
+
+
+def npu_list(text: str, place: str) -> list[int]:
+    """``0-7,12`` as numbers.
+
+    Raises
+    ------
+    UsageError
+    """
+    out: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise UsageError(place, f'"{part.strip()}" is no NPU', "write e.g. 0-7,12")
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if last < first or len(out) + last - first >= _MOST_NPUS:
+            raise UsageError(place, f'"{part.strip()}" runs backwards, or too far', "write e.g. 0-7")
+        out += range(first, last + 1)
+    return out

@@ -1,0 +1,323 @@
+"""Synthesized schedules, kept by the content of what was asked for, so that each is searched once.
+
+A schedule is kept in the user's cache folder as its columns; whoever reads it checks it again. An algorithm made of
+one for a scenario is kept beside the results, too: a search that a limit of time has cut need not find the same again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.core.cache import cache_folder
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import AstraError, InternalError
+from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
+from astrasim_py.synthesis.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.schedule import Schedule, Search
+from astrasim_py.topology.model import Topology
+
+#: Largest file of a kept schedule, bytes.
+MAX_BYTES = 2**30
+_COLUMNS = {"arc": np.int32, "chunk": np.int32, "start": np.int64, "reduces": np.bool_}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Request:
+    """What is to be synthesized.
+
+    Attributes
+    ----------
+    topology : Topology
+    npus : tuple of int
+        rank → NPU.
+    collective : str
+    size : int
+        Full buffer, bytes.
+    chunks : int or None
+        Per shard (of broadcast and reduce: of the buffer); None: as many as suit the size.
+    root : int or None
+    cost : CostModel
+    relays : bool
+    occupied : tuple of Occupied
+    seed, rounds : int
+    budget : float or None
+        Seconds.
+    """
+
+    topology: Topology
+    npus: tuple[int, ...]
+    collective: str
+    size: int
+    chunks: int | None = 1
+    root: int | None = None
+    cost: CostModel = CostModel()
+    relays: bool = False
+    occupied: tuple[Occupied, ...] = ()
+    seed: int = 1
+    rounds: int = 200
+    budget: float | None = None
+
+    def key(self) -> str:
+        """What tells requests apart, and versions of the synthesizer."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "topology"}
+        return digest({**plain, "topology": self.topology.digest(), "synthesizer": _edition()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A schedule that was asked for.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    chunks : int
+        Per shard.
+    reused : bool
+        Whether it was found before.
+    """
+
+    schedule: Schedule
+    chunks: int
+    reused: bool = False
+
+
+@cache
+def _edition() -> str:
+    """What tells apart the programs that made schedules."""
+    from astrasim_py import synthesis
+
+    folder = Path(synthesis.__file__).parent
+    sources = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
+    return digest({"version": version("astrasim-py"), "sources": sources})
+
+
+def find(
+    request: Request,
+    *,
+    fresh: bool = False,
+    record: bool = True,
+    jobs: int | None = None,
+    progress: Callable | None = None,
+) -> Found:
+    """The schedule of a request: from the cache where it was found before.
+
+    Parameters
+    ----------
+    request : Request
+    fresh : bool
+        Search in any case.
+    record : bool
+        False: only count the transfers; nothing is kept.
+    jobs : int, optional
+        Threads.
+    progress : callable, optional
+        Told of every run; see `astrasim_py.synthesis.search.Progress`.
+
+    Raises
+    ------
+    TopologyError, AlgorithmError
+    """
+    folder = cache_folder() if record else None
+    path = None if folder is None else folder / "schedules" / f"{request.key()}.npz"
+    if path is not None and not fresh:
+        kept = _read(path, request)
+        if kept is not None:
+            return kept
+    found = _search(request, record, jobs, progress)
+    if path is not None:
+        _keep(path, _packed(found))
+    return found
+
+
+def _search(request: Request, record: bool, jobs: int | None, progress: Callable | None) -> Found:
+    from astrasim_py.synthesis.auto import best_chunks
+    from astrasim_py.synthesis.synthesize import synthesize
+
+    def run(chunks: int, rounds: int, budget: float | None) -> Schedule:
+        return synthesize(
+            request.topology,
+            request.collective,
+            request.size,
+            npus=request.npus,
+            chunks=chunks,
+            root=request.root,
+            cost=request.cost,
+            relays=request.relays,
+            occupied=request.occupied,
+            seed=request.seed,
+            rounds=rounds,
+            budget=budget,
+            jobs=jobs,
+            record=record,
+            progress=progress,
+        )
+
+    if request.chunks is not None:
+        return Found(schedule=run(request.chunks, request.rounds, request.budget), chunks=request.chunks)
+    schedule, chunks = best_chunks(run, request.rounds, request.budget)
+    return Found(schedule=schedule, chunks=chunks)
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def _packed(found: Found) -> bytes:
+    schedule = found.schedule
+    facts = {
+        "chunks": found.chunks,
+        "time": schedule.time,
+        "bound": schedule.bound,
+        "bound_kind": schedule.bound_kind,
+        "search": asdict(schedule.search),
+    }
+    stream = io.BytesIO()
+    columns = {name: getattr(schedule, name) for name in _COLUMNS}
+    np.savez_compressed(stream, facts=np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8), **columns)
+    return stream.getvalue()
+
+
+def _read(path: Path, request: Request) -> Found | None:
+    """What is kept, if it is there and right."""
+    from astrasim_py.synthesis.check import check
+    from astrasim_py.synthesis.demand import Demand
+
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return None
+        with np.load(path, allow_pickle=False) as file:
+            facts = json.loads(bytes(file["facts"]))
+            columns = {name: file[name] for name in _COLUMNS}
+        if any(column.dtype != _COLUMNS[name] or column.ndim != 1 for name, column in columns.items()):
+            return None
+        chunks, time, bound = (int(facts[name]) for name in ("chunks", "time", "bound"))
+        search, kind = Search(**facts["search"]), str(facts["bound_kind"])
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        return None
+    network = Network.of(
+        request.topology, request.npus, cost=request.cost, relays=request.relays, occupied=request.occupied
+    )
+    demand = Demand.of(request.collective, network.ranks, chunks, request.size, request.root)
+    schedule = Schedule(
+        network=network,
+        demand=demand,
+        **columns,
+        time=time,
+        transfers=len(columns["arc"]),
+        bound=bound,
+        bound_kind=kind,
+        search=search,
+    )
+    return None if check(schedule) else Found(schedule=schedule, chunks=chunks, reused=True)
+
+
+def _keep(path: Path, data: bytes) -> None:
+    """Write a file whole; what cannot be kept is passed over."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+# -- algorithms of scenarios --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synthesized:
+    """An algorithm made for a point.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    facts : dict
+        What is known of it: ``file``, ``collective``, ``chunks``, ``time_ns``, ``bound_ns`` …
+    """
+
+    algorithm: Algorithm
+    facts: dict
+
+
+def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -> Synthesized:
+    """The algorithm of a request, from the folder of a scenario's results where it is there.
+
+    Parameters
+    ----------
+    request : Request
+    clock : bool or None
+        See `astrasim_py.synthesis.emit.emit`.
+    folder : Path or None
+        Where it is kept beside the results; None: nowhere.
+    """
+    from astrasim_py.collectives.npz import write_npz
+    from astrasim_py.synthesis.emit import emit
+
+    name = f"{request.collective}-{digest((request.key(), clock))[:16]}.npz"
+    path = None if folder is None else folder / name
+    if path is not None:
+        kept = _read_algorithm(path, request)
+        if kept is not None:
+            return kept
+    found = find(request)
+    algorithm = emit(found.schedule, clock=clock)
+    facts = {"file": name, **facts_of(found)}
+    if path is not None:
+        temporary = path.with_name(f"{path.stem}.{os.getpid()}.npz")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_npz(temporary, algorithm)
+            os.replace(temporary, path)
+            _keep(path.with_suffix(".json"), json_text(facts).encode())
+        except (OSError, AstraError):
+            # The results themselves say what cannot be written.
+            temporary.unlink(missing_ok=True)
+    return Synthesized(algorithm=algorithm, facts=facts)
+
+
+def facts_of(found: Found) -> dict:
+    """What is known of a schedule, as plain values."""
+    schedule, search = found.schedule, found.schedule.search
+    return {
+        "collective": schedule.demand.collective,
+        "size_bytes": schedule.demand.size,
+        "npus": schedule.network.ranks,
+        "chunks": found.chunks,
+        "time_ns": ns_number(schedule.time),
+        "bound_ns": ns_number(schedule.bound),
+        "bound": schedule.bound_kind,
+        "efficiency": rounded(Fraction(schedule.efficiency).limit_denominator(10**12), 6),
+        "optimal": schedule.optimal,
+        "transfers": schedule.transfers,
+        "seed": search.seed,
+        "rounds": search.rounds,
+        "cut": search.cut,
+    }
+
+
+def _read_algorithm(path: Path, request: Request) -> Synthesized | None:
+    from astrasim_py.collectives.npz import read_npz
+
+    if not path.is_file():
+        return None
+    try:
+        facts = parse_json(path.with_suffix(".json").read_text(encoding="utf-8"))
+        algorithm = read_npz(path)
+    except (OSError, ValueError, AstraError, InternalError):
+        return None
+    fits = (algorithm.collective, algorithm.ranks) == (request.collective, len(request.npus))
+    if not fits or not isinstance(facts, dict):
+        return None
+    return Synthesized(algorithm=replace(algorithm, source=""), facts=facts)
