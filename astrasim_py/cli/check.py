@@ -61,13 +61,14 @@ def _check(path: str, args: argparse.Namespace) -> dict:
     messages = 0
     for point in points:
         # Points that differ only in how the network behaves are built alike, and placement moves no message.
-        spared = ("limits",) if ".py:" in point.spec.network.model else ("limits", "network")
+        fitted = ".py:" in point.spec.network.model or _synthesizes(point.spec)
+        spared = ("limits",) if fitted else ("limits", "network")
         alike = digest({key: value for key, value in point.config.items() if key not in spared})
         if alike not in prepared:
             try:
                 problem = prepare(point, warnings=warnings)
                 calls = {key: point.config.get(key) for key in ("workload", "groups", "algorithms", "jobs", "verify")}
-                cut = any(job.planner is not None for job in problem.jobs)
+                cut = any(job.planner is not None for job in problem.jobs) or _synthesizes(point.spec)
                 prepared[alike] = alike if cut else digest([calls, [job.ranks for job in problem.jobs]])
                 if prepared[alike] not in counted:
                     counted[prepared[alike]] = count_messages(problem)
@@ -84,3 +85,9 @@ def _check(path: str, args: argparse.Namespace) -> dict:
         "messages": messages,
         "warnings": list(dict.fromkeys(warnings)),
     }
+
+
+def _synthesizes(spec) -> bool:
+    """Whether an algorithm is made for the network and the placement of a point."""
+    tables = [spec.algorithms, *(job.algorithms for job in spec.jobs.values())]
+    return any(hasattr(case, "synthesize") for table in tables for cases in table.values() for case in cases)

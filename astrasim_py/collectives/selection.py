@@ -106,10 +106,14 @@ class Case:
     make : callable
         ``make(collective, ranks, root) -> Algorithm``.
     when : Condition
+    fit : callable or None
+        ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm that is made for the NPUs and the size of
+        a call; then `make` is not used.
     """
 
     make: Callable[[str, int, int], Algorithm]
     when: Condition = Condition()
+    fit: Callable[[str, tuple[int, ...], int, int], Algorithm] | None = None
 
 
 class AlgorithmTable:
@@ -156,7 +160,17 @@ class AlgorithmTable:
             "add a last case without `when`",
         )
 
-    def select(self, collective: str, size: int, ranks: int, group: str, root: int = 0, *, node: int = -1) -> Algorithm:
+    def select(
+        self,
+        collective: str,
+        size: int,
+        ranks: int,
+        group: str,
+        root: int = 0,
+        *,
+        node: int = -1,
+        npus: tuple[int, ...] = (),
+    ) -> Algorithm:
         """The algorithm for a call.
 
         Parameters
@@ -172,6 +186,8 @@ class AlgorithmTable:
             Position in the group, for rooted collectives.
         node : int
             Id of the workload's node on the first member; -1 where unknown.
+        npus : tuple of int
+            NPUs of the group, in order: for algorithms that are made for them.
 
         Raises
         ------
@@ -179,7 +195,12 @@ class AlgorithmTable:
             No case holds, or the algorithm is not defined for such a group.
         """
         case = self.case(collective, size, ranks, group, node)
-        key = (collective, case, ranks, root)
+        key: tuple = (collective, case, ranks, root)
+        if case.fit is not None:
+            key += (size, npus)
+            if key not in self._made:
+                self._made[key] = case.fit(collective, npus, size, root)
+            return self._made[key]
         if key not in self._made:
             self._made[key] = case.make(collective, ranks, root)
         return self._made[key]

@@ -13,6 +13,7 @@ from astrasim_py.scenario.workload_models import (
     AlgorithmByDimension,
     AlgorithmCode,
     AlgorithmFile,
+    AlgorithmSynthesis,
     BarrierItem,
     Builder,
     CollectiveItem,
@@ -225,6 +226,11 @@ class JobCheck:
                 split_code(case.python, self.place(*at, "python"))
             except ScenarioError as error:
                 yield error
+        if isinstance(case, AlgorithmSynthesis) and collective in ("barrier", "custom"):
+            remedy = (
+                "write builder: NAME" if collective == "barrier" else "write file: FILE, or python: FILE.py:FUNCTION"
+            )
+            yield ScenarioError(self.place(*at, "synthesize"), f"a {collective} cannot be synthesized", remedy)
         if isinstance(case, AlgorithmByDimension):
             from astrasim_py.system.dimensions import PLANNED
 

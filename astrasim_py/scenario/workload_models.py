@@ -304,6 +304,31 @@ class AlgorithmCode(AlgorithmBase):
         return dict(self.model_extra or {})
 
 
+class Synthesis(Strict):
+    """How an algorithm is synthesized for the topology, the placement and the size of a call; see docs/synthesis.md."""
+
+    chunks: choice("auto", whole_numbers=True) = Field(
+        default=1, description="per shard (of broadcast and reduce: of the buffer), or auto: as many as suit the size"
+    )
+    rounds: whole(1, 10**6) = Field(default=200, description="runs of the search at most")
+    seed: whole(0, 2**31 - 1) = 1
+    budget: Time | None = Field(
+        default=None, description="wall-clock time at most: whether it cut the search is recorded"
+    )
+    relays: bool = Field(default=False, description="NPUs outside the group may hand data on")
+    clock: bool = Field(
+        default=False, description="post sends at their claimed times, by nodes that take the NPU's compute slot"
+    )
+
+
+class AlgorithmSynthesis(AlgorithmBase):
+    """An algorithm that is synthesized."""
+
+    synthesize: Annotated[Synthesis, BeforeValidator(lambda value: {} if value is None else value)] = example(
+        "{chunks: 4, rounds: 200, seed: 1}"
+    )
+
+
 def _named_builder(value: object) -> object:
     return {"builder": value} if isinstance(value, str) else value
 
@@ -320,7 +345,7 @@ class AlgorithmByDimension(AlgorithmBase):
 
 
 def _ways(value: Mapping) -> list[str]:
-    given = [key for key in ("builder", "file", "python") if key in value]
+    given = [key for key in ("builder", "file", "python", "synthesize") if key in value]
     return given or [key for key in ("dims",) if key in value]  # dims beside builder is an option of it
 
 
@@ -342,6 +367,7 @@ _Algorithm = Annotated[
     Annotated[Builder, Tag("<builder>")]
     | Annotated[AlgorithmFile, Tag("<file>")]
     | Annotated[AlgorithmCode, Tag("<python>")]
+    | Annotated[AlgorithmSynthesis, Tag("<synthesize>")]
     | Annotated[AlgorithmByDimension, Tag("<dims>")]
     | Annotated[Any, BeforeValidator(_refuse_algorithm), WithJsonSchema({"not": {}}), Tag("<none>")],
     Discriminator(_algorithm_tag),

@@ -35,6 +35,8 @@ from astrasim_py.study.store import StoredPoint, Wanted
 from astrasim_py.system.problem import Limits
 
 FAILED = "failed"
+#: Folder beside the points in which synthesized algorithms are kept.
+ALGORITHMS = "algorithms"
 
 
 @cache
@@ -174,7 +176,10 @@ def _run(task: Task, row: dict) -> Result:
     point = task.point
     began, cpu_began = time.time(), time.process_time()
     warnings: list[str] = []
-    plan = plan_for(prepare(point, limits=task.limits, warnings=warnings), task.engine, fold=task.fold)
+    synthesized: list[dict] = []
+    kept = task.folder.parent / ALGORITHMS
+    problem = prepare(point, limits=task.limits, warnings=warnings, kept=kept, synthesized=synthesized)
+    plan = plan_for(problem, task.engine, fold=task.fold)
     records = simulate(plan, engine=task.engine, level=task.level, fold=task.fold)
     summary = summary_of(plan, records, row)
     summary["warnings"] = [*warnings, *summary["warnings"]]
@@ -198,6 +203,7 @@ def _run(task: Task, row: dict) -> Result:
         "limits": limits_json(task.limits),
         "seeds": dict(_seeds(point.config, "")),
         "inputs": dict(task.inputs),
+        **({"synthesized": synthesized} if synthesized else {}),
         "resolved": dict(point.config),
     }
     volatile = {

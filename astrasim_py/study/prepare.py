@@ -26,6 +26,7 @@ from astrasim_py.collectives.selection import CONDITIONS, AlgorithmTable, Case, 
 from astrasim_py.collectives.verify import Verdict, verify
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
+from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.traces import read_algorithm
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
@@ -36,6 +37,7 @@ from astrasim_py.scenario.workload_models import (
     AlgorithmByDimension,
     AlgorithmCode,
     AlgorithmFile,
+    AlgorithmSynthesis,
     BarrierItem,
     Builder,
     CollectiveItem,
@@ -48,6 +50,7 @@ from astrasim_py.scenario.workload_models import (
 )
 from astrasim_py.study.planned import PlannedByDimension, planned
 from astrasim_py.study.verdicts import kept_verdict
+from astrasim_py.synthesis.network import CostModel
 from astrasim_py.system.channels import MscclModel, messages_of
 from astrasim_py.system.plan import make_plan
 from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, NetworkModel, Problem
@@ -60,7 +63,14 @@ from astrasim_py.workload import microbenchmarks
 _CHUNK = 2**20
 
 
-def prepare(point: Point, *, limits: Limits | None = None, warnings: list[str] | None = None) -> Problem:
+def prepare(
+    point: Point,
+    *,
+    limits: Limits | None = None,
+    warnings: list[str] | None = None,
+    kept: Path | None = None,
+    synthesized: list[dict] | None = None,
+) -> Problem:
     """Make the Problem of a point.
 
     Parameters
@@ -70,6 +80,10 @@ def prepare(point: Point, *, limits: Limits | None = None, warnings: list[str] |
         Instead of those of the scenario.
     warnings : list of str, optional
         What a person should know of is added: injected algorithms that could not be verified.
+    kept : Path, optional
+        Folder in which synthesized algorithms are kept beside the results, and looked for.
+    synthesized : list of dict, optional
+        What is known of each synthesized algorithm is added once a plan asks for it.
 
     Returns
     -------
@@ -83,12 +97,15 @@ def prepare(point: Point, *, limits: Limits | None = None, warnings: list[str] |
         A file that cannot be read, or an injected algorithm that is wrong; with ``verify: strict`` also one of
         which that is unknown.
     """
-    return _Preparation(point, [] if warnings is None else warnings).problem(limits)
+    return _Preparation(
+        point, [] if warnings is None else warnings, kept, [] if synthesized is None else synthesized
+    ).problem(limits)
 
 
 class _Preparation:
-    def __init__(self, point: Point, warnings: list[str]) -> None:
+    def __init__(self, point: Point, warnings: list[str], kept: Path | None, synthesized: list[dict]) -> None:
         self.point, self.spec, self.warnings = point, point.spec, warnings
+        self.kept, self.synthesized = kept, synthesized
         self.folder = Path(point.folder)
 
     def problem(self, limits: Limits | None) -> Problem:
@@ -223,7 +240,7 @@ class _Preparation:
                 problem = f"rank {beyond[0]} does not exist: there are {count}"
                 raise ScenarioError(self.at(key, "stragglers"), problem, f"write 0 to {count - 1}")
         placed = placement(topology, kind, count, where)
-        table, cases = self.table(job, key)
+        table, cases = self.table(job, key, topology)
         return Job(
             name=name,
             workload=workload,
@@ -264,7 +281,9 @@ class _Preparation:
 
     # -- algorithms ---------------------------------------------------------------------------------------------
 
-    def table(self, job: Any, key: str) -> tuple[AlgorithmTable, dict[str, list[tuple[Case, Any, str]]]]:
+    def table(
+        self, job: Any, key: str, topology: Topology
+    ) -> tuple[AlgorithmTable, dict[str, list[tuple[Case, Any, str]]]]:
         """The algorithms of a job; and by collective its cases, each with what the scenario says and where."""
         chosen = {**self.spec.algorithms, **job.algorithms}
         cases: dict[str, list[tuple[Case, Any, str]]] = {}
@@ -274,7 +293,8 @@ class _Preparation:
             cases[collective] = []
             for i, case in enumerate(listed):
                 place = self.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
-                made = Case(make=self.maker(case, place), when=_condition(case.when, when_at))
+                fit = self.synthesizer(case, topology, place) if isinstance(case, AlgorithmSynthesis) else None
+                made = Case(make=self.maker(case, place), when=_condition(case.when, when_at), fit=fit)
                 cases[collective].append((made, case, place))
         table = AlgorithmTable(
             {collective: [case for case, _, _ in listed] for collective, listed in cases.items()}, default=_default
@@ -314,6 +334,47 @@ class _Preparation:
             return self._made(factory, case.builder, case, collective, ranks, rooted, place)
 
         return make
+
+    def synthesizer(
+        self, case: AlgorithmSynthesis, topology: Topology, place: str
+    ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
+        """What synthesizes the algorithm of a case for the NPUs and the size of a call."""
+        from astrasim_py.study.synthesized import Request, algorithm_of
+
+        said, network = case.synthesize, self.spec.network
+        # Models that know no contention, and those of the user's own, say nothing of what links hold.
+        model = network.model if network.model in ("cut_through", "store_and_forward") else "cut_through"
+
+        def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
+            request = Request(
+                topology=topology,
+                npus=npus,
+                collective=collective,
+                size=size,
+                chunks=None if said.chunks == "auto" else said.chunks,
+                root=root if collective in _ROOTED else None,
+                cost=CostModel(model=model, link_busy=network.link_busy),
+                relays=said.relays,
+                seed=said.seed,
+                rounds=said.rounds,
+                budget=None if said.budget is None else said.budget / PS_PER_S,
+            )
+            try:
+                made = algorithm_of(request, clock=said.clock, folder=self.kept)
+            except (AlgorithmError, TopologyError) as error:
+                where = f"{place}: {error.place}" if error.place else place
+                raise type(error)(where, error.problem, error.remedy) from None
+            _check_fit(made.algorithm, len(npus), request.root, place)
+            if made.facts not in self.synthesized:
+                self.synthesized.append(made.facts)
+                if made.facts.get("cut"):
+                    self.warnings.append(
+                        f"{place}: the search for {collective} was cut by its budget: another machine may find "
+                        "another schedule, and this one is kept with the results"
+                    )
+            return self.verified(made.algorithm, place, (made.algorithm.digest(),))
+
+        return fit
 
     def algorithm_file(self, case: AlgorithmFile, collective: str, place: str) -> tuple[Algorithm, tuple]:
         """The algorithm that a file holds, and what tells its content apart."""
@@ -567,7 +628,8 @@ def _messages_of(job: Job, msccl: MscclModel | None) -> int:
             if not len(members) or members[0] != rank or len(members) < 2:
                 continue
             size = size * len(members) if size < 0 else size
-            algorithm = job.algorithms.select(collective, abs(size), len(members), group or "world", root)
+            npus = tuple(job.placement[member] for member in members)
+            algorithm = job.algorithms.select(collective, abs(size), len(members), group or "world", root, npus=npus)
             total += algorithm.messages if msccl is None else messages_of(algorithm, abs(size), msccl)
     return total
 

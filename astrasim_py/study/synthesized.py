@@ -1,7 +1,8 @@
 """Synthesized schedules, kept by the content of what was asked for, so that each is searched once.
 
-A schedule is kept in the user's cache folder as its columns; whoever reads it checks it again. An algorithm made of
-one for a scenario is kept beside the results, too: a search that a limit of time has cut need not find the same again.
+A schedule is kept in the user's cache folder as its columns, per version of the synthesizer; whoever reads it checks it
+again. An algorithm made of one for a scenario is kept beside the results, too, and is used again whatever the version:
+neither a search that a limit of time has cut nor another version need find the same.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ class Request:
     budget: float | None = None
 
     def key(self) -> str:
-        """What tells requests apart, and versions of the synthesizer."""
+        """What tells requests apart."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "topology"}
-        return digest({**plain, "topology": self.topology.digest(), "synthesizer": _edition()})
+        return digest({**plain, "topology": self.topology.digest()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,7 @@ def find(
     TopologyError, AlgorithmError
     """
     folder = cache_folder() if record else None
-    path = None if folder is None else folder / "schedules" / f"{request.key()}.npz"
+    path = None if folder is None else folder / "schedules" / f"{digest((request.key(), _edition()))}.npz"
     if path is not None and not fresh:
         kept = _read(path, request)
         if kept is not None:

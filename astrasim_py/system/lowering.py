@@ -163,7 +163,13 @@ class Lowering:
             return Slice(members=(first + local[0],), algorithm=None, programs=(), matching=None)
         if algorithm is None:
             algorithm = job.algorithms.select(
-                entry["type"], entry["size"], n, entry["group"], root=entry["root"], node=entry["node"]
+                entry["type"],
+                entry["size"],
+                n,
+                entry["group"],
+                root=entry["root"],
+                node=entry["node"],
+                npus=self.npus(job, local),
             )
         if algorithm.ranks != n:
             raise AlgorithmError(
