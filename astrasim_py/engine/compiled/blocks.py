@@ -14,9 +14,31 @@ NODE = np.int64(0xFFFFFFFF)
 
 
 @lean
-def new_block(it, lg, tm, sm, G, B, A, S, template, rank):
+def new_block(tm, G, B, template, rank, words):
     """A block of a template for a rank; its caller says where it belongs."""
     block = take_row(G, B, G_BLOCK_TOP, G_BLOCK_FREE, B_NEXT)
+    B[block, B_RANK] = rank
+    B[block, B_TEMPLATE] = template
+    B[block, B_FIRST] = tm[template, T_FIRST]
+    B[block, B_WORDS] = words
+    B[block, B_LEFT] = tm[template, T_COUNT]
+    B[block, B_PARENT] = -1
+    B[block, B_SLICE] = -1
+    B[block, B_POSITION] = 0
+    B[block, B_RANKS] = 0
+    B[block, B_ROW] = -1
+    B[block, B_REFS] = 0
+    B[block, B_SPLICED] = 0
+    B[block, B_RUN] = 0
+    B[block, B_FLAGS] = tm[template, T_FLAGS]
+    B[block, B_OFFSET] = 0
+    B[block, B_STEP] = 1
+    return block
+
+
+@lean
+def new_states(it, lg, tm, sm, G, A, S, template):
+    """What a block of a template keeps of its nodes, and its counters; returns the place."""
     words = take(G, A, tm[template, T_WORDS])
     first, count = tm[template, T_FIRST], tm[template, T_COUNT]
     base = words << 3
@@ -35,28 +57,20 @@ def new_block(it, lg, tm, sm, G, B, A, S, template, rank):
             A[base + 2 * c + 1] = number
             for i in range(2 * number):
                 A[base + lg[waiting] + i] = lg[lg[waiting + 2] + i]
-    B[block, B_RANK] = rank
-    B[block, B_TEMPLATE] = template
-    B[block, B_FIRST] = first
-    B[block, B_WORDS] = words
-    B[block, B_LEFT] = count
-    B[block, B_PARENT] = -1
-    B[block, B_SLICE] = -1
-    B[block, B_POSITION] = 0
-    B[block, B_RANKS] = 0
-    B[block, B_ROW] = -1
-    B[block, B_REFS] = 0
-    B[block, B_SPLICED] = 0
-    B[block, B_RUN] = 0
-    B[block, B_FLAGS] = tm[template, T_FLAGS]
-    B[block, B_BYTES] = -1
-    return block
+    return words
+
+
+@inlined
+def state_of(B, block, node):
+    """Place of the state of a node of a block."""
+    return (np.int64(B[block, B_WORDS]) << 3) + B[block, B_OFFSET] + node * np.int64(B[block, B_STEP])
 
 
 @lean
 def free_block(tm, G, B, A, block):
     """Give back a block that has ended and that nothing refers to."""
-    give(G, A, np.int64(B[block, B_WORDS]), tm[B[block, B_TEMPLATE], T_WORDS])
+    if not B[block, B_FLAGS] & JOINT_BLOCK:
+        give(G, A, np.int64(B[block, B_WORDS]), tm[B[block, B_TEMPLATE], T_WORDS])
     B[block, B_RANK] = -1
     give_row(G, B, G_BLOCK_FREE, B_NEXT, block)
 
@@ -70,7 +84,7 @@ def drop(tm, G, B, A, block):
 
 
 @lean
-def open_slice(sl, G, A, C, s, now):
+def open_slice(tm, sl, sm, G, A, S, C, s, now):
     """A slice is begun by whoever comes first."""
     if C[s, C_START] >= 0:
         return
@@ -82,6 +96,16 @@ def open_slice(sl, G, A, C, s, now):
         C[s, C_BLOCKS] = place
         for i in range(members):
             A[place + i] = -1
+    if sl[s, S_FLAGS] & F_JOINT:
+        first, count = tm[sl[s, S_TEMPLATES], T_FIRST], tm[sl[s, S_TEMPLATES], T_COUNT]
+        words = (count * members + 7) >> 3
+        place = take(G, A, words)
+        C[s, C_STATES] = place
+        C[s, C_STATE_WORDS] = words
+        for i in range(count):
+            begin = (place << 3) + i * members
+            for k in range(begin, begin + members):
+                S[k] = sm[first + i]
     if sl[s, S_CHANNELS]:
         place = take(G, A, 2 * sl[s, S_CHANNELS])
         C[s, C_CHANNELS] = place
@@ -104,6 +128,8 @@ def leave_slice(sl, G, A, C, s, now):
     C[s, C_END] = now
     if not sl[s, S_FLAGS] & F_EMPTY:
         give(G, A, C[s, C_BLOCKS], sl[s, S_MEMBERS])
+    if sl[s, S_FLAGS] & F_JOINT:
+        give(G, A, C[s, C_STATES], C[s, C_STATE_WORDS])
     if sl[s, S_CHANNELS]:
         give(G, A, C[s, C_CHANNELS], 2 * sl[s, S_CHANNELS])
     words = 2 * sl[s, S_MESSAGES] + sl[s, S_CONNECTIONS]
@@ -125,16 +151,22 @@ def block_at(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
     place = C[s, C_BLOCKS] + position
     block = A[place]
     if block < 0:
-        block = make_block(it, lg, tm, sl, sm, G, B, A, S, s, position)
+        block = make_block(it, lg, tm, sl, sm, G, B, A, S, C, s, position)
         A[place] = block
     return block
 
 
 @lean
-def make_block(it, lg, tm, sl, sm, G, B, A, S, s, position):
+def make_block(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
     """A block of a member of a slice."""
     template = template_of(it, sl, s, position)
-    block = new_block(it, lg, tm, sm, G, B, A, S, template, np.int64(it[sl[s, S_RANKS] + position]))
+    joint = sl[s, S_FLAGS] & F_JOINT
+    words = C[s, C_STATES] if joint else new_states(it, lg, tm, sm, G, A, S, template)
+    block = new_block(tm, G, B, template, np.int64(it[sl[s, S_RANKS] + position]), words)
+    if joint:
+        B[block, B_FLAGS] |= JOINT_BLOCK
+        B[block, B_OFFSET] = position
+        B[block, B_STEP] = sl[s, S_MEMBERS]
     B[block, B_SLICE] = s
     B[block, B_POSITION] = position
     B[block, B_RANKS] = sl[s, S_RANKS]
@@ -143,14 +175,14 @@ def make_block(it, lg, tm, sl, sm, G, B, A, S, s, position):
     if sl[s, S_FLAGS] & F_ROTATED:
         B[block, B_FLAGS] |= ROTATED_BLOCK
         if sl[s, S_BYTES] >= 0:
-            B[block, B_BYTES] = position
+            B[block, B_FLAGS] |= UNEVEN_BLOCK
     return block
 
 
 @lean
 def splice(it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, node, run, row, now):
     """A rank begins its part of a slice, for a node of its workload; returns -1 if there is nothing to do."""
-    open_slice(sl, G, A, C, s, now)
+    open_slice(tm, sl, sm, G, A, S, C, s, now)
     if sl[s, S_FLAGS] & F_EMPTY:
         return np.int64(-1)
     template = template_of(it, sl, s, position)
@@ -233,7 +265,7 @@ def partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node):
 def size_of(nd, tm, sl, sm, B, block, node):
     """Index of the bytes of a node of a block."""
     size = np.int64(nd[B[block, B_FIRST] + node, N_SIZE])
-    if B[block, B_BYTES] >= 0:
+    if B[block, B_FLAGS] & UNEVEN_BLOCK:
         s = np.int64(B[block, B_SLICE])
         size += sm[sl[s, S_BYTES] + B[block, B_POSITION] * tm[B[block, B_TEMPLATE], T_COUNT] + node]
     return size

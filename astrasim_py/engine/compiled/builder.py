@@ -143,7 +143,7 @@ class Builder:
         self.pairs = np.zeros(0, np.int64)
         self.latency, self.rate_class = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.rates: tuple[Fraction, ...] = ()
-        self.words_of_slices = self.streams = self.running = 0
+        self.words_of_slices = self.streams = self.running = self.joint = 0
 
     # -- network --------------------------------------------------------------------------------------------
 
@@ -360,6 +360,9 @@ class Builder:
                 template = int(templates)
                 self.extra_sizes.append(self.bytes_of[template][rotation.extra_bytes.any(axis=0)] + 1)
             row[at.S_CHANNELS] = channels * n
+            if joint := self._joint(self.rows[int(templates)]):
+                flags |= at.F_JOINT
+                self.joint = max(self.joint, -(-n * joint // 8))
         else:
             if not isinstance(templates, tuple):
                 templates = tuple(templates)
@@ -628,6 +631,12 @@ class Builder:
         classes, number = np.unique(np.stack([hops, total, slowest]), axis=1, return_inverse=True)
         return number.ravel(), [(h, t, self.rates[order[r]]) for h, t, r in classes.T.tolist()]
 
+    @staticmethod
+    def _joint(row: list[int]) -> int:
+        """Nodes of a template of which no more is kept than a byte each; else 0."""
+        plain = not row[at.T_NEXTRAS] and not row[at.T_FLAGS] & at.F_COUNTING
+        return row[at.T_COUNT] if plain else 0
+
     def _room(self) -> None:
         """How much memory one step of the kernel can take at most."""
         words = max((row[at.T_WORDS] for row in self.rows), default=1)
@@ -636,7 +645,9 @@ class Builder:
         queues = max((row[at.K_QUEUES] for row in self.ranks), default=0)
         blocks = starts * (words + self.words_of_slices + 64)
         shares = self.streams * (at.RUN + 8) + at.SHARE + 2 * queues + 16
-        self.head[at.H_ROOM] = 2 * (blocks + shares) + 8 * nodes * (starts + 1) + 1024
+        # Sizes of the arena are at most a quarter too large.
+        joint = (starts if self.streams else 1) * (5 * self.joint // 4 + 8)
+        self.head[at.H_ROOM] = 2 * (blocks + shares) + 8 * nodes * (starts + 1) + joint + 1024
         self.head[at.H_BLOCKS] = starts + 8
 
 

@@ -26,12 +26,14 @@ from astrasim_py.engine.compiled.blocks import (
     leave_slice,
     new_block,
     new_pair,
+    new_states,
     partner_block,
     peer_of,
     place_in,
     rank_at,
     size_of,
     splice,
+    state_of,
     template_of,
     wait_for_count,
 )
@@ -43,6 +45,7 @@ from astrasim_py.engine.compiled.pools import (
     heap_pop,
     heap_push,
     make_ready,
+    most_ready,
     next_woken,
     push,
     take,
@@ -93,6 +96,7 @@ def fail(G, status, a, b, c, d):
     """The run cannot go on."""
     if G[G_STATUS] == RUNNING:
         G[G_STATUS] = status
+        G[G_BUDGET] = 0
         G[G_ERROR] = a
         G[G_ERROR_1] = b
         G[G_ERROR_2] = c
@@ -222,14 +226,18 @@ def release_slot(it, tm, G, A, B, R, C, D, NR, h, block, message, node):
 @lean
 def lose_need(nd, tm, A, B, S, block, node):
     """A node needs one completion fewer; whether it is ready now."""
-    words = np.int64(B[block, B_WORDS])
-    state = np.int64(S[(words << 3) + node])
+    own = state_of(B, block, node)
+    state = np.int64(S[own])
     if state & NEEDS == MOST_NEEDS:
         # The count is a word of the block.
-        place = words + ((tm[B[block, B_TEMPLATE], T_COUNT] + 7) >> 3) + nd[B[block, B_FIRST] + node, N_EXTRA]
+        place = (
+            np.int64(B[block, B_WORDS])
+            + ((tm[B[block, B_TEMPLATE], T_COUNT] + 7) >> 3)
+            + nd[B[block, B_FIRST] + node, N_EXTRA]
+        )
         A[place] -= 1
         return A[place] == 0
-    S[(words << 3) + node] = state - 1
+    S[own] = state - 1
     return (state & NEEDS) == 1
 
 
@@ -337,7 +345,7 @@ def refuse(G, A, R, rank, slot, node):
             give(G, A, R[rank, refused], size)
         R[rank, refused] = place
         R[rank, refused + 1] = max(2 * size, 4)
-        G[G_READY] = max(G[G_READY], R[rank, refused + 1])
+        most_ready(G, R[rank, refused + 1])
     heap_push(A, R[rank, refused], count, node)
     R[rank, refused + 2] = count + 1
 
@@ -361,7 +369,7 @@ def sent_bytes(nd, it, tm, sl, sm, B, block, node, peer):
         return np.int64(nd[B[B[block, B_RANKS] + peer, B_FIRST] + meet, N_SIZE])
     template = template_of(it, sl, s, peer)
     size = np.int64(nd[tm[template, T_FIRST] + meet, N_SIZE])
-    if B[block, B_BYTES] >= 0:
+    if B[block, B_FLAGS] & UNEVEN_BLOCK:
         size += sm[sl[s, S_BYTES] + peer * tm[template, T_COUNT] + meet]
     return size
 
@@ -400,19 +408,23 @@ def analytical_times(h, nd, it, lg, sl, R, B, tm, pairs, block, node, size, asks
 @inlined
 def make_wave(G, A, B, R, W, rank):
     """Take the ready nodes of a rank, in ascending (slice, node)."""
-    count, place = R[rank, R_COUNT], R[rank, R_READY]
-    ascending = True
-    for i in range(count):
-        entry = A[place + i]
-        W[1, i] = entry
-        W[0, i] = (np.int64(B[entry >> 32, B_SLICE] + 1) << 32) | (entry & NODE)
-        if i and W[0, i] < W[0, i - 1]:
-            ascending = False
+    count = R[rank, R_COUNT]
     R[rank, R_COUNT] = 0
     G[G_WAVE] = 0
     G[G_WAVES] = count
-    if not ascending:
-        sort_wave(W, count)
+    entry = R[rank, R_ENTRY]
+    W[1, 0] = entry
+    if count > 1:
+        W[0, 0] = (np.int64(B[entry >> 32, B_SLICE] + 1) << 32) | (entry & NODE)
+        place, ascending = R[rank, R_READY], True
+        for i in range(1, count):
+            entry = A[place + i - 1]
+            W[1, i] = entry
+            W[0, i] = (np.int64(B[entry >> 32, B_SLICE] + 1) << 32) | (entry & NODE)
+            if W[0, i] < W[0, i - 1]:
+                ascending = False
+        if not ascending:
+            sort_wave(W, count)
 
 
 @lean
@@ -459,12 +471,11 @@ def begin_rank(it, tm, h, G, A, B, R, D, rank):
 def begin_run(h, it, lg, tm, sm, known, G, E, B, A, S, R, D, K, Q, X):
     """Make the blocks of all workloads, and let their ranks begin."""
     for rank in range(h[H_RANKS]):
-        block = new_block(it, lg, tm, sm, G, B, A, S, known[rank, K_TEMPLATE], rank)
+        words = new_states(it, lg, tm, sm, G, A, S, known[rank, K_TEMPLATE])
+        block = new_block(tm, G, B, known[rank, K_TEMPLATE], rank, words)
         B[block, B_RANKS] = known[rank, K_FIRST]
         B[block, B_SPLICED] = 1
         B[block, B_ROW] = known[rank, K_ROW] if G[G_NODES] else -1
-        R[rank, R_READY] = take(G, A, 4)
-        R[rank, R_ROOM] = 4
         queues = known[rank, K_QUEUES]
         R[rank, R_QUEUES] = queues
         if queues:
@@ -481,6 +492,26 @@ def begin_run(h, it, lg, tm, sm, known, G, E, B, A, S, R, D, K, Q, X):
             push(G, E, K, Q, X, known[rank, K_DELAY], e)
         else:
             begin_rank(it, tm, h, G, A, B, R, D, rank)
+
+
+@lean
+def go_on(h, G, space, events, blocks, pairs, waits, rows):
+    """Whether another step may be taken; then for how many it need not be asked again, while the arena lasts."""
+    if G[G_STATUS] != RUNNING or G[G_STEPS] <= 0:
+        return False
+    G[G_ARENA_LIMIT] = space - h[H_ROOM] - 4 * G[G_READY]
+    if G[G_ARENA_TOP] > G[G_ARENA_LIMIT]:
+        return False
+    free = min(events - G[G_EVENT_TOP], pairs - G[G_PAIR_TOP])
+    free = min(free, waits - G[G_WAIT_TOP])
+    free = min(free, rows - max(G[G_MESSAGE_ROWS], G[G_HOP_ROWS]))
+    steps = min(free // ROWS, (blocks - G[G_BLOCK_TOP]) // h[H_BLOCKS])
+    if steps < SPARE:
+        return False
+    steps = min(steps, G[G_STEPS])
+    G[G_STEPS] -= steps
+    G[G_BUDGET] = steps - 1
+    return True
 
 
 @kernel("the engine", lean=True)
@@ -500,7 +531,11 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
     nodes_recorded, messages_recorded = G[G_NODES], G[G_MESSAGES]
     scheduled, injected = h[H_SCHEDULED], h[H_INJECTED]
     carried, sender, sent_node, sent_pair = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(-1)
-    room, steps = h[H_ROOM], G[G_STEPS]
+    space, events, pairs_room, blocks, waits = len(A), len(E), len(P), len(B), len(V)
+    rows = np.int64(1) << 40
+    if messages_recorded:
+        rows = min(len(MR), len(HR))
+    G[G_BUDGET] = 0
     if G[G_STATUS] == UNBORN:
         G[G_STATUS] = RUNNING
         begin_run(h, it, lg, tm, sm, known, G, E, B, A, S, R, D, K, Q, X)
@@ -544,15 +579,16 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                 if nodes_recorded:
                     NR[table_row + node, D_END] = now
                     NR[table_row + node, D_ENDED] = cause
-                states = np.int64(B[block, B_WORDS]) << 3
+                states, step = state_of(B, block, 0), np.int64(B[block, B_STEP])
                 first = np.int64(nd[row, N_SUCC])
                 for i in range(first, first + nd[row, N_NSUCC]):
                     successor = np.int64(it[i])
-                    state = np.int64(S[states + successor])
+                    own = states + step * successor
+                    state = np.int64(S[own])
                     if state & NEEDS == MOST_NEEDS:
                         ready = lose_need(nd, tm, A, B, S, block, successor)
                     else:
-                        S[states + successor] = state - 1
+                        S[own] = state - 1
                         ready = (state & NEEDS) == 1
                     if ready:
                         make_ready(G, A, R, rank, block, successor)
@@ -712,17 +748,10 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                 push_later(G, E, K, Q, X, injection, ended)
             continue
         # -- nothing is half done: the only place to return -------------------------------------------------------
-        if G[G_STATUS] != RUNNING:
-            return
-        steps -= 1
-        if steps < 0 or G[G_ARENA_TOP] + room + 4 * G[G_READY] > len(A) or G[G_EVENT_TOP] + 8 > len(E):
-            return
-        if G[G_BLOCK_TOP] + h[H_BLOCKS] > len(B) or G[G_PAIR_TOP] + 8 > len(P):
-            return
-        if G[G_WAIT_TOP] + 8 > len(V):
-            return
-        if messages_recorded and (G[G_MESSAGE_ROWS] + 8 > len(MR) or G[G_HOP_ROWS] + 8 > len(HR)):
-            return
+        G[G_BUDGET] -= 1
+        if G[G_BUDGET] < 0 or G[G_ARENA_TOP] > G[G_ARENA_LIMIT]:
+            if not go_on(h, G, space, events, blocks, pairs_room, waits, rows):
+                return
         now = G[G_NOW]
         if G[G_WAVE] < G[G_WAVES]:
             # -- the next node of a wave is issued ------------------------------------------------------------
@@ -777,7 +806,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                 if h[H_REFS]:
                     # Until the message is delivered.
                     B[block, B_REFS] += 1
-                states = (np.int64(B[block, B_WORDS]) << 3) + node
+                states = state_of(B, block, node)
                 if nd[row, N_MEET] < 0:
                     channel = channel_of(nd, it, sl, G, B, R, C, block, node, True)
                     pair = new_pair(G, P, A, channel, SEND_POSTED)
@@ -825,7 +854,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                             MR[P[pair, P_ROW], M_RECEIVER] = B[block, B_ROW] + node
                         free_pair(G, P, pair)
                 else:
-                    states = (np.int64(B[block, B_WORDS]) << 3) + node
+                    states = state_of(B, block, node)
                     if S[states] & ARRIVED:
                         arrived = True
                         S[states] &= ~np.uint8(ARRIVED)
@@ -944,7 +973,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                     else:
                         other = partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node)
                         meet = np.int64(nd[B[block, B_FIRST] + node, N_MEET])
-                        states = (np.int64(B[other, B_WORDS]) << 3) + meet
+                        states = state_of(B, other, meet)
                         if S[states] & POSTED:
                             S[states] &= ~np.uint8(POSTED)
                             sender, sent_node = other, meet
@@ -973,7 +1002,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                 else:
                     other = partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node)
                     meet = np.int64(nd[B[block, B_FIRST] + node, N_MEET])
-                    states = (np.int64(B[other, B_WORDS]) << 3) + meet
+                    states = state_of(B, other, meet)
                     if S[states] & POSTED:
                         S[states] &= ~np.uint8(POSTED)
                         if size_of(nd, tm, sl, sm, B, other, meet) != size:

@@ -106,7 +106,9 @@ F_COUNTING, F_ADMITTED, F_FIFO, F_PACED, F_WORKLOAD = 1, 2, 4, 8, 16
     S_ROWS,  # in `longs`: first row of the node table by position
 ) = range(14)
 SLICE = 16
-F_ROTATED, F_SHARED, F_EMPTY, F_PLANNED = 1, 2, 4, 8
+# JOINT: the states of its blocks lie together, node by node. Members do the same at the same time, so that states which
+# are needed together share a line of the cache.
+F_ROTATED, F_SHARED, F_EMPTY, F_PLANNED, F_JOINT = 1, 2, 4, 8, 16
 
 # -- image: instances (`calls`) ---------------------------------------------------------------------------------
 
@@ -180,10 +182,14 @@ STREAM, VISIT = 4, 5
     G_BEGIN_LAST,
     G_CHANNELS,  # place in the arena of the channels of workloads
     G_STEPS,  # that the kernel may take before it returns
-) = range(54)
+    G_BUDGET,  # steps until it is looked at whether a pool could run out
+    G_ARENA_LIMIT,  # so much of the arena may be in use when a step begins
+) = range(56)
 G_STACKED = 60  # completions that are due: block, node, and the row of the node that caused it
 G_CLASSES = 80  # first of the free lists of the arena
 GLOBALS = 256
+# A pool has room for so many steps, or grows; the rows of events, pairs, waiting times and tables that one can take.
+SPARE, ROWS = 16, 8
 
 # -- state: events (`E`) ----------------------------------------------------------------------------------------
 
@@ -228,24 +234,27 @@ RECEIVE_POSTED, SEND_POSTED, HAS_ARRIVED, ASKED, UNASKED = 1, 2, 4, 8, 16
     B_RANKS,  # in `ints`: members; of a workload the first rank of its job
     B_ROW,  # first row of the node table
     B_REFS,  # messages under way
-    B_NEXT,
     B_SPLICED,  # whether its rank has begun it
     B_RUN,  # run of a stream in the arena, 0: none
-    B_FLAGS,  # of its template, and whether it is rotated
-    B_BYTES,
+    B_FLAGS,  # of its template, and these
+    B_OFFSET,  # the state of a node is byte 8 × words + offset + node × step
+    B_STEP,
 ) = range(16)
 BLOCK = 16
-ROTATED_BLOCK = 1 << 8
+B_NEXT = B_PARENT  # of free blocks
+ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK = 1 << 8, 1 << 9, 1 << 10
 
 # -- state: ranks (`R`) -----------------------------------------------------------------------------------------
 
 (
-    R_READY,  # place of its ready nodes in the arena …
-    R_ROOM,  # … for how many …
-    R_COUNT,  # … and how many there are
+    R_ENTRY,  # first of its ready nodes
+    R_COUNT,  # how many there are
+    R_READY,  # place of the others in the arena …
+    R_ROOM,  # … for how many
     R_AWAKE,
     R_WOKEN,  # rank that was woken next
     R_NPU,
+    R_CHANNELS,  # place of the first channel of its job
     R_FINISH,
     R_COMPUTING,
     R_COMMUNICATING,
@@ -253,7 +262,6 @@ ROTATED_BLOCK = 1 << 8
     R_COMPUTE,
     R_EXPOSED,
     R_COMPUTE_SUM,
-    R_USED,  # + slot kind
     R_USED_1,
     R_USED_2,
     R_USED_3,
@@ -271,9 +279,9 @@ ROTATED_BLOCK = 1 << 8
     R_QUEUES,  # number
     R_QUEUE,  # place of its queues in the arena
     R_ARRIVALS,
-    R_CHANNELS,  # place of the first channel of its job
 ) = range(32)
 RANK = 32
+R_USED = R_USED_1 - 1  # + slot kind, from 1
 
 # -- state: links (`L`) -----------------------------------------------------------------------------------------
 
@@ -306,7 +314,9 @@ LINK = 16
     C_BLOCKS,  # place in the arena: block by position
     C_CHANNELS,
     C_FIFO,  # two a message: 0 taken, 1 free, 2 + what waits; since when. Then one a connection
-) = range(6)
+    C_STATES,  # joint: place in the arena …
+    C_STATE_WORDS,  # … and how many words
+) = range(8)
 OPEN = 8
 
 # -- state: streams, in the arena -------------------------------------------------------------------------------

@@ -326,26 +326,40 @@ def next_woken(h, G, D, R):
 
 
 @lean
+def most_ready(G, count):
+    """One rank can have so many ready nodes."""
+    if count > G[G_READY]:
+        G[G_READY] = count
+        # The arena must have room for more.
+        G[G_BUDGET] = 0
+
+
+@lean
 def more_room(G, A, R, rank, count):
     """Room for twice as many ready nodes of a rank."""
-    place = take(G, A, np.int64(2 * count))
+    size = max(2 * count, np.int64(4))
+    place = take(G, A, size)
     old = R[rank, R_READY]
     for i in range(count):
         A[place + i] = A[old + i]
-    give(G, A, old, count)
+    if count:
+        give(G, A, old, count)
     R[rank, R_READY] = place
-    R[rank, R_ROOM] = 2 * count
-    G[G_READY] = max(G[G_READY], 2 * count)
+    R[rank, R_ROOM] = size
+    most_ready(G, size)
 
 
 @inlined
 def make_ready(G, A, R, rank, block, node):
     """A node of a block of a rank is ready."""
     count = R[rank, R_COUNT]
-    if count == R[rank, R_ROOM]:
-        more_room(G, A, R, rank, count)
-    A[R[rank, R_READY] + count] = (block << 32) | node
     R[rank, R_COUNT] = count + 1
+    if count == 0:
+        R[rank, R_ENTRY] = (block << 32) | node
+        return
+    if count > R[rank, R_ROOM]:
+        more_room(G, A, R, rank, count - 1)
+    A[R[rank, R_READY] + count - 1] = (block << 32) | node
 
 
 @lean

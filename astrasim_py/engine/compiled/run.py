@@ -9,6 +9,8 @@ from astrasim_py.engine.compiled.builder import Image
 
 #: Steps of the kernel between two looks at the keyboard: some tenths of a second.
 STEPS = 2**20
+#: Bytes of a line of the cache.
+LINE = 64
 
 
 class State:
@@ -30,7 +32,7 @@ class State:
         head = image.head
         n = int(head[at.H_RANKS])
         self.image = image
-        self.globals = np.zeros(at.GLOBALS, dtype=np.int64)
+        self.globals = _lines((at.GLOBALS,), value=0)
         g = self.globals
         for index in (
             at.G_EVENT_FREE,
@@ -50,14 +52,14 @@ class State:
         g[at.G_STATUS] = at.UNBORN
         g[at.G_READY] = 4
         servers = int(image.ranks[:, at.K_SERVER].max()) + 1
-        self.ranks = np.zeros((n + servers, at.RANK), dtype=np.int64)
+        self.ranks = _lines((n + servers, at.RANK), value=0)
         self.ranks[:n, at.R_NPU] = image.ranks[:n, at.K_NPU]
         self.ranks[:n, at.R_SERVER] = image.ranks[:n, at.K_SERVER]
         self.ranks[:n, at.R_CHANNELS] = image.ranks[:n, at.K_CHANNELS]
-        self.links = np.zeros((len(image.link), at.LINK), dtype=np.int64)
+        self.links = _lines((len(image.link), at.LINK), value=0)
         self.links[:, at.L_LATENCY : at.L_HOP + 1] = image.link
         self.links[:, [at.L_FIRST, at.L_LINE]] = -1
-        self.slices = np.zeros((int(head[at.H_SLICES]) + len(image.calls), at.OPEN), dtype=np.int64)
+        self.slices = _lines((int(head[at.H_SLICES]) + len(image.calls), at.OPEN), value=0)
         self.slices[:, [at.C_START, at.C_END]] = -1
         levels, words, first = [], n, 0
         while True:
@@ -77,18 +79,18 @@ class State:
         own = int(image.tmpl[template, at.T_WORDS].sum()) * 5 // 4 + n * 16
         own += int(image.ranks[:n, at.K_QUEUES].sum()) * at.QUEUE * 2
         own += 4 * int(image.tmpl[template, at.T_NROOTS].sum())
-        self.arena = np.empty(_power(g[at.G_ARENA_TOP] + own + 2 * int(head[at.H_ROOM]) + 4096), dtype=np.int64)
+        self.arena = _lines((_power(g[at.G_ARENA_TOP] + own + 2 * int(head[at.H_ROOM]) + 4096),))
         self.arena[: 8 + channels] = 0
         events = _power(2 * n + 1024)
-        self.events = np.empty((events, 8), dtype=np.int64)
-        self.buckets = np.empty((events, 8), dtype=np.int64)
+        self.events = _lines((events, 8))
+        self.buckets = _lines((events, 8))
         self.heap = np.empty((events, 2), dtype=np.int64)
         self.hash = np.full(events, -1, dtype=np.int32)
-        self.pairs = np.empty((1024, 8), dtype=np.int64)
+        self.pairs = _lines((1024, 8))
         self.waiting = np.empty((1024, 2), dtype=np.int64)
-        self.blocks = np.empty((_power(2 * n + int(head[at.H_BLOCKS]) + 64), at.BLOCK), dtype=np.int32)
+        self.blocks = _lines((_power(2 * n + int(head[at.H_BLOCKS]) + 64), at.BLOCK), np.int32)
         self.wave = np.empty((2, 1024), dtype=np.int64)
-        self.nodes = np.full((max(nodes, 1), 4), -1, dtype=np.int64)
+        self.nodes = _lines((max(nodes, 1), 4), value=-1)
         self.messages = np.empty((2**12 if messages else 1, 12), dtype=np.int64)
         self.hops = np.empty((2**12 if messages else 1, 5), dtype=np.int64)
 
@@ -138,24 +140,25 @@ class State:
         if g[at.G_ARENA_TOP] + head[at.H_ROOM] + 4 * g[at.G_READY] > len(self.arena):
             need = int(g[at.G_ARENA_TOP] + head[at.H_ROOM] + 4 * g[at.G_READY])
             self.arena = _larger(self.arena, max(need, len(self.arena) * 3 // 2))
-        if g[at.G_EVENT_TOP] + 8 > len(self.events):
+        most = at.ROWS * at.SPARE
+        if g[at.G_EVENT_TOP] + most > len(self.events):
             rows = 2 * len(self.events)
             self.events, self.buckets = _larger(self.events, rows), _larger(self.buckets, rows)
             self.heap = _larger(self.heap, rows)
             self._hash_again(rows)
-        if g[at.G_BLOCK_TOP] + head[at.H_BLOCKS] > len(self.blocks):
-            self.blocks = _larger(self.blocks, 2 * len(self.blocks) + int(head[at.H_BLOCKS]))
-        if g[at.G_PAIR_TOP] + 8 > len(self.pairs):
+        if g[at.G_BLOCK_TOP] + at.SPARE * head[at.H_BLOCKS] > len(self.blocks):
+            self.blocks = _larger(self.blocks, 2 * len(self.blocks) + at.SPARE * int(head[at.H_BLOCKS]))
+        if g[at.G_PAIR_TOP] + most > len(self.pairs):
             self.pairs = _larger(self.pairs, 2 * len(self.pairs))
-        if g[at.G_WAIT_TOP] + 8 > len(self.waiting):
+        if g[at.G_WAIT_TOP] + most > len(self.waiting):
             self.waiting = _larger(self.waiting, 2 * len(self.waiting))
         if g[at.G_READY] > self.wave.shape[1]:
             wave = np.empty((2, _power(int(g[at.G_READY]))), dtype=np.int64)
             wave[:, : self.wave.shape[1]] = self.wave
             self.wave = wave
-        if g[at.G_MESSAGES] and g[at.G_MESSAGE_ROWS] + 8 > len(self.messages):
+        if g[at.G_MESSAGES] and g[at.G_MESSAGE_ROWS] + most > len(self.messages):
             self.messages = _larger(self.messages, 2 * len(self.messages))
-        if g[at.G_MESSAGES] and g[at.G_HOP_ROWS] + 8 > len(self.hops):
+        if g[at.G_MESSAGES] and g[at.G_HOP_ROWS] + most > len(self.hops):
             self.hops = _larger(self.hops, 2 * len(self.hops))
 
     def _hash_again(self, rows: int) -> None:
@@ -178,6 +181,21 @@ class State:
             advance(*self.arguments())
 
 
+def _lines(shape: tuple[int, ...], dtype: type = np.int64, value: int | None = None) -> np.ndarray:
+    """An array that begins with a line of the cache, so that a row of 64 bytes is in one; set to `value` if given.
+
+    Memory from numpy begins anywhere: each row would be in two lines.
+    """
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    # Zeros that nobody has touched take no memory.
+    space = np.zeros(count + LINE, dtype=np.uint8) if value == 0 else np.empty(count + LINE, dtype=np.uint8)
+    begin = -space.ctypes.data % LINE
+    made = space[begin : begin + count].view(dtype).reshape(shape)
+    if value:
+        made[...] = value
+    return made
+
+
 def _power(least: int) -> int:
     """The least power of two that is not less."""
     return 1 << max(int(least) - 1, 1).bit_length()
@@ -185,6 +203,6 @@ def _power(least: int) -> int:
 
 def _larger(array: np.ndarray, rows: int) -> np.ndarray:
     """A copy with more rows; the new ones are not set."""
-    made = np.empty((rows, *array.shape[1:]), dtype=array.dtype)
+    made = _lines((rows, *array.shape[1:]), array.dtype)
     made[: len(array)] = array
     return made

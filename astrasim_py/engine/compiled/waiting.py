@@ -51,10 +51,16 @@ class Waiting:
         states = self.state.arena.view(np.uint8)
         nodes = self.state.image.node
         for block in np.flatnonzero(self.kept).tolist():
-            begin = 8 * int(self.blocks[block, at.B_WORDS])
+            words, offset, step, flags, left = self.blocks[
+                block, [at.B_WORDS, at.B_OFFSET, at.B_STEP, at.B_FLAGS, at.B_LEFT]
+            ].tolist()
+            if flags & at.JOINT_BLOCK and not left:
+                # Its states went with the slice, and had no flag left.
+                continue
+            begin = 8 * words + offset
             count = int(self.state.image.tmpl[self.blocks[block, at.B_TEMPLATE], at.T_COUNT])
             first = int(self.blocks[block, at.B_FIRST])
-            for node in np.flatnonzero(states[begin : begin + count] & flag).tolist():
+            for node in np.flatnonzero(states[begin : begin + step * count : step] & flag).tolist():
                 if nodes[first + node, at.N_KIND] & 7 == kind:
                     yield block, node
 
