@@ -147,7 +147,7 @@ class Kernel:
             # Loads what is there; of several processes that find nothing one compiles, the others wait for it.
             self._attempt(signature, alone=False)
         except _CompiledElsewhere:
-            with _lock(self._folder()):
+            with _lock(self._folder(), self.what):
                 self._attempt(signature, alone=True)
 
     def _attempt(self, signature: tuple, *, alone: bool) -> None:
@@ -193,8 +193,8 @@ def _listener(made: Kernel, alone: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _lock(folder: Path | None) -> Iterator[None]:
-    """Held by one process of this machine at a time, as far as there are locks."""
+def _lock(folder: Path | None, what: str) -> Iterator[None]:
+    """Held by one process of this machine at a time, as far as there are locks; who waits for it says so."""
     try:
         import fcntl
 
@@ -207,7 +207,12 @@ def _lock(folder: Path | None) -> Iterator[None]:
         return
     with file:
         with contextlib.suppress(OSError):  # file systems without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if announce is not None:
+                    announce(f"another process compiles {what}; waiting for it")
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -134,3 +135,19 @@ def test_of_processes_that_start_together_one_compiles(load):
     told = [process.communicate(timeout=100) for process in running]
     assert [out for out, _ in told] == ["10\n"] * 3
     assert sum(err.count("compiling the test, once") for _, err in told) == 1, told
+
+
+def test_who_waits_for_another_to_compile_says_so(load, tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    total = load()
+    folder = tmp_path / "cache" / "kernels" / jit.sources_digest(total.dispatcher)
+    folder.mkdir(parents=True)
+    with open(folder / "lock", "w") as held, ThreadPoolExecutor() as pool:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiting = pool.submit(total, VALUES)
+        while not load.said and not waiting.done():
+            time.sleep(0.01)
+        assert load.said == ["another process compiles the test; waiting for it"]
+        fcntl.flock(held, fcntl.LOCK_UN)
+        assert waiting.result() == 10
+    assert load.said[1].startswith("compiling the test, once")
