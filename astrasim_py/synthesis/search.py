@@ -200,7 +200,13 @@ def search(
         stop[0] = 1
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
-    assert best is not None
+    if best is None:
+        # Symmetric runs may all get stuck, where what is alike is in each other's way; the others never do.
+        from astrasim_py.synthesis.greedy import Policy
+
+        winner = Policy()
+        took, transfers, _, columns = runs.run(winner, _seed(seed, made), record=record)
+        best, kept, made = (took, made), (columns, transfers), made + 1
     columns, transfers = kept
     if columns is not None and hasattr(winner, "group"):
         columns = runs.spread(runs.quotients[winner.group], columns) if record else None
