@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astrasim_py.synthesis.cuts import reducing_cut, routing_cut, spreading_cut, weighted_work
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network, Timing
 
@@ -56,6 +57,7 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
     * *egress*: likewise what must leave one;
     * *work*: all that must enter ranks comes over all ports together; an all_reduce needs 2 (n - 1) transfers per chunk
       (complete gossip: Harary & Schwenk, J. Franklin Inst. 1974), and each rank one in and one out at least;
+    * *cut*: what must cross from some ranks to the others, over the links between them (see `cuts`);
     * *path*: the longest of the shortest paths between ranks that must hear from each other, a chunk of the smallest
       size being held up nowhere.
 
@@ -76,6 +78,7 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
             Bound(_ports(network, timing, every, inward=False), "egress"),
             Bound(_work(network, timing, 2 * (demand.ranks - 1) * demand.count), "work"),
         ]
+        both.append(Bound(reducing_cut(network, timing, demand.count, max(b.time for b in both)), "cut"))
         return sorted(both, key=lambda b: -b.time)
     return _copying(network, demand, size)
 
@@ -102,6 +105,13 @@ def _copying(network: Network, demand: Demand, size: int, turned: bool = False) 
         Bound(_work(network, timing, int(enter.sum())), "work"),
         Bound(_paths(network, timing, demand), "path"),
     ]
+    best = max(b.time for b in bounds)
+    if demand.receivers is None:
+        bounds.append(Bound(spreading_cut(network, timing, demand, best), "cut"))
+    else:
+        bounds.append(Bound(routing_cut(network, timing, demand, best), "cut"))
+        bounds.append(Bound(weighted_work(network, demand, bounds[-1].time), "work"))
+    # Of equals the plainest, which come first.
     return sorted(bounds, key=lambda b: -b.time)
 
 
