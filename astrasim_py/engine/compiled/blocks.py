@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled.layout import *
-from astrasim_py.engine.compiled.pools import give, give_row, make_ready, take, take_row
+from astrasim_py.engine.compiled.pools import give, give_row, make_ready, plain, take, take_row
 
 NODE = np.int64(0xFFFFFFFF)
 
@@ -153,7 +153,7 @@ def block_at(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
     if block < 0:
         block = make_block(it, lg, tm, sl, sm, G, B, A, S, C, s, position)
         A[place] = block
-    return block
+    return plain(block)
 
 
 @lean
@@ -248,8 +248,8 @@ def peer_of(nd, it, sl, B, block, node):
 def rank_at(it, B, block, position):
     """Rank of a member of the group of a block."""
     if B[block, B_SLICE] < 0:
-        return B[block, B_RANKS] + position
-    return np.int64(it[B[block, B_RANKS] + position])
+        return plain(B[block, B_RANKS] + position)
+    return plain(it[B[block, B_RANKS] + position])
 
 
 @inlined
@@ -257,7 +257,7 @@ def partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node):
     """The block of the rank that a node sends to or receives from, in the same space."""
     peer = peer_of(nd, it, sl, B, block, node)
     if B[block, B_SLICE] < 0:
-        return B[block, B_RANKS] + peer
+        return plain(B[block, B_RANKS] + peer)
     return block_at(it, lg, tm, sl, sm, G, B, A, S, C, np.int64(B[block, B_SLICE]), peer)
 
 

@@ -47,10 +47,12 @@ from astrasim_py.engine.compiled.pools import (
     make_ready,
     most_ready,
     next_woken,
+    plain,
     push,
     take,
     take_event,
     take_row,
+    upper,
     wake,
 )
 from astrasim_py.engine.compiled.routes import after_hop, at_end, hops_of, link_at, route_number, route_of
@@ -531,6 +533,15 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
     nodes_recorded, messages_recorded = G[G_NODES], G[G_MESSAGES]
     scheduled, injected = h[H_SCHEDULED], h[H_INJECTED]
     carried, sender, sent_node, sent_pair = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(-1)
+    # With widths that it knows the compiler needs no multiplications.
+    if E.shape[1] != 8 or P.shape[1] != 8 or K.shape[1] != 8 or Q.shape[1] != 2 or V.shape[1] != 2:
+        return
+    if B.shape[1] != BLOCK or R.shape[1] != RANK or L.shape[1] != LINK or C.shape[1] != OPEN:
+        return
+    if nd.shape[1] != 8 or tm.shape[1] != TEMPLATE or sl.shape[1] != SLICE or ca.shape[1] != CALL:
+        return
+    if NR.shape[1] != 4 or MR.shape[1] != 12 or HR.shape[1] != 5:
+        return
     space, events, pairs_room, blocks, waits = len(A), len(E), len(P), len(B), len(V)
     rows = np.int64(1) << 40
     if messages_recorded:
@@ -552,7 +563,8 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                 G[G_STACK] -= 1
                 top = G_STACKED + 3 * G[G_STACK]
                 block, node, cause = G[top], G[top + 1], G[top + 2]
-            rank = np.int64(B[block, B_RANK])
+            block = plain(block)
+            rank = plain(B[block, B_RANK])
             flags = np.int64(B[block, B_FLAGS])
             table_row = np.int64(B[block, B_ROW])
             if node >= 0:
@@ -618,6 +630,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
             continue
         if sender >= 0:
             # -- a message is issued --------------------------------------------------------------------------
+            sender = plain(sender)
             now = G[G_NOW]
             size = size_of(nd, tm, sl, sm, B, sender, sent_node)
             carried = new_event(G, E, ((sent_pair + 1) << 32) | (size << 5), sender, sent_node)
@@ -653,10 +666,10 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
         if carried >= 0:
             # -- a message takes its next link ----------------------------------------------------------------
             now = G[G_NOW]
-            e, carried = carried, np.int64(-1)
+            e, carried = plain(carried), np.int64(-1)
             what, route = E[e, E_WHAT], E[e, E_ROUTE]
             size = (what >> 5) & SIZE
-            block = E[e, E_NODE] >> 32
+            block = upper(E[e, E_NODE])
             longer = np.int64(0)
             if B[block, B_FLAGS] & F_PACED and not what & ASKS:
                 longer = tm[B[block, B_TEMPLATE], T_LONGER]
@@ -749,16 +762,16 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
             continue
         # -- nothing is half done: the only place to return -------------------------------------------------------
         G[G_BUDGET] -= 1
-        if G[G_BUDGET] < 0 or G[G_ARENA_TOP] > G[G_ARENA_LIMIT]:
-            if not go_on(h, G, space, events, blocks, pairs_room, waits, rows):
-                return
+        pause = G[G_BUDGET] < 0 or G[G_ARENA_TOP] > G[G_ARENA_LIMIT]
+        if pause and not go_on(h, G, space, events, blocks, pairs_room, waits, rows):
+            return
         now = G[G_NOW]
         if G[G_WAVE] < G[G_WAVES]:
             # -- the next node of a wave is issued ------------------------------------------------------------
-            rank = G[G_RANK]
+            rank = plain(G[G_RANK])
             entry = W[1, G[G_WAVE]]
             G[G_WAVE] += 1
-            block, node = entry >> 32, entry & NODE
+            block, node = upper(entry), entry & NODE
             flags = np.int64(B[block, B_FLAGS])
             row = B[block, B_FIRST] + node
             kind = np.int64(nd[row, N_KIND])
@@ -929,7 +942,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
             continue
         if G[G_RANK] >= 0:
             # -- a wave has been issued -----------------------------------------------------------------------
-            rank = G[G_RANK]
+            rank = plain(G[G_RANK])
             if R[rank, R_COUNT] == 0:
                 R[rank, R_AWAKE] = 0
                 G[G_RANK] = -1
@@ -949,7 +962,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
             # -- an event is taken ----------------------------------------------------------------------------
             what = E[e, E_WHAT]
             of = what & 7
-            block, node = E[e, E_NODE] >> 32, E[e, E_NODE] & NODE
+            block, node = upper(E[e, E_NODE]), E[e, E_NODE] & NODE
             if scheduled:
                 G[G_TAKEN_1] = E[e, E_KEY_1]
                 G[G_TAKEN_2] = E[e, E_KEY_2]

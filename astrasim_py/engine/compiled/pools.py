@@ -28,6 +28,18 @@ for _bit in range(64):
 # -- the arena --------------------------------------------------------------------------------------------------
 
 
+@inlined
+def plain(index):
+    """An index that is not negative, in words that the compiler understands: it need not count from the end."""
+    return np.int64(index) & np.int64(0x7FFFFFFF)
+
+
+@inlined
+def upper(pair):
+    """The first of two numbers of 32 bits."""
+    return (pair >> 32) & np.int64(0x7FFFFFFF)
+
+
 @lean
 def size_class(words):
     """The size that holds so many words, and its number."""
@@ -68,9 +80,10 @@ def take_row(G, pool, top, free, column):
     """A row of a pool whose free rows are linked by a column."""
     row = G[free]
     if row >= 0:
+        row = plain(row)
         G[free] = pool[row, column]
         return row
-    row = G[top]
+    row = plain(G[top])
     G[top] = row + 1
     return row
 
@@ -163,7 +176,7 @@ def append(E, K, bucket, e):
     if K[bucket, 1] < 0:
         K[bucket, 1] = e
     else:
-        last = K[bucket, 2]
+        last = plain(K[bucket, 2])
         E[last, E_NEXT] = e
         if before(E, e, last):
             K[bucket, 3] = 0
@@ -174,7 +187,7 @@ def append(E, K, bucket, e):
 def push(G, E, K, Q, X, time, e):
     """Schedule an event."""
     if time == G[G_LAST_TIME]:
-        append(E, K, G[G_LAST], e)
+        append(E, K, plain(G[G_LAST]), e)
     else:
         push_elsewhere(G, E, K, Q, X, time, e)
 
@@ -192,8 +205,8 @@ def advance_time(G, E, K, Q, X):
         child = 2 * hole + 1
         if child >= last:
             break
-        if child + 1 < last and Q[child + 1, 0] < Q[child, 0]:
-            child += 1
+        # No branch, which would go wrong half of the time. What lies behind the last has been moved away from there.
+        child += np.int64(Q[child + 1, 0] < Q[child, 0]) & np.int64(child + 1 < last)
         if moved_time <= Q[child, 0]:
             break
         Q[hole, 0] = Q[child, 0]
@@ -265,9 +278,11 @@ def take_event(G, E):
     """The next event of the present time; -1 if none is left."""
     e, joined = G[G_CURRENT], G[G_JOINED]
     if joined >= 0 and (e < 0 or before(E, joined, e)):
+        joined = plain(joined)
         G[G_JOINED] = E[joined, E_NEXT]
         return joined
     if e >= 0:
+        e = plain(e)
         G[G_CURRENT] = E[e, E_NEXT]
     return e
 
@@ -322,7 +337,7 @@ def next_woken(h, G, D, R):
         if D[word]:
             break
         place >>= 6
-    return rank
+    return plain(rank)
 
 
 @lean

@@ -12,6 +12,7 @@ import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled.layout import *
+from astrasim_py.engine.compiled.pools import plain, upper
 
 _LOW = np.int64(0xFFFFFFFF)
 
@@ -73,7 +74,7 @@ def link_at(h, it, path, route):
     """The next link of a route."""
     if h[H_COMPUTED]:
         return link_computed(h, it, route)
-    return np.int64(path[route >> 32])
+    return plain(path[upper(route)])
 
 
 @lean
