@@ -15,8 +15,10 @@ import numpy as np
 from astrasim_py.chakra.trace import ExecutionTrace, NodeType
 from astrasim_py.collectives.rotation import VARYING, RotatedTraces, Rotation
 
-#: Columns that no engine and no plan reads: where the data of a node lie.
-_FREE = frozenset(VARYING) - {"msg_chunk_cnt"} | {"src_buf", "dst_buf"}
+#: Columns that no engine and no plan reads, where the data of a node lie; and those that are compared by themselves.
+_FREE = frozenset(VARYING) | {"src_buf", "dst_buf"}
+#: `CompOp.REDUCE`, of the module that needs this one.
+_REDUCE = 1
 #: Peers of all ranks that are compared at once.
 _BLOCK_NODES = 2**18
 
@@ -83,7 +85,7 @@ def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
 
     Peers of rank p must be those of rank 0 turned by p, and all else that a plan or an engine reads must be equal:
     nodes, their ids and order, kinds, dependencies, tags, chunk counts, sizes, durations, counters. Which chunks a
-    node covers, where they lie, names and metadata are each rank's own.
+    node covers, how many a local copy moves, where they lie, names and metadata are each rank's own.
 
     Parameters
     ----------
@@ -116,10 +118,15 @@ def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
         theirs = np.stack([_peers(traces[rank], send, receive) for rank in block.tolist()])
         if not np.array_equal(theirs, rotation.shift(mine[None, :], block[:, None])):
             return None
-    chunks = base.picked("msg_chunk_idx") >= 0
+    # Nobody waits for the bytes of a local copy. Others must be as many; without a chunk, a size is stated otherwise.
+    rows = np.flatnonzero((base.type != NodeType.COMP) | (base.picked("comp_op") == _REDUCE))
+    index, count = base.picked("msg_chunk_idx", rows) >= 0, base.picked("msg_chunk_cnt", rows)
     for trace in traces[1:]:
-        # A node without a place among the chunks states its size otherwise.
-        if not (trace.runs_like(base, _FREE) and np.array_equal(trace.picked("msg_chunk_idx") >= 0, chunks)):
+        if not (
+            trace.runs_like(base, _FREE)
+            and np.array_equal(trace.picked("msg_chunk_cnt", rows), count)
+            and np.array_equal(trace.picked("msg_chunk_idx", rows) >= 0, index)
+        ):
             return None
     return rotation
 

@@ -55,7 +55,9 @@ def _unequal(plan: Plan, state: State) -> SimulationError:
     """The error of a send and a receive of unequal bytes."""
     entry, sent, who, size = (int(v) for v in state.globals[at.G_ERROR : at.G_ERROR + 4])
     block, node = state.blocks[entry >> 32], entry & 0xFFFFFFFF
-    rank, index = int(block[at.B_RANK]), int(block[at.B_SLICE])
+    index = int(block[at.B_SLICE])
+    # A block that has just done its last node is free, and knows no rank.
+    rank = entry >> 32 if index < 0 else plan.slices[index].members[int(block[at.B_POSITION])]
     if state.image.node[block[at.B_FIRST] + node, at.N_MEET] < 0:
         sender, send_slice, send = who >> 32, (who & 0xFFFFFFFF) - 1, sent & 0xFFFFFFFF
     else:
