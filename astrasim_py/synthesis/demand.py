@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +38,8 @@ class Demand:
         int64[classes]: distinct sizes of chunks in bytes, descending.
     size_class : numpy.ndarray
         int32[C]: index into `sizes`.
+    stated : numpy.ndarray or None
+        int64[C]: bytes of every chunk where they follow from no rule; None: the buffer is cut evenly.
     """
 
     collective: str
@@ -48,6 +51,7 @@ class Demand:
     receivers: np.ndarray | None = field(default=None, repr=False)
     sizes: np.ndarray = field(repr=False)
     size_class: np.ndarray = field(repr=False)
+    stated: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, collective: str, ranks: int, per_rank: int, size: int, root: int | None = None) -> Demand:
@@ -112,6 +116,55 @@ class Demand:
             receivers=None if receivers is None else receivers.astype(np.int32),
             sizes=-sizes,
             size_class=size_class.astype(np.int32).reshape(-1),
+        )
+
+    @classmethod
+    def blocks(cls, nbytes: Sequence[Sequence[int]], per_block: int = 1) -> Demand:
+        """The demand of an all_to_all(v): how many bytes each rank has for each other.
+
+        Parameters
+        ----------
+        nbytes : sequence of sequence of int
+            Bytes from a to b at [a][b]; what a rank has for itself needs no transfer, and what is empty none either.
+        per_block : int
+            Chunks of a block at most; they differ by a byte at most.
+
+        Raises
+        ------
+        AlgorithmError
+            Not a square of sizes, or too many chunks.
+        """
+        n = len(nbytes)
+        for a, row in enumerate(nbytes):
+            if len(row) != n:
+                problem = f"row {a} has {len(row)} sizes, and there are {n} ranks"
+                raise AlgorithmError("all_to_all", problem, "give one row per rank, with one size per rank")
+            for b, size in enumerate(row):
+                if not 0 <= size < 2**53:
+                    raise AlgorithmError("all_to_all", f"{size} B from rank {a} to rank {b}", "write 0..2^53")
+        if per_block < 1:
+            raise AlgorithmError("all_to_all", f"{per_block} chunks", "cut it into at least 1")
+        if n * n * per_block > MAX_CHUNKS:
+            raise AlgorithmError("all_to_all", f"more than {MAX_CHUNKS} chunks", "use fewer chunks or ranks")
+        whole = np.array(nbytes, dtype=np.int64).reshape(n, n)
+        np.fill_diagonal(whole, 0)
+        part = np.arange(per_block)
+        # The first bytes % per_block chunks have one more.
+        each = whole[:, :, None] // per_block + (part < (whole % per_block)[:, :, None])
+        origin, receivers, _ = np.nonzero(each)
+        stated = each[each > 0]
+        sizes, size_class = np.unique(-stated, return_inverse=True)
+        return cls(
+            collective="all_to_all",
+            ranks=n,
+            chunks=max(len(stated), 1),
+            root=None,
+            size=int(whole.sum(axis=1).max(initial=0)),
+            origin=origin.astype(np.int32),
+            receivers=receivers.astype(np.int32),
+            sizes=-sizes,
+            size_class=size_class.astype(np.int32).reshape(-1),
+            stated=stated,
         )
 
     @property
