@@ -53,8 +53,10 @@ def check(schedule: Schedule) -> list[str]:
 
 
 def _sizes(schedule: Schedule) -> np.ndarray:
-    """int64[C]: bytes of every chunk, from the definition ⌊(i + 1)·S/T⌋ - ⌊i·S/T⌋."""
+    """int64[C]: bytes of every chunk, as stated, or from the definition ⌊(i + 1)·S/T⌋ - ⌊i·S/T⌋."""
     demand = schedule.demand
+    if demand.stated is not None:
+        return np.asarray(demand.stated, dtype=np.int64)
     ends = [i * demand.size // demand.chunks for i in range(demand.chunks + 1)]
     each = np.diff(np.array(ends, dtype=np.int64))
     return each[np.arange(len(demand.origin)) % demand.chunks]
