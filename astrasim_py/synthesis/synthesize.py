@@ -11,16 +11,14 @@ from astrasim_py.synthesis.bounds import best_bound, lower_bounds
 from astrasim_py.synthesis.check import check
 from astrasim_py.synthesis.compose import as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
+from astrasim_py.synthesis.exact import LIMIT, admit, prove
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
-from astrasim_py.synthesis.routed import route
 from astrasim_py.synthesis.schedule import Schedule, Search
 from astrasim_py.synthesis.search import Found, Progress, search
 from astrasim_py.topology.model import Topology
 
 #: Collectives whose chunks everybody needs, or that are such a one reversed, or both.
 SPREADING = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
-#: Collectives whose chunks are needed by one rank each.
-ROUTED = ("scatter", "gather", "all_to_all")
 
 
 def synthesize(
@@ -40,6 +38,8 @@ def synthesize(
     jobs: int | None = None,
     record: bool = True,
     progress: Callable[[Progress], None] | None = None,
+    exact: bool = False,
+    exact_limit: float = LIMIT,
 ) -> Schedule:
     """The best schedule found of a collective on a topology, checked.
 
@@ -47,7 +47,7 @@ def synthesize(
     ----------
     topology : Topology
     collective : str
-        One of `SPREADING` or `ROUTED`.
+        One of `SPREADING`.
     size : int
         Full buffer, bytes.
     npus : sequence of int, optional
@@ -61,13 +61,25 @@ def synthesize(
     seed, rounds, budget, jobs, record, progress
         Of the `search`; all_reduce divides the budget among its halves.
 
+    exact : bool
+        Prove the result to be the fastest, or find a faster one and a bound on the fastest (see `exact.prove`).
+    exact_limit : float
+        Wall-clock seconds for that.
+
     Raises
     ------
     TopologyError, AlgorithmError
     """
     network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
     demand = Demand.of(collective, network.ranks, chunks, size, root)
-    return spread(network, demand, seed=seed, rounds=rounds, budget=budget, jobs=jobs, record=record, progress=progress)
+    if collective not in SPREADING:
+        raise AlgorithmError(collective, "is not one whose chunks everybody needs", f"use {', '.join(SPREADING)}")
+    if exact:
+        admit(network, exact_limit)
+    schedule = spread(
+        network, demand, seed=seed, rounds=rounds, budget=budget, jobs=jobs, record=record, progress=progress
+    )
+    return prove(schedule, seed=seed, limit=exact_limit) if exact else schedule
 
 
 def spread(
@@ -99,12 +111,6 @@ def spread(
         reduced = mirrored(network, demand, halves[0].columns)
         transfers = chained(reduced, copied(halves[1].columns), halves[0].time)
         found: Sequence[Found] = halves
-    elif demand.receivers is not None:
-        if not record:
-            raise AlgorithmError(kind, "is not counted without its transfers", "let them be recorded")
-        options.pop("record")
-        routed, transfers = route(network, demand, enough, budget=budget, **options)
-        found = [routed]
     elif demand.reduces:
         found = [search(network.turned(), demand, enough, budget=budget, **options)]
         transfers = mirrored(network, demand, found[0].columns) if record else None

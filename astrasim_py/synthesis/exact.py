@@ -1,0 +1,587 @@
+"""Exact schedules of small groups: a constraint model over arcs, chunks and times, solved by CP-SAT of OR-Tools.
+
+The model knows neither steps nor policies. A rank gets a chunk over one arc, at one time; the links of that arc are
+then held by nobody else. Of all schedules only those are looked at in which every transfer begins as early as the
+order on its links allows, for among them is a fastest one: all times are then sums of few numbers, and so the domain
+of every variable is a short list. A sum is the same thing backwards in time (a rank sends its part once, after all
+that is added to it has come), so reductions and the copies after them fit in one model.
+
+What is proven
+--------------
+The time proven is the least of all schedules that move whole chunks over these arcs: of all_gather, broadcast,
+scatter, gather, all_to_all, and, reversed, of reduce_scatter and reduce. An all_reduce is bounded by its halves; its
+schedules sum every chunk at its home before they copy it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd
+
+import numpy as np
+
+from astrasim_py.core.errors import AlgorithmError, InternalError
+from astrasim_py.synthesis.check import check
+from astrasim_py.synthesis.compose import Transfers, as_schedule, chained, copied, mirrored
+from astrasim_py.synthesis.demand import Demand
+from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.runs import Runs
+from astrasim_py.synthesis.schedule import Schedule, Search
+from astrasim_py.synthesis.symmetry import Quotient, Translations
+
+#: Most ranks of a group for which a fastest schedule is searched.
+MAX_RANKS = 16
+#: Most pairs of an arc and a chunk in one model.
+MAX_PAIRS = 50_000
+#: Wall-clock seconds by default.
+LIMIT = 60.0
+#: Work (deterministic seconds of the solver) that is spent on schedules as symmetric as the network.
+_SYMMETRIC_WORK = 8.0
+#: Searches of different kinds that the solver runs by turns.
+_SUBSOLVERS = 8
+#: Most times at which a transfer can begin, where they are listed.
+_MAX_TIMES = 3000
+
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the solver says of one model.
+
+    Attributes
+    ----------
+    columns : (arc, chunk, start, reduces) or None
+        A schedule faster than the one that was given; None if there is none, or none was found.
+    bound : int
+        ps that no solution of the model can beat.
+    cut : bool
+        Whether the wall-clock limit ended it.
+    """
+
+    columns: Transfers | None
+    bound: int
+    cut: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Problem:
+    """Chunks to be moved over arcs that hold resources; all that the model is made of.
+
+    Attributes
+    ----------
+    ranks : int
+    origin, size_class : numpy.ndarray
+        int[C].
+    receivers : numpy.ndarray or None
+        int[C]: the only rank that needs a chunk; None: all do.
+    src, dst : numpy.ndarray
+        int[arcs].
+    ptr, resource : numpy.ndarray
+        CSR by arc: the resources that it holds.
+    offset, hold : numpy.ndarray
+        int64[classes, holds], ps.
+    delay : numpy.ndarray
+        int64[classes, arcs], ps.
+    busy : sequence of (int, int, int)
+        (resource, start, end) ps: taken by others.
+    group : Translations or None
+        Shifts of ranks that map the problem to itself.
+    sums : bool
+        Chunks are summed at their origin before they are copied.
+    """
+
+    ranks: int
+    origin: np.ndarray
+    size_class: np.ndarray
+    receivers: np.ndarray | None = None
+    src: np.ndarray
+    dst: np.ndarray
+    ptr: np.ndarray
+    resource: np.ndarray
+    offset: np.ndarray
+    hold: np.ndarray
+    delay: np.ndarray
+    busy: Sequence[tuple[int, int, int]] = ()
+    group: Translations | None = None
+    sums: bool = False
+
+    @classmethod
+    def of(cls, network: Network, demand: Demand, *, sums: bool = False) -> Problem:
+        """The whole problem."""
+        timing = network.timing(demand.sizes.tolist())
+        resource = np.repeat(np.arange(len(network.links)), np.diff(network.occupied_ptr))
+        busy = zip(resource.tolist(), network.occupied_start.tolist(), network.occupied_end.tolist(), strict=True)
+        quotients = Runs(network, demand).quotients if demand.receivers is None and len(demand.sizes) == 1 else []
+        return cls(
+            ranks=network.ranks, origin=demand.origin, size_class=demand.size_class, receivers=demand.receivers,
+            src=network.src, dst=network.dst, ptr=network.hop_ptr, resource=network.hop, offset=timing.offset,
+            hold=timing.hold, delay=timing.delay, busy=tuple(busy), sums=sums,
+            group=quotients[0].group if quotients else None,
+        )  # fmt: skip
+
+    @classmethod
+    def up_to(cls, network: Network, demand: Demand, each: Quotient) -> Problem:
+        """The problem of one chunk per orbit of chunks: what is decided for it is done, shifted, for the others."""
+        per_rank = demand.count // network.ranks
+        origin = np.repeat(each.group.rank_at[:, 0], per_rank)
+        arcs = np.flatnonzero(each.orbit_of >= 0)
+        orbit = each.orbit_of[arcs]
+        counts = np.diff(each.resource_ptr)[orbit]
+        ptr = np.concatenate(([0], np.cumsum(counts)))
+        holds = np.arange(ptr[-1]) + np.repeat(each.resource_ptr[:-1][orbit] - ptr[:-1], counts)
+        return cls(
+            ranks=network.ranks, origin=origin, size_class=np.zeros(len(origin), dtype=np.int64),
+            src=network.src[arcs], dst=network.dst[arcs], ptr=ptr, resource=each.resource[holds],
+            offset=each.offset[None, holds], hold=each.hold[None, holds], delay=each.delay[None, orbit],
+        )  # fmt: skip
+
+    @cached_property
+    def unit(self) -> int:
+        """ps of which all times are multiples."""
+        times = [self.offset, self.hold, self.delay, np.array([b[1:] for b in self.busy], dtype=np.int64)]
+        return gcd(*(int(np.gcd.reduce(t, axis=None)) for t in times if t.size)) or 1
+
+    @cached_property
+    def distance(self) -> np.ndarray:
+        """int64[classes, ranks, ranks]: ps of the fastest way from rank to rank."""
+        far = np.full((len(self.delay), self.ranks, self.ranks), 2**61, dtype=np.int64)
+        for z, delay in enumerate(self.delay):
+            np.minimum.at(far[z], (self.src, self.dst), delay)
+            np.fill_diagonal(far[z], 0)
+            for k in range(self.ranks):
+                far[z] = np.minimum(far[z], far[z][:, k, None] + far[z][None, k])
+        return far
+
+    def times(self, horizon: int) -> list[int] | None:
+        """Units at which a transfer of a schedule without needless waiting can begin; None if they are too many."""
+        unit, classes = self.unit, range(len(self.delay))
+        steps = {int(d) // unit for d in np.unique(self.delay)}
+        at: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        for hop, resource in enumerate(self.resource.tolist()):
+            at[resource] |= {(int(self.offset[z, hop]) // unit, int(self.hold[z, hop]) // unit) for z in classes}
+        steps |= {o + h - later for uses in set(map(frozenset, at.values())) for o, h in uses for later, _ in uses}
+        firsts = {0} | {end // unit - o for r, _, end in self.busy for o, _ in at[r]}
+        if len(steps) > 64:
+            return None
+        reached = {t for t in firsts if 0 <= t <= horizon}
+        fresh = list(reached)
+        while fresh:
+            later = {t + step for t in fresh for step in steps if 0 <= t + step <= horizon}
+            fresh = list(later - reached)
+            reached |= later
+            if len(reached) > _MAX_TIMES:
+                return None
+        return sorted(reached)
+
+
+def solver():
+    """The module of the solver.
+
+    Raises
+    ------
+    AlgorithmError
+        It is not installed.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        problem = "needs OR-Tools, which is not installed"
+        raise AlgorithmError("exact", problem, "pip install 'astrasim-py[exact]'") from error
+    return cp_model
+
+
+class _Model:
+    """Variables and constraints of a `Problem` whose time lies in ``floor .. most`` ps."""
+
+    def __init__(self, problem: Problem, floor: int, most: int) -> None:
+        self.cp = solver()
+        self.problem = problem
+        unit = problem.unit
+        self.horizon = most // unit
+        self.model = self.cp.CpModel()
+        times = problem.times(self.horizon)
+        self.starts = None if times is None else np.array(times)
+        self.floor = floor
+        low = -(-floor // unit)
+        delays = {int(d) // unit for d in np.unique(problem.delay)}
+        self.end = self._variable(low, delays)
+        self.holds: dict[int, list] = defaultdict(list)
+        #: (arc, chunk, whether it is a part of a sum) → literal, and first unit.
+        self.used: dict[tuple[int, int, bool], object] = {}
+        self.begins: dict[tuple[int, int, bool], object] = {}
+        self.into = [np.flatnonzero(problem.dst == v).tolist() for v in range(problem.ranks)]
+        self.outof = [np.flatnonzero(problem.src == v).tolist() for v in range(problem.ranks)]
+        self.arrival: dict[tuple[int, int], object] = {}
+        self.whole: dict[int, object] = {}
+        for chunk in range(len(problem.origin)):
+            if problem.sums:
+                self._sum(chunk)
+            self._copy(chunk)
+        for resource, start, end in problem.busy:
+            if start // unit <= self.horizon:
+                self.holds[resource].append(
+                    self.model.new_fixed_size_interval_var(start // unit, (end - start) // unit, "")
+                )
+        for each in self.holds.values():
+            self.model.add_no_overlap(each)
+        self._break_symmetry()
+        self.model.minimize(self.end)
+
+    def _variable(self, low: int, after: set[int], high: int | None = None):
+        """A time that is a possible start plus one of `after`."""
+        high = self.horizon if high is None else high
+        if low <= high and self.starts is None:
+            return self.model.new_int_var(low, high, "")
+        values = np.empty(0, dtype=np.int64)
+        if low <= high and after:
+            values = np.unique(np.concatenate([self.starts + d for d in sorted(after)]))
+            values = values[(values >= low) & (values <= high)]
+        if not len(values):
+            self.model.add_bool_or([])
+            return low
+        return self.model.new_int_var_from_domain(self.cp.Domain.from_values(values.tolist()), "")
+
+    def _occupy(self, arc: int, chunk: int, start, literal) -> None:
+        problem, z = self.problem, self.problem.size_class[chunk]
+        for hop in range(int(problem.ptr[arc]), int(problem.ptr[arc + 1])):
+            size = int(problem.hold[z, hop]) // problem.unit
+            if size:
+                begin = start + int(problem.offset[z, hop]) // problem.unit
+                self.holds[int(problem.resource[hop])].append(
+                    self.model.new_optional_fixed_size_interval_var(begin, size, literal, "")
+                )
+
+    def _copy(self, chunk: int) -> None:
+        """The chunk goes from its origin to all who need it, each of whom gets it over one arc."""
+        problem, model, unit = self.problem, self.model, self.problem.unit
+        origin, z = int(problem.origin[chunk]), int(problem.size_class[chunk])
+        only = None if problem.receivers is None else int(problem.receivers[chunk])
+        if only == origin:
+            return
+        delay = problem.delay[z] // unit
+        far = problem.distance[z, origin] // unit
+        first = self.whole.get(chunk, 0)
+        early = int(problem.distance[z, :, origin].max()) // unit if problem.sums else 0
+        for v in range(problem.ranks):
+            if v == origin:
+                continue
+            last = self.horizon
+            if only is not None:
+                last -= int(problem.distance[z, v, only]) // unit
+            if early + int(far[v]) > last and only not in (None, v):
+                continue
+            after = {int(delay[a]) for a in self.into[v]}
+            self.arrival[v, chunk] = self._variable(early + int(far[v]), after, last)
+        passed = {}
+        for v in range(problem.ranks):
+            if (v, chunk) not in self.arrival:
+                continue
+            arrival, incoming = self.arrival[v, chunk], []
+            for arc in self.into[v]:
+                u = int(problem.src[arc])
+                if (u != origin and (u, chunk) not in self.arrival) or u == only:
+                    continue
+                literal = model.new_bool_var("")
+                start = arrival - int(delay[arc])
+                model.add(start >= (first if u == origin else self.arrival[u, chunk])).only_enforce_if(literal)
+                self._occupy(arc, chunk, start, literal)
+                self.used[arc, chunk, False], self.begins[arc, chunk, False] = literal, start
+                incoming.append(literal)
+            if only is None or v == only:
+                model.add_exactly_one(incoming)
+                model.add(self.end >= arrival)
+            else:
+                model.add_at_most_one(incoming)
+            passed[v] = incoming
+        if only is None:
+            return
+        # Who passes a chunk on has got it, and passes on what he got.
+        for v, incoming in passed.items():
+            onward = [self.used[a, chunk, False] for a in self.outof[v] if (a, chunk, False) in self.used]
+            if v != only:
+                model.add(sum(onward) == sum(incoming))
+
+    def _sum(self, chunk: int) -> None:
+        """Every rank but its home sends its part of the chunk once, after all parts that are added to it."""
+        problem, model, unit = self.problem, self.model, self.problem.unit
+        home, z = int(problem.origin[chunk]), int(problem.size_class[chunk])
+        delay = problem.delay[z] // unit
+        far = problem.distance[z, :, home] // unit
+        onward = int(problem.distance[z, home].max()) // unit
+        start = {
+            v: self._variable(0, {0}, self.horizon - onward - int(far[v])) for v in range(problem.ranks) if v != home
+        }
+        self.whole[chunk] = whole = self._variable(int(far.max()), set(delay.tolist()), self.horizon - onward)
+        for v, begin in start.items():
+            outgoing = []
+            for arc in self.outof[v]:
+                to = int(problem.dst[arc])
+                literal = model.new_bool_var("")
+                model.add((whole if to == home else start[to]) >= begin + int(delay[arc])).only_enforce_if(literal)
+                self._occupy(arc, chunk, begin, literal)
+                self.used[arc, chunk, True], self.begins[arc, chunk, True] = literal, begin
+                outgoing.append(literal)
+            model.add_exactly_one(outgoing)
+
+    def _break_symmetry(self) -> None:
+        """Of chunks that only their numbers tell apart the first comes first to where it is looked at; and of the
+        translates of a schedule there is one in which a representative of its orbit hears last."""
+        problem = self.problem
+        alike: dict[tuple, list[int]] = defaultdict(list)
+        for chunk, origin in enumerate(problem.origin.tolist()):
+            to = None if problem.receivers is None else int(problem.receivers[chunk])
+            alike[origin, int(problem.size_class[chunk]), to].append(chunk)
+        self.alike = {k: c for k, c in alike.items() if len(c) > 1 and k[0] != k[2]}
+        for (origin, z, to), chunks in self.alike.items():
+            v = self.seen_at(origin, z, to)
+            for a, b in itertools.pairwise(chunks):
+                self.model.add(self.arrival[v, a] <= self.arrival[v, b])
+        if problem.group is not None and problem.receivers is None:
+            heads = problem.group.rank_at[:, 0].tolist()
+            self.model.add_max_equality(self.end, [a for (v, _), a in self.arrival.items() if v in heads])
+
+    def seen_at(self, origin: int, z: int, to: int | None) -> int:
+        """The rank at which alike chunks are ordered: the farthest."""
+        return int(np.argmax(self.problem.distance[z, origin])) if to is None else to
+
+    def hint(self, known: Transfers) -> None:
+        """Begin at this schedule."""
+        problem, unit = self.problem, self.problem.unit
+        arc, chunk, start, reduces = (c.tolist() for c in known)
+        z = problem.size_class
+        got = {
+            (int(problem.dst[a]), c): t + int(problem.delay[z[c], a])
+            for a, c, t, r in zip(arc, chunk, start, reduces, strict=True)
+            if not r
+        }
+        last = max((t for t in got.values()), default=0)
+        move = np.arange(problem.ranks)
+        if problem.group is not None and problem.receivers is None:
+            group = problem.group
+            rank = next(v for (v, _), t in got.items() if t == last)
+            shift = group.add(np.zeros(1, dtype=np.int64), group.element[rank : rank + 1], -1)
+            move = group.rank_at[group.orbit, group.add(group.element, shift)]
+        per_rank = defaultdict(list)
+        for c, origin in enumerate(problem.origin.tolist()):
+            per_rank[origin].append(c)
+        renamed = list(range(len(problem.origin)))
+        if (move != np.arange(problem.ranks)).any():
+            for origin, chunks in per_rank.items():
+                for a, b in zip(chunks, per_rank[int(move[origin])], strict=True):
+                    renamed[a] = b
+        got = {(int(move[v]), renamed[c]): t for (v, c), t in got.items()}
+        for (origin, zc, to), chunks in self.alike.items():
+            v = self.seen_at(origin, zc, to)
+            by = sorted(chunks, key=lambda c: got.get((v, c), 0))
+            order = dict(zip(by, chunks, strict=True))
+            renamed = [order.get(c, c) for c in renamed]
+            got = {(r, order.get(c, c)): t for (r, c), t in got.items()}
+        arc_of = {(int(s), int(d)): a for a, (s, d) in enumerate(zip(problem.src, problem.dst, strict=True))}
+        chosen = {}
+        whole: dict[int, int] = defaultdict(int)
+        for a, c, t, r in zip(arc, chunk, start, reduces, strict=True):
+            moved = arc_of[int(move[problem.src[a]]), int(move[problem.dst[a]])]
+            chosen[moved, renamed[c], r] = t
+            if r and problem.dst[a] == problem.origin[c]:
+                whole[renamed[c]] = max(whole[renamed[c]], t + int(problem.delay[z[c], a]))
+        add = self.model.add_hint
+        begun = set()
+        for key, literal in self.used.items():
+            add(literal, key in chosen)
+            if key in chosen and key[2]:
+                begin = self.begins[key]
+                if id(begin) not in begun:
+                    begun.add(id(begin))
+                    add(begin, chosen[key] // unit)
+        for key, variable in self.arrival.items():
+            if key in got:
+                add(variable, got[key] // unit)
+        for c, variable in self.whole.items():
+            add(variable, whole[c] // unit)
+        add(self.end, last // unit)
+
+    def solve(self, seed: int, seconds: float, work: float | None) -> Outcome:
+        """Search; see `Outcome`."""
+        cp, problem = self.cp, self.problem
+        engine = cp.CpSolver()
+        parameters = engine.parameters
+        parameters.random_seed = seed % 2**31
+        # Subsolvers take turns in a fixed order: the result does not depend on the number of cores.
+        parameters.num_workers = _SUBSOLVERS
+        parameters.interleave_search = True
+        parameters.max_time_in_seconds = max(seconds, 0.01)
+        if work is not None:
+            parameters.max_deterministic_time = work
+        # Shifting lists of times through one another takes it longer than all the rest.
+        parameters.cp_model_presolve = self.starts is None
+        begin = time.monotonic()
+        status = engine.solve(self.model)
+        ended = status in (cp.OPTIMAL, cp.INFEASIBLE)
+        cut = not ended and time.monotonic() - begin >= seconds
+        if status in (cp.MODEL_INVALID,):
+            raise InternalError(f"the exact model is invalid: {self.model.validate()}")
+        if status not in (cp.OPTIMAL, cp.FEASIBLE):
+            bound = (self.horizon + 1) * problem.unit if status == cp.INFEASIBLE else self.floor
+            return Outcome(None, bound, cut)
+        rows = [(a, c, engine.value(self.begins[a, c, r]), r) for (a, c, r), b in self.used.items() if engine.value(b)]
+        rows.sort(key=lambda row: (row[2], not row[3]))
+        arc, chunk, start, reduces = (np.array(column) for column in zip(*rows, strict=True))
+        bound = int(np.ceil(engine.best_objective_bound - 1e-6)) * problem.unit
+        return Outcome((arc, chunk, start * problem.unit, reduces.astype(bool)), bound, cut)
+
+
+def admit(network: Network, limit: float = LIMIT) -> None:
+    """Refuse what `prove` cannot do, before anything is searched.
+
+    Raises
+    ------
+    AlgorithmError
+        More than `MAX_RANKS` ranks, a limit that is none, or no solver.
+    """
+    if network.ranks > MAX_RANKS:
+        problem = f"{network.ranks} ranks are more than the {MAX_RANKS} for which the fastest schedule is searched"
+        raise AlgorithmError("exact", problem, "leave the exact mode out, or choose a smaller group")
+    if not np.isfinite(limit) or limit <= 0:
+        raise AlgorithmError("exact", f"a limit of {limit} s is not above 0", "write e.g. 60")
+    solver()
+
+
+def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedule:
+    """The fastest schedule of a demand, or the best one found and a bound on the fastest.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Where to begin, with its transfers recorded: what the greedy search found.
+    seed : int
+    limit : float
+        Wall-clock seconds. Where it cut the search ``search.cut`` says so; else the result is the same everywhere.
+
+    Returns
+    -------
+    Schedule
+        Never slower than `schedule`; of bound kind ``exact`` where the solver raised the bound.
+
+    Raises
+    ------
+    AlgorithmError
+        More than `MAX_RANKS` ranks, a model that is too large, transfers that take no time, or no solver.
+    """
+    network, demand = schedule.network, schedule.demand
+    admit(network, limit)
+    if not schedule.recorded:
+        raise AlgorithmError("exact", "transfers were counted only", "let them be recorded")
+    if schedule.optimal:
+        return schedule
+    if network.arcs * demand.count > MAX_PAIRS:
+        problem = f"{network.arcs} arcs and {demand.count} chunks are more than {MAX_PAIRS} pairs of them"
+        raise AlgorithmError("exact", problem, "use fewer chunks")
+    if int(schedule.timing.delay.min(initial=1)) == 0:
+        raise AlgorithmError("exact", "there are transfers that take no time", "give links a latency")
+    begin = time.monotonic()
+    best, bound, cut = schedule, schedule.bound, False
+
+    def left(share: float = 1.0) -> float:
+        return share * limit - (time.monotonic() - begin)
+
+    def consider(transfers: Transfers) -> None:
+        nonlocal best
+        found = as_schedule(network, demand, transfers, schedule.search)
+        problems = check(found)
+        if problems:
+            raise InternalError(f"a schedule of the exact mode is wrong: {problems[0]}")
+        best = min(best, found, key=lambda s: s.time)
+
+    if demand.collective == "all_reduce":
+        parts = []
+        for index, (reduces, net) in enumerate(((True, network.turned()), (False, network))):
+            columns, least, stopped = _fastest(net, demand, _half(schedule, reduces), 0, seed, left((index + 1) / 3))
+            bound, cut = max(bound, least), cut or stopped
+            parts.append(columns)
+        summed = mirrored(network, demand, parts[0])
+        barrier = _last(network.turned(), demand, parts[0])
+        consider(chained(summed, copied(parts[1]), barrier))
+        if best.time > bound and left() > 0:
+            model = _Model(Problem.of(network, demand, sums=True), bound, best.time)
+            model.hint((best.arc, best.chunk, best.start, best.reduces))
+            outcome = model.solve(seed, left(), None)
+            cut = cut or outcome.cut
+            if outcome.columns is not None:
+                consider(outcome.columns)
+    else:
+        net = network.turned() if demand.reduces else network
+        columns, least, cut = _fastest(net, demand, _half(schedule, demand.reduces), bound, seed, left())
+        bound = max(bound, least)
+        consider(mirrored(network, demand, columns) if demand.reduces else copied(columns))
+    if bound > best.time:
+        raise InternalError(f"the exact mode proves {bound} ps of what takes {best.time} ps")
+    how: Search = schedule.search
+    how = replace(
+        how,
+        policy=f"{how.policy}; then exact" if best is not schedule else how.policy,
+        cut=how.cut or (cut and best.time > bound),
+        seconds=how.seconds + time.monotonic() - begin,
+    )
+    kind = "exact" if bound > schedule.bound else schedule.bound_kind
+    return replace(best, bound=bound, bound_kind=kind, search=how)
+
+
+def _half(schedule: Schedule, reduces: bool) -> Columns:
+    """The copies of a schedule; or its sums, as copies on the network turned round."""
+    rows = np.flatnonzero(schedule.reduces == reduces)
+    arc, chunk, start, arrival = (c[rows] for c in (schedule.arc, schedule.chunk, schedule.start, schedule.arrival))
+    if not reduces:
+        return arc, chunk, start - int(start.min(initial=2**62))
+    turned = schedule.network.turned()
+    place = np.argsort(turned.base_arc)
+    begin = int(arrival.max()) - arrival
+    order = np.argsort(begin, kind="stable")
+    return place[arc][order], chunk[order], begin[order]
+
+
+def _last(network: Network, demand: Demand, columns: Columns) -> int:
+    """When the last of these transfers arrives, ps."""
+    arc, chunk, start = columns
+    delay = network.timing(demand.sizes.tolist()).delay
+    return int((start + delay[demand.size_class[chunk], arc]).max(initial=0))
+
+
+def _fastest(
+    network: Network, demand: Demand, known: Columns, floor: int, seed: int, seconds: float
+) -> tuple[Columns, int, bool]:
+    """(columns, bound, cut) of the fastest copying schedule: first one as symmetric as the network, then any."""
+    begin = time.monotonic()
+    best, most, cut = known, _last(network, demand, known), False
+    runs = Runs(network, demand)
+    quotients = runs.quotients if demand.receivers is None and len(demand.sizes) == 1 else []
+    for each in quotients:
+        if most <= floor:
+            break
+        problem = Problem.up_to(network, demand, each)
+        rest = seconds - (time.monotonic() - begin)
+        model = _Model(problem, floor, most - problem.unit)
+        outcome = model.solve(seed, rest / 2, _SYMMETRIC_WORK / len(quotients))
+        cut = cut or outcome.cut
+        if outcome.columns is not None:
+            arc, chunk, start, _ = outcome.columns
+            arcs = np.flatnonzero(each.orbit_of >= 0)
+            spread = runs.spread(each, (arcs[arc], chunk, start))
+            order = np.argsort(spread[2], kind="stable")
+            best = tuple(column[order] for column in spread)
+            most = _last(network, demand, best)
+    if most <= floor:
+        return best, floor, False
+    model = _Model(Problem.of(network, demand), floor, most)
+    model.hint((*best, np.zeros(len(best[0]), dtype=bool)))
+    outcome = model.solve(seed, seconds - (time.monotonic() - begin), None)
+    if outcome.columns is not None:
+        found = outcome.columns[:3]
+        if _last(network, demand, found) < most:
+            best = found
+    return best, max(floor, outcome.bound), cut or outcome.cut
