@@ -13,12 +13,15 @@ from astrasim_py.synthesis.compose import as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.exact import LIMIT, admit, prove
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.routed import route
 from astrasim_py.synthesis.schedule import Schedule, Search
 from astrasim_py.synthesis.search import Found, Progress, search
 from astrasim_py.topology.model import Topology
 
 #: Collectives whose chunks everybody needs, or that are such a one reversed, or both.
 SPREADING = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
+#: Collectives whose chunks are needed by one rank each.
+ROUTED = ("scatter", "gather", "all_to_all")
 
 
 def synthesize(
@@ -47,7 +50,7 @@ def synthesize(
     ----------
     topology : Topology
     collective : str
-        One of `SPREADING`.
+        One of `SPREADING` or `ROUTED`.
     size : int
         Full buffer, bytes.
     npus : sequence of int, optional
@@ -72,8 +75,6 @@ def synthesize(
     """
     network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
     demand = Demand.of(collective, network.ranks, chunks, size, root)
-    if collective not in SPREADING:
-        raise AlgorithmError(collective, "is not one whose chunks everybody needs", f"use {', '.join(SPREADING)}")
     if exact:
         admit(network, exact_limit)
     schedule = spread(
@@ -111,6 +112,12 @@ def spread(
         reduced = mirrored(network, demand, halves[0].columns)
         transfers = chained(reduced, copied(halves[1].columns), halves[0].time)
         found: Sequence[Found] = halves
+    elif demand.receivers is not None:
+        if not record:
+            raise AlgorithmError(kind, "is not counted without its transfers", "let them be recorded")
+        options.pop("record")
+        routed, transfers = route(network, demand, enough, budget=budget, **options)
+        found = [routed]
     elif demand.reduces:
         found = [search(network.turned(), demand, enough, budget=budget, **options)]
         transfers = mirrored(network, demand, found[0].columns) if record else None
