@@ -45,7 +45,7 @@ def options_of_verb(verb: str) -> set[str]:
     return {max(action.option_strings, key=len) for action in parser._actions if action.option_strings} - {"--verbose"}
 
 
-@pytest.mark.parametrize("verb", ["run", "verify", "convert"])
+@pytest.mark.parametrize("verb", ["run", "verify", "convert", "synthesize"])
 def test_the_command_line_is_described(page, verb):
     assert not missing(page("cli.md"), VERBS)
     assert not missing(page("cli.md"), options_of_verb(verb) - {"--msccl-dialect"})
