@@ -47,7 +47,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     SimulationError
         A matched send and receive of unequal bytes, or figures beyond 63 bits (found by running).
     UsageError
-        Unknown engine or level; a network model of the user's own with any engine but SimPy.
+        Unknown engine or level; an engine that cannot run the problem (see `engine_for`).
     FoldError
         With `fold`: the ranks are not alike, or cannot be shown to be.
     InternalError
@@ -96,18 +96,22 @@ def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False) -> Pla
 def engine_for(plan: Plan, engine: str = AUTO) -> str:
     """What runs a plan where `engine` is asked for: ``simpy``, ``compiled`` or ``both``.
 
-    ``auto`` is the SimPy engine for less than `AUTO_MESSAGE_HOPS`, and for a network model of the user's own.
+    ``auto`` is the SimPy engine for less than `AUTO_MESSAGE_HOPS`, and for what only that can run: a network model of
+    the user's own, and the analytical model where there are too many routes for a table.
 
     Raises
     ------
     UsageError
-        Such a model with any other engine.
+        One of these with any other engine.
     """
-    network = plan.problem.network
+    network, beyond = plan.problem.network, ""
     if network.factory is not None:
+        beyond = f"the network model {network.model}, which is written in Python"
+    elif network.model == "analytical" and plan.computed_routes:
+        beyond = f"the analytical model with so many routes among {plan.problem.topology.npus} NPUs"
+    if beyond:
         if engine in (COMPILED, BOTH):
-            problem = f'"{engine}" cannot run the network model {network.model}, which is written in Python'
-            raise UsageError("engine", problem, "write auto or simpy")
+            raise UsageError("engine", f'"{engine}" cannot run {beyond}', "write auto or simpy")
         return SIMPY
     if engine != AUTO:
         return engine

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from worlds.problems import world
 
+from astrasim_py.api import build_topology, collective
 from astrasim_py.core.engines import ENGINES
 from astrasim_py.core.errors import InternalError, SimulationError, UsageError
 from astrasim_py.core.records import Outcome, Records, Table
@@ -16,6 +17,7 @@ from astrasim_py.engine import simulation
 from astrasim_py.engine.compare import differences, run_both
 from astrasim_py.engine.simpy_engine.network import CutThrough
 from astrasim_py.engine.simulation import engine_for, predicted_hops, simulate
+from astrasim_py.system import lowering
 from astrasim_py.system.plan import make_plan
 from astrasim_py.system.problem import NetworkModel
 
@@ -146,6 +148,19 @@ def test_a_model_written_in_python_runs_on_simpy_only():
     assert simulate(problem).engine == simulate(problem, engine="simpy").engine == "simpy"
     for engine in ("compiled", "both"):
         with pytest.raises(UsageError, match="network model mine, which is written in Python"):
+            simulate(problem, engine=engine)
+
+
+def test_the_analytical_model_without_a_table_of_routes_runs_on_simpy_only(monkeypatch):
+    topology = build_topology(shape="ring", npus=6, bandwidth="50 GB/s", latency="500 ns")
+    problem = collective("all_to_all", "6 KB", topology, model="analytical")
+    table = simulate(problem, engine="compiled")
+    monkeypatch.setattr(lowering, "MAX_ROUTE_LINKS", 5)
+    monkeypatch.setattr(simulation, "AUTO_MESSAGE_HOPS", 1)
+    found = simulate(problem)
+    assert (found.engine, found.finish.tolist()) == ("simpy", table.finish.tolist())
+    for engine in ("compiled", "both"):
+        with pytest.raises(UsageError, match=f'"{engine}" cannot run the analytical model with so many routes'):
             simulate(problem, engine=engine)
 
 

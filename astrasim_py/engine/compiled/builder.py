@@ -170,14 +170,11 @@ class Builder:
             self.pairs = np.require(pairs, dtype=np.int64, requirements=["C", "W"])
 
     def computed_routes(self) -> None:
-        """Routes are computed by the kernel: a topology of rings and meshes, dimension order from the lowest."""
+        """Routes are computed by the kernel: a topology of rings and meshes, dimension order from the lowest.
+
+        Not under the analytical model, whose delays are by route.
+        """
         topology = self.problem.topology
-        if self.head[at.H_MODEL] == at.ANALYTICAL:
-            raise UsageError(
-                "engine",
-                f"the analytical model on {topology.npus} NPUs with so many routes does not fit the compiled engine",
-                "use fewer NPUs or an algorithm of fewer peers, or write --engine simpy",
-            )
         dims = topology.dims
         sizes = np.array([d.size for d in dims], dtype=np.int64)
         self.head[at.H_COMPUTED], self.head[at.H_NDIMS] = 1, len(dims)
