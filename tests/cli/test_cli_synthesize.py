@@ -1,0 +1,129 @@
+"""`synthesize`: verified files, stable JSON, the same bytes again, and one clear line for everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import astrasim_py as ap
+from astrasim_py.cli.main import main
+from astrasim_py.collectives.verify import verify
+
+#: The first test compiles.
+pytestmark = pytest.mark.timeout(600)
+
+TORUS = "torus:3x3,bandwidth=50 GB/s,latency=500 ns"
+ASKED = ["--collective", "all_gather", "--size", "9MiB", "--rounds", "3", "--format", "json", "--jobs", "1"]
+KEYS = (
+    "topology", "collective", "npus", "chunks", "time_ns", "bound_ns", "efficiency", "optimal", "seconds",
+    "transfers", "seed", "verified", "out",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_schedules(monkeypatch, tmp_path):
+    """Schedules of this test alone; compiled code is that of all."""
+    from astrasim_py.study import synthesized
+
+    monkeypatch.setattr(synthesized, "cache_folder", lambda: tmp_path / "cache")
+
+
+def synthesize(capsys, *more: str, topology: str = TORUS) -> tuple[int, str, str]:
+    code = main(["synthesize", "--topology", topology, *ASKED, *more])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_json_and_files(capsys, tmp_path):
+    for name in ("a.npz", "a.xml", "prefix"):
+        code, out, _ = synthesize(capsys, "--out", str(tmp_path / name))
+        row = json.loads(out)
+        assert code == 0 and set(KEYS) <= row.keys()
+        assert (row["npus"], row["chunks"], row["transfers"], row["seed"]) == (9, 1, 72, 1)
+        assert row["verified"] is True and row["out"] == str(tmp_path / name)
+        assert 0 < row["bound_ns"] <= row["time_ns"] and row["efficiency"] == pytest.approx(
+            row["bound_ns"] / row["time_ns"], abs=1e-6
+        )
+        assert verify(ap.read_algorithm(tmp_path / name)).passes
+
+
+def test_what_was_found_before_is_reused_and_fresh_finds_the_same(capsys, tmp_path):
+    rows, files = [], []
+    for more in ((), (), ("--fresh",)):
+        path = tmp_path / f"{len(rows)}.npz"
+        _, out, _ = synthesize(capsys, "--chunks", "2", "--out", str(path), *more)
+        rows.append(json.loads(out))
+        files.append(path.read_bytes())
+    assert [row["reused"] for row in rows] == [False, True, False]
+    assert files[0] == files[1] == files[2]
+    assert all(row["time_ns"] == rows[0]["time_ns"] for row in rows)
+    (kept,) = (tmp_path / "cache" / "schedules").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-40])
+    assert json.loads(synthesize(capsys, "--chunks", "2")[1])["reused"] is False
+
+
+def test_topologies_are_given_in_many_ways(capsys, tmp_path):
+    csv = tmp_path / "problem.csv"
+    csv.write_text("# npus 3\nsrc,dst,bw_GiBps,lat_us\n0,1,50,0.5\n1,2,50,0.5\n2,0,25,0.7\n")
+    edges = tmp_path / "edges.yaml"
+    edges.write_text("npus: 2\nlinks:\n  - {src: 0, dst: 1, bandwidth: 1 GB/s, latency: 1 us, directions: both}\n")
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("topology: {shape: ring, npus: 5, bandwidth: 1 GB/s, latency: 1 us, placement: linear}\n")
+    ways = {str(csv): 3, str(edges): 2, str(keys): 5, "{shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 1 us}": 4}
+    for text, npus in ways.items():
+        code, out, err = synthesize(capsys, topology=text)
+        assert code == 0, err
+        assert json.loads(out)["npus"] == npus
+
+
+def test_two_tenants_side_by_side(capsys, tmp_path):
+    holds = str(tmp_path / "a.csv")
+    alone = json.loads(synthesize(capsys, "--npus", "0-5", "--schedule", holds)[1])
+    after = json.loads(synthesize(capsys, "--npus", "3-8", "--occupied", holds)[1])
+    assert after["time_ns"] > alone["time_ns"]
+    code, _, err = synthesize(capsys, "--occupied", holds, topology="ring:4,bandwidth=1 GB/s,latency=1 us")
+    assert code == 2 and "link" in err
+
+
+def test_counting_keeps_nothing(capsys):
+    row = json.loads(synthesize(capsys, "--count")[1])
+    assert row["transfers"] == 72 and row["verified"] is None and row["out"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "topology", "words"),
+    [
+        ((), "nowhere:3", "neither a file nor a shape"),
+        ((), "torus:3x3", "bandwidth is missing"),
+        ((), "missing.csv", "cannot be read"),
+        ((), "ring:8,bandwidth", "sets nothing"),
+        (("--npus", "0-90"), TORUS, "does not exist"),
+        (("--npus", "5-1"), TORUS, "backwards"),
+        (("--npus", "0,8,1,7"), "ring:9,bandwidth=1 GB/s,latency=1 us", ""),
+        (("--npus", "0,4"), "ring:9,bandwidth=1 GB/s,latency=1 us", "allow relays"),
+        (("--chunks", "0"), TORUS, "no number of chunks"),
+        (("--rounds", "0"), TORUS, "out of range"),
+        (("--budget", "30"), TORUS, "no unit"),
+        (("--root", "1"), TORUS, "has no root"),
+        (("--collective", "barrier"), TORUS, "cannot be synthesized"),
+        (("--collective", "some_gather"), TORUS, "is not a collective"),
+        (("--size", "12"), TORUS, "unit"),
+        (("--occupied", "missing.csv"), TORUS, "cannot be read"),
+        (("--count", "--out", "x"), TORUS, "cannot be written"),
+        (("--schedule", "x.txt"), TORUS, "no .csv"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(capsys, more, topology, words):
+    code, out, err = synthesize(capsys, *more, topology=topology)
+    if not words:
+        assert code == 0
+        return
+    said = [line for line in err.splitlines() if "compiling" not in line]
+    assert code == 2 and not out and len(said) == 1 and words in said[0]
+
+
+def test_an_output_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = synthesize(capsys, "--out", str(tmp_path / "file" / "x"))
+    assert code == 5 and "cannot make" in err
