@@ -498,6 +498,28 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
     return tuple(out)
 
 
+#: By node type, whether an algorithm may hold it.
+_IN_ALGORITHM = np.zeros(128, dtype=bool)
+_IN_ALGORITHM[[NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA, NodeType.INVALID]] = True
+
+
+def _plain_chunks(trace: ExecutionTrace, rank: int, ranks: int) -> int | None:
+    """The number of chunks of a trace (0: none) that is seen at a glance to be well-formed; else None."""
+    kinds = trace.type
+    if not _IN_ALGORITHM[kinds].all():
+        return None
+    for kind, name in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
+        peer = trace.picked(name, np.flatnonzero(kinds == kind))
+        if len(peer) and (peer.min() < 0 or peer.max() >= ranks or (peer == rank).any()):
+            return None
+    index, count, total = (trace.picked(name) for name in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
+    symbolic = (total > 0) & (index >= 0) & (count >= 0)
+    most = int(total.max(where=symbolic, initial=0))
+    if (symbolic & ((total != most) | (index + count > total))).any():
+        return None
+    return most
+
+
 def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | None = None) -> int:
     """Check peers and chunk ranges of traces, the first of `ranks` (default: all there are).
 
@@ -506,6 +528,10 @@ def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | 
     ranks = len(traces) if ranks is None else ranks
     chunks = 0
     for rank, trace in enumerate(traces):
+        usual = _plain_chunks(trace, rank, ranks)
+        if usual is not None and usual in (0, chunks or usual):
+            chunks = usual or chunks
+            continue
         place = trace.place or f"{name}: rank {rank}"
 
         def refuse(rows: np.ndarray, problem: str, remedy: str, trace=trace, place=place) -> None:
@@ -528,12 +554,8 @@ def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | 
                     f"write a rank in 0..{ranks - 1}, as counted in the group",
                 )
             refuse(np.flatnonzero(mine & (peer == rank)), f"{word} to itself", "name another rank")
-        other = ~np.isin(
-            kinds,
-            (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA, NodeType.INVALID),
-        )
         refuse(
-            np.flatnonzero(other),
+            np.flatnonzero(~_IN_ALGORITHM[kinds]),
             "is neither COMM_SEND, COMM_RECV nor COMP",
             "an algorithm is made of sends, receives and local operations",
         )
