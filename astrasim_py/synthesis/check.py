@@ -163,7 +163,7 @@ def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -
     has = np.full(n * count, _NEVER, dtype=np.int64)
     home = demand.origin.astype(np.int64) * count + np.arange(count)
     if reduces.any() or kind in ("reduce_scatter", "reduce", "all_reduce"):
-        whole = _check_sums(schedule, source, target, arrival, chunk, start, reduces, found)
+        home, whole = _check_sums(schedule, source, target, arrival, chunk, start, reduces, found)
         has[home] = whole
     else:
         has[home] = 0
@@ -187,11 +187,12 @@ def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -
         found.append(f"rank {rank} never gets chunk {each}")
 
 
-def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found: list[str]) -> np.ndarray:
-    """When the sum of each chunk is whole at its home; every rank that contributes must do so exactly once.
+def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found: list[str]):
+    """Where (cell of rank and chunk) and when each sum is whole; every rank that contributes must do so exactly once.
 
     A rank that sends its partial sum once, after all that is added to it arrived, along a tree that ends at the home
-    contributes once; two sends of one rank would count it twice.
+    contributes once; two sends of one rank would count it twice. In the end of an all_reduce everybody has the sum, so
+    any rank may be the home: the one that sends no part of it.
     """
     demand = schedule.demand
     n, count = demand.ranks, len(demand.origin)
@@ -199,7 +200,11 @@ def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found:
     sends = source[rows] * count + chunk[rows]
     gets = target[rows] * count + chunk[rows]
     times = np.bincount(sends, minlength=n * count)
-    home = demand.origin.astype(np.int64) * count + np.arange(count)
+    rank = demand.origin.astype(np.int64)
+    if demand.collective == "all_reduce":
+        silent = times.reshape(n, count) == 0
+        rank = np.where(silent.any(axis=0), silent.argmax(axis=0), rank)
+    home = rank * count + np.arange(count)
     needed = np.ones(n * count, dtype=bool)
     needed[home] = False
     if demand.receivers is not None:
@@ -217,5 +222,12 @@ def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found:
         found.append(
             f"transfer {row}: rank {int(source[row])} sends its part of chunk {int(chunk[row])} before all has come"
         )
-    # With arrivals before departures no cycle is possible, so every part ends at the home.
-    return complete[home]
+    if not found:
+        # Transfers that take no time could pass a part round in a circle.
+        onward = np.arange(n * count)
+        onward[sends] = gets
+        for _ in range(n.bit_length()):
+            onward = onward[onward]
+        for cell in np.flatnonzero(onward != np.tile(home, n))[:_MOST].tolist():
+            found.append(f"the part of rank {cell // count} of chunk {cell % count} never comes home")
+    return home, complete[home]

@@ -12,6 +12,7 @@ from astrasim_py.synthesis.check import check
 from astrasim_py.synthesis.compose import as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.exact import LIMIT, admit, prove
+from astrasim_py.synthesis.joint import without_barrier
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
 from astrasim_py.synthesis.routed import route
 from astrasim_py.synthesis.schedule import Schedule, Search
@@ -62,7 +63,8 @@ def synthesize(
     cost, relays, occupied
         Of the `Network`.
     seed, rounds, budget, jobs, record, progress
-        Of the `search`; all_reduce divides the budget among its halves.
+        Of the `search`; all_reduce divides the budget among its halves and the schedule without a barrier between
+        them, and is recorded always.
 
     exact : bool
         Prove the result to be the fastest, or find a faster one and a bound on the fastest (see `exact.prove`).
@@ -104,7 +106,8 @@ def spread(
         return as_schedule(network, demand, copied((nothing, nothing, nothing)), Search(seed=seed, policy="", rounds=0))
     kind = demand.collective
     if kind == "all_reduce":
-        share = None if budget is None else budget / 2
+        # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
+        share, options["record"] = None if budget is None else budget / 4, True
         halves = []
         for net, turned in ((network.turned(), True), (network, False)):
             limit = lower_bounds(network, demand, halves=turned, largest=True)[0].time
@@ -126,7 +129,7 @@ def spread(
         transfers = copied(found[0].columns) if record else None
     how = Search(
         seed=seed,
-        policy="; then ".join(f.policy for f in found),
+        policy="barrier: " * (kind == "all_reduce") + "; then ".join(f.policy for f in found),
         rounds=sum(f.rounds for f in found),
         cut=any(f.cut for f in found),
         seconds=sum(f.seconds for f in found),
@@ -138,6 +141,9 @@ def spread(
             time=found[0].time, transfers=found[0].transfers, bound=bound.time, bound_kind=bound.kind, search=how,
         )  # fmt: skip
     schedule = as_schedule(network, demand, transfers, how, bound)
+    if kind == "all_reduce":
+        options.pop("record")
+        schedule = without_barrier(schedule, enough, budget=None if budget is None else budget - how.seconds, **options)
     problems = check(schedule)
     if problems:
         raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
