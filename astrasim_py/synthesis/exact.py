@@ -42,6 +42,8 @@ MAX_PAIRS = 50_000
 LIMIT = 60.0
 #: Work (deterministic seconds of the solver) that is spent on schedules as symmetric as the network.
 _SYMMETRIC_WORK = 8.0
+#: Part of the remaining time after which the solver is told to stop.
+_PUNCTUAL = 0.9
 #: Searches of different kinds that the solver runs by turns.
 _SUBSOLVERS = 8
 #: Most times at which a transfer can begin, where they are listed.
@@ -415,7 +417,9 @@ class _Model:
         # Subsolvers take turns in a fixed order: the result does not depend on the number of cores.
         parameters.num_workers = _SUBSOLVERS
         parameters.interleave_search = True
-        parameters.max_time_in_seconds = max(seconds, 0.01)
+        # The solver looks at the clock between pieces of work.
+        seconds = max(_PUNCTUAL * seconds, 0.01)
+        parameters.max_time_in_seconds = seconds
         if work is not None:
             parameters.max_deterministic_time = work
         # Shifting lists of times through one another takes it longer than all the rest.
