@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel, lean
+from astrasim_py.core.jit import kernel, lean
 from astrasim_py.synthesis.greedy import _ready, random_below, seeded
 
 _FAR = np.int64(2**62)
@@ -325,7 +325,7 @@ def _release(m, path, length, start, z, hop_ptr, hop, offset, hold, begins, ends
                 begins[r, i], ends[r, i] = begins[r, i + 1], ends[r, i + 1]
 
 
-@helper
+@lean
 def _earliest(
     m, turn, origin, goal, z, src, dst, out_ptr, out_arc, hop_ptr, hop, offset, hold, delay, least, begins, ends,
     taken, when, before, left_at, mark, settled, key, second, value, state, path, length, start,
