@@ -821,7 +821,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                     B[block, B_REFS] += 1
                 states = state_of(B, block, node)
                 if nd[row, N_MEET] < 0:
-                    channel = channel_of(nd, it, sl, G, B, R, C, block, node, True)
+                    channel = channel_of(nd, it, sl, G, B, R, C, block, node, of == SEND)
                     pair = new_pair(G, P, A, channel, SEND_POSTED)
                     P[pair, P_SEND] = entry
                     P[pair, P_SENDER] = (rank << 32) | (B[block, B_SLICE] + 1)
@@ -856,7 +856,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
             elif of == RECV:
                 pair, arrived = np.int64(-1), False
                 if nd[row, N_MEET] < 0:
-                    channel = channel_of(nd, it, sl, G, B, R, C, block, node, False)
+                    channel = channel_of(nd, it, sl, G, B, R, C, block, node, of == SEND)
                     pair = new_pair(G, P, A, channel, RECEIVE_POSTED)
                     P[pair, P_RECEIVE] = entry
                     if P[pair, P_FLAGS] & HAS_ARRIVED:
@@ -933,7 +933,11 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                     s = ca[instance, I_FIRST]
                     position = place_in(it, ca, instance, rank)
                     parent_row = B[block, B_ROW] + node
-                    made = splice(it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, node, 0, parent_row, now)
+                    # A plain 0 has a type of its own, for which all would be compiled once more.
+                    run = np.int64(0)
+                    made = splice(
+                        it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, node, run, parent_row, now
+                    )
                     if made < 0:
                         leave_slice(sl, G, A, C, s, now)
                         due(G, block, node, np.int64(-1))
