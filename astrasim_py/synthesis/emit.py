@@ -61,6 +61,9 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     if not schedule.recorded:
         problem = f"its {schedule.transfers} transfers were counted, not recorded"
         raise AlgorithmError(demand.collective, problem, "synthesize it with its transfers recorded")
+    if demand.stated is not None:
+        problem = "blocks of stated sizes are no algorithm, whose chunks cut a buffer evenly"
+        raise AlgorithmError(demand.collective, problem, "use the schedule itself, or blocks of one size")
     check_nodes(f"synthesized {demand.collective}", 3 * schedule.transfers)
     clock = clock_needed(network) if clock is None else clock
     draft = Flat(demand.ranks, demand.chunks)
