@@ -237,8 +237,9 @@ class Builder:
         words += len(many)
         row[at.T_COUNTED] = words
         if program.counters is not None:
-            flags |= at.F_COUNTING
-            words += self._counters(program.counters, row, n)
+            if program.counters.number:
+                flags |= at.F_COUNTING
+                words += self._counters(program.counters, row, n)
             if program.counters.detached.any():
                 flags |= at.F_ADMITTED
                 self.head[at.H_REFS] = 1
