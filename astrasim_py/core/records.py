@@ -189,7 +189,7 @@ class WaitingNode:
     dst: int = -1
     tag: int = -1
     bytes: int = -1
-    #: Picoseconds since which it has waited.
+    #: Picoseconds since which it has waited; of a message that nobody receives, when its send was issued.
     since: int = -1
     reason: str = ""
     #: Slots of its connection, all taken, of a send that waits for one; 0 for any other node.

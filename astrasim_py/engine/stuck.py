@@ -16,7 +16,7 @@ _PER_RANK = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Posted:
-    """A receive that waits for its message, or a message that waits for its receive."""
+    """A receive that waits for its message, or a message that waits for its receive; since when it was issued."""
 
     rank: int
     slice: int
@@ -236,6 +236,7 @@ def explanation(outcome: Outcome) -> list[str]:
         where = f"{entry.rank:>6}  {entry.node:>4}"
         inside = f" in collective {entry.instance}" if entry.instance >= 0 else ""
         name = f' "{entry.name}"' if entry.name else ""
+        begun = "since"
         if entry.kind == "recv" and entry.counter < 0:
             what = f"a message from rank {entry.src}, tag {entry.tag}, {entry.bytes} B"
         elif entry.counter >= 0:
@@ -246,8 +247,9 @@ def explanation(outcome: Outcome) -> list[str]:
             on = f"channel {entry.channel}" if entry.channel >= 0 else f"tag {entry.tag}"
             what = f"a free slot to send {entry.bytes} B to rank {entry.dst} on {on}"
         else:
+            begun = "sent at"
             what = f"its message to rank {entry.dst}, tag {entry.tag}, {entry.bytes} B"
-        since = f", since {format_time(entry.since)}" if entry.since >= 0 else ""
+        since = f", {begun} {format_time(entry.since)}" if entry.since >= 0 else ""
         lines.append(f"{where}  {what}{inside}{name}{since}: {entry.reason}")
     if outcome.unfinished:
         lines.append(f"  {outcome.unfinished} nodes never completed")

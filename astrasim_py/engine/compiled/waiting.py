@@ -30,7 +30,6 @@ class Waiting:
         self.live = self.kept & (self.blocks[:, at.B_LEFT] > 0)
         pairs = state.pairs[: state.globals[at.G_PAIR_TOP]]
         self.pairs = pairs[pairs[:, at.P_FLAGS] >= 0]
-        self.now = int(state.globals[at.G_NOW])
 
     def progress(self) -> list[int]:
         """Unfinished nodes by rank."""
@@ -82,11 +81,14 @@ class Waiting:
             peer = int(program.peer[node])
             sender = self.ranks(block)[peer]
             meet = int(self.state.image.node[int(self.blocks[block, at.B_FIRST]) + node, at.N_MEET])
-            found.append(self.told(sender, index, meet, self.now))
+            where = sender if index < 0 else peer
+            row = int(self.plan.first_rows(index)[where]) + meet if len(self.state.nodes) else -1
+            found.append(self.told(sender, index, meet, self.start(row)))
         for pair in self.pairs.tolist():
             if pair[at.P_FLAGS] & at.HAS_ARRIVED and not pair[at.P_FLAGS] & at.RECEIVE_POSTED:
                 who = pair[at.P_SENDER]
-                found.append(self.told(who >> 32, (who & _LOW) - 1, pair[at.P_SEND] & _LOW, self.now))
+                since = self.start(pair[at.P_SENDER_ROW])
+                found.append(self.told(who >> 32, (who & _LOW) - 1, pair[at.P_SEND] & _LOW, since))
         return sorted(found)
 
     def held(self) -> list[Posted]:
@@ -180,8 +182,11 @@ class Waiting:
     def entry(self, block: int, node: int) -> Posted:
         """A node of a live block that waits since it was issued."""
         rank, index, row = (int(self.blocks[block, c]) for c in (at.B_RANK, at.B_SLICE, at.B_ROW))
-        since = int(self.state.nodes[row + node, at.D_START]) if row >= 0 else -1
-        return self.told(rank, index, node, since)
+        return self.told(rank, index, node, self.start(row + node if row >= 0 else -1))
+
+    def start(self, row: int) -> int:
+        """When a node of the node table was issued; -1 where nodes are not recorded."""
+        return int(self.state.nodes[row, at.D_START]) if row >= 0 and len(self.state.nodes) else -1
 
     def told(self, rank: int, index: int, node: int, since: int) -> Posted:
         """A node in the words of the explanation."""

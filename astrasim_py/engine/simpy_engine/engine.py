@@ -210,14 +210,15 @@ class Engine:
         route = npu.routes[dst] = [self.links[i] for i in self.plan.routes[pair]]
         return route
 
-    def send(self, block: Block, node: int, meet: int, now: int) -> None:
-        """Issue a send."""
+    def send(self, block: Block, node: int, meet: int, now: int, since: int = -1) -> None:
+        """Send; what was issued earlier, at `since`."""
         npu = block.npu
         dst = block.members[block.peer[node]]
         route = npu.routes.get(dst)
         if route is None:
             route = self.route(npu, dst)
-        message = Message(self.env, block, node, meet, block.nbytes[node], route, self.number())
+        issued = now if since < 0 else since
+        message = Message(self.env, block, node, meet, block.nbytes[node], route, self.number(), issued)
         self.sent += 1
         self.hops += len(route)
         if self.record_messages:
@@ -235,7 +236,7 @@ class Engine:
             self.recorder.received(request.row, block.row + node)
         if self.scheduled_first:
             # ASTRA-sim's sender receives the request, which takes an event like every receive of what is there.
-            timer = Timer(self.env, lambda _: Engine.send(self, block, node, meet, self.env.now), block, node)
+            timer = Timer(self.env, lambda _: Engine.send(self, block, node, meet, self.env.now, now), block, node)
             self.env.schedule(timer, self.number())
         else:
             Engine.send(self, block, node, meet, now)
@@ -247,7 +248,7 @@ class Engine:
         route = npu.routes.get(dst)
         if route is None:
             route = self.route(npu, dst)
-        request = Request(self.env, block, node, meet, self.rendezvous, route, self.number())
+        request = Request(self.env, block, node, meet, self.rendezvous, route, self.number(), now)
         self.sent += 1
         self.hops += len(route)
         if self.record_messages:
@@ -266,10 +267,10 @@ class Engine:
         if waiting is None:
             asked[message.meet] = message
             return
-        block, node, _ = waiting
+        block, node, since = waiting
         if self.record_messages:
             self.recorder.received(message.row, block.row + node)
-        Engine.send(self, block, node, message.meet, self.env.now)
+        Engine.send(self, block, node, message.meet, self.env.now, since)
 
     def inject_at(self, message: Message, at: int) -> None:
         """The send of `message` completes at `at` ps, once its tail has entered the network."""
@@ -435,7 +436,7 @@ class Engine:
     def unreceived(self) -> list[Posted]:
         """Messages that arrived and were never received."""
         messages = [m for space in self.spaces() for m in space.table.values() if isinstance(m, Message)]
-        return sorted(self._posted(m.block, m.node, self.env.now) for m in messages)
+        return sorted(self._posted(m.block, m.node, m.since) for m in messages)
 
     def held(self) -> list[Posted]:
         """Sends that wait for a free slot of their connection."""

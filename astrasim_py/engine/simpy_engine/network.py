@@ -52,6 +52,8 @@ class Message(Event):
         ps at which the tail reaches that link.
     op : int
         Its number in the order of issue.
+    since : int
+        ps at which its send was issued.
     row : int
         Its row in the message table, -1 if messages are not recorded.
     """
@@ -59,7 +61,7 @@ class Message(Event):
     #: Whether it is the control message by which a receive asks for its own.
     asks = False
 
-    def __init__(self, env, block: Block, node: int, meet: int, nbytes: int, route: list, op: int) -> None:
+    def __init__(self, env, block: Block, node: int, meet: int, nbytes: int, route: list, op: int, since: int) -> None:
         self.env = env
         self.callbacks = []
         self._value = None
@@ -70,6 +72,7 @@ class Message(Event):
         self.bytes = nbytes
         self.route = route
         self.op = op
+        self.since = since
         self.at = 0
         self.tail = 0
         self.row = -1
