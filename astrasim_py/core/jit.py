@@ -1,17 +1,23 @@
 """Functions compiled by numba: compiled once for all processes, kept on disk, never charged to what they compute.
 
-A module of compiled functions imports `kernel` and `helper` from here instead of numba's ``njit``: then numba is
-imported with that module and not before, compiled code lies with everything else that is kept (``ASTRASIM_CACHE``, else
-the user's cache folder), and is compiled anew when any source that it was made from has changed, which numba alone does
-not see for functions and constants of other modules.
+A module of compiled functions imports `kernel` and `helper` from here instead of numba's ``njit``. Then numba is
+imported when something must be compiled and not before; compiled code lies with everything else that is kept
+(``ASTRASIM_CACHE``, else the user's cache folder); and it is compiled anew when any source that it was made from has
+changed, which numba alone does not see for functions and constants of other modules.
+
+What a `lean` kernel becomes is kept as machine code that later processes run without numba (`machine_code`); other
+kernels are kept, loaded and called by numba.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +27,13 @@ from astrasim_py.core.cache import cache_folder
 announce: Callable[[str], None] | None = None
 
 _spent = 0.0
+#: One thread of this process compiles or loads at a time.
+_turn = threading.RLock()
 
 #: No counting of references, and no check of divisors.
 _LEAN = {"_nrt": False, "error_model": "numpy"}
+#: For what only compiled code calls.
+_INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def cpu_s() -> float:
@@ -31,28 +41,22 @@ def cpu_s() -> float:
     return time.process_time() - _spent
 
 
-def helper(function: Callable) -> Any:
+def helper(function: Callable) -> Function:
     """A function that compiled functions call (``numba.njit``); it is compiled with each of them."""
-    import numba
-
-    return numba.njit(function)
+    return Function(function, {})
 
 
-def lean(function: Callable) -> Any:
+def lean(function: Callable) -> Function:
     """A `helper` that takes no memory: arrays that it is given are passed on without being counted.
 
     Counting references takes longer than most of what a small function does.
     """
-    import numba
-
-    return numba.njit(function, **_LEAN)
+    return Function(function, _LEAN)
 
 
-def inlined(function: Callable) -> Any:
+def inlined(function: Callable) -> Function:
     """A `lean` function whose code stands wherever it is called: for small ones that are called all the time."""
-    import numba
-
-    return numba.njit(function, forceinline=True, **_LEAN)
+    return Function(function, {"forceinline": True, **_LEAN})
 
 
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
@@ -65,52 +69,165 @@ def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[
     threads : bool
         Whether it runs beside other threads (it then holds no lock of Python's, and must use no Python object).
     lean : bool
-        Whether it takes no memory, like the functions that are `lean`.
+        Whether it takes no memory, like the functions that are `lean`. Where it is called with arrays, numbers and
+        tuples of them, and returns a number or nothing, no process but the one that compiles it needs numba.
     """
     return lambda function: Kernel(function, what, threads=threads, lean=lean)
+
+
+class Function:
+    """A function to be compiled into those that call it.
+
+    Attributes
+    ----------
+    py_func : callable
+    """
+
+    def __init__(self, function: Callable, options: dict[str, Any]) -> None:
+        self.py_func = function
+        self._options = options
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__module__ = function.__module__
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba makes of it for compiled callers."""
+        import numba
+
+        return numba.njit(self.py_func, **self._options, **_INSIDE)
+
+    @property
+    def _numba_type_(self) -> Any:
+        # How numba asks an object that it does not know what it is.
+        return self.dispatcher._numba_type_
+
+    @cached_property
+    def _alone(self) -> Any:
+        import numba
+
+        return numba.njit(self.py_func, **self._options)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call it from Python, compiled for that."""
+        return self._alone(*args)
 
 
 class _CompiledElsewhere(Exception):
     """Compiling begins although the lock is not held yet."""
 
 
-class Kernel:
+class Kernel(Function):
     """A compiled function and how it comes to be compiled.
 
     Attributes
     ----------
-    dispatcher : numba Dispatcher
-        For compiled functions that call it.
     what : str
     """
 
     def __init__(self, function: Callable, what: str, *, threads: bool = False, lean: bool = False) -> None:
-        import numba
-
-        self.dispatcher = numba.njit(function, nogil=threads, **(_LEAN if lean else {}))
+        super().__init__(function, {"nogil": threads, **(_LEAN if lean else {})})
         self.what = what
-        self.__doc__ = function.__doc__
-        self.__name__ = function.__name__
+        self._threads, self._lean = threads, lean
         self._known: tuple | None = None
         self._kept = False
+        #: By the types of arguments, the machine code; None: left to numba.
+        self._codes: dict[tuple, Callable[[tuple], Any] | None] = {}
 
     def __call__(self, *args: Any) -> Any:
         """Run it; compiled or loaded first where it is not."""
+        code = self._code(args)
+        if code is not None:
+            return code(args)
         if self._known is None:
-            self.prepare(*args)
-        return self.dispatcher(*args)
+            self._prepare(args)
+        return self._alone(*args)
 
     def prepare(self, *args: Any) -> None:
         """Compile it for arguments of these types, or load what was compiled before; nothing is run."""
+        if self._code(args) is None:
+            self._prepare(args)
+
+    # -- machine code, without numba -------------------------------------------------------------------------
+
+    def _code(self, args: tuple) -> Callable[[tuple], Any] | None:
+        if not self._lean:
+            return None
+        from astrasim_py.core import machine_code
+
+        types = machine_code.types_of(args)
+        if types is None:
+            return None
+        if types not in self._codes:
+            global _spent
+            begin = time.process_time()
+            with _turn:
+                if types not in self._codes:
+                    self._codes[types] = self._found(types, args)
+            _spent += time.process_time() - begin
+        return self._codes[types]
+
+    def _found(self, types: tuple, args: tuple) -> Callable[[tuple], Any] | None:
+        from astrasim_py.core import machine_code
+
+        sources = sources_digest(self)
+        name = machine_code.key_of(sources, self.__name__, types)
+        folders = self._folders(sources)
+        made = _first(folders, name)
+        if made is None:
+            with _lock(folders[0] if folders else None, self.what):
+                # Another process may have been at it.
+                made = _first(folders, name)
+                if made is None:
+                    made = self._made(types, args)
+                    _keep(folders, name, made)
+        if not made.entry:
+            return None
+        try:
+            return machine_code.loaded(made, types, what=self.what, threads=self._threads)
+        except (RuntimeError, OSError):
+            return None
+
+    def _made(self, types: tuple, args: tuple) -> Any:
+        """Compile it."""
+        import numba
+
+        from astrasim_py.core import machine_code
+
+        self._announce()
+        signature = tuple(numba.typeof(arg) for arg in args)
+        self.dispatcher.compile(signature)
+        compiled = self.dispatcher.overloads[signature]
+        entry, returned = compiled.fndesc.llvm_func_name, str(compiled.signature.return_type)
+        return machine_code.taken_from(compiled.library, entry, returned, types)
+
+    def _announce(self) -> None:
+        if announce is not None:
+            announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
+
+    def _folders(self, sources: str) -> list[Path]:
+        """Where compiled code lies: with all that is kept or, where nothing can be written there, with the source."""
+        base = cache_folder()
+        if base is None:
+            return []
+        with contextlib.suppress(OSError):
+            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside = Path(self.py_func.__code__.co_filename).parent / "__pycache__"
+        return [base / "kernels" / sources, beside / "kernels" / sources]
+
+    # -- by numba --------------------------------------------------------------------------------------------
+
+    def _prepare(self, args: tuple) -> None:
         global _spent
         import numba
 
         begin = time.process_time()
-        signature = tuple(numba.typeof(arg) for arg in args)
-        if signature not in self.dispatcher.overloads:
-            self._keep()
-            self._compile(signature)
-        self._known = signature
+        with _turn:
+            signature = tuple(numba.typeof(arg) for arg in args)
+            if signature not in self._alone.overloads:
+                self._keep()
+                self._compile(signature)
+            self._known = signature
         _spent += time.process_time() - begin
 
     def _keep(self) -> None:
@@ -120,34 +237,27 @@ class Kernel:
         if self._kept:
             return
         self._kept = True
-        folder = self._folder()
-        if folder is None:
+        folders = self._folders(sources_digest(self))
+        if not folders:
             return
         before = numba.config.CACHE_DIR
         try:
             # Read when caching is switched on; the cache of a caller's own functions stays where it was.
-            numba.config.CACHE_DIR = str(folder)
+            numba.config.CACHE_DIR = str(folders[0])
             # Where that folder cannot be written numba tries beside the source and its own folder of the user.
-            self.dispatcher.enable_caching()
+            self._alone.enable_caching()
         except RuntimeError:
             pass
         finally:
             numba.config.CACHE_DIR = before
-
-    def _folder(self) -> Path | None:
-        base = cache_folder()
-        if base is None:
-            return None
-        with contextlib.suppress(OSError):
-            base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return base / "kernels" / sources_digest(self.dispatcher)
 
     def _compile(self, signature: tuple) -> None:
         try:
             # Loads what is there; of several processes that find nothing one compiles, the others wait for it.
             self._attempt(signature, alone=False)
         except _CompiledElsewhere:
-            with _lock(self._folder(), self.what):
+            folders = self._folders(sources_digest(self))
+            with _lock(folders[0] if folders else None, self.what):
                 self._attempt(signature, alone=True)
 
     def _attempt(self, signature: tuple, *, alone: bool) -> None:
@@ -156,7 +266,7 @@ class Kernel:
         listener = _listener(self, alone)
         try:
             with event.install_listener("numba:compile", listener):
-                self.dispatcher.compile(signature)
+                self._alone.compile(signature)
         except _CompiledElsewhere:
             raise
         except Exception:
@@ -164,9 +274,24 @@ class Kernel:
                 raise
             # What was kept is damaged: begin anew.
             with contextlib.suppress(OSError):
-                self.dispatcher._cache.flush()
+                self._alone._cache.flush()
             with event.install_listener("numba:compile", _listener(self, True)):
-                self.dispatcher.compile(signature)
+                self._alone.compile(signature)
+
+
+def _first(folders: list[Path], name: str) -> Any:
+    from astrasim_py.core import machine_code
+
+    return next((made for folder in folders if (made := machine_code.read(folder / name)) is not None), None)
+
+
+def _keep(folders: list[Path], name: str, made: Any) -> None:
+    from astrasim_py.core import machine_code
+
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            machine_code.write(folder / name, made)
+            return
 
 
 def _listener(made: Kernel, alone: bool) -> Any:
@@ -178,13 +303,12 @@ def _listener(made: Kernel, alone: bool) -> Any:
         compiling = False
 
         def on_start(self, event: Event) -> None:
-            if self.compiling or event.data["dispatcher"] is not made.dispatcher:
+            if self.compiling or event.data["dispatcher"] is not made._alone:
                 return
             if not alone:
                 raise _CompiledElsewhere
             self.compiling = True
-            if announce is not None:
-                announce(f"compiling {made.what}, once (this can take a minute; later runs load it)")
+            made._announce()
 
         def on_end(self, event: Event) -> None:
             """Nothing."""
@@ -216,17 +340,15 @@ def _lock(folder: Path | None, what: str) -> Iterator[None]:
         yield
 
 
-def sources_digest(dispatcher: Any) -> str:
+def sources_digest(function: Any) -> str:
     """Tells compiled functions apart by all that they are made from.
 
     That is the source of their module and of every module whose compiled functions it uses, and the plain constants
     that these modules see.
     """
-    import inspect
-
     state = hashlib.blake2b(digest_size=10)
     seen: set[str] = set()
-    waiting = [dispatcher.py_func]
+    waiting = [function.py_func]
     while waiting:
         function = waiting.pop()
         module = function.__module__
@@ -234,13 +356,20 @@ def sources_digest(dispatcher: Any) -> str:
             continue
         seen.add(module)
         names = function.__globals__
-        others = [v for v in names.values() if hasattr(v, "py_func")]
-        others += [v.dispatcher for v in names.values() if isinstance(v, Kernel)]
-        waiting += sorted((v.py_func for v in others), key=lambda f: f.__module__)
+        waiting += sorted((v.py_func for v in names.values() if hasattr(v, "py_func")), key=lambda f: f.__module__)
         constants = {name: value for name, value in names.items() if name[:2] != "__" and _plain(value)}
         state.update(repr((module, sorted(constants.items(), key=lambda item: item[0]))).encode())
-        state.update(inspect.getsource(inspect.getmodule(function)).encode())
+        state.update(_source(function))
     return state.hexdigest()
+
+
+def _source(function: Callable) -> bytes:
+    try:
+        return Path(function.__code__.co_filename).read_bytes()
+    except OSError:
+        import inspect
+
+        return inspect.getsource(sys.modules[function.__module__]).encode()
 
 
 def _plain(value: Any) -> bool:
