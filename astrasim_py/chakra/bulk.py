@@ -24,6 +24,7 @@ from astrasim_py.chakra.kernel import (
     Tally,
     Wanted,
     read,
+    scratch_for,
 )
 from astrasim_py.chakra.plain import COUNTS, MEMBER_WIRE
 from astrasim_py.chakra.schema import MISSING
@@ -64,12 +65,12 @@ def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -
     )
     tally.held[:, :, 1], tally.held[:, :, 2] = 2**63 - 1, MISSING
     nothing = _out((0,) * (TEXTS + 1), 0, 0, 0)
-    read(RECORDS, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing)
+    read(RECORDS, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing, scratch_for(len(wanted.start)))
     tally.found[~tally.good] = 0
     np.cumsum(tally.found[:, NODES], out=tally.first[1:, NODES])
     nodes = int(tally.first[-1, NODES])
     tally = tally._replace(start=np.empty(nodes, dtype=np.int64), stop=np.empty(nodes, dtype=np.int64))
-    read(COUNT, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing)
+    read(COUNT, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing, scratch_for(len(wanted.start)))
     # Nodes of a file that turned out to be unusual keep their place.
     tally.found[~tally.good, CTRL:] = 0
     np.cumsum(tally.found[:, CTRL : TEXTS + 1], axis=0, out=tally.first[1:, CTRL:])
@@ -85,7 +86,7 @@ def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -
         tally.width[chosen] = width
         pools.append(int(length.sum()))
     out = _out(tally.first[-1].tolist(), count, *pools)
-    read(FILL, MAX_NODES, MAX_RECORD, source, wanted, tally, out)
+    read(FILL, MAX_NODES, MAX_RECORD, source, wanted, tally, out, scratch_for(len(wanted.start)))
     for array in (*out, tally.start, tally.stop):
         array.setflags(write=False)
     versions: dict[bytes, str] = {}

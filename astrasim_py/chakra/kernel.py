@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel
+from astrasim_py.core.jit import kernel, lean
 
 #: Columns of `Tally.found`, the first four also of `Tally.first`.
 NODES, CTRL, DATA, TEXTS, METADATA_START, METADATA_END = range(6)
@@ -90,7 +90,28 @@ class Out(NamedTuple):
     ints64: np.ndarray
 
 
-@helper
+class Scratch(NamedTuple):
+    """Room of the kernel, of zeros for each call."""
+
+    seen: np.ndarray  # int64[k + 1]
+    heads: np.ndarray  # uint64[k + 9, 6]: what follows each column, and what a node of each type begins with
+    usual: np.ndarray  # int64[k + 9, 3]
+    text_cells: np.ndarray
+    text_codes: np.ndarray
+
+
+def scratch_for(names):
+    """Scratch for as many names of columns."""
+    return Scratch(
+        seen=np.zeros(names, dtype=np.int64),
+        heads=np.zeros((names + 8, 6), dtype=np.uint64),
+        usual=np.zeros((names + 8, 3), dtype=np.int64),
+        text_cells=np.zeros(2 * _TEXT_CELLS, dtype=np.int64),
+        text_codes=np.zeros(_TEXT_CELLS, dtype=np.int64),
+    )
+
+
+@lean
 def _varint(data, at, stop):
     """A number and the position behind it, which is negative where it is cut short or longer than 10 bytes."""
     value = np.uint64(0)
@@ -106,7 +127,7 @@ def _varint(data, at, stop):
     return value, -1
 
 
-@helper
+@lean
 def _edges(words, start, length):
     """First and last (up to) eight bytes of a text; of one below eight bytes the last are 0."""
     first = words[start]
@@ -115,14 +136,14 @@ def _edges(words, start, length):
     return first, words[start + length - 8]
 
 
-@helper
+@lean
 def _mix(first, last, length):
     """A hash of a text by its edges and length."""
     key = (first ^ (last * MIX[0]) ^ (np.uint64(length) * MIX[1])) * MIX[2]
     return np.int64(key >> np.uint64(32))
 
 
-@helper
+@lean
 def _ascii(words, start, length):
     at = start
     end = start + length
@@ -135,7 +156,7 @@ def _ascii(words, start, length):
     return True
 
 
-@helper
+@lean
 def _same(data, one, other, two, length):
     for i in range(length):  # noqa: SIM110 (numba knows no all())
         if data[one + i] != other[two + i]:
@@ -143,7 +164,7 @@ def _same(data, one, other, two, length):
     return True
 
 
-@helper
+@lean
 def _packed(data, at, stop, out, filled, fill):
     """Numbers of a packed list: how many there are in `out` or in all afterwards; negative where it is damaged."""
     while at < stop:
@@ -160,7 +181,7 @@ def _packed(data, at, stop, out, filled, fill):
     return filled
 
 
-@helper
+@lean
 def _integer(member, bits):
     """What protobuf makes of an integer member, and whether it fits."""
     low = bits & _LOW32
@@ -181,7 +202,7 @@ def _integer(member, bits):
     return np.int64(0), False
 
 
-@helper
+@lean
 def _frame(data, begin, end, most, largest, found, start, stop, fill):
     """Find the records of a file; False where it is left to the plain framing.
 
@@ -211,7 +232,7 @@ def _frame(data, begin, end, most, largest, found, start, stop, fill):
     return count >= 0
 
 
-@helper
+@lean
 def _column_of(cells, starts, lengths, names, name_words, data, start, length, first, last):
     """Index of the column of that name, -1 if there is none."""
     cell = _mix(first, last, length) % NAME_CELLS
@@ -228,7 +249,7 @@ def _column_of(cells, starts, lengths, names, name_words, data, start, length, f
     return -1
 
 
-@helper
+@lean
 def _head(data, at, end):
     """Tag and value (or length) of a field and the position behind; tag 0 where it is left to the other reader.
 
@@ -263,7 +284,7 @@ def _head(data, at, end):
     return np.int64(tag), value, at
 
 
-@helper
+@lean
 def _learn(words, begin, label, length, end, member, column, heads, usual):
     """Keep the bytes of an attribute before its number, if it is a short name and a number and nothing else.
 
@@ -282,7 +303,7 @@ def _learn(words, begin, label, length, end, member, column, heads, usual):
     usual[SPAN], usual[COLUMN], usual[MEMBER] = span, column, member
 
 
-@helper
+@lean
 def _squeezed(x):
     """Seven bits of each byte, side by side."""
     x &= np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -291,7 +312,7 @@ def _squeezed(x):
     return (x & np.uint64(0x000000000FFFFFFF)) | ((x & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
 
 
-@helper
+@lean
 def _text_code(data, words, at, length, cells, codes, known, ascii_needed):
     """Number of a text among those of its file, `known` for one more, -1 where it is left to the other reader."""
     first, last = _edges(words, at, length)
@@ -312,11 +333,12 @@ def _text_code(data, words, at, length, cells, codes, known, ascii_needed):
     return known
 
 
-@helper
-def _scan(fill, f, source, wanted, tally, out, seen, heads, usual, text_cells, text_codes):
+@lean
+def _scan(fill, f, source, wanted, tally, out, scratch):
     """Parse the nodes of file `f`; False where it is left to the other reader."""
-    # Arrays as local names: numba counts references to a member of a tuple at each use.
     data, words = source.data, source.words
+    seen, heads, usual = scratch.seen, scratch.heads, scratch.usual
+    text_cells, text_codes = scratch.text_cells, scratch.text_codes
     name_cells, name_starts, name_lengths = wanted.cells, wanted.start, wanted.length
     name_data, name_words, counts, member_wire = wanted.data, wanted.words, wanted.counts, wanted.member_wire
     starts, stops, widths, columns = tally.start, tally.stop, tally.width[f], tally.column[f]
@@ -475,19 +497,15 @@ def _scan(fill, f, source, wanted, tally, out, seen, heads, usual, text_cells, t
     return True
 
 
-@kernel("the reader of large traces")
-def read(mode, most, largest, source, wanted, tally, out):
+@kernel("the reader of large traces", lean=True)
+def read(mode, most, largest, source, wanted, tally, out, scratch):
     """Count the records of some files, or what is in them, or read them: `mode`.
 
     Files whose `tally.good` is or becomes False are left out.
     """
-    seen = np.empty(len(wanted.start), np.int64)
-    # One for what follows each column, and one for what a node of each type begins with.
-    heads = np.zeros((len(wanted.start) + 8, 6), np.uint64)
-    usual = np.zeros((len(wanted.start) + 8, 3), np.int64)
-    usual[:, SPAN] = 2**31
-    text_cells = np.empty(2 * _TEXT_CELLS, np.int64)
-    text_codes = np.empty(_TEXT_CELLS, np.int64)
+    usual = scratch.usual
+    for row in range(len(usual)):
+        usual[row, SPAN] = 2**31
     for f in range(len(tally.good)):
         if not tally.good[f]:
             continue
@@ -506,5 +524,5 @@ def read(mode, most, largest, source, wanted, tally, out):
                 mode == COUNT,
             )
         if mode != RECORDS and good:
-            good = _scan(mode == FILL, f, source, wanted, tally, out, seen, heads, usual, text_cells, text_codes)
+            good = _scan(mode == FILL, f, source, wanted, tally, out, scratch)
         tally.good[f] = good

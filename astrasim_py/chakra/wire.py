@@ -15,7 +15,7 @@ from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.trace import COLUMN_KINDS, MISSING, RawFile, expand
 from astrasim_py.core.errors import TraceError
 
-#: Sets of at least so many bytes are worth the import of numba.
+#: Sets of at least so many bytes are worth the kernel, which must be loaded and, once, compiled.
 KERNEL_BYTES = 8 * 2**20
 #: Bytes of files that the kernel reads together.
 GROUP_BYTES = 4 * 2**20

@@ -74,7 +74,7 @@ def types_of(args: tuple) -> tuple | None:
         if kind is np.ndarray or kind is np.memmap:
             dtype = arg.dtype
             flags = arg.flags.num & _FLAGS
-            if dtype.num not in _ELEMENTS or not dtype.isnative or not flags & _ALIGNED:
+            if dtype.num not in _ELEMENTS or not dtype.isnative:
                 return None
             found.append((dtype.num, arg.ndim, flags & ~_F_ORDER if flags & _C_ORDER else flags))
         elif kind is int:

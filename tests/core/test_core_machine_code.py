@@ -253,9 +253,10 @@ def test_types_are_told_apart_as_numba_does():
     array = np.zeros((2, 3))
     readonly = np.zeros((2, 3))
     readonly.setflags(write=False)
+    unaligned = np.zeros(33, dtype=np.uint8)[1:].view(np.float64)
     kinds = [
         1, 1.0, np.int64(1), np.float64(1), array, array.T, array[:, ::2], array[0], readonly, array.astype(np.int32),
-        (1, 2.0), (1.0, 2), Two(array, 1), Two(array.T, 1), (array, 1),
+        unaligned, (1, 2.0), (1.0, 2), Two(array, 1), Two(array.T, 1), (array, 1),
     ]  # fmt: skip
     for one in kinds:
         for other in kinds:
