@@ -32,9 +32,9 @@ _MOST = 2**28
 #: ctypes refuses calls of more arguments.
 _MOST_ARGUMENTS = 1000
 
-#: numpy's flags of an array that tell types of numba apart: in C order, in Fortran order, aligned, writeable.
-_C_ORDER, _F_ORDER, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400
-_FLAGS = _C_ORDER | _F_ORDER | _ALIGNED | _WRITEABLE
+#: numpy's flags of an array that tell types of numba apart: in C order, in Fortran order, writeable.
+_C_ORDER, _F_ORDER, _WRITEABLE = 0x1, 0x2, 0x400
+_FLAGS = _C_ORDER | _F_ORDER | _WRITEABLE
 #: Types of elements by numpy's numbers of them: bool, integers, floats.
 _ELEMENTS = {np.dtype(letter).num: np.dtype(letter).str for letter in "?bBhHiIlLqQfd"}
 
