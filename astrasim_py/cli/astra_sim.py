@@ -99,7 +99,7 @@ def _text(done, *, quiet: bool) -> None:
     if not quiet:
         print()
         print(summary_text([done.row]))
-        print(f"\n{engines_text([done.row])}results: {done.folder}")
+        print(f"\n{engines_text([done.row['engine']])}results: {done.folder}")
 
 
 def _json(done, request) -> None:

@@ -16,15 +16,16 @@ def engine_argument(parser: argparse.ArgumentParser, default: str | None = AUTO)
     parser.add_argument("--engine", choices=ENGINES, default=default, help=text)
 
 
-def engines_text(rows: Iterable[Mapping]) -> str:
-    """A line that says which engine ran the points of some rows; empty where none was run.
+def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:
+    """A line that says which engine ran how often; empty where none was run.
 
     Examples
     --------
-    >>> engines_text([{"engine": "simpy"}, {"engine": "compiled"}, {"engine": "compiled"}, {"engine": None}])
+    >>> engines_text(["simpy", "compiled", "compiled", None])
     'engines: compiled 2, simpy 1\\n'
     """
-    ran = Counter(row["engine"] for row in rows if row.get("engine"))
+    ran = Counter(ran)
+    ran.pop(None, None)
     if not ran:
         return ""
     if len(ran) == 1:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import argparse
 
+from astrasim_py.cli.engine import engines_text
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -28,5 +30,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"astrasim-py: {note}", file=sys.stderr)
     more = {} if args.lines is None else {"lines": args.lines}
     print(f"{explained.point.manifest['scenario']}: {explained.point.manifest['point']}")
+    print(engines_text([explained.point.manifest.get("engine") or None]), end="")
     print(explanation_text(explained.explanation, **more))
     return 0

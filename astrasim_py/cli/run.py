@@ -112,15 +112,16 @@ def _failures(result) -> None:
     import os
     import sys
 
-    told: dict[str, list[str]] = {}
+    told: dict[tuple[str, ...], int] = {}
     for failure in result.failures:
-        for line in failure.lines:
-            told.setdefault(line, []).append(failure.point)
+        told[failure.lines] = told.get(failure.lines, 0) + 1
         if failure.detail and os.environ.get("ASTRASIM_DEBUG") == "1":
             print(failure.detail, file=sys.stderr)
-    for line, points in told.items():
-        more = f" (and {len(points) - 1} more points)" if len(points) > 1 else ""
-        _complain([f"{line}{more}"])
+    for lines, points in told.items():
+        if points > 1 and lines:
+            more = f"(and {points - 1} more point{'s' if points > 2 else ''})"
+            lines = (f"{lines[0]} {more}", *lines[1:])
+        _complain(lines)
 
 
 def _show(result, args: argparse.Namespace) -> None:
@@ -134,7 +135,7 @@ def _show(result, args: argparse.Namespace) -> None:
             if summary and summary.get("collectives"):
                 print(f"\n{row['point']}")
                 print(collectives_text(summary["collectives"]))
-    print(f"\n{engines_text(result.rows)}", end="")
+    print(f"\n{engines_text(row.get('engine') for row in result.rows)}", end="")
     if result.folder.is_dir():
         print(f"results: {result.folder}")
     for figure in result.figures:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from astrasim_py.cli.engine import engine_argument
+from astrasim_py.cli.engine import engine_argument, engines_text
 
 if TYPE_CHECKING:
     from astrasim_py.study.validate import Finding, Report
@@ -56,7 +56,7 @@ def _json(report: Report) -> str:
     total = asdict(report.judged)
     del total["group"], total["judged"]
     rows = {"groups": [asdict(group) for group in report.groups], "off": [asdict(one) for one in report.off]}
-    return json.dumps(total | rows, indent=2, ensure_ascii=False)
+    return json.dumps(total | {"engines": report.engines} | rows, indent=2, ensure_ascii=False)
 
 
 def _text(report: Report) -> str:
@@ -80,7 +80,8 @@ def _text(report: Report) -> str:
     lines += [_line(one) for one in off[:SHOWN]]
     if len(off) > SHOWN:
         lines.append(f"… and {len(off) - SHOWN} more (--format json shows all)")
-    return "\n".join(lines)
+    lines.append(engines_text(report.engines).rstrip("\n"))
+    return "\n".join(line for line in lines if line)
 
 
 def _line(one: Finding) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from astrasim_py.core.records import Records
+
 #: Latency of a link and time per byte (50 GB/s), ps.
 LATENCY, BYTE = 500_000, 20
 
@@ -74,8 +76,8 @@ class ClosedForm:
             for nbytes in ROUNDS[self.algorithm, self.collective](self.npus, self.size)
         )
 
-    def time_ps(self, engine: str = "auto") -> int:
-        """What the engine says."""
+    def run(self, engine: str = "auto") -> Records:
+        """Simulate it."""
         from astrasim_py.collectives.algorithm import ROOTED
         from astrasim_py.collectives.builders import build
         from astrasim_py.collectives.selection import AlgorithmTable, Case
@@ -92,7 +94,7 @@ class ClosedForm:
         workload = generate([Collective(type=self.collective, size=self.size)], self.npus, name=self.collective)
         job = Job(workload=workload, placement=placement(topology), algorithms=table)
         problem = Problem(topology=topology, jobs=(job,), network=NetworkModel(model=self.model))
-        return simulate(problem, engine=engine, level="summary").makespan
+        return simulate(problem, engine=engine, level="summary")
 
 
 def closed_forms() -> Iterator[ClosedForm]:

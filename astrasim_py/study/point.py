@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from astrasim_py.core.engines import FOLDED
+from astrasim_py.core.engines import AUTO, FOLDED
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERNAL,
@@ -339,7 +339,7 @@ def at_level(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = 
 
     if astra_sim.is_ours(manifest):
         return astra_sim.again(stored, level, notes, timeline=timeline)
-    name = manifest["point"]
+    name, ran = manifest["point"], manifest.get("engine") or AUTO
     limits = manifest["limits"]
     point = Point(
         scenario=manifest["scenario"],
@@ -355,7 +355,8 @@ def at_level(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = 
         point,
         stored.folder.parent,
         level=level,
-        engine=(manifest.get("engine") or "auto").removesuffix(FOLDED),
+        # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
+        engine=AUTO if ran.endswith(FOLDED) else ran,
         timeline=timeline,
         max_events=limits.get("max_events"),
         max_sim_time_ps=limits.get("max_sim_time_ps"),
@@ -367,7 +368,8 @@ def at_level(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = 
             "has changed since",
             f"run the scenario again with --record {level}",
         )
-    notes.add(f"{name}: ran it again to record {level}")
+    whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
+    notes.add(f"{name}: ran it again{whole} to record {level}")
     result = run_task(task)
     again = store.read_point(task.folder)
     if again is None or (not result.stored and result.lines):

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from astrasim_py.core.engines import FOLDED
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERRUPTED,
@@ -232,6 +233,7 @@ class _Run:
         self.tasks: dict[int, Task] = {}
         self.results: dict[int, Result] = {}
         self.reused = 0
+        self.unfolded = 0  # of these, where a folded run was asked for
         self.notes = Notes()
         self.failures: list[Failure] = []
         self.interrupted = False
@@ -259,6 +261,7 @@ class _Run:
                 if stored is not None and task.wanted.met_by(stored.manifest):
                     self.results[number] = stored_result(stored)
                     self.reused += 1
+                    self.unfolded += task.fold and not (stored.manifest.get("engine") or "").endswith(FOLDED)
 
     def _clean(self) -> None:
         for folder in (self.folder, self.folder / FIGURES):
@@ -337,7 +340,8 @@ class _Run:
                 self.notes.add(f"warning: {warning}")
         if self.reused:
             what = f"{self.reused} of {len(self.chosen)} points were finished already"
-            self.notes.add(f"{what} (--fresh computes them again)")
+            unfolded = f", {self.unfolded} of them in full, not folded" if self.unfolded else ""
+            self.notes.add(f"{what}{unfolded} (--fresh computes them again)")
         drawn: list[Path] = []
         summaries: list[dict | None] = [None] * len(self.chosen)
         try:

@@ -29,7 +29,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.core.digest import digest
-from astrasim_py.core.engines import AUTO, FOLDED
+from astrasim_py.core.engines import AUTO, BOTH, FOLDED
 from astrasim_py.core.errors import InternalError, OutputError, UnitError, UsageError
 from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Table
 from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
@@ -247,9 +247,9 @@ class Wanted:
     limits : mapping
         Limits of this run. A point that ended by a limit is of use only under the very same limits.
     engine : str
-        Engine that must have run it; ``auto``: any.
+        Engine that must have run it; ``auto``: any. Of a folded run only ``both`` makes a difference.
     fold : bool
-        Whether it is to be folded: a full run is as good, unless it reached a limit.
+        Whether it is to be folded: a full run is as good, unless it reached a limit. Without, no folded run will do.
     """
 
     level: str = "links"
@@ -264,9 +264,10 @@ class Wanted:
         if self.timeline and not manifest["timeline"]:
             return False
         ran = manifest.get("engine") or ""
-        if not self.fold and self.engine not in (AUTO, ran):
+        folded = ran.endswith(FOLDED)
+        if folded != self.fold and (folded or self.engine == BOTH or manifest["status"] == "limit"):
             return False
-        if manifest["status"] == "limit" and self.fold != ran.endswith(FOLDED):
+        if self.engine not in (AUTO, ran.removesuffix(FOLDED)) and (not self.fold or self.engine == BOTH):
             return False
         return manifest["status"] != "limit" or manifest["limits"] == dict(self.limits or {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -35,6 +36,8 @@ class Finding:
         neither does.
     note : str
         What differs, in a line; empty where nothing does.
+    engine : str
+        Which engine ran; empty where none did.
     """
 
     place: str
@@ -44,6 +47,7 @@ class Finding:
     exact: bool
     rel_error: float | None
     note: str = ""
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,11 @@ class Report:
     def judged(self) -> Group:
         """What counts, together."""
         return _group("all", True, [f for f in self.findings if f.judged])
+
+    @property
+    def engines(self) -> dict[str, int]:
+        """How many items each engine ran, by its name."""
+        return dict(sorted(Counter(f.engine for f in self.findings if f.engine).items()))
 
     @property
     def off(self) -> tuple[Finding, ...]:
@@ -158,8 +167,9 @@ def find(item: Item, engine: str = "auto") -> Finding:
     """Run one item and compare."""
     try:
         if isinstance(item, ClosedForm):
-            return _compared(item, (item.time_ps(engine),), (item.expected_ps(),), ())
-        finished, exposed = _run(item, engine)
+            records = item.run(engine)
+            return _compared(item, (records.makespan,), (item.expected_ps(),), (), records.engine)
+        finished, exposed, ran = _run(item, engine)
     except AstraError as error:
         if isinstance(item, Case) and not item.finishes:
             return _exact(item)
@@ -169,12 +179,12 @@ def find(item: Item, engine: str = "auto") -> Finding:
             raise
         return _off(item, f"a defect of astrasim_py, please report it: {type(error).__name__}: {error}")
     if not item.finishes:
-        return _off(item, f"ASTRA-sim does not finish; here it takes {max(finished)} ns")
-    return _compared(item, finished + exposed, item.times + item.exposed, ("time", "exposed communication"))
+        return _off(item, f"ASTRA-sim does not finish; here it takes {max(finished)} ns", ran)
+    return _compared(item, finished + exposed, item.times + item.exposed, ("time", "exposed communication"), ran)
 
 
-def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Finish and exposed communication of every rank, ns."""
+def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """Finish and exposed communication of every rank, ns; and which engine ran."""
     from astrasim_py.astra_sim.inputs import read_inputs
     from astrasim_py.astra_sim.run import run_inputs
 
@@ -197,12 +207,12 @@ def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     # ASTRA-sim does not miss a message that nobody receives, where all NPUs finish.
     if result.outcome.status != "done" and not (case.finishes and None not in result.finish_ns):
         raise SimulationError("", result.outcome.cause)
-    return tuple(result.finish_ns), tuple(result.exposed_ns)
+    return tuple(result.finish_ns), tuple(result.exposed_ns), result.records.engine
 
 
-def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: Sequence[str]) -> Finding:
+def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: Sequence[str], engine: str) -> Finding:
     if tuple(ours) == tuple(theirs):
-        return _exact(item, 0.0)
+        return _exact(item, 0.0, engine)
     errors = [abs(a - b) / max(b, 1) for a, b in zip(ours, theirs, strict=True)]
     at = max(range(len(errors)), key=errors.__getitem__)
     where = ""
@@ -211,15 +221,15 @@ def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: S
         where = f" ({figures[at // ranks]} of rank {at % ranks})"
     unit = "ns" if isinstance(item, Case) else "ps"
     note = f"here {ours[at]} {unit}, should be {theirs[at]} {unit}{where}"
-    return _finding(item, exact=False, rel_error=errors[at], note=note)
+    return _finding(item, exact=False, rel_error=errors[at], note=note, engine=engine)
 
 
-def _exact(item: Item, rel_error: float | None = None) -> Finding:
-    return _finding(item, exact=True, rel_error=rel_error, note="")
+def _exact(item: Item, rel_error: float | None = None, engine: str = "") -> Finding:
+    return _finding(item, exact=True, rel_error=rel_error, note="", engine=engine)
 
 
-def _off(item: Item, note: str) -> Finding:
-    return _finding(item, exact=False, rel_error=1.0, note=note)
+def _off(item: Item, note: str, engine: str = "") -> Finding:
+    return _finding(item, exact=False, rel_error=1.0, note=note, engine=engine)
 
 
 def _finding(item: Item, **fields) -> Finding:

@@ -8,6 +8,7 @@ import pytest
 
 from astrasim_py.cli.main import main
 from astrasim_py.core import jit
+from astrasim_py.study.run import Failure, RunResult
 
 SCENARIO = """
 name: small
@@ -66,6 +67,36 @@ def test_the_engine_stands_below_the_table(tmp_path, monkeypatch, capsys):
     (tmp_path / "small.yaml").write_text(SCENARIO)
     assert main(["run", "small.yaml", "--jobs", "1", "--engine", "compiled"]) == 0
     assert "engine: compiled\nresults: results/small\n" in capsys.readouterr().out
+
+
+def test_explain_says_which_engine_ran(run, tmp_path, capsys):
+    run("--engine", "compiled")
+    folder = min(tmp_path.glob("results/small/*-*"))
+    assert main(["explain", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "engine: compiled"
+
+
+def test_what_several_points_have_in_common_is_told_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    failed = ("first line", "  second line")
+    lines = {"a": failed, "b": failed, "c": ("alone",), "d": failed}
+
+    def results(*_, **__):
+        row = {"engine": None}
+        failures = [Failure(point=name, exit_code=4, lines=given) for name, given in lines.items()]
+        return RunResult(
+            scenario="s", title="", folder=tmp_path / "none", rows=(row,), exit_code=4, failures=tuple(failures)
+        )
+
+    monkeypatch.setattr("astrasim_py.study.run.run_scenario", results)
+    assert main(["run", "small.yaml", "--format", "json"]) == 4
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "astrasim-py: first line (and 2 more points)",
+        "astrasim-py:   second line",
+        "astrasim-py: alone",
+    ]
 
 
 def test_compiling_is_told_on_stderr_but_for_quiet_runs(run, capsys, monkeypatch):

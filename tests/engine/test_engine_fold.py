@@ -520,11 +520,16 @@ def test_the_command_line_folds_and_says_so(tmp_path, capsys):
     code, rows, _ = _run(capsys, str(path), *to, "--fold")
     assert code == 0 and rows[0]["engine"] == "simpy+fold" and rows[0]["status"] == "done"
     code, again, _ = _run(capsys, str(path), *to)
-    assert code == 0 and again == rows, "a folded point is as good as any"
-    code, full, _ = _run(capsys, str(path), *to, "--engine", "simpy")
-    assert code == 0 and full[0]["engine"] == "simpy"
+    assert code == 0 and again[0]["engine"] == "simpy", "nobody asked for a folded one"
     own = {"engine", "cpu_s"}
-    assert {k: v for k, v in full[0].items() if k not in own} == {k: v for k, v in rows[0].items() if k not in own}
+    assert {k: v for k, v in again[0].items() if k not in own} == {k: v for k, v in rows[0].items() if k not in own}
+    code, full, _ = _run(capsys, str(path), *to, "--fold")
+    assert code == 0 and full == again, "a full one is as good as a folded one"
+    code = main(["run", str(path), *to, "--fold"])
+    said = "1 of 1 points were finished already, 1 of them in full, not folded (--fresh computes them again)"
+    assert code == 0 and said in capsys.readouterr().err
+    code, compared, _ = _run(capsys, str(path), *to, "--fold", "--engine", "both")
+    assert code == 0 and compared[0]["engine"] == "both+fold", "which nobody had done"
 
 
 def test_the_command_line_refuses_with_exit_code_2(tmp_path, capsys):

@@ -151,7 +151,7 @@ def ours(monkeypatch):
         result = results[int(case.place.rpartition(":")[2])]
         if isinstance(result, Exception):
             raise result
-        return result
+        return *result, "simpy"
 
     monkeypatch.setattr(module, "_run", run)
     return results
@@ -198,7 +198,9 @@ def test_exit_code_table_and_json(folder, ours, capsys):
     path = written(folder, {}, {"set": "b"})
     ours.update({2: ((5, 6), (5, 5)), 3: ((5, 6), (5, 5))})
     assert main(["validate", str(path), "--jobs", "1"]) == 0
-    assert capsys.readouterr().out.split()[-10:] == ["b", "1", "1", "0", "0", "all", "2", "2", "0", "0"]
+    *table, last = capsys.readouterr().out.splitlines()
+    assert " ".join(table).split()[-10:] == ["b", "1", "1", "0", "0", "all", "2", "2", "0", "0"]
+    assert last == "engine: simpy"
     ours[3] = ((5, 9), (5, 5))
     assert main(["validate", str(path), "--jobs", "1"]) == 1
     assert "cases.csv:3: b: n w: here 9 ns, should be 6 ns" in capsys.readouterr().out
@@ -206,8 +208,9 @@ def test_exit_code_table_and_json(folder, ours, capsys):
     capsys.readouterr()
     assert main(["validate", str(path), "--jobs", "1", "--format", "json"]) == 1
     out = json.loads(capsys.readouterr().out)
-    assert set(out) == {"cases", "exact", "median_rel_error", "worst_rel_error", "groups", "off"}
+    assert set(out) == {"cases", "exact", "median_rel_error", "worst_rel_error", "engines", "groups", "off"}
     assert set(out["groups"][0]) == {"group", "judged", "cases", "exact", "median_rel_error", "worst_rel_error"}
+    assert (out["engines"], out["off"][0]["engine"]) == ({"simpy": 2}, "simpy")
     assert (out["cases"], out["exact"], out["median_rel_error"], out["worst_rel_error"]) == (2, 1, 0.25, 0.5)
 
 
