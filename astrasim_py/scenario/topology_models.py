@@ -181,6 +181,7 @@ class TopologyBase(Strict):
     links: tuple[Override, ...] | None = Field(default=None, description=COMMON["links"].about)
     failed: Failed | None = Field(default=None, description=COMMON["failed"].about)
     routing: RoutingSpec | None = Field(default=None, description=COMMON["routing"].about)
+    unwind: Count | None = Field(default=None, description=COMMON["unwind"].about, examples=["2"])
 
     def parameters(self) -> dict[str, Any]:
         """What `topology.spec.build` reads."""

@@ -14,6 +14,8 @@ has those of `COMMON`:
     other pair keeps its regular route.
 ``routing``
     ``{ecmp: true, seed: 0}``: every pair takes one of its equal-cost shortest paths, chosen by a stable hash.
+``unwind``
+    ``2``: at last every switch is replaced by links from each of its ports to two others (see `unwind`).
 
 A preset stands for the keys in its data file, and any of them may be given anew:
 ``{preset: dgx_a100, nodes: 2}``.
@@ -36,6 +38,7 @@ from astrasim_py.core.units import INT64_MAX, parse_bandwidth, parse_time
 from astrasim_py.topology import edge_list, shapes
 from astrasim_py.topology.hardware import preset, preset_names
 from astrasim_py.topology.model import DIM_KINDS, NPU_CAP, Dim, Routing, Topology, vertex_ids
+from astrasim_py.topology.unwind import unwound
 
 _MAX_DIMS = 32
 _BANDWIDTH, _LATENCY = "50 GB/s", "500 ns"
@@ -105,6 +108,7 @@ COMMON: dict[str, Param] = {
     "links": Param("overrides", about="bandwidth or latency of single links"),
     "failed": Param("failed", about="links, NPUs and switches that are down"),
     "routing": Param("routing", about="ecmp: true spreads pairs over equal-cost shortest paths"),
+    "unwind": Param("count", about="replace each switch by direct links from each port to so many others"),
 }
 
 _LINK = {
@@ -557,6 +561,7 @@ def _build(spec, place, parsed, shapes, *, construct) -> tuple[Topology | None, 
     overrides = _overrides(reader, keys.get("links"))
     failed = _failed(reader, keys.get("failed"))
     routing = reader.routing(keys["routing"]) if keys.get("routing") is not None else Routing()
+    degree = None if keys.get("unwind") is None else reader.value(COMMON["unwind"], keys["unwind"], "unwind")
     if reader.errors or not construct:
         return None, reader.errors
     if shape == "edge_list":
@@ -564,6 +569,8 @@ def _build(spec, place, parsed, shapes, *, construct) -> tuple[Topology | None, 
     topology = _make(reader, shapes[shape], values)
     if overrides or any(failed.values()) or routing != Routing():
         topology = _change(reader, topology, overrides, failed, routing)
+    if degree is not None and topology is not None:
+        topology = unwound(topology, degree, place=reader.at("unwind"))
     return (None, reader.errors) if reader.errors else (topology, [])
 
 

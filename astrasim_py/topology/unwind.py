@@ -1,0 +1,114 @@
+"""Unwinding: a topology without its switches, whose ports are joined by direct links instead.
+
+Synthesizers of algorithms that know only links between NPUs, such as TACOS (Won et al., arXiv 2304.05301), take a
+switch for a few direct links per port. With degree d every port sends to the next d ports, each at 1/d of its
+bandwidth: no NPU ever sends or receives more than its port carries, but a single message is d times as slow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.core.errors import TopologyError
+from astrasim_py.topology.model import Topology
+
+#: Most links that unwinding makes.
+MAX_LINKS = 2**21
+
+
+def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
+    """The topology with each switch replaced by links from each of its ports to `degree` others.
+
+    The switches go one after the other, the last first. The neighbours of a switch to and from which it has links
+    stand in a circle, by number, and each is linked to the next `degree`; neighbours with links in one direction only
+    are linked to, or from, as many of those. A link from u to v has as its latency the sum of the two that it stands
+    for, and as its bandwidth the lesser of u's into the switch, divided by the number of its new links, and v's out of
+    it, divided likewise. Links that come to join the same two vertices become one, with the sum of their bandwidths
+    and the longer latency; so do parallel links of a switch.
+
+    Parameters
+    ----------
+    topology : Topology
+    degree : int
+        At least 1; from the number of ports less one on, every port is linked to every other.
+    place : str
+        For errors.
+
+    Returns
+    -------
+    Topology
+        Of the same NPUs; failed ones stay failed. It has no dimensions, and its routes are shortest paths.
+
+    Raises
+    ------
+    TopologyError
+        A topology without switches, or more than `MAX_LINKS` links.
+    """
+    if degree < 1:
+        raise TopologyError(place, f"unwinds to a degree of {degree}", "write 1 or more")
+    if topology.vertices == topology.npus:
+        raise TopologyError(place, f"{topology.name} has no switch to unwind", "leave unwind out")
+    # Links without a switch stay as they are, parallel ones included.
+    plain = (topology.src < topology.npus) & (topology.dst < topology.npus)
+    rows = [
+        (int(topology.src[i]), int(topology.dst[i]), topology.bandwidth(i), int(topology.latency_ps[i]))
+        for i in np.flatnonzero(plain).tolist()
+    ]
+    after: dict[int, dict[int, tuple[Fraction, int]]] = defaultdict(dict)
+    before: dict[int, set[int]] = defaultdict(set)
+
+    def join(u: int, v: int, bandwidth: Fraction, latency: int) -> None:
+        known = after[u].get(v)
+        after[u][v] = (bandwidth, latency) if known is None else (known[0] + bandwidth, max(known[1], latency))
+        before[v].add(u)
+
+    for i in np.flatnonzero(~plain).tolist():
+        join(int(topology.src[i]), int(topology.dst[i]), topology.bandwidth(i), int(topology.latency_ps[i]))
+    made = 0
+    for switch in range(topology.vertices - 1, topology.npus - 1, -1):
+        into = {u: after[u].pop(switch) for u in sorted(before.pop(switch, ()))}
+        out = dict(sorted(after.pop(switch, {}).items()))
+        for v in out:
+            before[v].discard(switch)
+        pairs = _pairs(list(into), list(out), degree)
+        made += len(pairs)
+        if made > MAX_LINKS:
+            raise TopologyError(place, f"unwinds to more than {MAX_LINKS} links", "unwind to a smaller degree")
+        sends = np.bincount([u for u, _ in pairs], minlength=topology.vertices)
+        gets = np.bincount([v for _, v in pairs], minlength=topology.vertices)
+        for u, v in pairs:
+            share = min(into[u][0] / int(sends[u]), out[v][0] / int(gets[v]))
+            join(u, v, share, into[u][1] + out[v][1])
+    rows += [(u, v, *link) for u, found in sorted(after.items()) for v, link in sorted(found.items())]
+    return Topology.create(
+        name=f"{topology.name}, unwound to degree {degree}",
+        shape="edge_list",
+        npus=topology.npus,
+        vertices=topology.npus,
+        src=np.array([row[0] for row in rows], dtype=np.int64),
+        dst=np.array([row[1] for row in rows], dtype=np.int64),
+        latency_ps=np.array([row[3] for row in rows], dtype=np.int64),
+        bandwidth_class=np.arange(len(rows)),
+        bandwidths=[row[2] for row in rows],
+        failed=topology.failed,
+        routing=topology.routing,
+        place=place,
+    )
+
+
+def _pairs(into: list[int], out: list[int], degree: int) -> list[tuple[int, int]]:
+    """Which of the vertices that reach a switch is linked to which of those that it reaches."""
+    both = sorted(set(into) & set(out))
+    only_in, only_out = sorted(set(into) - set(both)), sorted(set(out) - set(both))
+    n = len(both)
+    if not n:
+        return [(u, v) for u in only_in for v in only_out]
+    near = range(1, min(degree, n - 1) + 1)
+    pairs = [(u, both[(i + step) % n]) for i, u in enumerate(both) for step in near]
+    some = range(min(degree, n))
+    pairs += [(u, both[(k * degree + step) % n]) for k, u in enumerate(only_in) for step in some]
+    pairs += [(both[(k * degree + step) % n], v) for k, v in enumerate(only_out) for step in some]
+    return pairs
