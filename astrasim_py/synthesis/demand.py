@@ -119,7 +119,7 @@ class Demand:
         )
 
     @classmethod
-    def blocks(cls, nbytes: Sequence[Sequence[int]], per_block: int = 1) -> Demand:
+    def blocks(cls, nbytes: Sequence[Sequence[int]], per_block: int = 1, unit: int = 1) -> Demand:
         """The demand of an all_to_all(v): how many bytes each rank has for each other.
 
         Parameters
@@ -127,7 +127,9 @@ class Demand:
         nbytes : sequence of sequence of int
             Bytes from a to b at [a][b]; what a rank has for itself needs no transfer, and what is empty none either.
         per_block : int
-            Chunks of a block at most; they differ by a byte at most.
+            Chunks of a block at most; they differ by a unit at most.
+        unit : int
+            Bytes that are not cut; they must divide all sizes.
 
         Raises
         ------
@@ -148,9 +150,12 @@ class Demand:
             raise AlgorithmError("all_to_all", f"more than {MAX_CHUNKS} chunks", "use fewer chunks or ranks")
         whole = np.array(nbytes, dtype=np.int64).reshape(n, n)
         np.fill_diagonal(whole, 0)
+        if unit < 1 or (whole % unit).any():
+            raise AlgorithmError("all_to_all", f"{unit} B do not divide all blocks", "use a smaller unit")
         part = np.arange(per_block)
-        # The first bytes % per_block chunks have one more.
-        each = whole[:, :, None] // per_block + (part < (whole % per_block)[:, :, None])
+        units = whole[:, :, None] // unit
+        # The first units % per_block chunks have one more.
+        each = (units // per_block + (part < units % per_block)) * unit
         origin, receivers, _ = np.nonzero(each)
         stated = each[each > 0]
         sizes, size_class = np.unique(-stated, return_inverse=True)
@@ -159,7 +164,7 @@ class Demand:
             ranks=n,
             chunks=max(len(stated), 1),
             root=None,
-            size=int(whole.sum(axis=1).max(initial=0)),
+            size=int(max(whole.sum(axis=0).max(initial=0), whole.sum(axis=1).max(initial=0))),
             origin=origin.astype(np.int32),
             receivers=receivers.astype(np.int32),
             sizes=-sizes,

@@ -18,14 +18,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from astrasim_py.chakra.trace import MISSING, NodeType
-from astrasim_py.collectives.algorithm import Algorithm, Buffer
+from astrasim_py.collectives.algorithm import CUSTOM, Algorithm, Buffer
 from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network
 from astrasim_py.synthesis.schedule import Schedule
 
 #: Name that synthesized algorithms have.
 NAME = "synthesized"
+#: Most units of blocks of stated sizes, all ranks together.
+MAX_UNITS = 2**18
 #: Causes of earlier sends that a send names itself; beyond them a node that only waits stands for so many.
 _NAMED = 4
 #: What comes first of what a rank does at one time.
@@ -55,29 +59,34 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     Raises
     ------
     AlgorithmError
-        The transfers were counted only, or are too many for memory.
+        The transfers were counted only, or are too many for memory; or blocks of stated sizes of which a message
+        holds too many units (see `Layout`).
+
+    Notes
+    -----
+    Blocks of stated sizes (`Demand.blocks`) are no collective with a name: the algorithm is a custom one with a
+    `Contract`. Its unit is the greatest that divides all chunks; the input of a rank is what it has for the others,
+    by receiver, its output what it gets, by sender, and the full buffer is as long as the longest of them.
     """
     network, demand = schedule.network, schedule.demand
     if not schedule.recorded:
         problem = f"its {schedule.transfers} transfers were counted, not recorded"
         raise AlgorithmError(demand.collective, problem, "synthesize it with its transfers recorded")
-    if demand.stated is not None:
-        problem = "blocks of stated sizes are no algorithm, whose chunks cut a buffer evenly"
-        raise AlgorithmError(demand.collective, problem, "use the schedule itself, or blocks of one size")
+    layout = Layout.of(demand)
     check_nodes(f"synthesized {demand.collective}", 3 * schedule.transfers)
     clock = clock_needed(network) if clock is None else clock
-    draft = Flat(demand.ranks, demand.chunks)
+    draft = Flat(demand.ranks, layout.chunks)
     sums = np.flatnonzero(schedule.reduces)
     count = len(schedule.arc)
     # Handles: receives, reductions, then what waits, then sends.
     reductions = np.full(count, NONE, dtype=np.int64)
     reductions[sums] = count + np.arange(len(sums))
     cause = _causes(schedule, reductions)
-    index = schedule.chunk.astype(np.int64) % demand.chunks
+    index, covers = layout.sent[schedule.chunk], layout.covers[schedule.chunk]
     tag = _numbers(schedule.arc)
-    cells = _cells(schedule, index, cause)
+    cells = _cells(schedule, layout, cause)
     draft.recv(
-        rank=schedule.dst, peer=schedule.src, tag=tag, idx=index, dst=cells.received,
+        rank=schedule.dst, peer=schedule.src, tag=tag, idx=index, cnt=covers, dst=cells.received,
         order=schedule.arrival * _KINDS + _RECV,
     )  # fmt: skip
     if len(sums):
@@ -92,17 +101,90 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     else:
         waits = _order(draft, schedule, cause)
     draft.send(
-        rank=schedule.src, peer=schedule.dst, tag=tag, idx=index, src=cells.sent, payload=cells.handed,
+        rank=schedule.src, peer=schedule.dst, tag=tag, idx=index, cnt=covers, src=cells.sent, payload=cells.handed,
         after=(cause, *waits), order=schedule.start * _KINDS + _SEND,
     )  # fmt: skip
-    if demand.collective == "all_to_all":
+    exchange = demand.collective == "all_to_all"
+    own = np.flatnonzero(demand.origin == demand.receivers) if exchange else np.empty(0, dtype=np.int64)
+    if len(own):
         # What a rank has for itself.
-        own = np.flatnonzero(demand.origin == demand.receivers)
-        rank, at = demand.origin[own].astype(np.int64), own % demand.chunks
-        draft.copy(rank=rank, idx=at, src=(Buffer.INPUT, at), dst=(Buffer.OUTPUT, at), order=0)
-    in_place = demand.collective != "all_to_all"
-    made = finish(draft, NAME, demand.collective, root=demand.root, in_place=in_place)
+        draft.copy(
+            rank=demand.origin[own].astype(np.int64), idx=layout.sent[own], src=(Buffer.INPUT, layout.sent[own]),
+            dst=(Buffer.OUTPUT, layout.received[own]), order=0,
+        )  # fmt: skip
+    name = demand.collective if demand.stated is None else CUSTOM
+    made = finish(draft, NAME, name, root=demand.root, in_place=not exchange)
+    if demand.stated is not None:
+        made = replace(made, contract=layout.contract(demand))
     return made if durations is None else _timed(made, durations)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the chunks of a demand lie in the buffers, counted in chunks of the algorithm.
+
+    Attributes
+    ----------
+    chunks : int
+        T, of the full buffer.
+    sent, received, covers : numpy.ndarray
+        int64[C]: where each chunk of the demand begins with its sender and with its receiver, and how much it covers.
+    """
+
+    chunks: int
+    sent: np.ndarray
+    received: np.ndarray
+    covers: np.ndarray
+
+    @classmethod
+    def of(cls, demand: Demand) -> Layout:
+        """The layout of a demand.
+
+        Raises
+        ------
+        AlgorithmError
+            Stated sizes in units so small that there are more than `MAX_UNITS` of them.
+        """
+        number = np.arange(demand.count, dtype=np.int64)
+        if demand.stated is not None:
+            unit = max(int(np.gcd.reduce(demand.stated)), 1)
+            covers = demand.stated // unit
+            if int(covers.sum()) > MAX_UNITS:
+                problem = f"its blocks are {int(covers.sum())} units of {unit} B, the largest that divides them all"
+                remedy = f"round them to multiples that make at most {MAX_UNITS}, or use the schedule itself"
+                raise AlgorithmError("all_to_all", problem, remedy)
+            sent, most = _packed(demand.origin, demand.receivers, covers)
+            received, most_in = _packed(demand.receivers, demand.origin, covers)
+            return cls(max(most, most_in, 1), sent, received, covers)
+        index = number % demand.chunks
+        received = index
+        if demand.collective == "all_to_all":
+            per = demand.chunks // demand.ranks
+            received = demand.origin.astype(np.int64) * per + index % per
+        return cls(demand.chunks, index, received, np.ones(demand.count, dtype=np.int64))
+
+    def contract(self, demand: Demand) -> Contract:
+        """What an exchange of such blocks promises."""
+        inputs: set[tuple[int, int]] = set()
+        outputs: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
+        columns = (demand.origin, demand.receivers, self.sent, self.received, self.covers)
+        for origin, receiver, sent, received, covers in zip(*(column.tolist() for column in columns), strict=True):
+            for step in range(covers):
+                inputs.add((origin, sent + step))
+                outputs[receiver, received + step] = {(origin, sent + step): 1}
+        return Contract(ranks=demand.ranks, chunks=self.chunks, inputs=frozenset(inputs), outputs=outputs)
+
+
+def _packed(owner: np.ndarray, other: np.ndarray, covers: np.ndarray) -> tuple[np.ndarray, int]:
+    """Where each chunk begins in the buffer of its owner, by the other end; and how long the longest buffer is."""
+    order = np.lexsort((np.arange(len(owner)), other, owner))
+    ends = np.cumsum(covers[order])
+    first = np.searchsorted(owner[order], owner[order])
+    begin = ends - covers[order]
+    begin -= begin[first]
+    out = np.empty(len(owner), dtype=np.int64)
+    out[order] = begin
+    return out, int((begin + covers[order]).max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +197,16 @@ class _Cells:
     handed: np.ndarray
 
 
-def _cells(schedule: Schedule, index: np.ndarray, cause: np.ndarray) -> _Cells:
+def _cells(schedule: Schedule, layout: Layout, cause: np.ndarray) -> _Cells:
     demand = schedule.demand
+    index = layout.sent[schedule.chunk]
     handed = np.full(len(index), NONE, dtype=np.int64)
     if demand.collective == "all_to_all":
         # What is on its way through a rank is never stored there.
-        origin, home = demand.origin[schedule.chunk], demand.receivers[schedule.chunk]
-        first, last = schedule.src == origin, schedule.dst == home
-        per = demand.chunks // demand.ranks
+        first = schedule.src == demand.origin[schedule.chunk]
+        last = schedule.dst == demand.receivers[schedule.chunk]
         sent = np.where(first, int(Buffer.INPUT), MISSING), np.where(first, index, MISSING)
-        place = origin.astype(np.int64) * per + index % per
+        place = layout.received[schedule.chunk]
         received = np.where(last, int(Buffer.OUTPUT), MISSING), np.where(last, place, MISSING)
         return _Cells(Buffer.INPUT, sent, received, np.where(first, NONE, cause))
     buffer = Buffer.OUTPUT if demand.collective in ("all_gather", "gather") else Buffer.INPUT
