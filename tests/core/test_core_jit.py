@@ -122,6 +122,40 @@ def test_without_a_folder_to_write_it_runs_all_the_same(load, where, tmp_path, m
     assert len(load.said) == 1
 
 
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_read_only_installation_compiles_in_memory_and_says_so_once(load, tmp_path, lean):
+    load()
+    if lean:
+        for name in ("jit_helper", "jit_kernel"):
+            path = load.code / f"{name}.py"
+            text = path.read_text().replace("import helper", "import lean as helper")
+            path.write_text(text.replace('"the test"', '"the test", lean=True'))
+    # A file where a folder should be is in the way of the superuser, too.
+    (load.code / "__pycache__").write_text("")
+    (tmp_path / "file").write_text("")
+    load.code.chmod(0o555)
+    nowhere = str(tmp_path / "file" / "below")
+    script = (
+        "import sys; from astrasim_py.core import jit; jit.announce = lambda line: print(line, file=sys.stderr)\n"
+        "import numpy, jit_kernel; print(jit_kernel.total(numpy.arange(4)), jit_kernel.total(numpy.arange(5)))"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("ASTRASIM_CACHE", "NUMBA_CACHE_DIR")
+    }
+    environment |= {"PYTHONPATH": os.pathsep.join([str(load.code), *sys.path])}
+    environment |= dict.fromkeys(("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"), nowhere)
+    before = sorted(tmp_path.rglob("*"))
+    try:
+        command = [sys.executable, "-c", script]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    finally:
+        load.code.chmod(0o755)
+    assert (ended.returncode, ended.stdout) == (0, "10 15\n"), ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("compiling the test, once")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_of_processes_that_start_together_one_compiles(load):
     load()
     script = (

@@ -89,10 +89,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 class KillAt:
-    """Progress that kills some workers when the first point has ended, and others are under way."""
+    """Progress that kills some processes when the first point has ended, and others are under way."""
 
-    def __init__(self, workers) -> None:
-        self.workers, self.points = workers, 0
+    def __init__(self, processes) -> None:
+        self.processes, self.points = processes, 0
 
     def begin(self, points: int, reused: int) -> None:
         assert (points, reused) == (6, 0)
@@ -100,9 +100,9 @@ class KillAt:
     def point(self, name: str, status: str, simulated_ps: int) -> None:
         self.points += 1
         if self.points == 1:
-            for worker in self.workers:
-                worker.send_signal(signal.SIGKILL)
-                worker.wait()
+            for process in self.processes:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
 
     def end(self) -> None:
         pass
@@ -132,6 +132,21 @@ def test_a_killed_worker_costs_no_point_and_then_none_is_left(farm, scenario, tm
     # A point may have landed without word of it.
     assert again.exit_code == 0 and kept <= again.reused < 6 and again.reused + again.computed == 6
     assert contents(tmp_path / "lost") == contents(tmp_path / "alone")
+
+
+def test_a_lost_scheduler_ends_the_run_in_a_line_and_the_next_finishes_it(farm, scenario, tmp_path, capfd):
+    farm.work(1)
+    result = run_scenario(
+        scenario, out=tmp_path / "lost", engine="simpy", cluster=farm.address, progress=KillAt([farm.scheduler])
+    )
+    kept = sum(row["status"] == "done" for row in result.rows)
+    assert 1 <= kept < 6 and [row["status"] for row in result.rows].count("not run") == 6 - kept
+    (line,) = [line for failure in result.failures for line in failure.lines]
+    left = f"{6 - kept} of 6 points were not computed"
+    assert line == f"--cluster: the scheduler at {farm.address} is lost: {left}; run it again to go on"
+    assert result.exit_code == 1 and "Traceback" not in capfd.readouterr().err
+    again = run_scenario(scenario, out=tmp_path / "lost", engine="simpy")
+    assert again.exit_code == 0 and kept <= again.reused < 6 and again.reused + again.computed == 6
 
 
 def task_of(scenario, folder: Path):
