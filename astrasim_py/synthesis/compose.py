@@ -6,6 +6,7 @@ import numpy as np
 
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.packing import calendars
 from astrasim_py.synthesis.schedule import Schedule, Search
 
 #: (arc, chunk, start, reduces) of transfers.
@@ -67,11 +68,12 @@ def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: 
         # Of transfers that begin at once the causes come first, for that is the order in which they were decided.
         order = _by(start)
         start = np.empty(len(arc), dtype=np.int64)
+        resources = len(network.links)
         time = earliest(
             np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32), order,
-            demand.origin, demand.size_class, network.ranks, network.src, network.dst, network.hop_ptr, network.hop,
-            timing.offset, timing.hold, timing.delay, network.occupied_ptr, network.occupied_start,
-            network.occupied_end, start,
+            demand.size_class, network.src, network.dst, network.hop_ptr, network.hop, timing.offset, timing.hold,
+            timing.delay, *calendars(network), np.zeros(resources, dtype=np.int64),
+            np.zeros((network.ranks, demand.count), dtype=np.int64), start,
         )  # fmt: skip
         if (start[1:] < start[:-1]).any():
             order = _by(start)

@@ -1,135 +1,70 @@
-"""All_reduce without a barrier between its halves: multi-start over the core of `pack`.
+"""Packed trees against greedy schedules: all_reduce without a barrier, and whatever the greedy core is weak at.
 
-The barrier construction reduces everything and then copies everything. On networks whose ranks differ in ports each
-half waits for the ports of the poorest ranks, the reducing one for those that lead out of them and the copying one for
-those that lead in, while the others idle; joint trees use both at once, and any rank may be the root of any chunk.
-Where every rank has the same ports both halves are busy anyway, and the barrier construction often meets the bound.
+The barrier construction of an all_reduce reduces everything and then copies everything. On networks whose ranks differ
+in ports each half waits for the ports of the poorest ranks, the reducing one for those that lead out of them and the
+copying one for those that lead in, while the others idle; joint trees use both at once, and any rank may be the root of
+any chunk. Where every rank has the same ports both halves are busy anyway, and the barrier construction often meets the
+bound.
+
+The greedy core keeps every link busy. Where links lead through ports that many arcs share, a rank that sends a chunk
+twice keeps others from sending another one at all: there trees that avoid what is loaded do better.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.synthesis.compose import Transfers, as_schedule
+from astrasim_py.synthesis.compose import Transfers, as_schedule, mirrored
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.packing import Packing
+from astrasim_py.synthesis.rounds import Outcome, Progress, compete
 from astrasim_py.synthesis.schedule import Schedule
-from astrasim_py.synthesis.search import Progress
 
 #: Chunks × arcs of one run beyond which none is made.
 LARGEST = 2**25
 #: Chunks × arcs × runs of a search at most (about ten seconds of one core).
 WORK = 2**22
+#: Repairs of the best run, which do as much work as all runs that begin anew, and how many of them begin at once.
+_REPAIRS, _GENERATION = 12, 4
 
 
 @dataclass(frozen=True, slots=True)
-class JointPolicy:
+class TreePolicy:
     """What a run prefers.
 
     Attributes
     ----------
     roots : int
-        Random roots among which the one whose last copy arrives first is taken; 0: the rank that owns the chunk.
+        Random roots of a sum among which the one whose last copy arrives first is taken; 0: the rank that owns it.
     weight : int
-        How much the load of an arc counts among arcs that are as early, against chance.
+        How much the load of a link counts among arcs that are as early, against chance.
+    priced : bool
+        Whether arcs of loaded links are avoided even if they are early.
     """
 
-    roots: int
-    weight: int
+    roots: int = 0
+    weight: int = 0
+    priced: bool = False
 
     def __str__(self) -> str:
-        return f"joint: best of {self.roots} roots, load {self.weight}" if self.roots else f"joint: load {self.weight}"
+        parts = [f"best of {self.roots} roots"] * bool(self.roots) + [f"load {self.weight}"]
+        return ", ".join(parts + ["loaded links avoided"] * self.priced)
 
 
-POLICIES = tuple(JointPolicy(*each) for each in ((1, 1), (8, 0), (0, 1), (2, 1), (8, 1), (1, 64), (0, 64), (24, 0)))
+#: Of an all_reduce.
+JOINT = tuple(
+    TreePolicy(*each)
+    for each in ((1, 1), (8, 0), (0, 1), (2, 1), (8, 1), (1, 64), (0, 64), (24, 0), (1, 1, True), (8, 64, True))
+)
+#: Of what only spreads.
+SPREAD = tuple(TreePolicy(0, *each) for each in ((64, True), (1, False), (0, True), (64, False)))
 
 
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """The best joint schedule found.
-
-    Attributes
-    ----------
-    time : int
-        ps.
-    transfers : Transfers
-    policy : str
-    rounds : int
-        Runs made; improving one counts as one.
-    cut : bool
-        Whether the limit of wall-clock time ended the search.
-    seconds : float
-        Wall-clock time, compilation excluded.
-    """
-
-    time: int
-    transfers: Transfers
-    policy: str
-    rounds: int
-    cut: bool
-    seconds: float
-
-
-class Packing:
-    """Runs of the core on one problem.
-
-    Parameters
-    ----------
-    network : Network
-    demand : Demand
-        An all_reduce.
-    """
-
-    def __init__(self, network: Network, demand: Demand) -> None:
-        self.network, self.demand = network, demand
-        self.timing = timing = network.timing(demand.sizes.tolist())
-        self._arcs = (
-            network.src, network.dst, network.in_ptr, *network.out, network.hop_ptr, network.hop,
-            timing.offset, timing.hold, timing.delay,
-            network.occupied_ptr, network.occupied_start, network.occupied_end,
-        )  # fmt: skip
-        self._room = 64
-
-    def run(
-        self, policy: JointPolicy, seed: int, improve: int = 0, bound: int = 0, stop: np.ndarray | None = None
-    ) -> tuple[int, Transfers] | None:
-        """(time, transfers) of one run with so many improving steps; None if it was stopped."""
-        from astrasim_py.synthesis.pack import DONE, FULL, pack
-
-        n, chunks, resources = self.network.ranks, self.demand.count, len(self.network.links)
-        stop = np.zeros(1, dtype=np.int64) if stop is None else stop
-        arc = np.empty((chunks, 2 * (n - 1)), dtype=np.int32)
-        start = np.empty(arc.shape, dtype=np.int64)
-        root, moment, finish = (np.empty(chunks, dtype=np.int64) for _ in range(3))
-        while True:
-            # What is held lies in a few intervals per link, and nobody knows in how many.
-            room = self._room
-            busy, until = np.empty((resources, room), dtype=np.int64), np.empty((resources, room), dtype=np.int64)
-            took, status = pack(
-                n, self.demand.origin, self.demand.size_class, *self._arcs, policy.roots, policy.weight, improve, seed,
-                bound, stop, busy, until, arc, start, root, moment, finish,
-            )  # fmt: skip
-            if status != FULL:
-                break
-            self._room = max(self._room, 2 * room)
-        if status != DONE:
-            return None
-        # The sums were found from the root outwards: what comes first in time stands last.
-        order = np.concatenate([np.arange(n - 1)[::-1], np.arange(n - 1, 2 * n - 2)])
-        arc, start = arc[:, order].reshape(-1), start[:, order].reshape(-1)
-        chunk = np.repeat(np.arange(chunks, dtype=np.int32), 2 * (n - 1))
-        reduces = np.tile(np.arange(2 * (n - 1)) < n - 1, chunks)
-        by_time = np.argsort(start, kind="stable")
-        return int(took), (arc[by_time], chunk[by_time], start[by_time], reduces[by_time])
-
-
-def pack_jointly(
+def pack_trees(
     network: Network,
     demand: Demand,
     bound: int,
@@ -139,14 +74,15 @@ def pack_jointly(
     budget: float | None = None,
     jobs: int | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> Joint | None:
-    """The fastest joint schedule found of an all_reduce; None where the problem is too large, or time too short.
+) -> Outcome | None:
+    """The fastest packing found of a demand in which everyone needs every chunk.
 
-    Half of the runs start anew, over policies and seeds; as much work goes into improving the best two of them.
+    As much work goes into repairing the best runs as into those that begin anew.
 
     Parameters
     ----------
     network, demand
+        An all_reduce, or what only copies.
     bound : int
         ps that cannot be beaten: a run that meets it ends the search.
     seed : int
@@ -159,70 +95,59 @@ def pack_jointly(
         Threads; as many as the machine has cores by default. They do not change the result.
     progress : callable, optional
         Told after every run.
+
+    Returns
+    -------
+    Outcome or None
+        Its result is `Rows` of the `Packing`, see `unpacked`; None where the problem is too large, or time too short.
     """
     each = demand.count * network.arcs
     if each > LARGEST or network.ranks < 2:
         return None
-    packing, stop = Packing(network, demand), np.zeros(1, dtype=np.int64)
+    packing = Packing(network, demand)
     runs = max(1, min(rounds, WORK // each))
     starts = max(1, runs // 2)
-    # An improving step puts five of the chunks in anew, a run all of them.
-    improve = (runs - starts) * demand.count // 10
-    plan = [(POLICIES[i % len(POLICIES)], (seed * 1_000_003 + i) % 2**31) for i in range(starts)]
+    # A step of a repair puts five of the chunks in anew, a run all of them.
+    steps = (runs - starts) * demand.count // (5 * _REPAIRS) + 1
+    policies = JOINT if packing.load.sums else SPREAD
+    offered = [policies[i % len(policies)] for i in range(starts)]
+
+    def run(policy: TreePolicy, number: int, limit: int, stop: np.ndarray, start: Outcome | None):
+        if start is not None:
+            return packing.run(number, policy, rows=start.result, improve=steps, bound=bound, stop=stop)
+        return packing.run(number, policy, limit=limit, stop=stop)
+
     # Compiled before the clock begins: it is told to stop at once.
-    packing.run(POLICIES[0], 0, stop=np.ones(1, dtype=np.int64))
-    begin = time.monotonic()
-    best: tuple[int, int, JointPolicy] | None = None
-    kept: Transfers | None = None
-    scores: list[tuple[int, int]] = []
-    made, cut = 0, False
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        for steps in (0, improve):
-            met = best is not None and best[0] <= bound
-            chosen = range(starts) if steps == 0 else [i for _, i in sorted(scores)[:2]]
-            if cut or met or (steps == 0 and made):
-                break
-            waiting = [pool.submit(packing.run, *plan[i], steps, bound, stop) for i in chosen]
-            for i, future in zip(chosen, waiting, strict=True):
-                if budget is not None and not cut:
-                    wait([future], max(0.0, budget - (time.monotonic() - begin)))
-                    if not future.done():
-                        cut = True
-                        stop[0] = 1
-                result = future.result()
-                if result is None:
-                    continue
-                made += 1
-                scores.append((result[0], i))
-                if best is None or result[0] < best[0]:
-                    best, kept = (result[0], i, plan[i][0]), result[1]
-                if progress is not None:
-                    progress(Progress(best[0], bound, made, starts + 2 * (improve > 0)))
-    if best is None or kept is None:
-        return None
-    return Joint(best[0], kept, str(best[2]), made, cut, time.monotonic() - begin)
+    packing.run(0, policies[0], stop=np.ones(1, dtype=np.int64))
+    return compete(
+        offered, run, bound=bound, seed=seed, rounds=starts + _REPAIRS * (runs > starts), generation=_GENERATION,
+        budget=budget, jobs=jobs, progress=progress, tried=starts,
+    )  # fmt: skip
 
 
-def without_barrier(schedule: Schedule, enough: int, *, seed: int = 1, **options) -> Schedule:
-    """The better of an all_reduce with a barrier and the best one found without.
+def improved(schedule: Schedule, enough: int, *, seed: int = 1, **options) -> Schedule:
+    """The better of a greedy schedule (of an all_reduce: with a barrier) and the best packing of trees found.
 
     Parameters
     ----------
     schedule : Schedule
-        With the barrier.
+        Of a demand in which everyone needs every chunk.
     enough : int
         ps; where it meets this, no other one is sought.
     seed, rounds, budget, jobs, progress
-        Of `pack_jointly`.
+        Of `pack_trees`.
 
     Returns
     -------
     Schedule
-        Its policy begins with ``joint`` or is that of `schedule`; its rounds and seconds are those of both searches.
+        Its policy begins with ``trees`` (of an all_reduce: ``joint``) or is that of `schedule`; its rounds and seconds
+        are those of both searches.
     """
-    if schedule.time <= enough:
+    network, demand = schedule.network, schedule.demand
+    if schedule.time <= enough or options.get("rounds", 1) < 1:
         return schedule
-    found = pack_jointly(schedule.network, schedule.demand, enough, seed=seed, **options)
+    turned = demand.reduces
+    found = pack_trees(network.turned() if turned else network, demand, enough, seed=seed, **options)
     if found is None:
         return schedule
     first = schedule.search
@@ -232,7 +157,24 @@ def without_barrier(schedule: Schedule, enough: int, *, seed: int = 1, **options
         cut=first.cut or found.cut,
         seconds=first.seconds + found.seconds,
     )
-    joint = as_schedule(schedule.network, schedule.demand, found.transfers, replace(how, policy=found.policy))
-    if joint.time < schedule.time:
-        return replace(joint, bound=schedule.bound, bound_kind=schedule.bound_kind)
+    label = ("joint: " if demand.collective == "all_reduce" else "trees: ") + str(found.policy)
+    other = as_schedule(network, demand, unpacked(network, demand, found.result), replace(how, policy=label))
+    if other.time < schedule.time:
+        return replace(other, bound=schedule.bound, bound_kind=schedule.bound_kind)
     return replace(schedule, search=how)
+
+
+def unpacked(network: Network, demand: Demand, rows) -> Transfers:
+    """The transfers of packed trees, by time; of a demand that reduces they were packed on the network turned."""
+    arc, start, _ = rows
+    edges, sums = network.ranks - 1, demand.collective == "all_reduce"
+    if sums:
+        # The sums were found from the root outwards: what comes first in time stands last.
+        order = np.concatenate([np.arange(edges)[::-1], np.arange(edges, 2 * edges)])
+        arc, start = arc[:, order], start[:, order]
+    reduces = np.tile(np.arange(arc.shape[1]) < edges * sums, len(arc))
+    chunk = np.repeat(np.arange(len(arc), dtype=np.int32), arc.shape[1])
+    arc, start = arc.reshape(-1), start.reshape(-1)
+    order = np.argsort(start, kind="stable")
+    arc, chunk, start = arc[order], chunk[order], start[order]
+    return mirrored(network, demand, (arc, chunk, start)) if demand.reduces else (arc, chunk, start, reduces[order])

@@ -1,349 +1,173 @@
-"""The greedy core of a joint all_reduce: every chunk has a tree that reduces and one that copies, packed into time.
+"""The compiled core that packs chunks into time: trees of sums and copies, or paths, in the gaps of others.
 
-Chunks are put in one after the other. A chunk has a root, any rank, and a moment m at which its sum is whole there.
-From (root, m) its copies spread forward in time, over every arc as early as the links that the chunks before it left
-free let them; and its partial sums are followed backward in time, as late as links let them, until every rank's is
-found. Of a few roots the one is taken whose last copy arrives first, m being the earliest moment for which no partial
-sum would have to begin before time 0. No chunk waits for another one's sum, so links that copies do not need carry
-sums and the other way round.
+Chunks are put in one after the other, each in the gaps that those before it leave on links.
 
-Then chunks are taken out again, the ones that finish last and random ones, and put in anew; what is no better is
-undone.
+* What everybody needs spreads over a tree from its origin, every arc as early as its links let it.
+* What one rank needs takes the path of earliest arrival.
+* What is summed first (all_reduce) has a root, any rank, and a moment m at which its sum is whole there. From (root, m)
+  its copies spread forward in time, and its partial sums are followed backward, as late as links let them, until every
+  rank's is found. Of a few roots the one is taken whose last copy arrives first, m being the earliest moment for which
+  no partial sum would have to begin before time 0. No chunk waits for another one's sum, so links that copies do not
+  need carry sums and the other way round.
+
+Then chunks are taken out again, one that finishes last and those in its way, and put in anew; what is no better is
+undone. Where no calendars are kept, all of them are put in anew in every turn, by the price of links: ways that share
+links evenly.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel, lean
-from astrasim_py.synthesis.greedy import random_below, seeded
+from astrasim_py.core.jit import kernel, lean
+from astrasim_py.synthesis.gaps import FAR, grow, hold
+from astrasim_py.synthesis.greedy import random_below
 
-_NEVER = np.int64(2**62)
 #: What a call returns besides the time.
 DONE, FULL, STUCK = range(3)
-#: Most chunks taken out at once.
-_MOST = 8
 #: Steps after which a sum that cannot be whole never will be.
 _FURTHEST = np.int64(2**32)
 
 
 @lean
-def _after(busy, until, filled, r, t, hold):
-    """The earliest moment from t on at which resource r is free for so long."""
-    low, high = np.int64(0), np.int64(filled[r])
-    while low < high:
-        middle = (low + high) >> 1
-        if until[r, middle] > t:
-            high = middle
-        else:
-            low = middle + 1
-    while low < filled[r] and busy[r, low] < t + hold:
-        t = until[r, low]
-        low += 1
-    return t
-
-
-@lean
-def _before(busy, until, filled, r, t, hold):
-    """The latest moment up to t from which on resource r is free for so long."""
-    low, high = np.int64(0), np.int64(filled[r])
-    while low < high:
-        middle = (low + high) >> 1
-        if busy[r, middle] < t + hold:
-            low = middle + 1
-        else:
-            high = middle
-    low -= 1
-    while low >= 0 and until[r, low] > t:
-        t = busy[r, low] - hold
-        low -= 1
-    return t
-
-
-@lean
-def _begin(a, z, t, forward, hop_ptr, hop, offset, hold, busy, until, filled):
-    """When a transfer over arc a begins: from t on as early, or up to t as late, as its links are free; -1: never."""
-    while True:
-        asked = t
-        for h in range(hop_ptr[a], hop_ptr[a + 1]):
-            at = t + offset[z, h]
-            if forward:
-                t = _after(busy, until, filled, np.int64(hop[h]), at, hold[z, h]) - offset[z, h]
-            else:
-                t = _before(busy, until, filled, np.int64(hop[h]), at, hold[z, h]) - offset[z, h]
-        if t < 0:
-            return np.int64(-1)
-        if t == asked or hop_ptr[a + 1] - hop_ptr[a] == 1:
-            return t
-
-
-@lean
-def _take(busy, until, filled, r, start, end):
-    """Hold resource r, which is free then; False: there is no room to note it."""
-    if start == end:
-        return True
-    low, high = np.int64(0), np.int64(filled[r])
-    while low < high:
-        middle = (low + high) >> 1
-        if busy[r, middle] < end:
-            low = middle + 1
-        else:
-            high = middle
-    joins_left = low > 0 and until[r, low - 1] == start
-    joins_right = low < filled[r] and busy[r, low] == end
-    if joins_left and joins_right:
-        until[r, low - 1] = until[r, low]
-        filled[r] -= 1
-        for i in range(low, filled[r]):
-            busy[r, i], until[r, i] = busy[r, i + 1], until[r, i + 1]
-    elif joins_left:
-        until[r, low - 1] = end
-    elif joins_right:
-        busy[r, low] = start
-    else:
-        if filled[r] == busy.shape[1]:
-            return False
-        for i in range(filled[r], low, -1):
-            busy[r, i], until[r, i] = busy[r, i - 1], until[r, i - 1]
-        busy[r, low], until[r, low] = start, end
-        filled[r] += 1
-    return True
-
-
-@lean
-def _give(busy, until, filled, r, start, end):
-    """Undo `_take`; False: there is no room."""
-    if start == end:
-        return True
-    low, high = np.int64(0), np.int64(filled[r])
-    while low < high:
-        middle = (low + high) >> 1
-        if until[r, middle] < end:
-            low = middle + 1
-        else:
-            high = middle
-    if busy[r, low] == start and until[r, low] == end:
-        filled[r] -= 1
-        for i in range(low, filled[r]):
-            busy[r, i], until[r, i] = busy[r, i + 1], until[r, i + 1]
-    elif busy[r, low] == start:
-        busy[r, low] = end
-    elif until[r, low] == end:
-        until[r, low] = start
-    else:
-        if filled[r] == busy.shape[1]:
-            return False
-        for i in range(filled[r], low, -1):
-            busy[r, i], until[r, i] = busy[r, i - 1], until[r, i - 1]
-        filled[r] += 1
-        until[r, low], busy[r, low + 1] = start, end
-    return True
-
-
-@lean
-def _hold(a, t, z, taking, hop_ptr, hop, offset, hold, busy, until, filled):
-    """Take, or give back, the links of a transfer; False: there is no room."""
-    for h in range(hop_ptr[a], hop_ptr[a + 1]):
-        start = t + offset[z, h]
-        end = start + hold[z, h]
-        r = np.int64(hop[h])
-        if taking:
-            if not _take(busy, until, filled, r, start, end):
-                return False
-        elif not _give(busy, until, filled, r, start, end):
-            return False
-    return True
-
-
-@helper
-def _put(c, z, sign, arcs, starts, load, hop_ptr, hop, offset, hold, busy, until, filled):
+def _put(c, z, sign, rows, starts, length, hop_ptr, hop, offset, held, points, filled, load):
     """Put a chunk's transfers in (sign 1) or take them out (-1); False: there is no room."""
-    for i in range(arcs.shape[1]):
-        a = np.int64(arcs[c, i])
-        load[a] += sign
-        if not _hold(a, starts[c, i], z, sign > 0, hop_ptr, hop, offset, hold, busy, until, filled):
+    for i in range(length):
+        if not hold(np.int64(rows[c, i]), starts[c, i], z, sign, hop_ptr, hop, offset, held, points, filled, load):
             return False
     return True
 
 
 @lean
-def _push(keys, ties, what, size, key, tie, a):
-    at = size
-    while at > 0:
-        up = (at - 1) >> 1
-        if keys[up] < key or (keys[up] == key and ties[up] <= tie):
-            break
-        keys[at], ties[at], what[at] = keys[up], ties[up], what[up]
-        at = up
-    keys[at], ties[at], what[at] = key, tie, a
+def _copy(rows, starts, c, to_rows, to_starts, to, length):
+    for i in range(length):
+        to_rows[to, i], to_starts[to, i] = rows[c, i], starts[c, i]
 
 
 @lean
-def _drop(keys, ties, what, size):
-    """Remove the first entry of a heap of this size."""
-    size -= 1
-    key, tie, a = keys[size], ties[size], what[size]
-    at = 0
-    while True:
-        down = 2 * at + 1
-        if down >= size:
-            break
-        if down + 1 < size and (
-            keys[down + 1] < keys[down] or (keys[down + 1] == keys[down] and ties[down + 1] < ties[down])
-        ):
-            down += 1
-        if keys[down] > key or (keys[down] == key and ties[down] >= tie):
-            break
-        keys[at], ties[at], what[at] = keys[down], ties[down], what[down]
-        at = down
-    keys[at], ties[at], what[at] = key, tie, a
+def _mark(c, value, rows, length, hop_ptr, hop, used):
+    """Mark the links of a chunk."""
+    for i in range(length):
+        for h in range(hop_ptr[rows[c, i]], hop_ptr[rows[c, i] + 1]):
+            used[hop[h]] = value
 
 
-@helper
-def _grow(
-    root, moment, forward, limit, z, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, hold, delay, busy, until,
-    filled, load, weight, reached, known, stamp, keys, ties, what, random, arcs, starts,
-):  # fmt: skip
-    """Grow one tree from (root, moment), its transfers into `arcs` and `starts`; links stay as they are.
-
-    Returns
-    -------
-    (last arrival, transfers)
-        Fewer transfers than one per rank where it did not come about before `limit` (or after time 0); -1 where room
-        was lacking.
-    """
-    n, shared = len(in_ptr) - 1, len(hop) > len(src)
-    size, found, full = 0, 0, False
-    v, last = np.int64(root), np.int64(moment)
-    reached[v], known[v] = stamp, moment
-    while found < n - 1 and not full:
-        for i in range(out_ptr[v] if forward else in_ptr[v], out_ptr[v + 1] if forward else in_ptr[v + 1]):
-            a = np.int64(out_arc[i]) if forward else np.int64(i)
-            if reached[dst[a] if forward else src[a]] == stamp:
-                continue
-            t = known[v] if forward else known[v] - delay[z, a]
-            if t < 0:
-                continue
-            t = _begin(a, z, t, forward, hop_ptr, hop, offset, hold, busy, until, filled)
-            key = t + delay[z, a] if forward else -t
-            if t >= 0 and key < limit:
-                _push(keys, ties, what, size, key, weight * load[a] + random_below(random, 64), a)
-                size += 1
-        a = np.int64(-1)
-        while size and a < 0:
-            key, tie, a = keys[0], ties[0], np.int64(what[0])
-            _drop(keys, ties, what, size)
-            size -= 1
-            if reached[dst[a] if forward else src[a]] == stamp:
-                a = np.int64(-1)
-                continue
-            t = key - delay[z, a] if forward else -key
-            if shared:
-                # Its links may have been taken by a transfer of this tree since.
-                again = _begin(a, z, t, forward, hop_ptr, hop, offset, hold, busy, until, filled)
-                if again != t:
-                    key = again + delay[z, a] if forward else -again
-                    if again >= 0 and key < limit:
-                        _push(keys, ties, what, size, key, tie, a)
-                        size += 1
-                    a = np.int64(-1)
-        if a < 0:
-            break
-        arcs[found], starts[found] = a, t
-        found += 1
-        full = shared and not _hold(a, t, z, True, hop_ptr, hop, offset, hold, busy, until, filled)
-        v = np.int64(dst[a] if forward else src[a])
-        reached[v] = stamp
-        known[v] = last = key if forward else t
-    for i in range(found if shared and not full else 0):
-        full = full or not _hold(
-            np.int64(arcs[i]), starts[i], z, False, hop_ptr, hop, offset, hold, busy, until, filled
-        )
-    return last, np.int64(-1) if full else np.int64(found)
+@lean
+def _meets(c, rows, length, hop_ptr, hop, used):
+    """Whether a chunk has a link that is marked."""
+    for i in range(length):
+        for h in range(hop_ptr[rows[c, i]], hop_ptr[rows[c, i] + 1]):
+            if used[hop[h]]:
+                return True
+    return False
 
 
-@kernel("the synthesizer", threads=True)
+@lean
+def _shuffle(what, first, size, random):
+    for i in range(size - 1, first, -1):
+        j = first + random_below(random, i - first + 1)
+        what[i], what[j] = what[j], what[i]
+
+
+@kernel("the synthesizer", threads=True, lean=True)
 def pack(
-    n, origin, size_class, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, hold, delay, occupied_ptr,
-    occupied_start, occupied_end, roots, weight, rounds, seed, bound, stop, busy, until, tree_arc, tree_start,
-    root_of, moment_of, finish_of,
+    origin, goal, size_class, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, held, delay, ahead, queue,
+    sums, roots, weight, mean, turns, bound, limit, random, stop, points, filled, load, note, heap, begins, trial_arc,
+    trial_start, sums_arc, sums_start, finish, kept_arc, kept_start, kept, removed, used, out, rows, starts, length,
 ):  # fmt: skip
     """Put all chunks in, then improve.
 
     Parameters
     ----------
-    n : int
-    size_class : int32[chunks]
-    src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, hold, delay, occupied_ptr, occupied_start, occupied_end
-        Of the network and its timing.
     origin : int32[chunks]
-        Roots of the chunks where `roots` is 0.
+        Where chunks are at first; roots of sums where `roots` is 0.
+    goal : int32[chunks]
+        Who needs a chunk; -1: everyone.
+    size_class : int32[chunks]
+    src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, held, delay
+        Of the network and its timing.
+    ahead : int64[goals, n]
+        The least time from a rank to the goal; one row of zeros where everyone is.
+    queue : int64[chunks]
+        The order in which chunks are put in; scratch then.
+    sums : bool
+        Whether chunks are summed before they spread.
     roots : int
-        Roots tried per chunk, at random; 0: only that one at first.
-    weight : int
-        How much the load of an arc counts among equals.
-    rounds : int
+        Roots tried per sum, at random; 0: only the origin at first.
+    weight, mean : int
+        See `gaps.grow`.
+    turns : int
         Times that chunks are taken out and put in anew.
     bound : int
         ps: done when it is met.
+    limit : int
+        ps: a chunk that cannot arrive before makes the first turn the last.
+    random : uint64[1]
+        State of the generator, not 0.
     stop : int64[1]
         Not 0: end now.
-    busy, until : int64[resources, room]
-        Scratch: when resources are held.
-    tree_arc, tree_start : int32, int64[chunks, 2 (n - 1)]
-        Filled with the transfers of each chunk: those that reduce, the last first, and those that copy.
-    root_of, moment_of, finish_of : int64[chunks]
-        Filled.
+    points, filled : int64[resources, room], int64[resources]
+        Calendars of links, with what others hold in them; without room none are kept.
+    load : int64[resources]
+        Zeros; becomes what the links carry, ps.
+    note, heap, begins, trial_arc, trial_start, sums_arc, sums_start, finish, kept_arc, kept_start, kept
+        Scratch.
+    removed, used, out
+        Scratch; as many chunks as `removed` has room for are taken out at once, at most.
+    rows, starts, length : int32, int64[chunks, transfers], int32[chunks]
+        Filled with the transfers of each chunk: those that reduce, the last first, and those that copy. A chunk that
+        has some is put in with them.
 
     Returns
     -------
     (time, status)
     """
-    chunks, arcs, resources = len(size_class), len(src), len(busy)
-    random = seeded(seed)
-    edges = n - 1
-    filled = np.zeros(resources, dtype=np.int64)
-    for r in range(resources):
-        for i in range(occupied_ptr[r], occupied_ptr[r + 1]):
-            if not _take(busy, until, filled, r, occupied_start[i], occupied_end[i]):
-                return np.int64(0), FULL
-    load = np.zeros(arcs, dtype=np.int64)
-    reached, known, stamp = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.int64(0)
-    keys, ties, what = np.empty(arcs, dtype=np.int64), np.empty(arcs, dtype=np.int64), np.empty(arcs, dtype=np.int64)
-    trial_arc, trial_start = np.empty(edges, dtype=np.int32), np.empty(edges, dtype=np.int64)
-    sums_arc, sums_start = np.empty(edges, dtype=np.int32), np.empty(edges, dtype=np.int64)
-    grain = _NEVER
-    for z in range(len(hold)):
+    chunks, edges, most = len(size_class), len(in_ptr) - 2, len(removed)
+    take, give, stamp = np.int64(1), np.int64(-1), np.int64(0)
+    note[:] = 0
+    used[:] = 0
+    out[:] = 0
+    reserving = points.shape[1] > 0
+    grain = FAR
+    for z in range(len(held)):
         for h in range(len(hop)):
-            if 0 < hold[z, h] < grain:
-                grain = hold[z, h]
-    if grain == _NEVER:
+            if 0 < held[z, h] < grain:
+                grain = held[z, h]
+    if grain == FAR:
         grain = np.int64(1)
-    queue = np.arange(chunks)
-    waiting = chunks
-    most = min(chunks, _MOST)
-    backup_arc, backup_start = np.empty((most, 2 * edges), dtype=np.int32), np.empty((most, 2 * edges), dtype=np.int64)
-    backup, removed = np.empty((most, 3), dtype=np.int64), np.empty(most, dtype=np.int64)
-    hint, turn, time, worst = np.int64(0), 0, _NEVER, np.int64(0)
+    waiting, hint, turn, time = np.int64(chunks), np.int64(0), np.int64(0), FAR
     while True:
-        for i in range(waiting - 1, 0, -1):
-            j = random_below(random, i + 1)
-            queue[i], queue[j] = queue[j], queue[i]
+        done, worst, worth, now, score = np.int64(0), limit - 1, FAR, np.int64(0), np.int64(0)
+        if turn and reserving:
+            worst, worth = np.int64(0), np.int64(0)
+            for q in range(waiting):
+                worst, worth = max(worst, kept[q, 1]), worth + kept[q, 1]
         for q in range(waiting):
             c = queue[q]
-            z = np.int64(size_class[c])
-            best, best_span = _NEVER, _NEVER
-            for _ in range(max(roots, 1)):
-                root = random_below(random, n) if roots or turn else np.int64(origin[c])
+            z, had, toward = np.int64(size_class[c]), np.int64(length[c]), np.int64(goal[c])
+            best, best_span, needed = FAR, FAR, np.int64(edges)
+            if had and not reserving:
+                if not _put(c, z, give, rows, starts, had, hop_ptr, hop, offset, held, points, filled, load):
+                    return time, FULL
+                had = np.int64(0)
+            if had:
+                best = np.int64(0)
+                for i in range(had):
+                    best = max(best, starts[c, i] + delay[z, rows[c, i]])
+            for _ in range(0 if had else max(roots, 1)):
+                root = random_below(random, edges + 1) if roots or (sums and turn) else np.int64(origin[c])
                 # First the earliest moment at which the sum can be whole, galloping from where the last one was: it
                 # is possible at `high` and not at `low`. Then the copies from there on.
-                low, high, probe, wide, copies = np.int64(-1), np.int64(-1), hint, np.int64(1), False
+                low, high, probe, wide, copies = np.int64(-1), np.int64(-1), hint, np.int64(1), not sums
                 while True:
                     stamp += 1
-                    last, got = _grow(
-                        root, (high if copies else probe) * grain, copies, best + 1 if copies else _NEVER, z, src, dst,
-                        in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, hold, delay, busy, until, filled, load, weight,
-                        reached, known, stamp, keys, ties, what, random, trial_arc, trial_start,
+                    at, until = probe, FAR
+                    if copies:
+                        at, until = max(high, np.int64(0)), min(best, worst) + 1
+                    last, got = grow(
+                        root, toward, at * grain, copies, until, z, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop,
+                        offset, held, delay, ahead, weight, mean, grain, points, filled, load, stamp, note,
+                        heap, begins, random, trial_arc, trial_start,
                     )  # fmt: skip
                     if got < 0:
                         return time, FULL
@@ -365,63 +189,94 @@ def pack(
                         probe = (low + high) >> 1
                     wide *= 2
                     copies = high == 0 or (high > 0 and high - low == 1)
-                hint = high
-                if got < edges:
+                if sums:
+                    hint = high
+                if toward >= 0:
+                    needed = max(got, np.int64(1))
+                if got < needed:
                     continue
                 span = np.int64(0)
-                for i in range(edges):
+                for i in range(edges if sums else 0):
                     span += trial_start[i] - sums_start[i]
                 if last < best or (last == best and span < best_span):
                     best, best_span = last, span
-                    root_of[c], moment_of[c], finish_of[c] = root, high * grain, last
-                    for i in range(edges):
-                        tree_arc[c, i], tree_start[c, i] = sums_arc[i], sums_start[i]
-                        tree_arc[c, edges + i], tree_start[c, edges + i] = trial_arc[i], trial_start[i]
-            if stop[0] != 0 and turn == 0:
-                return time, STUCK
-            if not _put(c, z, 1, tree_arc, tree_start, load, hop_ptr, hop, offset, hold, busy, until, filled):
+                    first = np.int64(edges if sums else 0)
+                    if first + got > rows.shape[1]:
+                        return time, FULL
+                    length[c] = first + got
+                    for i in range(first):
+                        rows[c, i], starts[c, i] = sums_arc[i], sums_start[i]
+                    for i in range(got):
+                        rows[c, first + i], starts[c, first + i] = trial_arc[i], trial_start[i]
+            if best == FAR:
+                if turn == 0 or not reserving:
+                    return time, STUCK
+                now = FAR
+                break
+            if not _put(
+                c, z, take, rows, starts, np.int64(length[c]), hop_ptr, hop, offset, held, points, filled, load
+            ):
                 return time, FULL
-        total, critical = np.int64(0), np.int64(0)
-        for c in range(chunks):
-            if finish_of[c] > total:
-                total, critical = finish_of[c], np.int64(0)
-            critical += finish_of[c] == total
-        if turn == 0 or total < time or (total == time and critical <= worst):
-            time, worst = total, critical
-        else:
-            for q in range(2 * waiting):
-                # What was put in comes out again before what there was comes back.
-                back = q >= waiting
-                c = removed[q - waiting] if back else queue[q]
-                if back:
-                    for i in range(2 * edges):
-                        tree_arc[c, i], tree_start[c, i] = backup_arc[q - waiting, i], backup_start[q - waiting, i]
-                    root_of[c], moment_of[c], finish_of[c] = (
-                        backup[q - waiting, 0], backup[q - waiting, 1], backup[q - waiting, 2],
-                    )  # fmt: skip
+            finish[c] = best
+            done += 1
+            now, score = max(now, best), score + best
+            if now > worst or (stop[0] != 0 and turn == 0):
+                break
+        if turn == 0 and done < waiting:
+            return time, STUCK
+        if turn and reserving and (now > worst or (now == worst and score > worth)):
+            for q in range(done):
+                c = queue[q]
                 if not _put(
-                    c, np.int64(size_class[c]), 1 if back else -1, tree_arc, tree_start, load, hop_ptr, hop, offset,
-                    hold, busy, until, filled,
+                    c, np.int64(size_class[c]), give, rows, starts, np.int64(length[c]), hop_ptr, hop, offset, held,
+                    points, filled, load,
                 ):  # fmt: skip
                     return time, FULL
-        if turn == rounds or time <= bound or stop[0] != 0:
+            for q in range(waiting):
+                c = removed[q]
+                length[c], finish[c] = kept[q, 0], kept[q, 1]
+                _copy(kept_arc, kept_start, q, rows, starts, c, kept[q, 0])
+                if not _put(
+                    c, np.int64(size_class[c]), take, rows, starts, kept[q, 0], hop_ptr, hop, offset, held, points,
+                    filled, load,
+                ):  # fmt: skip
+                    return time, FULL
+        time = np.int64(0)
+        for c in range(chunks):
+            time = max(time, finish[c])
+        if turn == turns or stop[0] != 0 or (reserving and (time <= bound or most < 1)):
             return time, DONE
         turn += 1
-        # Take some out: one that finishes last, and others.
-        waiting = min(2 + random_below(random, _MOST - 1), most)
+        if not reserving:
+            _shuffle(queue, np.int64(0), waiting, random)
+            continue
+        # One that finishes last, any of those, and others that have a link of its.
+        c = random_below(random, chunks)
+        while finish[c] < time:
+            c = c + 1 if c + 1 < chunks else np.int64(0)
+        critical = c
+        _mark(critical, take, rows, np.int64(length[critical]), hop_ptr, hop, used)
+        wanted = min(2 + random_below(random, max(most - 1, np.int64(1))), most)
+        waiting = np.int64(0)
+        for attempt in range(16 * wanted):
+            if not out[c] and (attempt >= 12 * wanted or _meets(c, rows, np.int64(length[c]), hop_ptr, hop, used)):
+                out[c] = 1
+                removed[waiting], queue[waiting] = c, c
+                waiting += 1
+            if waiting == wanted:
+                break
+            c = random_below(random, chunks)
+        _mark(critical, np.int64(0), rows, np.int64(length[critical]), hop_ptr, hop, used)
         for q in range(waiting):
-            again = True
-            while again:
-                c = random_below(random, chunks)
-                again = q == 0 and finish_of[c] < time
-                for i in range(q):
-                    again = again or removed[i] == c
-            removed[q], queue[q] = c, c
-            for i in range(2 * edges):
-                backup_arc[q, i], backup_start[q, i] = tree_arc[c, i], tree_start[c, i]
-            backup[q, 0], backup[q, 1], backup[q, 2] = root_of[c], moment_of[c], finish_of[c]
+            c = removed[q]
+            out[c] = 0
+            kept[q, 0], kept[q, 1] = length[c], finish[c]
+            _copy(rows, starts, c, kept_arc, kept_start, q, kept[q, 0])
             if not _put(
-                c, np.int64(size_class[c]), -1, tree_arc, tree_start, load, hop_ptr, hop, offset, hold, busy, until,
-                filled,
+                c, np.int64(size_class[c]), give, rows, starts, kept[q, 0], hop_ptr, hop, offset, held, points, filled,
+                load,
             ):  # fmt: skip
                 return time, FULL
+            length[c] = 0
+        # The last one first, or all in any order.
+        _shuffle(queue, np.int64(1 if random_below(random, 4) else 0), waiting, random)

@@ -9,34 +9,33 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import kernel
-from astrasim_py.synthesis.greedy import _ready
+from astrasim_py.synthesis.gaps import ordered
 
 
-@kernel("the synthesizer", threads=True)
+@kernel("the synthesizer", threads=True, lean=True)
 def earliest(
-    arc, chunk, order, origin, size_class, n, src, dst, hop_ptr, hop, offset, hold, delay,
-    occupied_ptr, occupied_start, occupied_end, start,
+    arc, chunk, order, size_class, src, dst, hop_ptr, hop, offset, held, delay, points, filled, free, known, start,
 ):  # fmt: skip
-    """Fill `start` with the earliest times, the transfers being taken in `order`; returns the last arrival."""
-    chunks = len(origin)
-    known = np.zeros(n * chunks, dtype=np.int64)
-    free = np.zeros(hop.max() + 1, dtype=np.int64)
-    simple = False
+    """Fill `start` with the earliest times, the transfers being taken in `order`; returns the last arrival.
+
+    Parameters
+    ----------
+    points, filled
+        Calendars of what others hold.
+    free, known : int64[resources], int64[n, chunks]
+        Zeros.
+    """
     last = np.int64(0)
     for i in range(len(order)):
         row = order[i]
         a, c = np.int64(arc[row]), np.int64(chunk[row])
         z = np.int64(size_class[c])
-        t = _ready(
-            a, known[src[a] * chunks + c], hop_ptr, hop, offset[z : z + 1], hold[z : z + 1], free, simple,
-            occupied_ptr, occupied_start, occupied_end,
-        )  # fmt: skip
+        t = ordered(a, z, known[src[a], c], hop_ptr, hop, offset, held, points, filled, free)
         start[row] = t
         for h in range(hop_ptr[a], hop_ptr[a + 1]):
-            free[hop[h]] = t + offset[z, h] + hold[z, h]
+            free[hop[h]] = t + offset[z, h] + held[z, h]
         arrives = t + delay[z, a]
-        at = dst[a] * chunks + c
         # A copy replaces nothing: its target waited for it alone. A part of a sum is one of several.
-        known[at] = max(known[at], arrives)
+        known[dst[a], c] = max(known[dst[a], c], arrives)
         last = max(last, arrives)
     return last

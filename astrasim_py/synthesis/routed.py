@@ -9,19 +9,19 @@ tried forwards and, time reversed, from the receivers to the origins.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Lock
 
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.synthesis.compose import Transfers, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.search import Found, Progress
+from astrasim_py.synthesis.network import Network, Timing
+from astrasim_py.synthesis.packing import NEVER, Load, Rows, calendars, packed
+from astrasim_py.synthesis.rounds import Outcome, Progress, compete
+from astrasim_py.synthesis.search import Found
 
 #: Ranks × chunks beyond which nothing is routed: the checker looks at every chunk at every rank.
 MAX_CELLS = 2**27
@@ -30,9 +30,8 @@ _EFFORT = 40_000_000
 _FEWEST_ROUNDS = 6
 #: Hops × classes of size beyond which timing takes too much memory.
 _MAX_TIMES = 2**25
-_NEVER = 2**62
-_GENERATION = 16
-_LENGTH = 2**16
+#: Messages that an improving step takes out at most, and searches that make up a repair, about.
+_VICTIMS, _REPAIR = 12, 400_000
 #: Bits that costs of balancing may have.
 _COST_BITS = 34
 
@@ -44,7 +43,7 @@ class RoutePolicy:
     Attributes
     ----------
     way : str
-        ``list``, ``insert`` or ``repair``.
+        ``list`` or ``insert``.
     rule : int
         Of a list: farthest first, most loaded link first, by turns (the distance between the numbers of the ranks),
         or the most crowded path first. Of an insertion: the order of messages, in the same numbers.
@@ -63,7 +62,7 @@ class RoutePolicy:
 
     def __str__(self) -> str:
         rule = ("farthest", "most loaded", "by turns", "most crowded")[self.rule]
-        parts = [f"routed: {self.way}", *([] if self.way == "repair" else [f"{rule} first"])]
+        parts = [f"routed: {self.way}, {rule} first"]
         parts += [f"{self.passes} passes"] * (self.way == "list") + [f"noise {self.noise}/64"] * bool(self.noise)
         return ", ".join(parts + ["backwards"] * self.backward)
 
@@ -72,8 +71,6 @@ class Side:
     """Messages of one direction of time, and what all runs on them share."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
-        from astrasim_py.synthesis.paths import toward
-
         self.network, self.demand = network, demand
         self.chunk = np.flatnonzero(demand.origin != demand.receivers).astype(np.int32)
         self.origin = np.ascontiguousarray(demand.origin[self.chunk], dtype=np.int32)
@@ -84,76 +81,93 @@ class Side:
             raise AlgorithmError(demand.collective, problem, "round the sizes")
         timing = network.timing(demand.sizes.tolist())
         self.timing = timing
-        out_ptr, out_arc = network.out
-        self.graph = (network.ranks, network.src, network.dst, out_ptr, out_arc, network.hop_ptr, network.hop)
         # A chunk of the smallest class is the fastest: no way is shorter than its.
-        self.least = toward(network.ranks, network.in_ptr, network.src, np.ascontiguousarray(timing.delay[-1]))
+        self.least = self._toward(np.ascontiguousarray(timing.delay[-1]))
         self.far = self.least[self.receiver, self.origin]
+        self.load = Load(origin=self.origin, goal=self.receiver, size_class=self.kind, ahead=self.least)
+        # What paths are balanced by: if every message took a way of the fewest holds, and all links had the same of it.
         shift = max(int(timing.delay.max(initial=1)).bit_length() - _COST_BITS, 0)
-        self.cheap = (timing.hold >> shift, timing.delay >> shift, self.least >> shift)
-        # If every message took a way of the fewest holds, and all links had the same of it.
+        self.cheap = Timing(np.zeros_like(timing.offset), timing.hold >> shift, timing.delay >> shift)
+        self.even = replace(self.load, ahead=self.least >> shift)
         weight = np.zeros(network.arcs, dtype=np.int64)
-        np.add.at(weight, np.repeat(np.arange(network.arcs), np.diff(network.hop_ptr)), self.cheap[0][0])
-        ways = toward(network.ranks, network.in_ptr, network.src, weight)
-        whole = float(ways[self.receiver, self.origin].astype(np.float64).sum())
+        np.add.at(weight, np.repeat(np.arange(network.arcs), np.diff(network.hop_ptr)), self.cheap.hold[0])
+        whole = float(self._toward(weight)[self.receiver, self.origin].astype(np.float64).sum())
         self.mean = max(int(whole) // max(len(network.links), 1), 1)
-        self.hops = max(int(toward(network.ranks, network.in_ptr, network.src, np.ones_like(weight)).max()), 1)
+        self.hops = max(int(self._toward(np.ones_like(weight)).max()), 1)
+        self.stride = min(2 * self.hops + 4, network.ranks)
         self.known: dict[tuple, tuple] = {}
+        self._room = 64
+        self._lock = Lock()
+
+    def _toward(self, cost: np.ndarray) -> np.ndarray:
+        from astrasim_py.synthesis.paths import toward
+
+        return toward(self.network.ranks, self.network.in_ptr, self.network.src, cost)
 
     def paths(self, passes: int, seed: int):
         """(path, length, load in ps) that share links evenly; remembered."""
-        from astrasim_py.synthesis.paths import DONE, balanced
-
         key = passes, seed
-        if key not in self.known:
-            count, stride = len(self.chunk), min(2 * self.hops + 4, self.network.ranks)
-            n, src, dst, out_ptr, out_arc, hop_ptr, hop = self.graph
-            hold, delay, least = self.cheap
-            load = np.zeros(len(self.network.links), dtype=np.int64)
-            while True:
-                path, length = np.zeros((count, stride), dtype=np.int32), np.zeros(count, dtype=np.int32)
-                status = balanced(
-                    self.origin, self.receiver, self.kind, n, src, dst, out_ptr, out_arc, hop_ptr, hop, hold, delay,
-                    least, self.mean, passes, seed, path, length, load,
+        with self._lock:
+            if key not in self.known:
+                _, (path, _, length), load, _ = packed(
+                    self.network, self.cheap, self.even, room=0, seed=seed, stride=self.stride, mean=self.mean,
+                    improve=passes - 1,
                 )  # fmt: skip
-                if status == DONE:
-                    break
-                stride = min(2 * stride, n)
-            load[:] = 0
-            for step in range(stride):
-                rows = np.flatnonzero(length > step)
-                arcs = path[rows, step]
-                lengths = np.diff(hop_ptr)[arcs]
-                for h in range(int(lengths.max(initial=0))):
-                    some = lengths > h
-                    at = hop_ptr[arcs[some]] + h
-                    np.add.at(load, hop[at], self.timing.hold[self.kind[rows[some]], at])
-            self.known[key] = path, length, load
-        return self.known[key]
+                if self.cheap.hold is not self.timing.hold:
+                    load = self._carried(path, length)
+                self.known[key] = path, length, load
+            return self.known[key]
 
-    def run(self, policy: RoutePolicy, seed: int, limit: int):
-        """(time, (path, length, start)), or a time of 2**62."""
+    def _carried(self, path: np.ndarray, length: np.ndarray) -> np.ndarray:
+        """int64[resources]: ps that paths hold each link."""
+        network = self.network
+        load = np.zeros(len(network.links), dtype=np.int64)
+        for step in range(path.shape[1]):
+            rows = np.flatnonzero(length > step)
+            arcs = path[rows, step]
+            lengths = np.diff(network.hop_ptr)[arcs]
+            for h in range(int(lengths.max(initial=0))):
+                some = lengths > h
+                at = network.hop_ptr[arcs[some]] + h
+                np.add.at(load, network.hop[at], self.timing.hold[self.kind[rows[some]], at])
+        return load
+
+    def run(self, policy: RoutePolicy, seed: int, limit: int, stop=None) -> tuple[int, Rows] | None:
+        """(time, rows); None if it does not end before `limit`."""
+        if policy.way == "insert":
+            return self.pack(seed, order=self.order(policy.rule, policy.noise, seed), limit=limit, stop=stop)
         from astrasim_py.synthesis.paths import listed
 
-        if policy.way == "insert":
-            order = self.order(policy.rule, policy.noise, seed)
-            return self.reroute(None, order, 0, 0, seed)
-        n, src, dst, _, _, hop_ptr, hop = self.graph
         network, timing = self.network, self.timing
         path, length, load = self.paths(policy.passes, seed % 4)
+        count = len(self.chunk)
         start = np.zeros(path.shape, dtype=np.int64)
         noise = int(timing.delay.max(initial=0)) * self.hops * policy.noise // 64
+        state = np.random.Generator(np.random.PCG64(seed)).integers(1, 2**63, 1, dtype=np.uint64)
+        turn = (self.receiver.astype(np.int64) - self.origin) % network.ranks
         end = listed(
-            self.origin, self.receiver, self.kind, n, src, dst, hop_ptr, hop, timing.offset, timing.hold, timing.delay,
-            network.occupied_ptr, network.occupied_start, network.occupied_end, path, length, load, policy.rule,
-            min(noise, 2**31 - 1), seed, limit, start,
+            turn, self.kind, network.hop_ptr, network.hop, timing.offset, timing.hold, timing.delay,
+            *calendars(network), path, length, load, policy.rule, min(noise, 2**31 - 1), state, limit,
+            np.empty((4, count), dtype=np.int64), np.empty((3, count + network.arcs), dtype=np.int64),
+            np.full(network.arcs, -1), np.zeros_like(load), load.copy(), start,
         )  # fmt: skip
-        return end, (path, length, start)
+        return (int(end), (path, start, length)) if end < limit else None
+
+    def pack(self, seed: int, **options) -> tuple[int, Rows] | None:
+        """Insert all messages, or improve a schedule of them."""
+        found = packed(
+            self.network, self.timing, self.load, room=self._room, seed=seed, stride=self.stride, victims=_VICTIMS,
+            **options,
+        )  # fmt: skip
+        if found is None:
+            return None
+        self._room = max(self._room, found[3])
+        return found[:2]
 
     def order(self, rule: int, noise: int, seed: int) -> np.ndarray:
         """int64[messages]: the order in which they are inserted."""
         random = np.random.Generator(np.random.PCG64(seed))
-        size = self.timing.delay.min(axis=1, initial=_NEVER)[self.kind]
+        size = self.timing.delay.min(axis=1, initial=NEVER)[self.kind]
         key = -(self.far + size)
         if rule == 2:
             key = (self.receiver.astype(np.int64) - self.origin) % self.network.ranks
@@ -166,57 +180,11 @@ class Side:
             key = key + random.integers(0, spread + 1, len(key))
         return np.lexsort((random.permutation(len(key)), key)).astype(np.int64)
 
-    def reroute(self, rows, order, turns: int, bound: int, seed: int):
-        """Insert all messages, or improve a schedule of them."""
-        from astrasim_py.synthesis.paths import DONE, rerouted
-
-        network, timing = self.network, self.timing
-        count, n = len(self.chunk), network.ranks
-        stride = min(2 * self.hops + 4, n) if rows is None else rows[0].shape[1]
-        busiest = int(np.diff(network.occupied_ptr).max(initial=0))
-        room = busiest + 4 * stride + 64 + 4 * count * self.hops // max(len(network.links), 1)
-        if rows is not None:
-            path, length = rows[:2]
-            carried = np.zeros(len(network.links), dtype=np.int64)
-            for step in range(path.shape[1]):
-                arcs = path[length > step, step]
-                np.add.at(carried, network.hop[_hops(network, arcs)], 1)
-            room = max(room, int(carried.max(initial=0)) + busiest + 4 * stride + 16)
-        while True:
-            begins = np.zeros((len(network.links), room), dtype=np.int64)
-            ends = np.zeros_like(begins)
-            taken = np.diff(network.occupied_ptr).astype(np.int64)
-            for r in np.flatnonzero(taken).tolist():
-                span = slice(network.occupied_ptr[r], network.occupied_ptr[r + 1])
-                begins[r, : taken[r]], ends[r, : taken[r]] = network.occupied_start[span], network.occupied_end[span]
-            if rows is None:
-                path, length = np.zeros((count, stride), dtype=np.int32), np.zeros(count, dtype=np.int32)
-                start = np.zeros((count, stride), dtype=np.int64)
-            else:
-                path, length, start = (column.copy() for column in rows)
-            end, status = rerouted(
-                self.origin, self.receiver, self.kind, *self.graph, timing.offset, timing.hold, timing.delay,
-                self.least, order, turns, _victims(count), bound, seed, begins, ends, taken, path, length, start,
-            )  # fmt: skip
-            if status == DONE:
-                return end, (path, length, start)
-            room, stride = 2 * room, min(2 * stride, n)
-
     def columns(self, rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(arc, chunk, start) of all transfers, those of a chunk in their order."""
-        path, length, start = rows
+        path, start, length = rows
         used = np.arange(path.shape[1]) < length[:, None]
         return path[used], np.repeat(self.chunk, length), start[used]
-
-
-def _hops(network: Network, arcs: np.ndarray) -> np.ndarray:
-    lengths = np.diff(network.hop_ptr)[arcs]
-    ends = np.cumsum(lengths)
-    return np.repeat(network.hop_ptr[:-1][arcs] - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
-
-
-def _victims(count: int) -> int:
-    return max(1, min(12, count - 1))
 
 
 def policies(network: Network, demand: Demand) -> list[RoutePolicy]:
@@ -280,67 +248,23 @@ def route(
     size = max(len(sides[False].chunk) * sides[False].hops, 1)
     rounds = min(rounds, max(_EFFORT // (8 * size), _FEWEST_ROUNDS))
     _compile(sides[False])
-    jobs = jobs or os.cpu_count() or 1
-    begin = time.monotonic()
-    pool = ThreadPoolExecutor(jobs) if jobs > 1 else None
-    best: tuple | None = None
-    made, cut, dry = 0, False, 0
 
-    def one(entry, limit: int, rows):
-        index, policy = entry
-        side, number = sides[policy.backward], (seed * 1_000_003 + index) % 2**31
-        if policy.way != "repair":
-            return side.run(policy, number, limit)
-        turns = min(max(400_000 // (len(side.chunk) + 50 * side.hops), 20), 4000)
-        return side.reroute(rows, np.arange(len(side.chunk)), turns, bound, number)
+    def run(policy: RoutePolicy, number: int, limit: int, stop: np.ndarray, start: Outcome | None):
+        side = sides[policy.backward]
+        if start is None:
+            return side.run(policy, number, limit, stop if limit < NEVER else None)
+        turns = min(max(_REPAIR // (len(side.chunk) + 50 * side.hops), 20), 4000)
+        return side.pack(number, rows=start.result, improve=turns, bound=bound, stop=stop)
 
-    try:
-        while made < rounds and not cut and not (best and best[0] <= bound):
-            # What a generation does is settled before it begins: the number of threads decides nothing.
-            lineup = []
-            for index in range(made, min(rounds, made + (1 if made == 0 else _GENERATION))):
-                first = index < min(len(offered), rounds - rounds // 4)
-                repairs = best is not None and not first and (dry < 3 or index % 4)
-                policy = RoutePolicy("repair", 0, 0, 0, best[2].backward) if repairs else offered[index % len(offered)]
-                lineup.append((index, policy))
-            limit, rows = (best[0], best[3]) if best else (_NEVER, None)
-            # Paths are shared among runs: made before threads need them.
-            for index, policy in lineup:
-                if policy.way == "list" and (best is None or pool is not None):
-                    sides[policy.backward].paths(policy.passes, (seed * 1_000_003 + index) % 2**31 % 4)
-            work = pool.map if pool is not None and len(lineup) > 1 else map
-            results = work(lambda entry, limit=limit, rows=rows: one(entry, limit, rows), lineup)
-            better = False
-            for (index, policy), (took, found) in zip(lineup, results, strict=True):
-                made = index + 1
-                if best is None or took < best[0]:
-                    named = policy if policy.way != "repair" else best[4]
-                    best = (int(took), index, policy, found, named)
-                    better = True
-                elif policy.way == "repair" and took == best[0] and not better:
-                    # As good and different: the next repair begins elsewhere.
-                    best = (best[0], best[1], best[2], found, best[4])
-                if progress is not None:
-                    progress(Progress(best[0], bound, made, rounds))
-                if best[0] <= bound:
-                    break
-                if budget is not None and time.monotonic() - begin > budget:
-                    cut = made < rounds
-                    break
-            dry = 0 if better else dry + 1
-    finally:
-        if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=True)
-    took, index, policy, rows, named = best
-    columns = sides[policy.backward].columns(rows)
-    if policy.backward:
-        arc, chunk, start, _ = mirrored(network, demand, _by_time(columns))
-        transfers = copied((arc, chunk, start))
+    best = compete(offered, run, bound=bound, seed=seed, rounds=rounds, budget=budget, jobs=jobs, progress=progress)
+    columns = sides[best.policy.backward].columns(best.result)
+    if best.policy.backward:
+        transfers = mirrored(network, demand, _by_time(columns))
+        transfers = copied(transfers[:3])
     else:
         transfers = copied(columns)
-    label = str(named) + (", repaired" if policy.way == "repair" else "")
-    found = Found(took, None, len(columns[0]), label, seed, made, cut, time.monotonic() - begin)
-    return found, transfers
+    label = str(best.policy) + ", repaired" * best.repaired
+    return Found(best.time, None, len(columns[0]), label, seed, best.rounds, best.cut, best.seconds), transfers
 
 
 def _by_time(columns):
@@ -356,5 +280,7 @@ def _compile(side: Side) -> None:
     small.known = {}
     for name in ("chunk", "origin", "receiver", "kind", "far"):
         setattr(small, name, getattr(side, name)[:1])
-    small.run(RoutePolicy(passes=1), 0, _NEVER)
-    small.run(RoutePolicy("insert"), 0, _NEVER)
+    for name in ("load", "even"):
+        one = getattr(side, name)
+        setattr(small, name, replace(one, origin=small.origin, goal=small.receiver, size_class=small.kind))
+    small.run(RoutePolicy(passes=1), 0, NEVER)

@@ -17,34 +17,12 @@ import numpy as np
 
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.rounds import Progress
 from astrasim_py.synthesis.runs import Columns, Runs
 
 #: Transfers of one run beyond which runs are made one at a time, each on what the last one taught.
 LARGE = 2**22
 _GENERATION = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a search stands.
-
-    Attributes
-    ----------
-    best, bound : int
-        ps; `best` is 0 while there is none.
-    rounds, of : int
-        Runs made, and at most to come.
-    """
-
-    best: int
-    bound: int
-    rounds: int
-    of: int
-
-    @property
-    def gap(self) -> float:
-        """How far the best is above the bound, as a fraction of the bound."""
-        return self.best / self.bound - 1 if self.best and self.bound else 0.0
 
 
 @dataclass(frozen=True, slots=True)

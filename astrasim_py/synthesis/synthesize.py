@@ -12,7 +12,7 @@ from astrasim_py.synthesis.check import check
 from astrasim_py.synthesis.compose import as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.exact import LIMIT, admit, prove
-from astrasim_py.synthesis.joint import without_barrier
+from astrasim_py.synthesis.joint import improved
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
 from astrasim_py.synthesis.routed import route
 from astrasim_py.synthesis.schedule import Schedule, Search
@@ -143,7 +143,7 @@ def spread(
     schedule = as_schedule(network, demand, transfers, how, bound)
     if kind == "all_reduce":
         options.pop("record")
-        schedule = without_barrier(schedule, enough, budget=None if budget is None else budget - how.seconds, **options)
+        schedule = improved(schedule, enough, budget=None if budget is None else budget - how.seconds, **options)
     problems = check(schedule)
     if problems:
         raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")

@@ -14,8 +14,9 @@ from astrasim_py.synthesis.bounds import best_bound
 from astrasim_py.synthesis.check import check
 from astrasim_py.synthesis.compose import as_schedule
 from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.joint import POLICIES, Packing, without_barrier
+from astrasim_py.synthesis.joint import JOINT, improved, unpacked
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.packing import Packing
 from astrasim_py.synthesis.schedule import Schedule, Search
 from astrasim_py.synthesis.synthesize import synthesize
 from astrasim_py.topology import Topology, build, read_edge_list
@@ -56,8 +57,8 @@ def tangle(seed: int) -> Topology:
 
 def packed(network: Network, demand: Demand, policy, seed: int, improve: int = 0) -> tuple[int, Schedule]:
     """What the core claims, and the schedule of it."""
-    took, transfers = Packing(network, demand).run(policy, seed, improve)
-    return took, as_schedule(network, demand, transfers, NOTHING)
+    took, rows = Packing(network, demand).run(seed, policy, improve=improve)
+    return took, as_schedule(network, demand, unpacked(network, demand, rows), NOTHING)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -66,7 +67,7 @@ def test_every_policy_packs_valid_schedules_above_the_bound(seed):
     size = 0 if seed == 5 else 10**6 + seed
     demand = Demand.of("all_reduce", network.ranks, 1 + seed % 4, size)
     bound = best_bound(network, demand)
-    for index, policy in enumerate(POLICIES):
+    for index, policy in enumerate(JOINT):
         took, schedule = packed(network, demand, policy, index, improve=10 * (index % 2))
         assert check(schedule) == []
         assert schedule.transfers == 2 * (network.ranks - 1) * demand.count
@@ -84,16 +85,16 @@ def test_what_others_hold_stays_theirs():
     taken = Occupied(links, start, start + 40_000_000)
     network = Network.of(topology, cost=TACOS, occupied=[taken])
     demand = Demand.of("all_reduce", 9, 2, 9 * 2**20)
-    _, schedule = packed(network, demand, POLICIES[0], 1, improve=20)
+    _, schedule = packed(network, demand, JOINT[0], 1, improve=20)
     assert check(schedule) == []
-    _, alone = packed(Network.of(topology, cost=TACOS), demand, POLICIES[0], 1, improve=20)
+    _, alone = packed(Network.of(topology, cost=TACOS), demand, JOINT[0], 1, improve=20)
     assert check(replace(alone, network=network)) != []
 
 
 def test_improving_never_makes_it_slower():
     network = Network.of(build({"shape": "mesh", "dims": [4, 4], **LINK}), cost=TACOS)
     demand = Demand.of("all_reduce", 16, 2, 2**24)
-    times = [packed(network, demand, POLICIES[0], 3, improve)[0] for improve in (0, 20, 100, 400)]
+    times = [packed(network, demand, JOINT[0], 3, improve)[0] for improve in (0, 20, 100, 400)]
     assert times == sorted(times, reverse=True) and times[-1] < times[0]
 
 
@@ -104,13 +105,13 @@ def test_the_better_one_is_taken_and_named():
     assert even.search.policy.startswith("barrier") and even.optimal
     # One that no joint schedule beats is given back.
     network, demand = even.network, even.demand
-    same = without_barrier(even, 0, rounds=6, jobs=1)
+    same = improved(even, 0, rounds=6, jobs=1)
     assert same.time == even.time and same.search.policy == even.search.policy
     assert same.search.rounds > even.search.rounds
     # One that is as bad as can be is not.
     late = as_schedule(network, demand, (even.arc, even.chunk, even.start, even.reduces), NOTHING)
     late = replace(late, start=late.start + 10**12, time=late.time + 10**12)
-    assert check(late) == [] and without_barrier(late, 0, rounds=6).time < late.time
+    assert check(late) == [] and improved(late, 0, rounds=6).time < late.time
 
 
 def test_threads_change_nothing():
@@ -124,7 +125,7 @@ def test_threads_change_nothing():
 def test_the_checker_counts_contributions():
     network = Network.of(build({"shape": "mesh", "dims": [3, 3], **LINK}), cost=TACOS)
     demand = Demand.of("all_reduce", 9, 1, 9 * 2**20)
-    _, good = packed(network, demand, POLICIES[0], 1)
+    _, good = packed(network, demand, JOINT[0], 1)
     assert check(good) == []
     # Somewhere the sum is made at another rank than the chunk's owner.
     senders = set(zip(good.src[good.reduces].tolist(), good.chunk[good.reduces].tolist(), strict=True))
@@ -150,6 +151,6 @@ def test_gain_over_the_barrier(name, chunks, policy, barrier, gain):
     topology = read_edge_list(Path(GOLDEN) / "tacos" / "problems" / f"{name}.csv")
     network = Network.of(topology, cost=TACOS)
     demand = Demand.of("all_reduce", 64, chunks, 64 * 2**20)
-    _, schedule = packed(network, demand, POLICIES[policy], 1, improve=100)
+    _, schedule = packed(network, demand, JOINT[policy], 1, improve=100)
     assert check(schedule) == []
     assert schedule.time * gain <= barrier * 1e6

@@ -1,0 +1,170 @@
+"""Rounds: many runs compete, the best one is repaired, until the bound is met or rounds or time are over.
+
+Run i is one policy with one seed, whatever the machine. Runs go in generations, and what a generation does is settled
+before it begins, so the number of threads decides nothing: the result is the fastest run, of equals the first. Only a
+limit of wall-clock time can make two machines differ, and the outcome says that it was cut.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Timer
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a search stands.
+
+    Attributes
+    ----------
+    best, bound : int
+        ps; `best` is 0 while there is none.
+    rounds, of : int
+        Runs made, and at most to come.
+    """
+
+    best: int
+    bound: int
+    rounds: int
+    of: int
+
+    @property
+    def gap(self) -> float:
+        """How far the best is above the bound, as a fraction of the bound."""
+        return self.best / self.bound - 1 if self.best and self.bound else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What competing runs came to.
+
+    Attributes
+    ----------
+    time : int
+        ps.
+    policy
+        Of the run that was best before it was repaired.
+    result
+        Of the best run.
+    repaired : bool
+    rounds : int
+    cut : bool
+        Whether the limit of wall-clock time ended the search.
+    seconds : float
+        Wall-clock time.
+    """
+
+    time: int
+    policy: Any
+    result: Any
+    repaired: bool
+    rounds: int
+    cut: bool
+    seconds: float
+
+
+def seed_of(seed: int, index: int) -> int:
+    """The seed of a run of a search."""
+    return (seed * 1_000_003 + index) % 2**31
+
+
+def compete(
+    offered: Sequence,
+    run: Callable[..., tuple[int, Any] | None],
+    *,
+    bound: int,
+    seed: int,
+    rounds: int,
+    generation: int = 16,
+    tried: int | None = None,
+    budget: float | None = None,
+    jobs: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome | None:
+    """The best of many runs; None if none came about.
+
+    Policies are tried first; then the best run is repaired, and now and then, when that has come to nothing for a
+    while, policies are tried with other seeds.
+
+    Parameters
+    ----------
+    offered : sequence
+        Policies, the most promising first.
+    run : callable
+        ``run(policy, seed, limit, stop, start)`` returns (time in ps, result), or None if it found nothing as fast as
+        `limit`; `start` is the best outcome so far if it is to be repaired, else None; when ``stop[0]`` is not 0, it
+        should end.
+    bound : int
+        ps that cannot be beaten: a run that meets it ends the search.
+    seed : int
+        Another one makes other runs.
+    rounds : int
+        Runs at most.
+    generation : int
+        Runs that are settled at once.
+    tried : int, optional
+        Runs that begin anew at first; by default every policy once, as far as three quarters of the rounds go.
+    budget : float, optional
+        Wall-clock seconds.
+    jobs : int, optional
+        Threads; as many as the machine has cores by default.
+    progress : callable, optional
+        Told after every run.
+    """
+    begin, stop = time.monotonic(), np.zeros(1, dtype=np.int64)
+    jobs = jobs or os.cpu_count() or 1
+    tried = min(len(offered), rounds - rounds // 4) if tried is None else tried
+    best: Outcome | None = None
+    made, dry = 0, 0
+
+    def one(entry: tuple[int, Any, Outcome | None, int]):
+        index, policy, start, limit = entry
+        if stop[0] and index:
+            return None
+        return run(policy, seed_of(seed, index), limit, stop, start)
+
+    timer = Timer(budget, stop.__setitem__, (0, 1)) if budget is not None else None
+    with ThreadPoolExecutor(jobs) as pool:
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        try:
+            while made < rounds and not stop[0] and not (best and best.time <= bound):
+                limit = best.time if best else 2**62
+                lineup = []
+                for index in range(made, min(rounds, made + (1 if made == 0 else generation))):
+                    repairs = best is not None and index >= tried and (dry < 3 or index % 4 > 0)
+                    policy = best.policy if best and repairs else offered[index % len(offered)]
+                    lineup.append((index, policy, best if repairs else None, limit))
+                better = False
+                work = pool.map if jobs > 1 and len(lineup) > 1 else map
+                for (_, policy, start, _), got in zip(lineup, work(one, lineup), strict=True):
+                    if stop[0] and got is None:
+                        continue
+                    made += 1
+                    if got is not None and (best is None or got[0] < best.time):
+                        best, better = Outcome(got[0], policy, got[1], start is not None, 0, False, 0.0), True
+                    elif got is not None and start is not None and got[0] == best.time and not better:
+                        # As good and different: the next repair begins elsewhere.
+                        best = replace(best, result=got[1])
+                    if progress is not None:
+                        progress(Progress(best.time if best else 0, bound, made, rounds))
+                    if best and best.time <= bound:
+                        break
+                dry = 0 if better else dry + 1
+        finally:
+            cut = bool(stop[0])
+            stop[0] = 1
+            if timer is not None:
+                timer.cancel()
+            pool.shutdown(wait=True, cancel_futures=True)
+    if best is None:
+        return None
+    return replace(best, rounds=made, cut=cut and best.time > bound, seconds=time.monotonic() - begin)
