@@ -36,26 +36,12 @@ class Image(NamedTuple):
     tags: np.ndarray  # int64, by node of a template; not for the kernel
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rotated:
-    """Of a rotated slice, by position and number of a delta: the peer, and the route to it.
+class Turned(NamedTuple):
+    """Who is whose peer in rotated slices of one program: places in the image."""
 
-    Attributes
-    ----------
-    peer, route : numpy.ndarray or None
-        int32[members, deltas]; None: found by the kernel, the peer from `dims` and `digits`, the route from its pair.
-    dims : tuple of int
-    deltas : numpy.ndarray
-        int64[deltas]: what is added to a position, digit by digit.
-    extra_bytes : numpy.ndarray or None
-        uint8[members, nodes] of 0 or 1: what a member's messages are longer than those of the template.
-    """
-
-    peer: np.ndarray | None
-    route: np.ndarray | None
-    dims: tuple[int, ...] = ()
-    deltas: np.ndarray | None = None
-    extra_bytes: np.ndarray | None = None
+    peers: int  # in `ints`: peer by position and number of a delta; -1: the kernel finds it from `dims`
+    deltas: int  # how many
+    dims: int  # in `ints`: number of dimensions, these, digits of each delta
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +124,7 @@ class Builder:
         self.structures: dict[bytes, tuple[int, int]] = {}
         self.members: dict[object, tuple[int, int]] = {}
         self.templates_at: dict[tuple, int] = {}
+        self.capacities: dict[tuple[int, ...], int] = {(): 0}
         self.keep: list[object] = []
         self.path, self.ptr = np.zeros(0, np.int32), np.zeros(1, np.int64)
         self.pairs = np.zeros(0, np.int64)
@@ -301,8 +288,9 @@ class Builder:
         templates: Sequence[int] | int,
         *,
         instance: int,
-        rotation: Rotated | None = None,
+        rotation: Turned | None = None,
         routes: np.ndarray | None = None,
+        extra_bytes: np.ndarray | None = None,
         channels: int = 0,
         shared: bool = False,
         planned: bool = False,
@@ -320,9 +308,13 @@ class Builder:
             One by position; one for all of a rotated slice; none where there is nothing to do.
         instance : int
             The instance that it is of; ascending.
-        rotation : Rotated, optional
+        rotation : Turned, optional
+            From `turned`.
         routes : numpy.ndarray, optional
-            int32[members, columns]: number of the route from each member by the column that its templates state.
+            int32[members, columns]: number of the route from each member by the column that its templates state; in a
+            rotated slice by the number of the delta.
+        extra_bytes : numpy.ndarray, optional
+            Rotated, uint8[members, nodes] of 0 or 1: what a member's messages are longer than those of the template.
         channels : int
             Channels of several messages in its space, and by member in a rotated slice.
         shared : bool
@@ -341,22 +333,11 @@ class Builder:
         if rotation is not None:
             flags |= at.F_ROTATED
             row[at.S_TEMPLATES] = int(templates)
-            deltas = rotation.deltas if rotation.peer is None else np.zeros(rotation.peer.shape[1], np.int64)
-            row[at.S_DELTAS] = len(deltas)
-            if rotation.peer is not None:
-                row[at.S_PEERS] = self.ints.add(rotation.peer)
-            if rotation.route is not None:
-                row[at.S_ROUTES] = self.ints.add(rotation.route)
-            digits, rest = [], np.asarray(deltas, dtype=np.int64)
-            for size in rotation.dims:
-                digits.append(rest % size)
-                rest = rest // size
-            of_delta = np.stack(digits, axis=1) if digits else np.zeros((len(deltas), 0), dtype=np.int64)
-            row[at.S_DIMS] = self.ints.add(np.concatenate([[len(digits)], rotation.dims, of_delta.ravel()]))
-            if rotation.extra_bytes is not None:
-                row[at.S_BYTES] = self.small.add(rotation.extra_bytes)
+            row[at.S_PEERS], row[at.S_DELTAS], row[at.S_DIMS] = rotation
+            if extra_bytes is not None:
+                row[at.S_BYTES] = self.small.add(extra_bytes)
                 template = int(templates)
-                self.extra_sizes.append(self.bytes_of[template][rotation.extra_bytes.any(axis=0)] + 1)
+                self.extra_sizes.append(self.bytes_of[template][extra_bytes.any(axis=0)] + 1)
             row[at.S_CHANNELS] = channels * n
             if joint := self._joint(self.rows[int(templates)]):
                 flags |= at.F_JOINT
@@ -370,8 +351,10 @@ class Builder:
                 self.templates_at[templates] = self.ints.add(templates)
             row[at.S_TEMPLATES] = self.templates_at[templates]
             if routes is not None:
-                row[at.S_ROUTES], row[at.S_DELTAS] = self.ints.add(routes), routes.shape[1]
+                row[at.S_DELTAS] = routes.shape[1]
             row[at.S_CHANNELS] = 0 if shared else channels
+        if routes is not None:
+            row[at.S_ROUTES] = self.ints.add(routes)
         row[at.S_FLAGS], row[at.S_MESSAGES], row[at.S_CONNECTIONS] = flags, messages, connections
         if rows is not None:
             row[at.S_ROWS] = self.longs.add(rows)
@@ -380,6 +363,28 @@ class Builder:
         )
         self.slices.append(row)
         return len(self.slices) - 1
+
+    def turned(self, peers: np.ndarray | None, dims: tuple[int, ...], deltas: np.ndarray) -> Turned:
+        """Peers of rotated slices, for `slice`.
+
+        Parameters
+        ----------
+        peers : numpy.ndarray or None
+            int[members, deltas]: peer by position and number of a delta; None: found by the kernel.
+        dims : tuple of int
+        deltas : numpy.ndarray
+            int64[deltas]: what is added to a position, digit by digit.
+        """
+        digits, rest = [], np.asarray(deltas, dtype=np.int64)
+        for size in dims:
+            digits.append(rest % size)
+            rest = rest // size
+        of_delta = np.stack(digits, axis=1) if digits else np.zeros((len(deltas), 0), dtype=np.int64)
+        return Turned(
+            -1 if peers is None else self.ints.add(peers),
+            len(deltas),
+            self.ints.add(np.concatenate([[len(digits)], dims, of_delta.ravel()])),
+        )
 
     def same_slice(self, of: int, *, instance: int, planned: bool, rows: np.ndarray | None = None) -> int:
         """A slice like another one, which another instance carries out; returns its number."""
@@ -463,7 +468,9 @@ class Builder:
         """
         running = [min(int(c), 2**31) for c in capacity]
         self.running = max(self.running, min(sum(running), 2**31))
-        known = self.longs.add(running) if running else 0
+        known = self.capacities.setdefault(tuple(running), -1)
+        if known < 0:
+            known = self.capacities[tuple(running)] = self.longs.add(running)
         self.ranks.append([npu, template, first, delay, job, server, len(running), known, row, channels])
         return len(self.ranks) - 1
 
@@ -483,16 +490,16 @@ class Builder:
             raise SimulationError(self.problem.topology.name, "has more than 2^31 - 1 nodes or links of routes")
         nbytes = np.concatenate([*self.bytes_of, np.zeros(0, np.int64)])
         message = (kind == SEND) | (kind == RECV)
-        every = np.unique(np.concatenate([nbytes[message], [self.request], *self.extra_sizes]))
-        sent = np.unique(np.concatenate([nbytes[kind == SEND], [self.request], *self.extra_sizes]))
+        every = np.unique(np.concatenate([_runs(nbytes[message]), [self.request], *self.extra_sizes]))
+        sent = np.unique(np.concatenate([_runs(nbytes[kind == SEND]), [self.request], *self.extra_sizes]))
         node = np.zeros((max(len(kind), 1), 8), dtype=np.int32)
         used = node[: len(kind)]
         used[:, at.N_KIND] = kind
         used[message, at.N_SIZE] = np.searchsorted(every, nbytes[message])
         duration = np.concatenate([*(p.duration for p in self.programs), np.zeros(0, np.int64)])
         timed = (kind == COMPUTE) | (kind == MEMORY)
-        durations, number = np.unique(duration[timed], return_inverse=True)
-        used[timed, at.N_SIZE] = number
+        durations = np.unique(_runs(duration[timed]))
+        used[timed, at.N_SIZE] = np.searchsorted(durations, duration[timed])
         used[:, at.N_EXTRA] = -1
         small = np.zeros(len(kind), dtype=np.uint8)
         for t, program in enumerate(self.programs):
@@ -647,6 +654,11 @@ class Builder:
         joint = (starts if self.streams else 1) * (5 * self.joint // 4 + 8)
         self.head[at.H_ROOM] = 2 * (blocks + shares) + 8 * nodes * (starts + 1) + joint + 1024
         self.head[at.H_BLOCKS] = starts + 8
+
+
+def _runs(values: np.ndarray) -> np.ndarray:
+    """The first of every run of equal values: few, where messages of one size follow each other."""
+    return values[np.flatnonzero(np.diff(values, prepend=~values[:1]))] if len(values) else values
 
 
 def _matrix(rows: list[list[int]], width: int) -> np.ndarray:

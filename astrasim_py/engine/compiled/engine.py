@@ -33,7 +33,7 @@ def run(plan: Plan, level: str) -> Records:
     begin = jit.cpu_s()
     state = _run(plan, level)
     outcome = _outcome(plan, state, level)
-    if level in ("nodes", "messages"):
+    if level == "messages" or outcome.status != "done":
         _released_together(state)
     return _records(plan, state, level, outcome, begin)
 

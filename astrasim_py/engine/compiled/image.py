@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrasim_py.engine.compiled import layout as at
-from astrasim_py.engine.compiled.builder import Builder, Connected, Image, Rotated
+from astrasim_py.engine.compiled.builder import Builder, Connected, Image, Turned
 from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, Program, Slice
 
 #: Most entries of a table of peers or routes by position and delta; beyond, the kernel computes them.
@@ -46,7 +46,8 @@ class _Lowering:
         self.partners: dict[tuple[int, int], tuple[list[np.ndarray], int]] = {}
         self.templates: dict[tuple, tuple[tuple[int, ...], list[np.ndarray]]] = {}
         self.slices: dict[int, int] = {}
-        self.maps: dict[int, int] = {}
+        self.maps: dict[tuple[int, int], int] = {}
+        self.turned: dict[tuple, tuple[int, int, Turned, np.ndarray | None]] = {}
         self.channels = 0
 
     def image(self) -> Image:
@@ -73,6 +74,11 @@ class _Lowering:
         """By member, the node of the partner of each send and receive, or ~channel; and the number of channels."""
         key = id(programs), id(matching)
         if key in self.partners:
+            return self.partners[key]
+        distinct = {id(p): p for p in programs}
+        if not any((p.peer >= 0).any() for p in distinct.values()):
+            nobody = {each: np.zeros(len(p), dtype=np.int64) for each, p in distinct.items()}
+            self.partners[key] = [nobody[id(p)] for p in programs], 0
             return self.partners[key]
         meets = [np.asarray(matching.meet[p]) for p in range(len(programs))]
         messages = [np.flatnonzero(p.peer >= 0) for p in programs]
@@ -123,6 +129,7 @@ class _Lowering:
         plan, builder = self.plan, self.builder
         memory, jobs = plan.problem.memory, plan.problem.jobs
         known: dict[int, int] = {}
+        silent: dict[int, bool] = {}
         rows = self.first_rows(-1)
         for number, (first, job) in enumerate(zip(plan.first_rank, jobs, strict=True)):
             programs = plan.workload[first : first + job.ranks]
@@ -132,9 +139,11 @@ class _Lowering:
             capacity = () if job.planner is None else job.planner.capacity
             for position, program in enumerate(programs):
                 rank = first + position
-                nodes = self.routed(program)
                 # A program without messages is that of all ranks that have it.
-                if id(program) not in known or len(nodes) or (program.peer >= 0).any():
+                if id(program) not in silent:
+                    silent[id(program)] = not (program.peer >= 0).any()
+                if id(program) not in known or not silent[id(program)]:
+                    nodes = self.routed(program)
                     route = None
                     if len(nodes) and plan.route_links is not None:
                         route = np.full(len(program), -1, dtype=np.int64)
@@ -178,8 +187,11 @@ class _Lowering:
         """Table of the slice of each member in a visit, and the position there."""
         key = id(visit.slice_of), id(instance.members)
         if key not in self.maps:
-            place = {rank: (k, p) for k, part in enumerate(visit.slices) for p, rank in enumerate(part.members)}
-            self.maps[key] = self.builder.visit_of(np.array([place[r] for r in instance.members], dtype=np.int64))
+            place = np.zeros((self.plan.ranks, 2), dtype=np.int64)
+            for k, part in enumerate(visit.slices):
+                members = np.asarray(part.members, dtype=np.int64)
+                place[members, 0], place[members, 1] = k, np.arange(len(members))
+            self.maps[key] = self.builder.visit_of(place[np.asarray(instance.members, dtype=np.int64)])
         return self.maps[key]
 
     def slice(self, part: Slice, instance: int, index: int, *, planned: bool) -> int:
@@ -242,11 +254,9 @@ class _Lowering:
     def rotated_slice(self, part: Slice, common: dict) -> int:
         """A slice of one program for all members, its peers turned."""
         base, rotation, n = part.base, part.rotation, len(part.members)
-        messages = np.flatnonzero(base.peer >= 0)
-        deltas, number = np.unique(base.peer[messages], return_inverse=True)
-        positions = np.arange(n, dtype=np.int64)
         extra, low = None, base.nbytes
         if not part.uniform_bytes:
+            positions = np.arange(n, dtype=np.int64)
             low, high = base.nbytes.copy(), base.nbytes.copy()
             step = max(1, 2**22 // max(len(base), 1))
             for begin in range(0, n, step):
@@ -259,25 +269,32 @@ class _Lowering:
             for begin in range(0, n, step):
                 extra[begin : begin + step] = part.nbytes_matrix(positions[begin : begin + step]) - low
         key = "rotated", id(base), id(part.matching)
-        if key not in self.templates:
-            peer = np.full(len(base), -1, dtype=np.int64)
-            peer[messages] = number
-            made = self.builder.template(base, part.matching.partner, peer=peer, nbytes=low)
-            self.templates[key] = (made,), []
-        peers = routes = None
-        if n * len(deltas) <= MAX_TABLE:
-            peers = np.stack([rotation.shift(positions, int(d)) for d in deltas], axis=1) if len(deltas) else None
-            if peers is not None and self.plan.route_links is not None:
-                members = np.asarray(part.members, dtype=np.int64)
-                # A delta that only receives use has no route.
-                routes = np.minimum(
-                    self.route_numbers(members[:, None], members[peers]), max(len(self.plan.route_pairs) - 1, 0)
-                )
-        partner = np.asarray(part.matching.partner)[messages]
+        if key not in self.turned:
+            self.turned[key] = self.turn(part, low)
+        made, channels, turned, peers = self.turned[key]
+        routes = None
+        if peers is not None and self.plan.route_links is not None:
+            members = np.asarray(part.members, dtype=np.int64)
+            # A delta that only receives use has no route.
+            routes = np.minimum(
+                self.route_numbers(members[:, None], members[peers]), max(len(self.plan.route_pairs) - 1, 0)
+            )
         return self.builder.slice(
-            part.members,
-            self.templates[key][0][0],
-            rotation=Rotated(peers, routes, tuple(rotation.dims), deltas.astype(np.int64), extra),
-            channels=int((~partner[partner < 0]).max(initial=-1)) + 1,
-            **common,
+            part.members, made, rotation=turned, routes=routes, extra_bytes=extra, channels=channels, **common
         )
+
+    def turn(self, part: Slice, nbytes: np.ndarray) -> tuple[int, int, Turned, np.ndarray | None]:
+        """What all slices of one rotated program share: template, channels of a member, and peers."""
+        base, rotation, n = part.base, part.rotation, len(part.members)
+        messages = np.flatnonzero(base.peer >= 0)
+        deltas, number = np.unique(base.peer[messages], return_inverse=True)
+        peer = np.full(len(base), -1, dtype=np.int64)
+        peer[messages] = number
+        made = self.builder.template(base, part.matching.partner, peer=peer, nbytes=nbytes)
+        peers = None
+        if len(deltas) and n * len(deltas) <= MAX_TABLE:
+            positions = np.arange(n, dtype=np.int64)
+            peers = np.stack([rotation.shift(positions, int(d)) for d in deltas], axis=1)
+        partner = np.asarray(part.matching.partner)[messages]
+        channels = int((~partner[partner < 0]).max(initial=-1)) + 1
+        return made, channels, self.builder.turned(peers, tuple(rotation.dims), deltas.astype(np.int64)), peers

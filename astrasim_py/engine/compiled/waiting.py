@@ -49,16 +49,21 @@ class Waiting:
         """Blocks and nodes of a kind whose state has a flag."""
         states = self.state.arena.view(np.uint8)
         nodes = self.state.image.node
-        for block in np.flatnonzero(self.kept).tolist():
-            words, offset, step, flags, left = self.blocks[
-                block, [at.B_WORDS, at.B_OFFSET, at.B_STEP, at.B_FLAGS, at.B_LEFT]
-            ].tolist()
+        # Of what has no such node nothing is looked at.
+        of_kind = np.append(0, np.cumsum(nodes[:, at.N_KIND] & 7 == kind))
+        count_of = self.state.image.tmpl[self.blocks[:, at.B_TEMPLATE] * self.kept, at.T_COUNT]
+        firsts = self.blocks[:, at.B_FIRST] * self.kept
+        found = np.flatnonzero(self.kept & (of_kind[firsts + count_of] > of_kind[firsts]))
+        columns = [at.B_WORDS, at.B_OFFSET, at.B_STEP, at.B_FLAGS, at.B_LEFT]
+        rows = self.blocks[found][:, columns].tolist()
+        for block, row, first, count in zip(
+            found.tolist(), rows, firsts[found].tolist(), count_of[found].tolist(), strict=True
+        ):
+            words, offset, step, flags, left = row
             if flags & at.JOINT_BLOCK and not left:
                 # Its states went with the slice, and had no flag left.
                 continue
             begin = 8 * words + offset
-            count = int(self.state.image.tmpl[self.blocks[block, at.B_TEMPLATE], at.T_COUNT])
-            first = int(self.blocks[block, at.B_FIRST])
             for node in np.flatnonzero(states[begin : begin + step * count : step] & flag).tolist():
                 if nodes[first + node, at.N_KIND] & 7 == kind:
                     yield block, node
