@@ -7,7 +7,8 @@ what a rank holds and what it holds or expects are bitsets over chunks, so the c
 
 * Matching at a rank is made larger by one-step augmenting paths: an arc that finds nothing takes the chunk of an
   arc matched just now if that one has another.
-* Of a few random candidates the one is taken that fewest ranks hold or expect (rarest first).
+* Of a few random candidates the one is taken that fewest ranks hold or expect (rarest first). Where rows are long,
+  all ranks look at the same random part of theirs first at one moment, which then lies in the cache.
 * *Hierarchy*: a slow arc prefers chunks that nobody holds or expects among the ranks that its target reaches, both
   ways, over strictly faster arcs: what is there already comes over those.
 * *Guard*: other chunks a slow arc carries only if the faster arcs would not be done with everything before it.
@@ -45,9 +46,14 @@ _PLACE = np.zeros(64, dtype=np.int64)
 for _bit in range(64):
     _PLACE[(0x03F79D71B4CB0A89 << _bit & (2**64 - 1)) >> 58] = _bit
 _TOP = np.uint64(58)
+_26, _32BITS, _23 = np.uint64(26), np.uint64(2**32 - 1), np.uint64(23)
 _CHAINS = 4096
 #: Words of a row after which no more candidates are looked for: where they are so few, a choice gains little.
 _LOOKS = 32
+#: Lines of a row beyond which one with candidates is enough to look at.
+_FEW = 4
+#: Words of a line: 64 bytes.
+_WIDE = 8
 
 
 @lean
@@ -82,34 +88,83 @@ def lowest_bit(x):
 
 
 @lean
-def some_bit(x, state):
-    """Position of a random bit that is set: the first from a random place on."""
-    turn = np.uint64(random_below(state, 64))
-    turned = (x >> turn) | (x << ((_64 - turn) & _63))
-    return (lowest_bit(turned) + np.int64(turn)) & 63
+def _holds(bits, v, c):
+    """Whether row v has the bit of chunk c."""
+    w = c >> 6
+    return (bits[w >> 3, v, w & 7] >> np.uint64(c & 63)) & _ONE != _ZERO
 
 
 @lean
-def _pick(has, u, expected, v, avoid, k, words, samples, count, state):
-    """A chunk that u holds, v does not expect and (k >= 0) row k of `avoid` lacks; the rarest of some, or -1."""
-    best, least, looked = np.int64(-1), np.int64(2**31), 0
-    for _ in range(samples):
-        w = random_below(state, words) if words > 1 else 0
-        for _ in range(words):
-            x = has[u, w] & ~expected[v, w]
-            if k >= 0:
-                x &= ~avoid[k, w]
-            looked += 1
-            if x != _ZERO:
-                c = w * 64 + some_bit(x, state)
-                if count[c] < least:
-                    best, least = c, np.int64(count[c])
-                break
-            w += 1
-            if w == words:
-                w = 0
-        if best < 0 or (looked >= _LOOKS and words > 1):
-            break
+def _expect(expected, lacks, v, c):
+    """Set the bit of chunk c in row v; a line that is full then is not looked at again."""
+    w = c >> 6
+    x = expected[w >> 3, v, w & 7] | (_ONE << np.uint64(c & 63))
+    expected[w >> 3, v, w & 7] = x
+    if x == _FULL:
+        for each in range(expected.shape[2]):
+            x &= expected[w >> 3, v, each]
+        if x == _FULL:
+            lacks[v, w >> 9] &= ~(_ONE << np.uint64((w >> 3) & 63))
+
+
+@lean
+def _pick(has, u, some, expected, v, lacks, avoid, k, first, samples, count, state):
+    """A chunk that u holds, v does not expect and (k >= 0) row k of `avoid` lacks; the rarest of some, or -1.
+
+    Lines are looked at in turn from line `first` on, one candidate a word. Which words have any is found first, for
+    the branches of a search word by word go either way and cost more than that.
+    """
+    x = state[0]
+    x ^= x >> _A
+    x ^= x << _B
+    x ^= x >> _C
+    state[0] = x
+    x *= _STAR
+    turn = x >> _TOP
+    lines, wide, blocks = has.shape[0], has.shape[2], some.shape[1]
+    start = np.uint64((((x >> _26) & _32BITS) * np.uint64(wide)) >> _32)
+    best, least, found, looked = np.int64(-1), np.int64(2**31), 0, 0
+    block = first >> 6
+    left = some[u, block] & lacks[v, block] & (_FULL << np.uint64(first & 63))
+    for _ in range(blocks + 1):
+        while left != _ZERO:
+            line = block * 64 + lowest_bit(left)
+            left &= left - _ONE
+            filled = _ZERO
+            for w in range(wide):
+                x = has[line, u, w] & ~expected[line, v, w]
+                if k >= 0:
+                    x &= ~avoid[k, line * wide + w]
+                filled |= np.uint64(x != _ZERO) << np.uint64(w)
+            if filled != _ZERO:
+                # From a random word on; where there is no other line, several times, from other bits on.
+                turned = (filled >> start) | (filled << (np.uint64(wide) - start))
+                turned &= (_ONE << np.uint64(wide)) - _ONE
+                while found < samples:
+                    rest = turned
+                    while rest != _ZERO and found < samples:
+                        w = lowest_bit(rest) + np.int64(start)
+                        w = w if w < wide else w - wide
+                        rest &= rest - _ONE
+                        x = has[line, u, w] & ~expected[line, v, w]
+                        if k >= 0:
+                            x &= ~avoid[k, line * wide + w]
+                        x = (x >> turn) | (x << ((_64 - turn) & _63))
+                        c = (line * wide + w) * 64 + ((lowest_bit(x) + np.int64(turn)) & 63)
+                        often = np.int64(count[c])
+                        best = c if often < least else best
+                        least = often if often < least else least
+                        found += 1
+                    if lines > 1:
+                        break
+                    turn = (turn + _23) & _63
+                if lines > _FEW or found >= samples or looked >= _LOOKS:
+                    return best
+            looked += wide
+        block += 1
+        if block == blocks:
+            block = 0
+        left = some[u, block] & lacks[v, block]
     return best
 
 
@@ -219,8 +274,8 @@ def greedy(
     options : int64[OPTIONS]
     limit : int
         ps: give up when it cannot be done earlier than that.
-    stop : int64[1]
-        Not 0: give up now.
+    stop : int64[1] or [3]
+        Not 0: give up now. Then, where there is room: ps up to which everything is decided, and transfers so far.
     room : int
         Most transfers under way, and moments to come, at once; with more the run ends `FULL`.
     arc_of, chunk_of, start_of : int32, int32, int64[n * chunks] or [0]
@@ -245,16 +300,30 @@ def greedy(
                 break
     shared = len(hop) > arcs
     random = seeded(seed)
-    has = np.zeros((n, words), dtype=np.uint64)
-    expected = np.zeros((n, words), dtype=np.uint64)
+    # Rows are cut into lines of memory, and a line of all rows lies together: at one moment all look there first.
+    wide = min(words, _WIDE)
+    lines = (words + wide - 1) // wide
+    words = lines * wide
+    has = np.zeros((lines, n, wide), dtype=np.uint64)
+    expected = np.zeros((lines, n, wide), dtype=np.uint64)
+    # Which lines of a row have a bit, and which lines of the expected ones lack one.
+    some = np.zeros((n, (lines + 63) // 64), dtype=np.uint64)
+    lacks = np.zeros((n, (lines + 63) // 64), dtype=np.uint64)
+    for line in range(lines):
+        for v in range(n):
+            lacks[v, line >> 6] |= _ONE << np.uint64(line & 63)
+    for c in range(chunks, words * 64):
+        for v in range(n):
+            expected[c >> 9, v, (c >> 6) & 7] |= _ONE << np.uint64(c & 63)
     wanted = np.full(n, chunks, dtype=np.int64)
     count = np.ones(chunks, dtype=np.int32)
     levels = len(part)
     present = np.zeros((parts if hierarchy else 0, words), dtype=np.uint64)
     for c in range(chunks):
         v, w, bit = origin[c], c >> 6, _ONE << np.uint64(c & 63)
-        has[v, w] |= bit
-        expected[v, w] |= bit
+        has[w >> 3, v, w & 7] |= bit
+        some[v, w >> 9] |= _ONE << np.uint64((w >> 3) & 63)
+        _expect(expected, lacks, v, np.int64(c))
         wanted[v] -= 1
         if hierarchy:
             for k in range(levels):
@@ -308,6 +377,7 @@ def greedy(
                 if marked[v]:
                     dirty[dirties] = v
                     dirties += 1
+        first = random_below(random, lines) if lines > 1 else np.int64(0)
         at = 0
         while at < dirties:
             v = np.int64(dirty[at])
@@ -368,7 +438,7 @@ def greedy(
                     k = np.int64(level[a]) if hierarchy else -1
                     if k >= 0:
                         k = np.int64(part[k, v])
-                        c = _pick(has, u, expected, v, present, k, words, samples, count, random)
+                        c = _pick(has, u, some, expected, v, lacks, present, k, first, samples, count, random)
                         if c < 0 and guard:
                             # Chunks per delay of this arc that the faster ones bring, in 1/1024.
                             rate = np.int64(0)
@@ -380,21 +450,23 @@ def greedy(
                             if rate * guard >= wanted[v] * 4096:
                                 continue
                     if c < 0:
-                        c = _pick(has, u, expected, v, present, -1, words, samples, count, random)
+                        c = _pick(has, u, some, expected, v, lacks, present, -1, first, samples, count, random)
                     if c < 0:
                         helped = False
                         for j in range(taken):
                             other = np.int64(taken_chunk[j])
-                            if not (has[u, other >> 6] >> np.uint64(other & 63)) & _ONE:
+                            if not _holds(has, u, other):
                                 continue
                             found = _pick(
                                 has,
                                 np.int64(src[taken_arc[j]]),
+                                some,
                                 expected,
                                 v,
+                                lacks,
                                 present,
                                 -1,
-                                words,
+                                first,
                                 samples,
                                 count,
                                 random,
@@ -407,7 +479,7 @@ def greedy(
                                 break
                         if helped:
                             bit = _ONE << np.uint64(c & 63)
-                            expected[v, c >> 6] |= bit
+                            _expect(expected, lacks, v, c)
                             wanted[v] -= 1
                             count[c] += 1
                             if hierarchy:
@@ -423,7 +495,8 @@ def greedy(
                 if c < 0 and overtake:
                     latest = np.int64(0)
                     for w in range(words):
-                        x = has[u, w] & expected[v, w] & ~has[v, w]
+                        line, w8 = w >> 3, w & 7
+                        x = has[line, u, w8] & expected[line, v, w8] & ~has[line, v, w8]
                         while x != _ZERO:
                             one = w * 64 + lowest_bit(x)
                             x &= x - _ONE
@@ -437,7 +510,7 @@ def greedy(
                         w0, begin = np.int64(src[b]), begun[item]
                         instead = np.int64(-1)
                         for w in range(words):
-                            x = has[w0, w] & ~expected[v, w]
+                            x = has[w >> 3, w0, w & 7] & ~expected[w >> 3, v, w & 7]
                             while x != _ZERO:
                                 one = w * 64 + lowest_bit(x)
                                 x &= x - _ONE
@@ -449,7 +522,7 @@ def greedy(
                             which[item] = instead
                             due[v * chunks + instead] = latest
                             item_of[v * chunks + instead] = item
-                            expected[v, instead >> 6] |= _ONE << np.uint64(instead & 63)
+                            _expect(expected, lacks, v, instead)
                             wanted[v] -= 1
                             count[instead] += 1
                             if record:
@@ -475,13 +548,15 @@ def greedy(
                                 dirties += 1
                         wanted[v] += 1
                         count[c] -= 1
-                        expected[v, c >> 6] &= ~(_ONE << np.uint64(c & 63))
+                        w = c >> 6
+                        expected[w >> 3, v, w & 7] &= ~(_ONE << np.uint64(c & 63))
+                        lacks[v, w >> 9] |= _ONE << np.uint64((w >> 3) & 63)
                     else:
                         c = -1
                 if c < 0:
                     continue
                 bit = _ONE << np.uint64(c & 63)
-                expected[v, c >> 6] |= bit
+                _expect(expected, lacks, v, c)
                 wanted[v] -= 1
                 count[c] += 1
                 if hierarchy:
@@ -565,6 +640,8 @@ def greedy(
             return t, transfers, rows, STUCK
         entry = _pop(times, following, chains, heap, queue)
         t, last_time = times[entry], np.int64(-1)
+        if len(stop) > 2:
+            stop[1], stop[2] = t, transfers
         if t >= limit or stop[0] != 0:
             return t, transfers, rows, WORSE
         item = heads[entry]
@@ -580,7 +657,8 @@ def greedy(
                 a, c = np.int64(what[item]), np.int64(which[item])
                 if c >= 0:
                     v, w, bit = np.int64(dst[a]), c >> 6, _ONE << np.uint64(c & 63)
-                    has[v, w] |= bit
+                    has[w >> 3, v, w & 7] |= bit
+                    some[v, w >> 9] |= _ONE << np.uint64((w >> 3) & 63)
                     left -= 1
                     if overtake:
                         since[v * chunks + c] = t
@@ -700,6 +778,5 @@ class Policy:
     def __str__(self) -> str:
         parts = [f"samples {self.samples}"]
         parts += ["hierarchy"] * self.hierarchy + [f"guard {self.guard}/4"] * bool(self.guard)
-        parts += [f"lazy {self.lazy}/64"] * bool(self.lazy)
         parts += [f"lazy {self.lazy}/64"] * bool(self.lazy)
         return "greedy: " + ", ".join(parts + ["overtaking"] * self.overtake)
