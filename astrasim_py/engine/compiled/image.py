@@ -253,7 +253,7 @@ class _Lowering:
 
     def rotated_slice(self, part: Slice, common: dict) -> int:
         """A slice of one program for all members, its peers turned."""
-        base, rotation, n = part.base, part.rotation, len(part.members)
+        base, n = part.base, len(part.members)
         extra, low = None, base.nbytes
         if not part.uniform_bytes:
             positions = np.arange(n, dtype=np.int64)
