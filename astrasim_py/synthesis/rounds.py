@@ -28,12 +28,15 @@ class Progress:
         ps; `best` is 0 while there is none.
     rounds, of : int
         Runs made, and at most to come.
+    part : float, optional
+        How much of a long run under way is done; None when a run has ended.
     """
 
     best: int
     bound: int
     rounds: int
     of: int
+    part: float | None = None
 
     @property
     def gap(self) -> float:
