@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
+import stat
 from collections.abc import Mapping
 from fractions import Fraction
-from pathlib import PurePath
+from functools import lru_cache
+from pathlib import Path, PurePath
 
 import numpy as np
+
+from astrasim_py.core.errors import TraceError
+
+#: Bytes of a file that are read at a time.
+_CHUNK = 2**20
 
 
 def digest(value: object) -> str:
@@ -82,3 +90,31 @@ def _feed(state, value: object) -> None:
             _feed(state, item)
     else:
         raise TypeError(f"cannot digest a {type(value).__name__}")
+
+
+def file_digest(path: Path | str) -> str:
+    """SHA-256 of a file's bytes.
+
+    Raises
+    ------
+    TraceError
+        It is not a regular file, or cannot be read.
+    """
+    place = os.fspath(path)
+    try:
+        status = os.stat(place)
+        if not stat.S_ISREG(status.st_mode):
+            raise TraceError(place, "is not a regular file", "name a file")
+        return _file_digest(place, status.st_mtime_ns, status.st_size, status.st_ino)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TraceError(place, f"cannot be read: {reason}", "check the name") from None
+
+
+@lru_cache(maxsize=2**16)
+def _file_digest(place: str, modified: int, size: int, inode: int) -> str:
+    state = hashlib.sha256()
+    with open(place, "rb") as stream:
+        while block := stream.read(_CHUNK):
+            state.update(block)
+    return state.hexdigest()

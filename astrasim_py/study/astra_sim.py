@@ -14,11 +14,11 @@ from pathlib import Path
 
 from astrasim_py.astra_sim.inputs import Inputs, read_inputs
 from astrasim_py.astra_sim.run import AstraResult, run_inputs
+from astrasim_py.core.digest import file_digest
 from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, AstraError, UsageError
 from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.study import store
-from astrasim_py.study.point import Notes, limits_json, package_version
-from astrasim_py.study.prepare import file_digest
+from astrasim_py.study.notes import Notes, limits_json, package_version
 from astrasim_py.study.rows import empty_row, files_of, summary_of
 from astrasim_py.study.store import StoredPoint, Wanted
 from astrasim_py.system.problem import Limits

@@ -9,9 +9,8 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
+from astrasim_py.study.notes import Notes, limits_json, package_version
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.rows import empty_row, files_of, summary_of
 from astrasim_py.study.store import StoredPoint, Wanted
@@ -37,15 +37,6 @@ from astrasim_py.system.problem import Limits
 FAILED = "failed"
 #: Folder beside the points in which synthesized algorithms are kept.
 ALGORITHMS = "algorithms"
-
-
-@cache
-def package_version() -> str:
-    """Version of this package."""
-    try:
-        return version("astrasim-py")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +86,6 @@ class Result:
     simulated_ps: int = 0
     detail: str = ""
     stored: bool = False
-
-
-def limits_json(limits: Limits) -> dict[str, int | None]:
-    """Limits as plain values."""
-    return {"max_events": limits.max_events, "max_sim_time_ps": limits.max_sim_time_ps}
 
 
 def limits_of(point: Point, max_events: int | None, max_sim_time_ps: int | None) -> Limits:
@@ -307,18 +293,6 @@ def records_of(stored: StoredPoint) -> Records:
         cpu_s=float(stored.volatile.get("cpu_s") or 0),
         **tables,
     )
-
-
-@dataclass(slots=True)
-class Notes:
-    """Lines for a person about what was done beside what was asked."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, line: str) -> None:
-        """One more."""
-        if line not in self.lines:
-            self.lines.append(line)
 
 
 def at_level(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = False) -> StoredPoint:
