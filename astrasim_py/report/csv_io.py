@@ -16,6 +16,7 @@ import numpy as np
 
 from astrasim_py.core.records import Coded, Table
 from astrasim_py.core.units import INT64_MAX
+from astrasim_py.report.cells import BLANK, LONG, digit_cells, packed, text_cells
 
 #: Columns of records that hold text; every other column holds whole numbers.
 TEXT_COLUMNS = frozenset({"job", "group", "type", "algorithm", "kind", "name"})
@@ -24,17 +25,8 @@ TEXT_COLUMNS = frozenset({"job", "group", "type", "algorithm", "kind", "name"})
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 _CHUNK_ROWS = 65536
 _CHUNK_BYTES = 2**22
-#: Longer texts, in bytes, are written and read one by one.
-_LONG = 64
-_BLANK = b"\xff"
-_MOST_DIGITS = 20
 #: So many digits never go beyond 63 bits.
 _SURE_DIGITS = 18
-
-_POWERS = [np.uint64(10**k) for k in range(_MOST_DIGITS)]
-_TEN_THOUSAND = np.uint64(10_000)
-#: 0…9999 as four digits of one byte each.
-_FOUR = np.array([[n // 1000, n // 100 % 10, n // 10 % 10, n % 10] for n in range(10_000)], np.uint8).view("<u4")[:, 0]
 
 
 def csv_cell(text: str) -> str:
@@ -69,18 +61,13 @@ def csv_chunks(table: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     if not isinstance(table, Table):
         table = Table(table)
     makers = [_cells(table, name) for name in table]
-    for first in range(0, table.height, _CHUNK_ROWS):
-        part = slice(first, min(first + _CHUNK_ROWS, table.height))
-        cells = [make(part) for make in makers]
-        width = sum(cell.shape[1] + 1 for cell in cells)
-        block = np.empty((part.stop - part.start, width), dtype=np.uint8)
-        at = 0
-        for cell in cells:
-            block[:, at : at + cell.shape[1]] = cell
-            at += cell.shape[1] + 1
-            block[:, at - 1] = ord(",")
-        block[:, -1] = ord("\n")
-        yield block.tobytes().translate(None, _BLANK)
+    # Cells are as wide as the widest: of long texts there are fewer rows in a block.
+    widest = max((len(str(text)) for name in table if table.is_text(name) for text in table.coded(name)[1]), default=0)
+    step = max(min(_CHUNK_ROWS, _CHUNK_BYTES // max(widest, 1)), 1)
+    for first in range(0, table.height, step):
+        part = slice(first, min(first + step, table.height))
+        cells = [cell for make in makers for cell in (make(part), b",")]
+        yield packed([*cells[:-1], b"\n"], part.stop - part.start)
 
 
 def _cells(table: Table, name: str):
@@ -88,13 +75,13 @@ def _cells(table: Table, name: str):
     if table.is_text(name):
         codes, labels = table.coded(name)
         texts = [csv_cell(str(label)).encode() for label in labels]
-        if max(map(len, texts), default=0) <= _LONG:
-            matrix = _matrix(texts)
+        if max(map(len, texts), default=0) <= LONG:
+            matrix = text_cells(texts)
             return lambda part: matrix[codes[part]]
-        return lambda part: _matrix([texts[code] for code in codes[part].tolist()])
+        return lambda part: text_cells([texts[code] for code in codes[part].tolist()])
     column = table[name]
     if column.dtype.kind in "iu":
-        return lambda part: _digits(column[part])
+        return lambda part: digit_cells(column[part])
     if column.dtype.kind == "S":
         return lambda part: _ascii(column[part])
     return lambda part: _fractions(column[part])
@@ -103,61 +90,14 @@ def _cells(table: Table, name: str):
 def _ascii(column: np.ndarray) -> np.ndarray:
     """Cells that are bytes already (ASCII, nothing to quote), as rows of bytes."""
     matrix = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.dtype.itemsize)
-    return np.where(matrix == 0, np.uint8(_BLANK[0]), matrix)
+    return np.where(matrix == 0, np.uint8(BLANK[0]), matrix)
 
 
 def _fractions(column: np.ndarray) -> np.ndarray:
     """Numbers with a point as rows of bytes; most occur in many rows."""
     bits, rows = np.unique(np.ascontiguousarray(column, dtype=np.float64).view(np.int64), return_inverse=True)
     values = bits.view(np.float64).tolist()
-    return _matrix(["" if v != v else repr(v) for v in values], encode=True)[rows]
-
-
-def _matrix(texts: Sequence, *, encode: bool = False) -> np.ndarray:
-    """Texts of unequal length as rows of bytes, filled up with blanks."""
-    texts = [text.encode() for text in texts] if encode else texts
-    width = max(map(len, texts), default=0)
-    joined = b"".join([text.ljust(width, _BLANK) for text in texts])
-    return np.frombuffer(joined, dtype=np.uint8).reshape(len(texts), width)
-
-
-def _digits(column: np.ndarray) -> np.ndarray:
-    """Whole numbers as rows of decimal digits, blanks in front."""
-    negative = column < 0
-    signed = bool(negative.any())
-    rest = column.astype(np.uint64)
-    if signed:
-        rest[negative] = -rest[negative]
-    longest = len(str(int(rest.max(initial=0))))
-    digits = np.ones(len(rest), dtype=np.intp)
-    for power in _POWERS[1:longest]:
-        digits += rest >= power
-    words = -(-(longest + signed) // 4)
-    if signed:
-        digits += negative * (_MOST_DIGITS + 1)
-    frame = _FRAMES[:, len(_FRAMES[0]) - words :]
-    matrix = np.empty((len(rest), words), dtype="<u4")
-    for word in reversed(range(words)):
-        above = rest // _TEN_THOUSAND
-        matrix[:, word] = _FOUR[(rest - above * _TEN_THOUSAND).astype(np.intp)] | frame[digits, word]
-        rest = above
-    return matrix.view(np.uint8)
-
-
-def _frames() -> np.ndarray:
-    """By number of digits (and, after all of them, again with a sign): what turns digits into characters."""
-    words = _MOST_DIGITS // 4 + 1
-    frames = np.full((2 * (_MOST_DIGITS + 1), 4 * words), 0xFF, dtype=np.uint8)
-    for sign in (0, 1):
-        for digits in range(1, _MOST_DIGITS + 1):
-            row = frames[sign * (_MOST_DIGITS + 1) + digits]
-            row[-digits:] = ord("0")
-            if sign:
-                row[-digits - 1] = ord("-")
-    return frames.view("<u4")
-
-
-_FRAMES = _frames()
+    return text_cells(["" if v != v else repr(v) for v in values], encode=True)[rows]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------
@@ -287,7 +227,7 @@ class _Texts:
         """Cells that fill the same words are equal."""
         length = ends - starts
         longest = int(length.max())
-        if longest > _LONG:
+        if longest > LONG:
             cells = block.cells(starts, ends)
             self.parts.append(np.array([self._code(cell) for cell in cells], dtype=np.int32))
             return

@@ -9,6 +9,7 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import strategies
 from hypothesis import HealthCheck, given, settings
@@ -16,8 +17,11 @@ from hypothesis import strategies as st
 
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.report import timeline as module
+from astrasim_py.report.cells import decimal_cells, packed
 from astrasim_py.report.drawing import edge_table
-from astrasim_py.report.timeline import lanes, microseconds, timeline
+from astrasim_py.report.timeline import lanes, timeline
+from astrasim_py.topology import shapes
+from astrasim_py.workload.microbenchmarks import Collective, Compute, generate
 
 
 def load(path: Path):
@@ -97,14 +101,15 @@ def test_times_are_those_of_the_records(found):
     ("ps", "text"), [(0, "0"), (1, "0.000001"), (10**6, "1"), (1_500_000, "1.5"), (2**63 - 1, "9223372036854.775807")]
 )
 def test_microseconds_are_exact(ps, text):
-    assert microseconds(ps) == text
+    assert packed([decimal_cells(np.array([ps]), 6)], 1).decode() == text
     assert Decimal(text) * 10**6 == ps
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=12))
 def test_lanes_are_as_few_as_can_be(spans):
     start, end = [a for a, _ in spans], [a + d for a, d in spans]
-    where = lanes(start, end)
+    nothing = np.zeros(len(spans), dtype=np.int64)
+    where = lanes(nothing, np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)).tolist()
     for lane in set(where):
         mine = sorted((start[i], end[i]) for i in range(len(spans)) if where[i] == lane)
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(mine))
@@ -113,11 +118,17 @@ def test_lanes_are_as_few_as_can_be(spans):
     assert len(set(where)) <= max(deepest + (empty > 0), 1 if spans else 0)
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 6)), max_size=24))
+def test_lanes_of_a_group_are_those_that_it_has_alone(spans):
+    group, start, length = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+    where = lanes(group, start, start + length)
+    for one in set(group.tolist()):
+        mine = group == one
+        assert (where[mine] == lanes(group[mine] - one, start[mine], (start + length)[mine])).all()
+
+
 def test_it_is_written_piece_by_piece(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 3)
-    from astrasim_py.topology import shapes
-    from astrasim_py.workload.microbenchmarks import Collective, generate
-
     topology = shapes.ring(3, strategies.GB, 10)
     job = strategies.Job(
         workload=generate([Collective(type="all_reduce", size=300)], 3),
@@ -135,6 +146,8 @@ def test_it_is_written_piece_by_piece(monkeypatch):
 
 
 def test_names_of_the_user_are_encoded():
-    writer = module._Writer()
-    text = writer.slice('"\n</script>', "x", 0, 0, 0, 1, "")
-    assert json.loads(text)["name"] == '"\n</script>'
+    names = ['"\n</script>', "→" * 5, "long " * 20_000]
+    workload = generate([Compute(time=5, name=name) for name in names], 2)
+    job = strategies.Job(workload=workload, placement=(0, 1), algorithms=strategies.Table("ring"))
+    run = simulate(strategies.Problem(topology=shapes.ring(2, strategies.GB, 10), jobs=(job,)), level="nodes")
+    assert [e["name"] for e in events_of(run) if e["ph"] == "X"] == names * 2
