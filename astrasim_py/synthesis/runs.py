@@ -14,6 +14,10 @@ from astrasim_py.synthesis.symmetry import Quotient, find, quotient, signatures
 MAX_LEVELS = 6
 #: Ranks × chunks beyond which no run overtakes, for it keeps the time of every arrival.
 MAX_OVERTAKING = 2**24
+#: Ranks × chunks, and words of calendars, beyond which no schedule is polished.
+MAX_POLISHED, MAX_CALENDARS = 2**15, 2**22
+#: Moves × ranks of one polishing, and most moves.
+POLISHING, MAX_MOVES = 2**17, 4096
 #: Chunks to decide for × arcs beyond which a symmetric run is not made.
 MAX_CANDIDATES = 2**26
 _NEVER = 2**62
@@ -115,6 +119,58 @@ class Runs:
         if not kept.all():
             arc, chunk, start = arc[kept], chunk[kept], start[kept]
         return time, transfers, status, (arc, chunk, start)
+
+    @cached_property
+    def _calendar(self) -> int:
+        """Most moments in the calendar of a link."""
+        arcs = np.bincount(self.network.hop, minlength=1)
+        most = min(int(arcs.max()), self.network.ranks) * self.demand.count
+        return 2 * (most + int(np.diff(self.network.occupied_ptr).max(initial=0)) + 1)
+
+    @property
+    def polishable(self) -> bool:
+        """Whether schedules of this problem can be polished."""
+        small = self.network.ranks * self.demand.count <= MAX_POLISHED
+        return small and self._slow and len(self.network.links) * self._calendar <= MAX_CALENDARS
+
+    def polish(
+        self, columns: Columns, seed: int, bound: int, moves: int = MAX_MOVES, *, stop: np.ndarray | None = None
+    ) -> tuple[int, int, int, Columns | None]:
+        """A schedule made faster, if that succeeds; returns as `run`.
+
+        Parameters
+        ----------
+        columns : (arc, chunk, start)
+            Every rank gets every chunk once.
+        bound : int
+            ps: done when it is met.
+        moves : int
+            At most; fewer for many ranks.
+        """
+        from astrasim_py.synthesis.greedy import DONE, FULL
+        from astrasim_py.synthesis.polish import ORIGIN, polish
+
+        network, demand, timing = self.network, self.demand, self.timing
+        arc, chunk, start = columns
+        came = np.full((demand.count, network.ranks), ORIGIN, dtype=np.int64)
+        arrival = np.zeros_like(came)
+        came[chunk, network.dst[arc]] = arc
+        arrival[chunk, network.dst[arc]] = start + timing.delay[demand.size_class[chunk], arc]
+        best, arrives = np.empty_like(came), np.empty_like(arrival)
+        time = polish(
+            demand.size_class, demand.origin, network.src, network.dst, network.in_ptr, *network.out,
+            network.hop_ptr, network.hop, timing.offset, timing.hold, timing.delay, network.occupied_ptr,
+            network.occupied_start, network.occupied_end, min(moves, POLISHING // network.ranks), seed, bound,
+            _GO if stop is None else stop, np.empty((len(network.links), self._calendar), dtype=np.int64),
+            came, arrival, best, arrives,
+        )  # fmt: skip
+        if time < 0:
+            return time, 0, FULL, None
+        chunk, rank = np.nonzero(best != ORIGIN)
+        arc = best[chunk, rank]
+        start = arrives[chunk, rank] - timing.delay[demand.size_class[chunk], arc]
+        order = np.argsort(start, kind="stable")
+        return time, len(arc), DONE, (arc[order].astype(np.int32), chunk[order].astype(np.int32), start[order])
 
     @cached_property
     def quotients(self) -> list[Quotient]:

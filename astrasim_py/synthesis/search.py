@@ -1,13 +1,15 @@
 """Multi-start: many runs of the greedy cores over policies and seeds, on all cores, until the bound is met.
 
 Run i is one policy with one seed, whatever the machine; the result is the fastest run, of equals the first. Runs go
-in generations: in the first every policy is tried, later ones favour policies that did well. A run that a limit of
-wall-clock time leaves out is the only thing that can make two machines differ, and the schedule says so.
+in generations: in the first every policy is tried, later ones favour policies that did well, and some of their runs
+polish the best schedule of the generations before (see `polish`). A run that a limit of wall-clock time leaves out is
+the only thing that can make two machines differ, and the schedule says so.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +19,17 @@ import numpy as np
 
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.polish import Polish
 from astrasim_py.synthesis.rounds import Progress
 from astrasim_py.synthesis.runs import Columns, Runs
 
 #: Transfers of one run beyond which runs are made one at a time, each on what the last one taught.
 LARGE = 2**22
 _GENERATION = 32
+#: Seconds between two words about a run that takes long.
+_TOLD = 2.0
+#: Of so many runs of a generation one polishes, where that is done at all: this one.
+_CYCLE, _POLISHES = 16, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +130,12 @@ def search(
     record : bool
         False: only count the transfers.
     progress : callable, optional
-        Told after every run.
+        Told after every run, and of large ones while they last.
     """
     runs = Runs(network, demand)
     offered = policies(runs)
-    stop = np.zeros(1, dtype=np.int64)
+    # Whether to stop; and, of a run of the greedy core, up to when all is decided and by how many transfers.
+    stop = np.zeros(3, dtype=np.int64)
     if not record:
         offered = [p for p in offered if not hasattr(p, "group")] if network.ranks > 2**16 else offered
     jobs = jobs or os.cpu_count() or 1
@@ -136,10 +144,22 @@ def search(
         jobs = 1
     best: tuple[int, int] | None = None
     kept: tuple[Columns | None, int] = (None, 0)
+    winner = offered[0]
     score = dict.fromkeys(offered, 2**62)
     made, cut = 0, False
 
+    polishable = not large and runs.polishable
+    counted, record = not record, record or polishable
+    base: Columns | None = None
+
+    def whole(policy, columns: Columns | None) -> Columns | None:
+        if columns is None or not hasattr(policy, "group"):
+            return columns
+        return runs.spread(runs.quotients[policy.group], columns)
+
     def one(index: int, policy, limit: int):
+        if isinstance(policy, Polish):
+            return index, policy, runs.polish(base, _seed(seed, index), bound, stop=stop)
         if hasattr(policy, "group"):
             return index, policy, runs.run_symmetric(policy, _seed(seed, index), limit, stop=stop)
         return index, policy, runs.run(policy, _seed(seed, index), limit, stop=stop, record=record)
@@ -149,11 +169,29 @@ def search(
         one(0, kind, 0)
     begin = time.monotonic()
     pool = ThreadPoolExecutor(jobs) if jobs > 1 else None
+    watched = threading.Event()
+    if large and progress is not None:
+
+        def tell() -> None:
+            while not watched.wait(_TOLD):
+                part = int(stop[2]) / ((network.ranks - 1) * demand.count)
+                progress(Progress(best[0] if best else 0, bound, made, rounds, part))
+
+        threading.Thread(target=tell, daemon=True).start()
     try:
         while made < rounds and not cut and not (best and best[0] <= bound):
             # What a generation does is settled before it begins: the number of threads decides nothing.
             size = min(rounds - made, 1 if large or made == 0 else _GENERATION)
             lineup = _lineup(offered, score, made, size)
+            if polishable and made > 1 and best is not None:
+                if base is None:
+                    # Compiling is not charged for here either.
+                    paused = time.monotonic()
+                    runs.polish(whole(winner, kept[0]), 0, bound, 0)
+                    begin += time.monotonic() - paused
+                base = whole(winner, kept[0])
+                turns = range(_POLISHES, size, _CYCLE)
+                lineup[_POLISHES::_CYCLE] = [Polish(str(winner))] * len(turns)
             limit = best[0] + 1 if best else 2**62
             entries = enumerate(lineup, start=made)
             if pool is None or made == 0:
@@ -163,7 +201,8 @@ def search(
             for index, policy, (took, transfers, status, columns) in results:
                 made = index + 1
                 if status == 0:
-                    score[policy] = min(score[policy], took)
+                    if policy in score:
+                        score[policy] = min(score[policy], took)
                     if best is None or (took, index) < best:
                         best, kept = (took, index), (columns, transfers)
                         winner = policy
@@ -176,6 +215,7 @@ def search(
                     break
     finally:
         stop[0] = 1
+        watched.set()
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
     if best is None:
@@ -185,9 +225,7 @@ def search(
         winner = Policy()
         took, transfers, _, columns = runs.run(winner, _seed(seed, made), record=record)
         best, kept, made = (took, made), (columns, transfers), made + 1
-    columns, transfers = kept
-    if columns is not None and hasattr(winner, "group"):
-        columns = runs.spread(runs.quotients[winner.group], columns) if record else None
+    columns, transfers = None if counted else whole(winner, kept[0]), kept[1]
     return Found(best[0], columns, transfers, str(winner), _seed(seed, best[1]), made, cut, time.monotonic() - begin)
 
 
