@@ -15,80 +15,145 @@ from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, Outp
 
 if TYPE_CHECKING:
     from astrasim_py.collectives.algorithm import Algorithm
-    from astrasim_py.study.synthesized import Found
+    from astrasim_py.study.synthesized import Found, Request
+    from astrasim_py.synthesis.schedule import Schedule
     from astrasim_py.topology.model import Topology
 
 #: Transfers up to which the algorithm itself is verified, too: it is executed step by step.
 MAX_VERIFIED = 2**17
 #: Transfers beyond which no .et files are written.
 MAX_ET = 2**21
+#: Transfers beyond which a schedule is not kept in memory; and the collectives of which they can be counted only.
+MAX_RECORDED = 2**26
+COUNTED = ("all_gather", "reduce_scatter", "broadcast", "reduce")
 MAX_ROUNDS, MAX_CHUNKS, MAX_SEED = 10**6, 2**20, 2**31 - 1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--topology", required=True, metavar="TOPOLOGY")
-    parser.add_argument("--collective", required=True, help="all_gather, all_reduce, …")
-    parser.add_argument("--size", required=True, metavar="S", help='of the full buffer, e.g. "64 MiB"')
-    parser.add_argument("--chunks", default="1", metavar="N|auto", help="per shard, or of the buffer (default: 1)")
-    parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective (default: 0)")
-    parser.add_argument("--npus", metavar="LIST", help="the group, rank by rank, e.g. 0-7,12 (default: all NPUs)")
-    parser.add_argument("--relays", action="store_true", help="NPUs outside the group may hand data on")
-    parser.add_argument(
+    what = parser.add_argument_group("what is wanted")
+    what.add_argument("--topology", required=True, metavar="TOPOLOGY")
+    what.add_argument("--unwind", type=int, metavar="D", help="replace switches by direct links to D ports each")
+    what.add_argument("--collective", required=True, help="all_gather, all_reduce, …")
+    what.add_argument("--size", metavar="S", help='of the full buffer, e.g. "64 MiB"')
+    what.add_argument("--blocks", metavar="FILE", help="of all_to_all, instead of --size: what each rank has for each")
+    what.add_argument("--chunks", default="1", metavar="N|auto", help="per shard, or of the buffer (default: 1)")
+    what.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective (default: 0)")
+    what.add_argument("--npus", metavar="LIST", help="the group, rank by rank, e.g. 0-7,12 (default: all NPUs)")
+    what.add_argument("--relays", action="store_true", help="NPUs outside the group may hand data on")
+    what.add_argument(
         "--occupied", action="append", default=[], metavar="FILE", help="links taken by another schedule; repeatable"
     )
-    parser.add_argument("--model", choices=("cut_through", "store_and_forward"), default="cut_through")
-    parser.add_argument("--link-busy", choices=("bytes", "latency+bytes"), default="bytes", help="holds a link for")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
-    parser.add_argument("--rounds", type=int, default=200, metavar="N", help="runs at most (default: 200)")
-    parser.add_argument("--budget", metavar="T", help='wall-clock time at most, e.g. "30 s"')
-    parser.add_argument("--jobs", type=int, metavar="N", help="threads (default: one per core)")
-    parser.add_argument("--out", metavar="OUT", help="X.npz, X.xml (MSCCL-IR), else a prefix of .et files")
-    parser.add_argument("--clock", choices=("auto", "always", "never"), default="auto", help="hold times by a clock")
-    parser.add_argument("--schedule", metavar="FILE", help="write when every link is held (.csv), for --occupied")
-    parser.add_argument("--count", action="store_true", help="only count the transfers: for the largest networks")
-    parser.add_argument("--fresh", action="store_true", help="search although the same was searched before")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    what.add_argument("--model", choices=("cut_through", "store_and_forward"), default="cut_through")
+    what.add_argument("--link-busy", choices=("bytes", "latency+bytes"), default="bytes", help="holds a link for")
+    how = parser.add_argument_group("how it is searched")
+    how.add_argument("--seed", type=int, default=1, metavar="N", help="another one searches elsewhere (default: 1)")
+    how.add_argument("--rounds", type=int, default=200, metavar="N", help="runs at most (default: 200)")
+    how.add_argument("--budget", metavar="T", help='wall-clock time at most, e.g. "30 s"')
+    how.add_argument("--exact", action="store_true", help="prove the result, or find a faster one: up to 16 ranks")
+    how.add_argument("--exact-limit", metavar="T", help='wall-clock time for that (default: "60 s")')
+    how.add_argument("--jobs", type=int, metavar="N", help="threads (default: one per core)")
+    how.add_argument("--fresh", action="store_true", help="search although the same was searched before")
+    out = parser.add_argument_group("what is written")
+    out.add_argument("--out", metavar="OUT", help="X.npz, X.xml (MSCCL-IR), else a prefix of .et files")
+    out.add_argument("--clock", choices=("auto", "always", "never"), default="auto", help="hold times by a clock")
+    out.add_argument("--schedule", metavar="FILE", help="write when every link is held (.csv), for --occupied")
+    out.add_argument("--figure", metavar="FILE", help="draw the schedule (.svg or .png)")
+    out.add_argument("--count", action="store_true", help="only count the transfers: for the largest networks")
+    out.add_argument("--quiet", action="store_true", help="no progress")
+    out.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
     """Synthesize; says on stdout what was found."""
-    from astrasim_py.cli.topologies import npu_list, topology_of
-    from astrasim_py.collectives.algorithm import CUSTOM, ROOTED, collective_name
-    from astrasim_py.core.units import parse_size, parse_time
-    from astrasim_py.synthesis.network import CostModel
-    from astrasim_py.topology.model import placement
+    from astrasim_py.cli.topologies import topology_of
+    from astrasim_py.topology.unwind import unwound
 
+    _check(args)
+    original = topology = topology_of(args.topology)
+    if args.unwind is not None:
+        topology = unwound(topology, args.unwind, place="--unwind")
+    request = _request(args, topology)
+    _writable(args)
+    from astrasim_py.study.synthesized import facts_of, find
+
+    progress = _Progress(quiet=args.quiet)
+    try:
+        found = find(request, fresh=args.fresh, record=not args.count, jobs=args.jobs, progress=progress)
+    finally:
+        progress.end()
+    if not args.quiet:
+        _notes(found, topology)
+    row = {"topology": topology.name, **facts_of(found)}
+    row |= {"seconds": _seconds(found), "reused": found.reused, "exact": args.exact, **_written(found, args, original)}
+    if args.format == "json":
+        from astrasim_py.report.tables import json_text
+
+        print(json_text(row))
+    else:
+        print(_text(row, found))
+    return EXIT_OK
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what no topology could mend."""
     for option, value, least, most in (
         ("--seed", args.seed, 0, MAX_SEED),
         ("--rounds", args.rounds, 1, MAX_ROUNDS),
         ("--jobs", 1 if args.jobs is None else args.jobs, 1, 1024),
+        ("--unwind", 1 if args.unwind is None else args.unwind, 1, 2**20),
     ):
         if not least <= value <= most:
             raise UsageError(option, f"{value} is out of range", f"write {least} to {most}")
-    if args.count and (args.out or args.schedule):
-        raise UsageError("--count", "what is only counted cannot be written", "drop --count, or --out and --schedule")
+    if args.count and (args.out or args.schedule or args.figure):
+        problem = "what is only counted can neither be written nor drawn"
+        raise UsageError("--count", problem, "drop --count, or --out, --schedule and --figure")
+    if args.count and args.exact:
+        raise UsageError("--count", "what is only counted cannot be proven", "drop --count, or --exact")
+    if args.exact_limit is not None and not args.exact:
+        raise UsageError("--exact-limit", "nothing is to be proven", "add --exact")
+    if args.size is None and args.blocks is None:
+        raise UsageError("--size", "is missing", 'write the full buffer, e.g. --size "64 MiB"')
+    if args.size is not None and args.blocks is not None:
+        raise UsageError("--size", "is what --blocks says already", "keep one of them")
+
+
+def _request(args: argparse.Namespace, topology: Topology) -> Request:
+    """What the arguments ask for."""
+    from astrasim_py.cli.topologies import npu_list, size_matrix
+    from astrasim_py.collectives.algorithm import CUSTOM, ROOTED, collective_name
+    from astrasim_py.core.units import PS_PER_S, parse_size, parse_time
+    from astrasim_py.study.holds import read_holds
+    from astrasim_py.study.synthesized import Request
+    from astrasim_py.synthesis.exact import LIMIT
+    from astrasim_py.synthesis.network import CostModel
+    from astrasim_py.topology.model import placement
+
     try:
         collective = collective_name(args.collective, "--collective")
     except AlgorithmError as error:
         raise UsageError(*error.args) from None
     if collective in ("barrier", CUSTOM):
         raise UsageError("--collective", f"a {collective} cannot be synthesized", "name a collective that moves data")
-    size = parse_size(args.size, "--size")
-    chunks = _chunks(args.chunks)
-    budget = None if args.budget is None else parse_time(args.budget, "--budget") / 10**12
+    if args.blocks is not None and collective != "all_to_all":
+        raise UsageError("--blocks", f"{collective} has no blocks of unequal size", "write --size")
     if args.root is not None and collective not in ROOTED:
         raise UsageError("--root", f"{collective} has no root", "drop it")
-    topology = topology_of(args.topology)
+    size = 0 if args.size is None else parse_size(args.size, "--size")
+    chunks = _chunks(args.chunks)
+    budget = None if args.budget is None else parse_time(args.budget, "--budget") / PS_PER_S
+    limit = LIMIT if args.exact_limit is None else parse_time(args.exact_limit, "--exact-limit") / PS_PER_S
     npus = placement(topology, "linear" if args.npus is None else npu_list(args.npus, "--npus"), place="--npus")
     root = (args.root or 0) if collective in ROOTED else None
     if root is not None and not 0 <= root < len(npus):
         raise UsageError("--root", f"{root} is not one of {len(npus)} ranks", f"write 0 to {len(npus) - 1}")
-    _writable(args)
-    from astrasim_py.study.synthesized import Request, facts_of, find
-
-    request = Request(
+    parts = (chunks or 1) * (1 if collective in ("broadcast", "reduce") else len(npus))
+    transfers = parts * (len(npus) - 1) * (2 if collective == "all_reduce" else 1)
+    if transfers > MAX_RECORDED and not (args.count and collective in COUNTED):
+        problem = f"about {transfers} transfers are more than {MAX_RECORDED}, which fit in memory"
+        more = ", or count them only (--count)" if collective in COUNTED else ""
+        raise UsageError("--chunks" if parts > len(npus) else "--topology", problem, f"use fewer chunks or NPUs{more}")
+    return Request(
         topology=topology,
         npus=npus,
         collective=collective,
@@ -97,28 +162,13 @@ def run(args: argparse.Namespace) -> int:
         root=root,
         cost=CostModel(model=args.model, link_busy=args.link_busy),
         relays=args.relays,
-        occupied=tuple(_occupied(file, topology) for file in args.occupied),
+        occupied=tuple(read_holds(file, topology, "--occupied") for file in args.occupied),
         seed=args.seed,
         rounds=args.rounds,
         budget=budget,
+        exact=limit if args.exact else None,
+        blocks=None if args.blocks is None else size_matrix(args.blocks, len(npus), "--blocks"),
     )
-    progress = _Progress(quiet=args.quiet)
-    try:
-        found = find(request, fresh=args.fresh, record=not args.count, jobs=args.jobs, progress=progress)
-    finally:
-        progress.end()
-    if not args.quiet:
-        _notes(found, topology)
-    verified, out = _written(found, args)
-    row = {"topology": topology.name, **facts_of(found)}
-    row |= {"seconds": _seconds(found), "reused": found.reused, "verified": verified, "out": out}
-    if args.format == "json":
-        from astrasim_py.report.tables import json_text
-
-        print(json_text(row))
-    else:
-        print(_text(row, found))
-    return EXIT_OK
 
 
 def _chunks(text: str) -> int | None:
@@ -141,12 +191,12 @@ def _notes(found: Found, topology: Topology) -> None:
     if found.reused:
         lines.append("found before, and reused; --fresh searches again")
     if schedule.search.cut:
-        lines.append("the search was cut by --budget: another machine may find another schedule")
+        lines.append("the search was cut by its limit of time: another machine may find another schedule")
     idle = schedule.network.idle_links
     if idle:
         lines.append(f"{topology.name}: {idle} parallel links carry nothing: a message takes the topology's route")
     for line in lines:
-        print(f"astrasim-py: {line}", file=sys.stderr)
+        _say(line)
 
 
 class _Progress:
@@ -177,7 +227,7 @@ class _Progress:
             self.shown = True
             print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
         else:
-            print(f"astrasim-py: {text}", file=sys.stderr)
+            _say(text)
 
     def end(self) -> None:
         """Leave the line."""
@@ -192,11 +242,19 @@ def _writable(args: argparse.Namespace) -> None:
     """Make the folders of what is written, before anything is searched."""
     from pathlib import Path
 
-    if args.schedule is not None and not args.schedule.endswith(".csv"):
-        raise UsageError("--schedule", f'"{args.schedule}" is no .csv', "write e.g. schedule.csv")
+    for option, name, suffixes in (
+        ("--schedule", args.schedule, (".csv",)),
+        ("--figure", args.figure, (".svg", ".png")),
+    ):
+        if name is not None and not name.endswith(suffixes):
+            kinds = " or ".join(suffixes)
+            raise UsageError(option, f'"{name}" does not end in {kinds}', f"write e.g. schedule{suffixes[0]}")
     if args.out is not None and (not args.out or args.out.endswith("/")):
         raise UsageError("--out", f'"{args.out}" names no file', "write X.npz, X.xml, or the prefix of .et files")
-    for target in filter(None, (args.out, args.schedule)):
+    targets = [target for target in (args.out, args.schedule, args.figure) if target]
+    if len(set(targets)) < len(targets):
+        raise UsageError("--out", "two files of one name", "name them differently")
+    for target in targets:
         folder = Path(target).parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -204,96 +262,118 @@ def _writable(args: argparse.Namespace) -> None:
             raise OutputError(target, f"cannot make {folder}: {error.strerror}", "choose a writable place") from None
 
 
-def _written(found: Found, args: argparse.Namespace) -> tuple[bool | None, str | None]:
-    """Whether it was verified, and the file or prefix that was written."""
+def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict:
+    """What the checks say of what was found, and the files that were written."""
     schedule = found.schedule
+    names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns")
+    row: dict = dict.fromkeys(names)
+    row |= {"out": None, "schedule": args.schedule, "figure": args.figure}
     if not schedule.recorded:
-        return None, None
-    if args.schedule:
-        _write_holds(args.schedule, found)
-    out = args.out
-    if out is None and schedule.transfers > MAX_VERIFIED:
-        return True, None
-    from astrasim_py.synthesis.emit import clock_needed, emit
+        return row
+    # Nothing comes out of `find` that its checker refuses.
+    row["checked"] = True
+    picture = _drawn(found, args.figure)
+    algorithm = None
+    if args.out is not None or schedule.transfers <= MAX_VERIFIED:
+        from astrasim_py.synthesis.emit import clock_needed, emit
 
-    clock = {"auto": None, "always": True, "never": False}[args.clock]
-    algorithm = emit(schedule, clock=clock)
-    timed = clock_needed(schedule.network) if clock is None else clock
-    if schedule.transfers <= MAX_VERIFIED:
-        from astrasim_py.collectives.verify import verify
+        clock = {"auto": None, "always": True, "never": False}[args.clock]
+        algorithm = emit(schedule, clock=clock)
+        row["clock"] = clock_needed(schedule.network) if clock is None else clock
+        if schedule.transfers <= MAX_VERIFIED:
+            row["verified"] = _verified(algorithm)
+    if args.schedule is not None:
+        from astrasim_py.study.holds import write_holds
 
-        verdict = verify(algorithm)
-        if verdict.ok is False:
-            raise InternalError(f"a synthesized algorithm is wrong: {verdict.problem}")
-    if out is not None:
-        out = _write(out, algorithm, schedule.transfers, timed and not args.quiet)
-    return True, out
+        write_holds(args.schedule, schedule)
+    if picture is not None:
+        from astrasim_py.study.store import write_file
+
+        write_file(args.figure, picture)
+    if args.out is not None:
+        row["out"] = _write(args.out, algorithm, schedule.transfers)
+        if args.out.endswith(".xml"):
+            # What a file without durations says is what is simulated.
+            from astrasim_py.msccl.traces import read_algorithm
+
+            algorithm = read_algorithm(args.out)
+            row |= {"clock": False, "verified": _verified(algorithm) if row["verified"] else None}
+    if row["verified"]:
+        _simulate(row, found, algorithm, original)
+    if not args.quiet:
+        _told(row, schedule)
+    return row
 
 
-def _write(out: str, algorithm: Algorithm, transfers: int, timed: bool) -> str:
+def _verified(algorithm: Algorithm) -> bool:
+    from astrasim_py.collectives.verify import verify
+
+    verdict = verify(algorithm)
+    if verdict.ok is False:
+        raise InternalError(f"a synthesized algorithm is wrong: {verdict.problem}")
+    return bool(verdict.ok)
+
+
+def _simulate(row: dict, found: Found, algorithm: Algorithm, original: Topology) -> None:
+    """Measure what was written, on the topology that it is for and, if that was unwound, with its switches."""
+    from astrasim_py.report.tables import ns_number
+    from astrasim_py.study.synthesized import measured
+
+    schedule = found.schedule
+    took = measured(schedule, algorithm)
+    if took is None:
+        raise InternalError("a synthesized algorithm does not finish")
+    row |= {"simulated_ns": ns_number(took), "difference_ns": ns_number(took - schedule.time)}
+    if original is not schedule.network.topology:
+        took = measured(schedule, algorithm, original)
+        row["with_switches_ns"] = None if took is None else ns_number(took)
+
+
+def _drawn(found: Found, name: str | None) -> bytes | None:
+    if name is None:
+        return None
+    from astrasim_py.core.units import format_size, format_time
+    from astrasim_py.report.schedule_plots import draw_schedule
+
+    schedule = found.schedule
+    demand = schedule.demand
+    title = (
+        f"{demand.collective} of {format_size(demand.size)} on {schedule.network.topology.name}: "
+        f"{format_time(schedule.time)}"
+    )
+    return draw_schedule(schedule, name.rpartition(".")[2], title)
+
+
+def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
     from astrasim_py.api import write_algorithm
 
-    said = []
     if not out.endswith((".npz", ".xml")) and transfers > MAX_ET:
         out = f"{out}.npz"
-        said.append(f"{transfers} transfers are written as {out}, which every verb reads like .et files")
-    if timed and out.endswith(".xml"):
-        said.append("MSCCL-IR has no durations: the clock that holds the claimed times is left out")
-    elif timed:
-        said.append("sends are posted by a clock: the claimed times hold for this size")
+        _say(f"{transfers} transfers are written as {out}, which every verb reads like .et files")
     write_algorithm(out, algorithm)
-    for line in said:
-        print(f"astrasim-py: {line}", file=sys.stderr)
     return out
 
 
-#: Columns of a file of holds: the link, its ends as vertices of the topology, the hold, and what it is for.
-HOLDS = ("link", "src", "dst", "start_ps", "end_ps", "sender", "receiver", "chunk", "reduces")
-#: Largest such file that is read, bytes.
-MAX_HOLDS = 2**30
+def _told(row: dict, schedule: Schedule) -> None:
+    """What whoever uses the algorithm should know of its times."""
+    from astrasim_py.synthesis.emit import clock_needed
+
+    xml = bool(row["out"]) and row["out"].endswith(".xml")
+    took = "" if row["simulated_ns"] is None else f": it takes {row['simulated_ns']} ns"
+    if row["clock"] and row["out"]:
+        _say("sends are posted by a clock: the claimed times hold for this size")
+    if xml and clock_needed(schedule.network):
+        _say(f"MSCCL-IR has no durations, so the clock that holds the claimed times is left out{took}")
+    elif row["difference_ns"] and xml:
+        _say(f"thread blocks and channels of MSCCL-IR order some transfers otherwise{took}")
+    elif row["difference_ns"]:
+        _say(f"without a clock the claimed times are not kept{took}")
+    if row["with_switches_ns"] is not None:
+        _say(f"on the switches that were unwound it takes {row['with_switches_ns']} ns")
 
 
-def _write_holds(path: str, found: Found) -> None:
-    import numpy as np
-
-    from astrasim_py.report.csv_io import csv_chunks
-    from astrasim_py.study.store import write_file
-
-    schedule = found.schedule
-    topology, npus = schedule.network.topology, np.array(schedule.network.npus, dtype=np.int64)
-    transfer, resource, start, end = schedule.holds()
-    order = np.lexsort((resource, start))
-    transfer, link = transfer[order], schedule.network.links[resource[order]].astype(np.int64)
-    columns = (
-        link, topology.src[link], topology.dst[link], start[order], end[order], npus[schedule.src[transfer]],
-        npus[schedule.dst[transfer]], schedule.chunk[transfer], schedule.reduces[transfer],
-    )  # fmt: skip
-    table = {name: np.asarray(column, dtype=np.int64) for name, column in zip(HOLDS, columns, strict=True)}
-    write_file(path, csv_chunks(table))
-
-
-def _occupied(path: str, topology: Topology):
-    """What a file says that another schedule holds."""
-    import numpy as np
-
-    from astrasim_py.core.files import read_regular
-    from astrasim_py.report.csv_io import read_csv
-    from astrasim_py.synthesis.network import Occupied
-
-    data = read_regular(path, MAX_HOLDS, UsageError, what="a .csv of --schedule", remedy="occupy less")
-    remedy = "give what --schedule wrote"
-    try:
-        table = read_csv(data)
-        link, src, dst, start, end = (np.asarray(table[name], dtype=np.int64) for name in HOLDS[:5])
-    except (KeyError, ValueError, TypeError, OverflowError, StopIteration):
-        raise UsageError(path, f"does not have the columns {','.join(HOLDS[:5])} in whole numbers", remedy) from None
-    if len(link) and not (link.min() >= 0 and link.max() < topology.links):
-        raise UsageError(path, f"names a link that {topology.name} does not have", "give one of the same topology")
-    if (topology.src[link] != src).any() or (topology.dst[link] != dst).any():
-        raise UsageError(path, f"its links are not those of {topology.name}", "give one of the same topology")
-    if (start < 0).any() or (end < start).any() or (end > 2**61).any():
-        raise UsageError(path, "holds a link until before it begins, or beyond 2^61 ps", remedy)
-    return Occupied(link, start, end)
+def _say(line: str) -> None:
+    print(f"astrasim-py: {line}", file=sys.stderr)
 
 
 # -- text -----------------------------------------------------------------------------------------------------------
@@ -304,20 +384,27 @@ def _text(row: dict, found: Found) -> str:
 
     schedule = found.schedule
     search = schedule.search
-    proof = "optimal: no schedule of these chunks is faster" if schedule.optimal else "not proven optimal"
-    gap = f"efficiency {schedule.efficiency:.4f} ({proof})"
-    cut = ", cut by --budget" if search.cut else ""
+    proof = "optimal: no schedule of these chunks is faster" if schedule.optimal else f"gap {float(row['gap']):.2%}"
     lines = [
         f"{row['collective']} of {format_size(row['size_bytes'])} on {row['topology']}, {row['npus']} NPUs, "
         f"{found.chunks} chunk{'s' if found.chunks > 1 else ''}",
         f"  time        {format_time(schedule.time)}",
         f"  bound       {format_time(schedule.bound)}" + (f" ({schedule.bound_kind})" if schedule.bound_kind else ""),
-        f"  {gap}",
+        f"  efficiency  {schedule.efficiency:.4f} ({proof})",
         f"  transfers   {schedule.transfers}",
-        f"  search      {search.rounds} runs, seed {search.seed}, {search.seconds:.2f} s{cut}",
+        f"  search      {search.rounds} run{'s' * (search.rounds != 1)}, seed {search.seed}, {search.seconds:.2f} s"
+        f"{', then exact' * row['exact']}{', cut by its limit of time' * search.cut}",
     ]
-    if row["verified"]:
-        lines.append("  verified    yes")
-    if row["out"]:
-        lines.append(f"  written     {row['out']}")
+    if search.policy:
+        lines.append(f"  policy      {search.policy}")
+    if row["checked"]:
+        lines.append(f"  checked     schedule{', algorithm' if row['verified'] else ''}")
+    if row["simulated_ns"] is not None:
+        off = "equal" if not row["difference_ns"] else f"{row['difference_ns']:+} ns"
+        lines.append(f"  simulated   {row['simulated_ns']} ns ({off})")
+    if row["with_switches_ns"] is not None:
+        lines.append(f"  on switches {row['with_switches_ns']} ns")
+    written = [row[key] for key in ("out", "schedule", "figure") if row[key]]
+    if written:
+        lines.append(f"  written     {', '.join(written)}")
     return "\n".join(lines)

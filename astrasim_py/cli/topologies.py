@@ -136,3 +136,50 @@ def npu_list(text: str, place: str) -> list[int]:
             raise UsageError(place, f'"{part.strip()}" runs backwards, or too far', "write e.g. 0-7")
         out += range(first, last + 1)
     return out
+
+
+#: Largest file of block sizes, bytes, and digits of a size.
+_MOST_MATRIX, _MOST_DIGITS = 2**24, 16
+
+
+def size_matrix(path: str, ranks: int, place: str) -> tuple[tuple[int, ...], ...]:
+    """How many bytes each rank has for each other: a line per sender, a cell per receiver, divided by commas or spaces.
+
+    A cell is a whole number of bytes, or a size with its unit; ``#`` begins a comment.
+
+    Raises
+    ------
+    UsageError
+        With the line: not a size, or not a square of `ranks`.
+    """
+    from astrasim_py.core.errors import UnitError
+    from astrasim_py.core.files import read_regular
+    from astrasim_py.core.units import parse_size
+
+    data = read_regular(path, _MOST_MATRIX, UsageError, what="a file of block sizes", remedy="use fewer ranks")
+    rows: list[tuple[int, ...]] = []
+    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), start=1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        where = f"{place}: {path}:{number}"
+        cells = [cell.strip() for cell in text.rstrip(",").split(",")] if "," in text else text.split()
+        if len(cells) != ranks:
+            problem = f"{len(cells)} sizes, and there are {ranks} ranks"
+            raise UsageError(where, problem, "write one size per receiver, divided by commas")
+        row = []
+        for cell in cells:
+            if cell.isascii() and cell.isdecimal() and len(cell) <= _MOST_DIGITS:
+                row.append(int(cell))
+                continue
+            try:
+                row.append(parse_size(cell))
+            except UnitError as error:
+                raise UsageError(where, error.problem, 'write bytes, or a size such as "4 KiB"') from None
+        if max(row) >= 2**53:
+            raise UsageError(where, f"{max(row)} B", "write less than 2^53 B")
+        rows.append(tuple(row))
+    if len(rows) != ranks:
+        problem = f"{len(rows)} lines of sizes, and there are {ranks} ranks"
+        raise UsageError(f"{place}: {path}", problem, "write one line per sender")
+    return tuple(rows)

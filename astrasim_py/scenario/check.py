@@ -276,13 +276,16 @@ def file_errors(names: Sequence[tuple[str, str]], folder: Path, allow_outside: b
             yield error
 
 
-def algorithm_files(algorithms: Mapping) -> Iterator[tuple[tuple[str, int, str], str]]:
-    """(collective, number, key) and file of everything that algorithms are read from."""
+def algorithm_files(algorithms: Mapping) -> Iterator[tuple[tuple, str]]:
+    """(collective, number, *keys) and file of everything that algorithms are read from."""
     for collective, cases in algorithms.items():
         for number, case in enumerate(cases):
             if isinstance(case, AlgorithmFile):
                 yield (collective, number, "file"), case.file
                 if case.contract is not None:
                     yield (collective, number, "contract"), case.contract
+            elif isinstance(case, AlgorithmSynthesis):
+                for index, file in enumerate(case.synthesize.occupied):
+                    yield (collective, number, "synthesize", "occupied", index), file
             elif isinstance(case, AlgorithmCode):
                 yield (collective, number, "python"), case.python.rpartition(":")[0]

@@ -424,9 +424,9 @@ class _Loading:
             if hasattr(spec["workload"], "trace"):
                 add(spec["workload"].trace, *at("workload"), "trace")
                 add(spec["workload"].groups, *at("workload"), "groups")
-            for (collective, number, key_of_file), file in algorithm_files(spec["algorithms"]):
-                add(file, *at("algorithms"), collective, number, key_of_file)
-                if key_of_file == "python":
+            for (collective, number, *keys), file in algorithm_files(spec["algorithms"]):
+                add(file, *at("algorithms"), collective, number, *keys)
+                if keys == ["python"]:
                     self._code(values, *at("algorithms"), collective, number, "python")
 
         if topology is not None:

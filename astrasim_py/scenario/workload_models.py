@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM
+from astrasim_py.core.units import PS_PER_S
 from astrasim_py.scenario.quantities import (
     Count,
     FileName,
@@ -316,8 +317,15 @@ class Synthesis(Strict):
         default=None, description="wall-clock time at most: whether it cut the search is recorded"
     )
     relays: bool = Field(default=False, description="NPUs outside the group may hand data on")
-    clock: bool = Field(
-        default=False, description="post sends at their claimed times, by nodes that take the NPU's compute slot"
+    occupied: tuple[FileName, ...] = Field(
+        default=(), description="files of synthesize --schedule: links that other schedules hold", examples=["[a.csv]"]
+    )
+    exact: bool = Field(default=False, description="prove the result, or find a faster one: up to 16 ranks")
+    exact_limit: Time = Field(default=60 * PS_PER_S, description="wall-clock time for that", examples=["60 s"])
+    clock: bool | None = Field(
+        default=None,
+        description="post sends at their claimed times, by nodes that take the NPU's compute slot; by default only "
+        "where links are occupied",
     )
 
 

@@ -33,6 +33,8 @@ def _of_job(job: object) -> Iterator[str]:
         for case in cases:
             yield from _text(case, "file")
             yield from _text(case, "contract")
+            if hasattr(case, "synthesize"):
+                yield from case.synthesize.occupied
             if hasattr(case, "python"):
                 yield case.python.rpartition(":")[0]
 

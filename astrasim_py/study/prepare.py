@@ -6,12 +6,10 @@ Everything is kept per process by its content, so that the points of a sweep sha
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorith
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.collectives.selection import CONDITIONS, AlgorithmTable, Case, Condition
 from astrasim_py.collectives.verify import Verdict, verify
-from astrasim_py.core.digest import digest
+from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.traces import read_algorithm
@@ -59,8 +57,6 @@ from astrasim_py.topology.hardware import preset
 from astrasim_py.topology.model import Topology, placement
 from astrasim_py.topology.spec import build as build_topology
 from astrasim_py.workload import microbenchmarks
-
-_CHUNK = 2**20
 
 
 def prepare(
@@ -339,11 +335,16 @@ class _Preparation:
         self, case: AlgorithmSynthesis, topology: Topology, place: str
     ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
         """What synthesizes the algorithm of a case for the NPUs and the size of a call."""
+        from astrasim_py.study.holds import read_holds
         from astrasim_py.study.synthesized import Request, algorithm_of
 
         said, network = case.synthesize, self.spec.network
         # Models that know no contention, and those of the user's own, say nothing of what links hold.
         model = network.model if network.model in ("cut_through", "store_and_forward") else "cut_through"
+
+        where = f"{place}.synthesize.occupied"
+        occupied = tuple(read_holds(self.path(name, where), topology, where) for name in said.occupied)
+        clock = bool(occupied) if said.clock is None else said.clock
 
         def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
             request = Request(
@@ -355,12 +356,14 @@ class _Preparation:
                 root=root if collective in _ROOTED else None,
                 cost=CostModel(model=model, link_busy=network.link_busy),
                 relays=said.relays,
+                occupied=occupied,
                 seed=said.seed,
                 rounds=said.rounds,
                 budget=None if said.budget is None else said.budget / PS_PER_S,
+                exact=said.exact_limit / PS_PER_S if said.exact else None,
             )
             try:
-                made = algorithm_of(request, clock=said.clock, folder=self.kept)
+                made = algorithm_of(request, clock=clock, folder=self.kept)
             except (AlgorithmError, TopologyError) as error:
                 where = f"{place}: {error.place}" if error.place else place
                 raise type(error)(where, error.problem, error.remedy) from None
@@ -566,37 +569,6 @@ def _default(collective: str, ranks: int, root: int) -> Algorithm:
 def _verdict(keyed: _Keyed):
     algorithm, content = keyed.value
     return verify(algorithm) if content is None else kept_verdict(algorithm, content)
-
-
-# -- files ----------------------------------------------------------------------------------------------------
-
-
-def file_digest(path: Path | str) -> str:
-    """SHA-256 of a file's bytes.
-
-    Raises
-    ------
-    TraceError
-        It is not a regular file, or cannot be read.
-    """
-    place = os.fspath(path)
-    try:
-        status = os.stat(place)
-        if not stat.S_ISREG(status.st_mode):
-            raise TraceError(place, "is not a regular file", "name a file")
-        return _file_digest(place, status.st_mtime_ns, status.st_size, status.st_ino)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TraceError(place, f"cannot be read: {reason}", "check the name") from None
-
-
-@lru_cache(maxsize=2**16)
-def _file_digest(place: str, modified: int, size: int, inode: int) -> str:
-    state = sha256()
-    with open(place, "rb") as stream:
-        while block := stream.read(_CHUNK):
-            state.update(block)
-    return state.hexdigest()
 
 
 # -- what it comes to -------------------------------------------------------------------------------------------

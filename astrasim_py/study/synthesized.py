@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cache
 from importlib.metadata import version
+from math import gcd
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from astrasim_py.core.cache import cache_folder
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AstraError, InternalError
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
+from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
 from astrasim_py.synthesis.schedule import Schedule, Search
 from astrasim_py.topology.model import Topology
@@ -55,6 +57,10 @@ class Request:
     seed, rounds : int
     budget : float or None
         Seconds.
+    exact : float or None
+        Seconds in which the result is to be proven the fastest; None: it is not tried.
+    blocks : tuple of tuple of int, or None
+        Of an all_to_all of unequal blocks: bytes from a to b at [a][b]; `size` is left out of account.
     """
 
     topology: Topology
@@ -69,6 +75,19 @@ class Request:
     seed: int = 1
     rounds: int = 200
     budget: float | None = None
+    exact: float | None = None
+    blocks: tuple[tuple[int, ...], ...] | None = None
+
+    def network(self) -> Network:
+        """Arcs of the group."""
+        return Network.of(self.topology, self.npus, cost=self.cost, relays=self.relays, occupied=self.occupied)
+
+    def demand(self, chunks: int) -> Demand:
+        """What is wanted, in so many chunks per shard."""
+        if self.blocks is None:
+            return Demand.of(self.collective, len(self.npus), chunks, self.size, self.root)
+        whole = gcd(*(size for a, row in enumerate(self.blocks) for b, size in enumerate(row) if a != b))
+        return Demand.blocks(self.blocks, chunks, unit=max(whole // chunks if whole % chunks == 0 else whole, 1))
 
     def key(self) -> str:
         """What tells requests apart."""
@@ -144,19 +163,17 @@ def find(
 
 def _search(request: Request, record: bool, jobs: int | None, progress: Callable | None) -> Found:
     from astrasim_py.synthesis.auto import best_chunks
-    from astrasim_py.synthesis.synthesize import synthesize
+    from astrasim_py.synthesis.exact import admit, prove
+    from astrasim_py.synthesis.synthesize import spread
+
+    network = request.network()
+    if request.exact is not None:
+        admit(network, request.exact)
 
     def run(chunks: int, rounds: int, budget: float | None) -> Schedule:
-        return synthesize(
-            request.topology,
-            request.collective,
-            request.size,
-            npus=request.npus,
-            chunks=chunks,
-            root=request.root,
-            cost=request.cost,
-            relays=request.relays,
-            occupied=request.occupied,
+        return spread(
+            network,
+            request.demand(chunks),
             seed=request.seed,
             rounds=rounds,
             budget=budget,
@@ -165,10 +182,48 @@ def _search(request: Request, record: bool, jobs: int | None, progress: Callable
             progress=progress,
         )
 
-    if request.chunks is not None:
-        return Found(schedule=run(request.chunks, request.rounds, request.budget), chunks=request.chunks)
-    schedule, chunks = best_chunks(run, request.rounds, request.budget)
+    if request.chunks is None:
+        schedule, chunks = best_chunks(run, request.rounds, request.budget)
+    else:
+        schedule, chunks = run(request.chunks, request.rounds, request.budget), request.chunks
+    if request.exact is not None:
+        schedule = prove(schedule, seed=request.seed, limit=request.exact)
     return Found(schedule=schedule, chunks=chunks)
+
+
+def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None = None) -> int | None:
+    """What a simulator measures of an algorithm in the model of its schedule, by the engine that suits its size.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    algorithm : Algorithm
+        Made of it.
+    topology : Topology, optional
+        Another one, with the same NPUs.
+
+    Returns
+    -------
+    int or None
+        ps; None where it does not finish.
+    """
+    from astrasim_py.collectives.selection import AlgorithmTable, Case
+    from astrasim_py.engine.simulation import simulate
+    from astrasim_py.system.problem import Job, NetworkModel, Problem
+    from astrasim_py.workload.microbenchmarks import Collective, generate
+
+    network, demand = schedule.network, schedule.demand
+    kind = algorithm.collective
+    item = Collective(type=kind, size=demand.size, root=demand.root or 0)
+    job = Job(
+        workload=generate([item], network.ranks, name=kind),
+        placement=network.npus,
+        algorithms=AlgorithmTable({kind: [Case(make=lambda collective, ranks, root: algorithm)]}),
+    )
+    cost = NetworkModel(model=network.cost.model, link_busy=network.cost.link_busy)
+    problem = Problem(topology=network.topology if topology is None else topology, jobs=(job,), network=cost)
+    records = simulate(problem, engine="auto", level="summary")
+    return records.makespan if records.outcome.status == "done" else None
 
 
 # -- files --------------------------------------------------------------------------------------------------------
@@ -192,7 +247,6 @@ def _packed(found: Found) -> bytes:
 def _read(path: Path, request: Request) -> Found | None:
     """What is kept, if it is there and right."""
     from astrasim_py.synthesis.check import check
-    from astrasim_py.synthesis.demand import Demand
 
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -206,10 +260,7 @@ def _read(path: Path, request: Request) -> Found | None:
         search, kind = Search(**facts["search"]), str(facts["bound_kind"])
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         return None
-    network = Network.of(
-        request.topology, request.npus, cost=request.cost, relays=request.relays, occupied=request.occupied
-    )
-    demand = Demand.of(request.collective, network.ranks, chunks, request.size, request.root)
+    network, demand = request.network(), request.demand(chunks)
     schedule = Schedule(
         network=network,
         demand=demand,
@@ -291,6 +342,7 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
 def facts_of(found: Found) -> dict:
     """What is known of a schedule, as plain values."""
     schedule, search = found.schedule, found.schedule.search
+    gap = Fraction(schedule.time - schedule.bound, schedule.bound) if schedule.bound else Fraction(0)
     return {
         "collective": schedule.demand.collective,
         "size_bytes": schedule.demand.size,
@@ -300,7 +352,9 @@ def facts_of(found: Found) -> dict:
         "bound_ns": ns_number(schedule.bound),
         "bound": schedule.bound_kind,
         "efficiency": rounded(Fraction(schedule.efficiency).limit_denominator(10**12), 6),
+        "gap": rounded(gap, 6),
         "optimal": schedule.optimal,
+        "policy": search.policy,
         "transfers": schedule.transfers,
         "seed": search.seed,
         "rounds": search.rounds,

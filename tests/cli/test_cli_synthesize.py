@@ -110,8 +110,8 @@ def test_counting_keeps_nothing(capsys):
         (("--collective", "some_gather"), TORUS, "is not a collective"),
         (("--size", "12"), TORUS, "unit"),
         (("--occupied", "missing.csv"), TORUS, "cannot be read"),
-        (("--count", "--out", "x"), TORUS, "cannot be written"),
-        (("--schedule", "x.txt"), TORUS, "no .csv"),
+        (("--count", "--out", "x"), TORUS, "can neither be written"),
+        (("--schedule", "x.txt"), TORUS, "does not end in .csv"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(capsys, more, topology, words):
