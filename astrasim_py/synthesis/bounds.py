@@ -53,7 +53,8 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
     Notes
     -----
 
-    * *ingress*: what must enter a rank comes over its ports, whole chunks one after the other on each;
+    * *ingress*: what must enter a rank comes over its ports, whole chunks one after the other on each, in the gaps
+      that are left where others hold a port (no other bound knows of those);
     * *egress*: likewise what must leave one;
     * *work*: all that must enter ranks comes over all ports together; an all_reduce needs 2 (n - 1) transfers per chunk
       (complete gossip: Harary & Schwenk, J. Franklin Inst. 1974), and each rank one in and one out at least;
@@ -117,25 +118,30 @@ def _copying(network: Network, demand: Demand, size: int, turned: bool = False) 
 
 def _ports(network: Network, timing: Timing, need: np.ndarray, *, inward: bool) -> int:
     """The least time in which the ports of every rank carry what they must."""
-    rank, hold, rest = _ends(network, timing, inward=inward)
+    rank, hold, rest, port = _ends(network, timing, inward=inward)
     n = network.ranks
     known: dict[tuple, int] = {}
     best = 0
     bounds = np.searchsorted(rank, np.arange(n + 1))
+    taken = _taken(network, timing, port)
     for v in range(n):
         chunks = int(need[v])
         if not chunks:
             continue
         rows = slice(int(bounds[v]), int(bounds[v + 1]))
-        shape = (chunks, hold[rows].tobytes(), rest[rows].tobytes())
+        busy = {row - rows.start: taken[row] for row in range(rows.start, rows.stop) if row in taken}
+        shape = (chunks, hold[rows].tobytes(), rest[rows].tobytes(), v if busy else -1)
         if shape not in known:
-            known[shape] = _carry(chunks, hold[rows].tolist(), rest[rows].tolist())
+            known[shape] = _carry(chunks, hold[rows].tolist(), rest[rows].tolist(), busy)
         best = max(best, known[shape])
     return best
 
 
-def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The ports of all ranks, by rank: (rank, ps that one chunk holds it, ps of the rest of the way), at the least."""
+def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray, ...]:
+    """The ports of all ranks, by rank: (rank, ps that one chunk holds it, ps of the rest of the way, resource).
+
+    Times are those of the transfer that has the least of them.
+    """
     end = network.dst if inward else network.src
     # A port is the last (first) link of an arc, of a network turned round the other one.
     last = inward == (network.base is None)
@@ -146,12 +152,34 @@ def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray
     first = np.flatnonzero(np.diff(key[order], prepend=-1))
     ports = order[first]
     # Links that take turns on one port share it at the shortest hold and the shortest rest of any of them.
-    return end[ports], hold[ports], np.minimum.reduceat(rest[order], first)
+    return end[ports], hold[ports], np.minimum.reduceat(rest[order], first), network.hop[at[ports]]
+
+
+def _taken(network: Network, timing: Timing, port: np.ndarray) -> dict[int, tuple[int, int, list[int], list[int]]]:
+    """By row of `port`: least ps before it and after it on the way, and when others hold it (starts, ends).
+
+    A network turned round is seen as it is: its transfers run forward there, over the same links.
+    """
+    real = network.base or network
+    if not len(real.occupied_start):
+        return {}
+    arc = np.repeat(np.arange(network.arcs), np.diff(network.hop_ptr))
+    before, after = timing.offset[0], timing.delay[0][arc] - timing.offset[0] - timing.hold[0]
+    if network.base is not None:
+        before, after = after, before
+    found = {}
+    for row, resource in enumerate(port.tolist()):
+        rows = slice(int(real.occupied_ptr[resource]), int(real.occupied_ptr[resource + 1]))
+        if rows.stop > rows.start:
+            uses = network.hop == resource
+            starts, ends = real.occupied_start[rows].tolist(), real.occupied_end[rows].tolist()
+            found[row] = int(before[uses].min()), int(after[uses].min()), starts, ends
+    return found
 
 
 def _work(network: Network, timing: Timing, transfers: int) -> int:
     """The least time in which all ports together carry so many chunks."""
-    _, hold, rest = _ends(network, timing, inward=True)
+    _, hold, rest, _ = _ends(network, timing, inward=True)
     kinds, count = np.unique(np.stack([hold, rest]), axis=1, return_counts=True)
     if not transfers or kinds[0].min() == 0:
         return 0
@@ -163,21 +191,35 @@ def _work(network: Network, timing: Timing, transfers: int) -> int:
     return low
 
 
-def _carry(chunks: int, hold: list[int], rest: list[int]) -> int:
-    """Least T with Σ ⌊(T - rest) / hold⌋ ≥ chunks."""
+def _carry(chunks: int, hold: list[int], rest: list[int], busy: dict | None = None) -> int:
+    """Least T with Σ ⌊(T - rest) / hold⌋ ≥ chunks; of a port that others hold, a ⌊…⌋ for every gap between them."""
+    busy = busy or {}
     if not hold:
         return 0
     if min(hold) == 0:
         return min(r for h, r in zip(hold, rest, strict=True) if h == 0)
-    low, high = 0, max(rest) + max(hold) * chunks
+    low, high = 0, max(rest) + max(hold) * chunks + max((b[3][-1] for b in busy.values()), default=0)
     while low < high:
         middle = (low + high) // 2
-        carried = sum(max(0, middle - r) // h for h, r in zip(hold, rest, strict=True))
+        carried = 0
+        for port, (h, r) in enumerate(zip(hold, rest, strict=True)):
+            carried += _room(middle, h, *busy[port]) if port in busy else max(0, middle - r) // h
         if carried >= chunks:
             high = middle
         else:
             low = middle + 1
     return low
+
+
+def _room(until: int, hold: int, before: int, after: int, starts: list[int], ends: list[int]) -> int:
+    """How many holds fit between `before` and ``until - after``, outside the given intervals."""
+    free, last, count = before, until - after, 0
+    for start, end in zip(starts, ends, strict=True):
+        if start >= last:
+            break
+        count += max(0, start - free) // hold
+        free = max(free, end)
+    return count + max(0, last - free) // hold
 
 
 def _paths(network: Network, timing: Timing, demand: Demand) -> int:
@@ -213,7 +255,7 @@ def _lags(network: Network, timing: Timing, demand: Demand) -> list[int]:
     own = np.bincount(demand.origin, minlength=network.ranks)
     if demand.receivers is not None or (own < 2).all():
         return [0] * network.ranks
-    rank, hold, _ = _ends(network, timing, inward=False)
+    rank, hold, *_ = _ends(network, timing, inward=False)
     bounds = np.searchsorted(rank, np.arange(network.ranks + 1))
     known: dict[tuple, int] = {}
     lags = []

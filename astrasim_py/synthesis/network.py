@@ -19,7 +19,7 @@ and arrives at ``t + delay``, as the network models of the engines have it:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -285,6 +285,11 @@ class Network:
             base=self,
             base_arc=order.astype(np.int32),
         )
+
+    @cached_property
+    def alone(self) -> Network:
+        """The network as if nobody else occupied links."""
+        return replace(self, **_intervals(self.links, ())) if len(self.occupied_start) else self
 
     @cached_property
     def idle_links(self) -> int:

@@ -99,7 +99,7 @@ def spread(
     """As `synthesize`, for a network and a demand made before."""
     bound = best_bound(network, demand)
     # Runs treat chunks alike: where they differ by a byte, this is what they can reach.
-    enough = lower_bounds(network, demand, largest=True)[0].time
+    enough = lower_bounds(network.alone if demand.reduces else network, demand, largest=True)[0].time
     options = {"seed": seed, "rounds": rounds, "jobs": jobs, "record": record, "progress": progress}
     if network.ranks < 2:
         nothing = np.empty(0, dtype=np.int64)
@@ -109,8 +109,9 @@ def spread(
         # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
         share, options["record"] = None if budget is None else budget / 4, True
         halves = []
-        for net, turned in ((network.turned(), True), (network, False)):
-            limit = lower_bounds(network, demand, halves=turned, largest=True)[0].time
+        # Backwards in time nobody knows when others hold links, nor when the second half begins.
+        for net, turned in ((network.turned(), True), (network.alone, False)):
+            limit = lower_bounds(network.alone, demand, halves=turned, largest=True)[0].time
             halves.append(search(net, demand, limit, budget=share, **options))
         reduced = mirrored(network, demand, halves[0].columns)
         transfers = chained(reduced, copied(halves[1].columns), halves[0].time)
@@ -141,7 +142,7 @@ def spread(
             time=found[0].time, transfers=found[0].transfers, bound=bound.time, bound_kind=bound.kind, search=how,
         )  # fmt: skip
     schedule = as_schedule(network, demand, transfers, how, bound)
-    if kind == "all_reduce":
+    if kind == "all_reduce" or (demand.reduces and len(network.occupied_start)):
         options.pop("record")
         schedule = improved(schedule, enough, budget=None if budget is None else budget - how.seconds, **options)
     problems = check(schedule)
