@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from astrasim_py.chakra import encode, wire
+from astrasim_py.chakra import wire
 from astrasim_py.chakra.columns import FileColumns
 from astrasim_py.chakra.framing import check_ids, frame
 from astrasim_py.chakra.trace import (
@@ -442,6 +442,8 @@ def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
     TraceError
         A send or receive without what the dialect needs.
     """
+    from astrasim_py.chakra import encode
+
     if dialect is not None or trace.raw is None:
         return encode.encode_columns(trace, dialect)
     return trace.raw.data if trace.changed is None else encode.encode_changed(trace)
