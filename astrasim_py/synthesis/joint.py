@@ -20,7 +20,7 @@ import numpy as np
 from astrasim_py.synthesis.compose import Transfers, as_schedule, mirrored
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.packing import Packing
+from astrasim_py.synthesis.packing import NEVER, Load, Rows, packed
 from astrasim_py.synthesis.rounds import Outcome, Progress, compete
 from astrasim_py.synthesis.schedule import Schedule
 
@@ -28,6 +28,8 @@ from astrasim_py.synthesis.schedule import Schedule
 LARGEST = 2**25
 #: Chunks × arcs × runs of a search at most (about ten seconds of one core).
 WORK = 2**22
+#: Most bits of a delay in ps for which prices of links are sums of 63 bits.
+_PRICED_BITS = 40
 #: Repairs of the best run, which do as much work as all runs that begin anew, and how many of them begin at once.
 _REPAIRS, _GENERATION = 12, 4
 
@@ -64,9 +66,76 @@ JOINT = tuple(
 SPREAD = tuple(TreePolicy(0, *each) for each in ((64, True), (1, False), (0, True), (64, False)))
 
 
+class Packing:
+    """Runs that pack trees: everybody needs every chunk, or contributes to it, or both.
+
+    Parameters
+    ----------
+    network : Network
+        Of a demand that reduces it may be the one turned round: then trees that copy are packed, and mirrored.
+    demand : Demand
+    """
+
+    def __init__(self, network: Network, demand: Demand) -> None:
+        self.network, self.demand = network, demand
+        self.timing = network.timing(demand.sizes.tolist())
+        reduces = demand.reduces and network.base is None
+        self.load = Load(
+            origin=demand.origin,
+            goal=np.full(demand.count, -1, dtype=np.int32),
+            size_class=demand.size_class,
+            ahead=np.zeros((1, network.ranks), dtype=np.int64),
+            sums=reduces or demand.collective == "all_reduce",
+            spreads=not reduces,
+        )
+        self._room = 64
+        self._mean = 0
+        if int(self.timing.delay.max(initial=0)).bit_length() <= _PRICED_BITS:
+            least = float(self.timing.hold.min(axis=1, initial=NEVER)[demand.size_class].sum())
+            self._mean = max(int(least * (network.ranks - 1)) // max(len(network.links), 1), 1)
+
+    def run(self, seed: int, policy: TreePolicy, **options) -> tuple[int, Rows] | None:
+        """One run.
+
+        Parameters
+        ----------
+        seed : int
+        policy : TreePolicy
+        **options
+            Of `packed`.
+
+        Returns
+        -------
+        (time, rows) or None
+            None if it was given up.
+        """
+        found = packed(
+            self.network, self.timing, self.load, room=self._room, seed=seed, roots=policy.roots, weight=policy.weight,
+            mean=self._mean * policy.priced, **options,
+        )  # fmt: skip
+        if found is None:
+            return None
+        took, rows, _, room = found
+        self._room = max(self._room, room)
+        return took, rows
+
+    def transfers(self, rows: Rows) -> Transfers:
+        """What a run packed, by time."""
+        arc, start, _ = rows
+        first = (self.network.ranks - 1) * self.load.sums
+        # Sums were found from the root outwards: what comes first in time stands last.
+        order = np.concatenate([np.arange(first)[::-1], np.arange(first, arc.shape[1])])
+        reduces = np.tile(np.arange(arc.shape[1]) < first, len(arc))
+        chunk = np.repeat(np.arange(len(arc), dtype=np.int32), arc.shape[1])
+        arc, start = arc[:, order].reshape(-1), start[:, order].reshape(-1)
+        order = np.argsort(start, kind="stable")
+        columns = arc[order], chunk[order], start[order]
+        base = self.network.base
+        return (*columns, reduces[order]) if base is None else mirrored(base, self.demand, columns)
+
+
 def pack_trees(
-    network: Network,
-    demand: Demand,
+    packing: Packing,
     bound: int,
     *,
     seed: int = 1,
@@ -81,8 +150,7 @@ def pack_trees(
 
     Parameters
     ----------
-    network, demand
-        An all_reduce, or what only copies.
+    packing : Packing
     bound : int
         ps that cannot be beaten: a run that meets it ends the search.
     seed : int
@@ -99,17 +167,17 @@ def pack_trees(
     Returns
     -------
     Outcome or None
-        Its result is `Rows` of the `Packing`, see `unpacked`; None where the problem is too large, or time too short.
+        Its result is that of `packing`; None where the problem is too large, or time too short.
     """
+    network, demand = packing.network, packing.demand
     each = demand.count * network.arcs
     if each > LARGEST or network.ranks < 2:
         return None
-    packing = Packing(network, demand)
     runs = max(1, min(rounds, WORK // each))
     starts = max(1, runs // 2)
     # A step of a repair puts five of the chunks in anew, a run all of them.
     steps = (runs - starts) * demand.count // (5 * _REPAIRS) + 1
-    policies = JOINT if packing.load.sums else SPREAD
+    policies = JOINT if demand.collective == "all_reduce" else SPREAD
     offered = [policies[i % len(policies)] for i in range(starts)]
 
     def run(policy: TreePolicy, number: int, limit: int, stop: np.ndarray, start: Outcome | None):
@@ -144,10 +212,12 @@ def improved(schedule: Schedule, enough: int, *, seed: int = 1, **options) -> Sc
         are those of both searches.
     """
     network, demand = schedule.network, schedule.demand
-    if schedule.time <= enough or options.get("rounds", 1) < 1:
+    if schedule.time <= enough:
         return schedule
-    turned = demand.reduces
-    found = pack_trees(network.turned() if turned else network, demand, enough, seed=seed, **options)
+    # Time reversed, nobody knows when others hold links.
+    turned = demand.reduces and not len(network.occupied_start)
+    packing = Packing(network.turned() if turned else network, demand)
+    found = pack_trees(packing, enough, seed=seed, **options)
     if found is None:
         return schedule
     first = schedule.search
@@ -158,23 +228,7 @@ def improved(schedule: Schedule, enough: int, *, seed: int = 1, **options) -> Sc
         seconds=first.seconds + found.seconds,
     )
     label = ("joint: " if demand.collective == "all_reduce" else "trees: ") + str(found.policy)
-    other = as_schedule(network, demand, unpacked(network, demand, found.result), replace(how, policy=label))
+    other = as_schedule(network, demand, packing.transfers(found.result), replace(how, policy=label))
     if other.time < schedule.time:
         return replace(other, bound=schedule.bound, bound_kind=schedule.bound_kind)
     return replace(schedule, search=how)
-
-
-def unpacked(network: Network, demand: Demand, rows) -> Transfers:
-    """The transfers of packed trees, by time; of a demand that reduces they were packed on the network turned."""
-    arc, start, _ = rows
-    edges, sums = network.ranks - 1, demand.collective == "all_reduce"
-    if sums:
-        # The sums were found from the root outwards: what comes first in time stands last.
-        order = np.concatenate([np.arange(edges)[::-1], np.arange(edges, 2 * edges)])
-        arc, start = arc[:, order], start[:, order]
-    reduces = np.tile(np.arange(arc.shape[1]) < edges * sums, len(arc))
-    chunk = np.repeat(np.arange(len(arc), dtype=np.int32), arc.shape[1])
-    arc, start = arc.reshape(-1), start.reshape(-1)
-    order = np.argsort(start, kind="stable")
-    arc, chunk, start = arc[order], chunk[order], start[order]
-    return mirrored(network, demand, (arc, chunk, start)) if demand.reduces else (arc, chunk, start, reduces[order])

@@ -4,6 +4,7 @@ Chunks are put in one after the other, each in the gaps that those before it lea
 
 * What everybody needs spreads over a tree from its origin, every arc as early as its links let it.
 * What one rank needs takes the path of earliest arrival.
+* What comes together at a rank (reduce, reduce_scatter) does so over a tree found from there, backward in time.
 * What is summed first (all_reduce) has a root, any rank, and a moment m at which its sum is whole there. From (root, m)
   its copies spread forward in time, and its partial sums are followed backward, as late as links let them, until every
   rank's is found. Of a few roots the one is taken whose last copy arrives first, m being the earliest moment for which
@@ -72,8 +73,9 @@ def _shuffle(what, first, size, random):
 @kernel("the synthesizer", threads=True, lean=True)
 def pack(
     origin, goal, size_class, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, held, delay, ahead, queue,
-    sums, roots, weight, mean, turns, bound, limit, random, stop, points, filled, load, note, heap, begins, trial_arc,
-    trial_start, sums_arc, sums_start, finish, kept_arc, kept_start, kept, removed, used, out, rows, starts, length,
+    sums, spreads, roots, weight, mean, turns, bound, limit, random, stop, points, filled, load, note, heap, begins,
+    trial_arc, trial_start, sums_arc, sums_start, finish, kept_arc, kept_start, kept, removed, used, out, rows, starts,
+    length,
 ):  # fmt: skip
     """Put all chunks in, then improve.
 
@@ -90,8 +92,8 @@ def pack(
         The least time from a rank to the goal; one row of zeros where everyone is.
     queue : int64[chunks]
         The order in which chunks are put in; scratch then.
-    sums : bool
-        Whether chunks are summed before they spread.
+    sums, spreads : bool
+        Whether chunks are summed at first, and whether they are copied (then).
     roots : int
         Roots tried per sum, at random; 0: only the origin at first.
     weight, mean : int
@@ -145,7 +147,7 @@ def pack(
         for q in range(waiting):
             c = queue[q]
             z, had, toward = np.int64(size_class[c]), np.int64(length[c]), np.int64(goal[c])
-            best, best_span, needed = FAR, FAR, np.int64(edges)
+            best, best_span, needed = FAR, FAR, np.int64(edges if spreads else 0)
             if had and not reserving:
                 if not _put(c, z, give, rows, starts, had, hop_ptr, hop, offset, held, points, filled, load):
                     return time, FULL
@@ -155,11 +157,14 @@ def pack(
                 for i in range(had):
                     best = max(best, starts[c, i] + delay[z, rows[c, i]])
             for _ in range(0 if had else max(roots, 1)):
-                root = random_below(random, edges + 1) if roots or (sums and turn) else np.int64(origin[c])
+                root = random_below(random, edges + 1) if roots or (sums and spreads and turn) else np.int64(origin[c])
                 # First the earliest moment at which the sum can be whole, galloping from where the last one was: it
                 # is possible at `high` and not at `low`. Then the copies from there on.
                 low, high, probe, wide, copies = np.int64(-1), np.int64(-1), hint, np.int64(1), not sums
                 while True:
+                    if copies and not spreads:
+                        last, got = high * grain, np.int64(0)
+                        break
                     stamp += 1
                     at, until = probe, FAR
                     if copies:
@@ -196,7 +201,7 @@ def pack(
                 if got < needed:
                     continue
                 span = np.int64(0)
-                for i in range(edges if sums else 0):
+                for i in range(edges if sums and spreads else 0):
                     span += trial_start[i] - sums_start[i]
                 if last < best or (last == best and span < best_span):
                     best, best_span = last, span

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network, Timing
 
 NEVER = 2**62
 _GO = np.zeros(1, dtype=np.int64)
-#: Most bits of a delay in ps for which prices of links are sums of 63 bits.
-_PRICED_BITS = 40
 #: Chunks of trees that an improving step takes out at most.
 _VICTIMS = 8
 
@@ -30,8 +27,8 @@ class Load:
         int32[chunks]; a goal of -1: everyone.
     ahead : numpy.ndarray
         int64[goals, n]: the least time to a goal, from every rank; one row of zeros if there are none.
-    sums : bool
-        Whether chunks are summed before they spread.
+    sums, spreads : bool
+        Whether chunks are summed at first, and whether they are copied (then).
     """
 
     origin: np.ndarray
@@ -39,6 +36,7 @@ class Load:
     size_class: np.ndarray
     ahead: np.ndarray
     sums: bool = False
+    spreads: bool = True
 
 
 def packed(
@@ -89,7 +87,7 @@ def packed(
     random = np.random.Generator(np.random.PCG64(seed))
     order = random.permutation(count) if order is None else order
     state = random.integers(1, 2**63, 1, dtype=np.uint64)
-    stride = rows[0].shape[1] if rows is not None else stride or (n - 1) * (1 + load.sums)
+    stride = rows[0].shape[1] if rows is not None else stride or (n - 1) * (load.sums + load.spreads)
     victims = min(victims, count)
     while True:
         points, filled = calendars(network, room) if keep else (_numbers(resources, 0), np.zeros(resources, np.int64))
@@ -102,9 +100,9 @@ def packed(
         took, status = pack(
             load.origin, load.goal, load.size_class, network.src, network.dst, network.in_ptr, *network.out,
             network.hop_ptr, network.hop, timing.offset, timing.hold, timing.delay, load.ahead, order.copy(), load.sums,
-            roots, weight, mean, improve, bound, limit, state.copy(), _GO if stop is None else stop, points, filled,
-            carried, _numbers(4, n), _numbers(3, arcs), _numbers(arcs), np.empty(n, dtype=np.int32), _numbers(n),
-            np.empty(n, dtype=np.int32), _numbers(n), np.zeros(count, dtype=np.int64),
+            load.spreads, roots, weight, mean, improve, bound, limit, state.copy(), _GO if stop is None else stop,
+            points, filled, carried, _numbers(4, n), _numbers(3, arcs), _numbers(arcs), np.empty(n, dtype=np.int32),
+            _numbers(n), np.empty(n, dtype=np.int32), _numbers(n), np.zeros(count, dtype=np.int64),
             np.empty((victims, stride), dtype=np.int32), _numbers(victims, stride), _numbers(victims, 2),
             _numbers(victims), _numbers(resources), _numbers(count), arc, start, length,
         )  # fmt: skip
@@ -131,54 +129,3 @@ def calendars(network: Network, room: int = 0) -> tuple[np.ndarray, np.ndarray]:
     place = 2 * (np.arange(len(owner)) - network.occupied_ptr[:-1][owner])
     points[owner, place], points[owner, place + 1] = network.occupied_start, network.occupied_end
     return points, 2 * taken.astype(np.int64)
-
-
-class Packing:
-    """Runs that pack trees: everybody needs every chunk, summed before (all_reduce) or not.
-
-    Parameters
-    ----------
-    network : Network
-    demand : Demand
-    """
-
-    def __init__(self, network: Network, demand: Demand) -> None:
-        self.network = network
-        self.timing = network.timing(demand.sizes.tolist())
-        self.load = Load(
-            origin=demand.origin,
-            goal=np.full(demand.count, -1, dtype=np.int32),
-            size_class=demand.size_class,
-            ahead=np.zeros((1, network.ranks), dtype=np.int64),
-            sums=demand.collective == "all_reduce",
-        )
-        self._room = 64
-        self._mean = 0
-        if int(self.timing.delay.max(initial=0)).bit_length() <= _PRICED_BITS:
-            least = float(self.timing.hold.min(axis=1, initial=NEVER)[demand.size_class].sum())
-            self._mean = max(int(least * (network.ranks - 1)) // max(len(network.links), 1), 1)
-
-    def run(self, seed: int, policy, **options) -> tuple[int, Rows] | None:
-        """One run.
-
-        Parameters
-        ----------
-        seed : int
-        policy : TreePolicy
-        **options
-            Of `packed`.
-
-        Returns
-        -------
-        (time, rows) or None
-            None if it was given up.
-        """
-        found = packed(
-            self.network, self.timing, self.load, room=self._room, seed=seed, roots=policy.roots, weight=policy.weight,
-            mean=self._mean * policy.priced, **options,
-        )  # fmt: skip
-        if found is None:
-            return None
-        took, rows, _, room = found
-        self._room = max(self._room, room)
-        return took, rows

@@ -14,9 +14,8 @@ from astrasim_py.synthesis.bounds import best_bound
 from astrasim_py.synthesis.check import check
 from astrasim_py.synthesis.compose import as_schedule
 from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.joint import JOINT, improved, unpacked
+from astrasim_py.synthesis.joint import JOINT, Packing, improved
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
-from astrasim_py.synthesis.packing import Packing
 from astrasim_py.synthesis.schedule import Schedule, Search
 from astrasim_py.synthesis.synthesize import synthesize
 from astrasim_py.topology import Topology, build, read_edge_list
@@ -57,8 +56,9 @@ def tangle(seed: int) -> Topology:
 
 def packed(network: Network, demand: Demand, policy, seed: int, improve: int = 0) -> tuple[int, Schedule]:
     """What the core claims, and the schedule of it."""
-    took, rows = Packing(network, demand).run(seed, policy, improve=improve)
-    return took, as_schedule(network, demand, unpacked(network, demand, rows), NOTHING)
+    packing = Packing(network, demand)
+    took, rows = packing.run(seed, policy, improve=improve)
+    return took, as_schedule(network, demand, packing.transfers(rows), NOTHING)
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -1,0 +1,54 @@
+"""Random networks and groups for the synthesizer: several speeds, asymmetric, with switches, failures and groups."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import numpy as np
+from worlds.topologies import topology as any_topology
+
+from astrasim_py.synthesis.network import CostModel
+from astrasim_py.topology import Topology
+
+#: The cost models of transfers: latency pipelined, serialised with the transfer (TACOS), whole messages at every hop.
+COSTS = (CostModel(), CostModel(link_busy="latency+bytes"), CostModel(model="store_and_forward"))
+
+
+def edge_list(seed: int, *, most: int = 11, switch: bool = False) -> Topology:
+    """A random strongly connected edge list of several speeds; no link need have one back."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, most + 1))
+    order = rng.permutation(n)
+    pairs = {(int(order[i]), int(order[i - 1])) for i in range(n)}
+    pairs |= {(int(a), int(b)) for a, b in rng.integers(0, n, (int(rng.integers(0, 3 * n)), 2)) if a != b}
+    if switch:
+        pairs |= {pair for v in range(0, n, 2) for pair in ((v, n), (n, v))}
+    links = sorted(pairs)
+    return Topology.create(
+        name="random",
+        shape="edge_list",
+        npus=n,
+        vertices=n + switch,
+        src=np.array([a for a, _ in links]),
+        dst=np.array([b for _, b in links]),
+        latency_ps=rng.integers(0, 3, len(links)) * 400_000,
+        bandwidth_class=rng.integers(0, 2, len(links)),
+        bandwidths=[Fraction(10**9 * 25), Fraction(10**9 * 75)],
+    )
+
+
+def case(seed: int) -> tuple[Topology, list[int], CostModel]:
+    """(topology, group, cost): an edge list or any shape, with failures at times, and a part of its NPUs at times.
+
+    What a group lacks to be connected are relays.
+    """
+    rng = random.Random(seed)
+    if seed % 2:
+        topology = edge_list(seed, most=9, switch=seed % 3 == 0)
+    else:
+        topology = any_topology(rng, rng.randint(2, 8))
+    members = [int(npu) for npu in topology.alive]
+    if rng.random() < 0.4:
+        members = rng.sample(members, rng.randint(min(2, len(members)), len(members)))
+    return topology, members, COSTS[rng.randrange(3)]
