@@ -36,7 +36,9 @@ class Bound:
     kind: str
 
 
-def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None, largest: bool = False) -> list[Bound]:
+def lower_bounds(
+    network: Network, demand: Demand, *, halves: bool | None = None, largest: bool = False, cuts: bool = True
+) -> list[Bound]:
     """Bounds of a demand on a network, the greatest first.
 
     Parameters
@@ -49,6 +51,8 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
     largest : bool
         Take all chunks to be as large as the largest: no bound where they differ by a byte, but what a schedule that
         treats them alike can reach.
+    cuts : bool
+        False: without those by cuts (where a chunk goes to everybody, and not for all_reduce), which take longest.
 
     Notes
     -----
@@ -69,7 +73,7 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
         return [Bound(0, "none")]
     size = int(demand.sizes[0 if largest else -1])
     if demand.reduces or halves:
-        return _copying(network.turned(), demand, size, turned=True)
+        return _copying(network.turned(), demand, size, turned=True, cuts=cuts)
     if demand.collective == "all_reduce" and halves is None:
         turned = network.turned()
         both = _copying(network, demand, size) + _copying(turned, demand, size, turned=True)
@@ -81,7 +85,7 @@ def lower_bounds(network: Network, demand: Demand, *, halves: bool | None = None
         ]
         both.append(Bound(reducing_cut(network, timing, demand.count, max(b.time for b in both)), "cut"))
         return sorted(both, key=lambda b: -b.time)
-    return _copying(network, demand, size)
+    return _copying(network, demand, size, cuts=cuts)
 
 
 def best_bound(network: Network, demand: Demand) -> Bound:
@@ -89,7 +93,7 @@ def best_bound(network: Network, demand: Demand) -> Bound:
     return lower_bounds(network, demand)[0]
 
 
-def _copying(network: Network, demand: Demand, size: int, turned: bool = False) -> list[Bound]:
+def _copying(network: Network, demand: Demand, size: int, turned: bool = False, cuts: bool = True) -> list[Bound]:
     n, count = demand.ranks, demand.count
     timing = network.timing([size])
     own = np.bincount(demand.origin, minlength=n)
@@ -108,7 +112,8 @@ def _copying(network: Network, demand: Demand, size: int, turned: bool = False) 
     ]
     best = max(b.time for b in bounds)
     if demand.receivers is None:
-        bounds.append(Bound(spreading_cut(network, timing, demand, best), "cut"))
+        if cuts:
+            bounds.append(Bound(spreading_cut(network, timing, demand, best), "cut"))
     else:
         bounds.append(Bound(routing_cut(network, timing, demand, best), "cut"))
         bounds.append(Bound(weighted_work(network, demand, bounds[-1].time), "work"))

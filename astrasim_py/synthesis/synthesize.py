@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.synthesis.bounds import best_bound, lower_bounds
+from astrasim_py.synthesis.bounds import Bound, best_bound, lower_bounds
 from astrasim_py.synthesis.check import check
 from astrasim_py.synthesis.compose import as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
@@ -16,7 +16,7 @@ from astrasim_py.synthesis.joint import improved
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
 from astrasim_py.synthesis.routed import route
 from astrasim_py.synthesis.schedule import Schedule, Search
-from astrasim_py.synthesis.search import Found, Progress, search
+from astrasim_py.synthesis.search import LARGE, Found, Progress, search
 from astrasim_py.topology.model import Topology
 
 #: Collectives whose chunks everybody needs, or that are such a one reversed, or both.
@@ -97,14 +97,19 @@ def spread(
     progress: Callable[[Progress], None] | None = None,
 ) -> Schedule:
     """As `synthesize`, for a network and a demand made before."""
-    bound = best_bound(network, demand)
-    # Runs treat chunks alike: where they differ by a byte, this is what they can reach.
-    enough = lower_bounds(network.alone if demand.reduces else network, demand, largest=True)[0].time
     options = {"seed": seed, "rounds": rounds, "jobs": jobs, "record": record, "progress": progress}
     if network.ranks < 2:
         nothing = np.empty(0, dtype=np.int64)
         return as_schedule(network, demand, copied((nothing, nothing, nothing)), Search(seed=seed, policy="", rounds=0))
     kind = demand.collective
+    first = _at_once(network, demand, options)
+    if first is not None:
+        bound, found = first[0], [first[1]]
+        enough = bound.time
+    else:
+        bound, found = best_bound(network, demand), []
+        # Runs treat chunks alike: where they differ by a byte, this is what they can reach.
+        enough = lower_bounds(network.alone if demand.reduces else network, demand, largest=True)[0].time
     if kind == "all_reduce":
         # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
         share, options["record"] = None if budget is None else budget / 4, True
@@ -115,7 +120,7 @@ def spread(
             halves.append(search(net, demand, limit, budget=share, **options))
         reduced = mirrored(network, demand, halves[0].columns)
         transfers = chained(reduced, copied(halves[1].columns), halves[0].time)
-        found: Sequence[Found] = halves
+        found = halves
     elif demand.receivers is not None:
         if not record:
             raise AlgorithmError(kind, "is not counted without its transfers", "let them be recorded")
@@ -123,10 +128,10 @@ def spread(
         routed, transfers = route(network, demand, enough, budget=budget, **options)
         found = [routed]
     elif demand.reduces:
-        found = [search(network.turned(), demand, enough, budget=budget, **options)]
+        found = found or [search(network.turned(), demand, enough, budget=budget, **options)]
         transfers = mirrored(network, demand, found[0].columns) if record else None
     else:
-        found = [search(network, demand, enough, budget=budget, **options)]
+        found = found or [search(network, demand, enough, budget=budget, **options)]
         transfers = copied(found[0].columns) if record else None
     how = Search(
         seed=seed,
@@ -149,3 +154,14 @@ def spread(
     if problems:
         raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
     return schedule
+
+
+def _at_once(network: Network, demand: Demand, options: dict) -> tuple[Bound, Found] | None:
+    """The first run of the search, if it meets a bound that needs no flows: they take longer than the run."""
+    alike = demand.receivers is None and demand.sizes[0] == demand.sizes[-1] and not len(network.occupied_start)
+    if demand.collective == "all_reduce" or not alike or (network.ranks - 1) * demand.count > LARGE:
+        return None
+    bound = lower_bounds(network, demand, cuts=False)[0]
+    net = network.turned() if demand.reduces else network
+    found = search(net, demand, bound.time, **(options | {"rounds": 1, "progress": None}))
+    return (bound, found) if found.time <= bound.time else None
