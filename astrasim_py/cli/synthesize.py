@@ -125,7 +125,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     from astrasim_py.core.units import PS_PER_S, parse_size, parse_time
     from astrasim_py.study.holds import read_holds
     from astrasim_py.study.synthesized import Request
-    from astrasim_py.synthesis.exact import LIMIT
+    from astrasim_py.synthesis.exact import LIMIT, MAX_RANKS
     from astrasim_py.synthesis.network import CostModel
     from astrasim_py.topology.model import placement
 
@@ -144,6 +144,11 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     budget = None if args.budget is None else parse_time(args.budget, "--budget") / PS_PER_S
     limit = LIMIT if args.exact_limit is None else parse_time(args.exact_limit, "--exact-limit") / PS_PER_S
     npus = placement(topology, "linear" if args.npus is None else npu_list(args.npus, "--npus"), place="--npus")
+    if args.exact and len(npus) > MAX_RANKS:
+        problem = f"{len(npus)} ranks are more than the {MAX_RANKS} of which the fastest schedule is searched"
+        raise UsageError("--exact", problem, "leave it out, or choose a smaller group by --npus")
+    if not limit:
+        raise UsageError("--exact-limit", "no time at all", 'write e.g. "60 s"')
     root = (args.root or 0) if collective in ROOTED else None
     if root is not None and not 0 <= root < len(npus):
         raise UsageError("--root", f"{root} is not one of {len(npus)} ranks", f"write 0 to {len(npus) - 1}")
@@ -199,6 +204,10 @@ def _notes(found: Found, topology: Topology) -> None:
         _say(line)
 
 
+#: Seconds between two lines about a run that goes on.
+_LONG = 30.0
+
+
 class _Progress:
     """Best time, bound and gap: a line that changes on a terminal, else a line whenever there is a better time."""
 
@@ -210,19 +219,21 @@ class _Progress:
         self.quiet, self.best, self.told, self.shown = quiet, 0, 0.0, False
 
     def __call__(self, state) -> None:
-        """A run has ended."""
+        """A run has ended, or a long one goes on."""
         from astrasim_py.core.units import format_time
 
         now, better = time.monotonic(), state.best and state.best != self.best
-        if self.quiet or not state.best or now - self.told < (0.1 if self.watched else 2.0):
+        under_way = state.part is not None
+        if self.quiet or not (state.best or under_way):
             return
-        if not self.watched and not better:
+        if now - self.told < (0.1 if self.watched else _LONG if under_way else 2.0):
+            return
+        if not (self.watched or better or under_way):
             return
         self.told, self.best = now, state.best
-        text = (
-            f"run {state.rounds}/{state.of}: best {format_time(state.best)}, bound {format_time(state.bound)}, "
-            f"gap {state.gap:.1%}"
-        )
+        text = f"run {state.rounds + under_way}/{state.of}: " + (f"{state.part:.1%} done, " if under_way else "")
+        text += f"best {format_time(state.best)}, " if state.best else ""
+        text += f"bound {format_time(state.bound)}" + (f", gap {state.gap:.1%}" if state.best else "")
         if self.watched:
             self.shown = True
             print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
