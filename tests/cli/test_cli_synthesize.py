@@ -9,6 +9,8 @@ import pytest
 import astrasim_py as ap
 from astrasim_py.cli.main import main
 from astrasim_py.collectives.verify import verify
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.run import run_scenario
 
 #: The first test compiles.
 pytestmark = pytest.mark.timeout(600)
@@ -86,6 +88,99 @@ def test_two_tenants_side_by_side(capsys, tmp_path):
     assert code == 2 and "link" in err
 
 
+def test_two_tenants_take_their_claimed_times_together(capsys, tmp_path):
+    """Written on the command line, run side by side in a scenario; or the second synthesized there."""
+    topology = "mesh:3x3,bandwidth=50 GB/s,latency=500 ns"
+    groups = {"a": "0,2,4,6,8", "b": "1,3,5,7"}
+    claimed = {}
+    for name, more in (("a", ("--schedule", str(tmp_path / "a.csv"))), ("b", ("--occupied", str(tmp_path / "a.csv")))):
+        out = ("--out", str(tmp_path / f"{name}.npz"), "--npus", groups[name], "--relays")
+        claimed[name] = json.loads(synthesize(capsys, *out, *more, topology=topology)[1])
+    alone = json.loads(synthesize(capsys, "--npus", groups["b"], "--relays", topology=topology)[1])
+    assert alone["time_ns"] < claimed["b"]["time_ns"] and alone["bound_ns"] <= claimed["b"]["bound_ns"]
+    for second in ("file: b.npz", "synthesize: {relays: true, occupied: [a.csv], rounds: 3}"):
+        made = {"a": "file: a.npz", "b": second}
+        jobs = "".join(
+            f"  {name}: {{placement: [{groups[name]}], workload: [{{all_gather: {{size: 9 MiB}}}}], "
+            f"algorithms: {{all_gather: {{{made[name]}}}}}}}\n"
+            for name in groups
+        )
+        link = "bandwidth: 50 GB/s, latency: 500 ns"
+        text = f"name: both\ntopologies:\n  mesh: {{shape: mesh, dims: [3, 3], {link}}}\njobs:\n{jobs}"
+        (tmp_path / "both.yaml").write_text(text)
+        result = run_scenario(load_scenario(tmp_path / "both.yaml"), out=tmp_path / "results", jobs=1, fresh=True)
+        assert result.exit_code == 0, result.failures
+        took = {row["job"]: float(row["time_ns"]) for row in result.summaries[0]["collectives"]}
+        assert took == {name: float(row["time_ns"]) for name, row in claimed.items()}
+
+
+def test_what_is_unwound_is_simulated_with_and_without_its_switches(capsys):
+    row = json.loads(synthesize(capsys, "--unwind", "2", topology="switch:5,bandwidth=50 GB/s,latency=500 ns")[1])
+    assert row["difference_ns"] == 0 and row["checked"] is True
+    assert 0 < row["with_switches_ns"] <= row["simulated_ns"] and "degree 2" in row["topology"]
+
+
+@pytest.mark.parametrize("topology", [TORUS, "switch:5,bandwidth=50 GB/s,latency=500 ns"])
+def test_everything_written_is_simulated(capsys, tmp_path, topology):
+    for collective in ("all_gather", "reduce_scatter", "broadcast", "scatter", "all_to_all"):
+        for name in ("a.npz", "prefix", "a.xml"):
+            more = ("--collective", collective, "--out", str(tmp_path / name), "--chunks", "2")
+            code, out, err = synthesize(capsys, *more, topology=topology)
+            row = json.loads(out)
+            assert code == 0 and row["verified"] is True
+            assert row["simulated_ns"] == pytest.approx(row["time_ns"] + row["difference_ns"])
+            if name != "a.xml":
+                assert row["difference_ns"] == 0
+            elif row["difference_ns"]:
+                assert f"it takes {row['simulated_ns']} ns" in err
+
+
+def test_exchanges_of_unequal_blocks(capsys, tmp_path):
+    sizes = tmp_path / "sizes.csv"
+    sizes.write_text("# by sender\n0, 4 KiB, 8KiB\n4096 0 12288\n\n0,0,0\n")
+    args = ["synthesize", "--topology", "ring:3,bandwidth=50 GB/s,latency=500 ns", "--collective", "all_to_all"]
+    args += ["--blocks", str(sizes), "--rounds", "2", "--format", "json", "--out", str(tmp_path / "x.npz")]
+    assert main(args) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["size_bytes"] == 20480 and row["difference_ns"] == 0
+    assert verify(ap.read_algorithm(tmp_path / "x.npz")).passes
+    for text, words in (("0,1\n", ":1: 2 sizes"), ("0,1,x\n", ":1: "), ("0,1,2\n", "1 lines"), ("0,1,9 EiB\n", ":1: ")):
+        sizes.write_text(text)
+        assert main(args) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_pictures(capsys, tmp_path):
+    drawn = []
+    for name, topology in (
+        ("a.svg", "switch:3,bandwidth=50 GB/s,latency=500 ns"),
+        ("b.svg", "switch:3,bandwidth=50 GB/s,latency=500 ns"),
+        ("c.png", "torus:6x6,bandwidth=1 GB/s,latency=1 us"),
+    ):
+        figure = str(tmp_path / name)
+        code, out, _ = synthesize(capsys, "--collective", "reduce_scatter", "--figure", figure, topology=topology)
+        assert code == 0 and json.loads(out)["figure"] == figure
+        drawn.append((tmp_path / name).read_bytes())
+    assert drawn[0] == drawn[1] and drawn[0].startswith(b"<?xml") and drawn[2].startswith(b"\x89PNG")
+
+
+def test_a_proof(capsys):
+    pytest.importorskip("ortools")
+    ring = "ring:4,bandwidth=50 GB/s,latency=500 ns"
+    row = json.loads(synthesize(capsys, "--exact", "--exact-limit", "20 s", "--chunks", "2", topology=ring)[1])
+    assert row["exact"] is True and row["optimal"] is True and row["gap"] == 0 and row["cut"] is False
+
+
+def test_without_its_solver_the_exact_mode_says_what_to_install(capsys, monkeypatch):
+    import sys
+
+    for name in ("ortools", "ortools.sat", "ortools.sat.python"):
+        monkeypatch.setitem(sys.modules, name, None)
+    code, out, err = synthesize(capsys, "--exact", "--fresh")
+    said = [line for line in err.splitlines() if "compiling" not in line]
+    assert code == 3 and not out and len(said) == 1 and "astrasim-py[exact]" in said[0]
+
+
 def test_counting_keeps_nothing(capsys):
     row = json.loads(synthesize(capsys, "--count")[1])
     assert row["transfers"] == 72 and row["verified"] is None and row["out"] is None
@@ -111,6 +206,17 @@ def test_counting_keeps_nothing(capsys):
         (("--size", "12"), TORUS, "unit"),
         (("--occupied", "missing.csv"), TORUS, "cannot be read"),
         (("--count", "--out", "x"), TORUS, "can neither be written"),
+        (("--count", "--exact"), TORUS, "cannot be proven"),
+        (("--exact-limit", "3 s"), TORUS, "add --exact"),
+        (("--exact", "--exact-limit", "0 s"), TORUS, "no time"),
+        (("--exact",), "ring:17,bandwidth=1 GB/s,latency=1 us", "more than the 16"),
+        (("--unwind", "2"), TORUS, "no switch"),
+        (("--unwind", "0"), "switch:4,bandwidth=1 GB/s,latency=1 us", "out of range"),
+        (("--figure", "x.gif"), TORUS, "does not end in"),
+        (("--blocks", "m.csv"), TORUS, "keep one"),
+        (("--chunks", "1000000"), TORUS, "fit in memory"),
+        (("--npus", "0,0"), TORUS, "listed for ranks"),
+        (("--out", ""), TORUS, "names no file"),
         (("--schedule", "x.txt"), TORUS, "does not end in .csv"),
     ],
 )
