@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
+from worlds.networks import COSTS, edge_list
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.synthesis.bounds import lower_bounds
@@ -25,29 +25,7 @@ from astrasim_py.topology import Topology, build
 pytestmark = pytest.mark.timeout(600)
 
 TACOS = CostModel(link_busy="latency+bytes")
-COSTS = (CostModel(), TACOS, CostModel(model="store_and_forward"))
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
-
-
-def graph(seed: int) -> Topology:
-    """A random strongly connected network of direct links of several speeds."""
-    random = np.random.default_rng(seed)
-    n = int(random.integers(2, 12))
-    order = random.permutation(n)
-    pairs = {(int(order[i]), int(order[i - 1])) for i in range(n)}
-    pairs |= {(int(a), int(b)) for a, b in random.integers(0, n, (int(random.integers(0, 3 * n)), 2)) if a != b}
-    links = sorted(pairs)
-    return Topology.create(
-        name="random",
-        shape="edge_list",
-        npus=n,
-        vertices=n,
-        src=np.array([a for a, _ in links]),
-        dst=np.array([b for _, b in links]),
-        latency_ps=random.integers(0, 3, len(links)) * 400_000,
-        bandwidth_class=random.integers(0, 2, len(links)),
-        bandwidths=[Fraction(10**9 * 25), Fraction(10**9 * 75)],
-    )
 
 
 def edges(topology: Topology) -> Topology:
@@ -67,7 +45,7 @@ def edges(topology: Topology) -> Topology:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_policy_makes_valid_schedules_above_the_bound(seed):
-    topology, cost = graph(seed), COSTS[seed % 3]
+    topology, cost = edge_list(seed), COSTS[seed % 3]
     network = Network.of(topology, cost=cost)
     demand = Demand.of("all_gather", network.ranks, 1 + seed % 4, [10**6, 7, 0][seed % 5 % 3])
     bounds = lower_bounds(network, demand)
@@ -90,7 +68,7 @@ def test_every_policy_makes_valid_schedules_above_the_bound(seed):
 @pytest.mark.parametrize("collective", SPREADING)
 @pytest.mark.parametrize("seed", range(6))
 def test_collectives_are_valid_on_random_networks(collective, seed):
-    topology = graph(100 + seed)
+    topology = edge_list(100 + seed)
     root = seed % topology.npus if collective in ("broadcast", "reduce") else None
     schedule = synthesize(topology, collective, 10**6 + seed, chunks=2, root=root, cost=COSTS[seed % 3], rounds=8)
     assert check(schedule) == []
@@ -143,7 +121,7 @@ def test_translations_are_found_in_bare_links():
 
 
 def test_threads_decide_nothing():
-    topology = graph(7)
+    topology = edge_list(7)
     found = [synthesize(topology, "all_gather", 10**6, chunks=3, cost=TACOS, rounds=80, jobs=j) for j in (1, 2, 4)]
     for other in found[1:]:
         assert other.time == found[0].time and other.search.policy == found[0].search.policy

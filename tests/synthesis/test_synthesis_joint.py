@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from worlds.networks import COSTS, edge_list
 
 from astrasim_py.synthesis.bounds import best_bound
 from astrasim_py.synthesis.check import check
@@ -18,40 +18,15 @@ from astrasim_py.synthesis.joint import JOINT, Packing, improved
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
 from astrasim_py.synthesis.schedule import Schedule, Search
 from astrasim_py.synthesis.synthesize import synthesize
-from astrasim_py.topology import Topology, build, read_edge_list
+from astrasim_py.topology import build, read_edge_list
 
 #: The first test compiles.
 pytestmark = pytest.mark.timeout(600)
 
 TACOS = CostModel(link_busy="latency+bytes")
-COSTS = (CostModel(), TACOS, CostModel(model="store_and_forward"))
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 GOLDEN = os.environ.get("ASTRASIM_GOLDEN")
 NOTHING = Search(seed=0, policy="", rounds=1)
-
-
-def tangle(seed: int) -> Topology:
-    """A random strongly connected network of links of several speeds; every third one has a switch."""
-    random = np.random.default_rng(seed)
-    n = int(random.integers(2, 10))
-    order = random.permutation(n)
-    pairs = {(int(order[i]), int(order[i - 1])) for i in range(n)}
-    pairs |= {(int(a), int(b)) for a, b in random.integers(0, n, (2 * n, 2)) if a != b}
-    switched = seed % 3 == 0
-    if switched:
-        pairs |= {pair for v in range(0, n, 2) for pair in ((v, n), (n, v))}
-    links = sorted(pairs)
-    return Topology.create(
-        name="random",
-        shape="edge_list",
-        npus=n,
-        vertices=n + switched,
-        src=np.array([a for a, _ in links]),
-        dst=np.array([b for _, b in links]),
-        latency_ps=random.integers(0, 3, len(links)) * 400_000,
-        bandwidth_class=random.integers(0, 2, len(links)),
-        bandwidths=[Fraction(10**9 * 25), Fraction(10**9 * 75)],
-    )
 
 
 def packed(network: Network, demand: Demand, policy, seed: int, improve: int = 0) -> tuple[int, Schedule]:
@@ -63,7 +38,7 @@ def packed(network: Network, demand: Demand, policy, seed: int, improve: int = 0
 
 @pytest.mark.parametrize("seed", range(24))
 def test_every_policy_packs_valid_schedules_above_the_bound(seed):
-    network = Network.of(tangle(seed), cost=COSTS[seed % 3])
+    network = Network.of(edge_list(seed, most=9, switch=seed % 3 == 0), cost=COSTS[seed % 3])
     size = 0 if seed == 5 else 10**6 + seed
     demand = Demand.of("all_reduce", network.ranks, 1 + seed % 4, size)
     bound = best_bound(network, demand)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from worlds.networks import COSTS, edge_list
 
 import astrasim_py as ap
 from astrasim_py.core.errors import AlgorithmError
@@ -24,7 +25,6 @@ from astrasim_py.topology import Topology, build
 pytestmark = pytest.mark.timeout(600)
 
 SERIAL = CostModel(link_busy="latency+bytes")
-COSTS = (CostModel(), SERIAL, CostModel(model="store_and_forward"))
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 SHAPES = (
     {"shape": "torus", "dims": [3, 3]},
@@ -35,27 +35,6 @@ SHAPES = (
 )
 
 
-def graph(seed: int) -> Topology:
-    """A random strongly connected network of direct links of several speeds."""
-    random = np.random.default_rng(seed)
-    n = int(random.integers(2, 10))
-    order = random.permutation(n)
-    pairs = {(int(order[i]), int(order[i - 1])) for i in range(n)}
-    pairs |= {(int(a), int(b)) for a, b in random.integers(0, n, (int(random.integers(0, 3 * n)), 2)) if a != b}
-    links = sorted(pairs)
-    return Topology.create(
-        name="random",
-        shape="edge_list",
-        npus=n,
-        vertices=n,
-        src=np.array([a for a, _ in links]),
-        dst=np.array([b for _, b in links]),
-        latency_ps=random.integers(0, 3, len(links)) * 400_000,
-        bandwidth_class=random.integers(0, 2, len(links)),
-        bandwidths=[Fraction(10**9 * 25), Fraction(10**9 * 75)],
-    )
-
-
 def root_of(collective: str, rank: int) -> int | None:
     return None if collective == "all_to_all" else rank
 
@@ -63,7 +42,7 @@ def root_of(collective: str, rank: int) -> int | None:
 @pytest.mark.parametrize("collective", ROUTED)
 @pytest.mark.parametrize("seed", range(12))
 def test_schedules_are_valid_and_above_every_bound(collective, seed):
-    topology = graph(seed) if seed % 3 else build({**SHAPES[seed // 3], **LINK})
+    topology = edge_list(seed, most=9) if seed % 3 else build({**SHAPES[seed // 3], **LINK})
     root = root_of(collective, seed % topology.npus)
     size = (10**6 + seed, 7, 0)[seed % 5 % 3]
     schedule = synthesize(topology, collective, size, chunks=1 + seed % 3, root=root, cost=COSTS[seed % 3], rounds=12)
@@ -76,7 +55,7 @@ def test_schedules_are_valid_and_above_every_bound(collective, seed):
 
 
 def test_every_way_makes_valid_schedules():
-    network = Network.of(graph(5), cost=SERIAL)
+    network = Network.of(edge_list(5, most=9), cost=SERIAL)
     demand = Demand.of("all_to_all", network.ranks, 2, 10**6 + 3)
     offered = policies(network, demand)
     assert {p.backward for p in offered} == {False, True} and {p.way for p in offered} == {"list", "insert"}
@@ -149,7 +128,7 @@ def test_the_checker_sees_what_is_wrong():
 
 
 def test_threads_decide_nothing():
-    topology = graph(7)
+    topology = edge_list(7, most=9)
     found = [synthesize(topology, "all_to_all", 10**6, chunks=2, cost=SERIAL, rounds=60, jobs=j) for j in (1, 3)]
     assert found[0].time == found[1].time and found[0].search.policy == found[1].search.policy
     assert (found[0].arc == found[1].arc).all() and (found[0].start == found[1].start).all()
