@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from astrasim_py.core.engines import AUTO, BOTH, COMPILED, ENGINES, FOLDED, SIMPY
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.records import LEVELS, Records
-from astrasim_py.system.plan import Plan, make_plan
+from astrasim_py.system.plan import SEND, Plan, Program, make_plan
 from astrasim_py.system.problem import Problem
 
 __all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "plan_for", "simulate"]
@@ -72,7 +74,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
             return _engine(name)(plan, level)
         except OverflowError:
             raise SimulationError(
-                jobs,
+                _too_large(plan),
                 "its times or its bytes on a link go beyond 2^63 - 1 (of picoseconds: 106 days)",
                 "use smaller sizes, fewer repeats or faster links",
             ) from None
@@ -122,6 +124,36 @@ def predicted_hops(plan: Plan) -> int:
     """Messages of a complete run times the links of a route, on the average over pairs that exchange messages."""
     pairs = len(plan.route_pairs)
     return plan.messages * len(plan.route_links) // pairs if pairs else plan.messages
+
+
+def _too_large(plan: Plan) -> str:
+    """Names of the jobs whose own times or bytes, added up, go beyond 63 bits; of all where none do alone."""
+    jobs, topology = plan.problem.jobs, plan.problem.topology
+    names = [each.name for each in jobs] if len(jobs) > 1 else [jobs[0].workload.name or jobs[0].name]
+    if len(jobs) == 1:
+        return names[0]
+    slowest = float(min(topology.bandwidths, default=1))
+    latency = float(topology.latency_ps.max(initial=0))
+    totals = np.zeros((len(jobs), 2))
+
+    def add(job: int, program: Program, times: int = 1) -> None:
+        sent = program.structure.kind == SEND
+        nbytes = program.nbytes[sent].sum(dtype=np.float64)
+        took = program.duration.sum(dtype=np.float64) + nbytes / slowest * 1e12 + sent.sum() * latency
+        totals[job] += times * np.array([took, nbytes])
+
+    for job, (first, each) in enumerate(zip(plan.first_rank, jobs, strict=True)):
+        totals[job, 0] += max(plan.start_delay[first : first + each.ranks], default=0)
+        for program in plan.workload[first : first + each.ranks]:
+            add(job, program)
+    for index, part in enumerate(plan.slices):
+        job = plan.instances[plan.instance_of[index]].job
+        if part.rotation is not None:
+            add(job, part.base, len(part.members))
+        else:
+            for program in part.programs:
+                add(job, program)
+    return ", ".join([n for n, total in zip(names, totals.max(axis=1), strict=True) if total >= 2**63] or names)
 
 
 def _engine(name: str) -> Callable[[Plan, str], Records]:

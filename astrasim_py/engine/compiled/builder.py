@@ -12,6 +12,7 @@ import numpy as np
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX, PS_PER_NS, transfer_ps
 from astrasim_py.engine.compiled import layout as at
+from astrasim_py.system.lowest import lowest_dimension
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND, Counters, Program
 from astrasim_py.system.problem import Problem
 
@@ -616,8 +617,6 @@ class Builder:
     def _route_classes(self) -> tuple[np.ndarray, list[tuple[int, int, Fraction]]]:
         """Class of each route, and of each class the hops, their latency in sum, and the rate."""
         if self.lowest_dim:
-            from astrasim_py.engine.simpy_engine.network import lowest_dimension
-
             known: dict[tuple, int] = {}
             number = np.zeros(len(self.ptr) - 1, dtype=np.int64)
             npus = self.problem.topology.npus

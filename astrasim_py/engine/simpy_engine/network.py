@@ -24,6 +24,7 @@ from simpy import Environment
 from simpy.events import Event
 
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
+from astrasim_py.system.lowest import lowest_dimension
 
 #: Priority of wake-ups under ``event_order: scheduled``: before every numbered event, and after SimPy's own, so that
 #: the failure of a process ends the run before anybody else dispatches.
@@ -316,26 +317,6 @@ class Analytical(Model):
         self.deliver_at(message, now + known[0])
         if self.injected:
             self.engine.inject_at(message, now + known[1])
-
-
-def lowest_dimension(topology, src: int, dst: int) -> tuple[int, object, int]:
-    """Hops, bandwidth and latency of the lowest dimension in which two NPUs differ.
-
-    ASTRA-sim's congestion-unaware backend charges a message for that dimension alone.
-    """
-    for dim in topology.dims:
-        src, a = divmod(src, dim.size)
-        dst, b = divmod(dst, dim.size)
-        if a == b:
-            continue
-        if dim.kind == "ring":
-            hops = min((b - a) % dim.size, (a - b) % dim.size)
-        elif dim.kind == "mesh":
-            hops = abs(b - a)
-        else:
-            hops = 2 if dim.kind == "switch" else 1
-        return hops, dim.bandwidth, dim.latency_ps
-    raise ValueError("source and destination are the same NPU")
 
 
 MODELS = {"cut_through": CutThrough, "store_and_forward": StoreAndForward, "analytical": Analytical}

@@ -1,0 +1,48 @@
+"""Routes that the kernel computes hop by hop are those of the table: the records are those of the SimPy engine."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from astrasim_py.api import build_topology, collective
+from astrasim_py.core.engines import COMPILED, SIMPY
+from astrasim_py.engine.compare import differences
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.system import lowering
+from astrasim_py.system.plan import make_plan
+from astrasim_py.system.semantics import Semantics
+
+SHAPES = {
+    "ring of 2": {"shape": "ring", "npus": 2},
+    "odd ring": {"shape": "ring", "npus": 7},
+    "even ring": {"shape": "ring", "npus": 8},
+    "torus": {"shape": "torus", "dims": [4, 3]},
+    "torus of 2": {"shape": "torus", "dims": [2, 5]},
+    "deep torus": {"shape": "torus", "dims": [3, 2, 4]},
+    "line": {"shape": "mesh", "dims": [6]},
+    "mesh": {"shape": "mesh", "dims": [3, 4]},
+    "deep mesh": {"shape": "mesh", "dims": [2, 3, 3]},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", ["all_to_all", "all_reduce"])
+@pytest.mark.parametrize("model", ["cut_through", "store_and_forward"])
+@pytest.mark.parametrize("order", ["issued", "scheduled"])
+def test_computed_routes_leave_the_same_records(monkeypatch, shape, kind, model, order):
+    topology = build_topology(**SHAPES[shape], bandwidth="50 GB/s", latency="500 ns")
+    problem = collective(kind, f"{topology.npus * 1000} B", topology, algorithm="direct", model=model)
+    problem = dataclasses.replace(problem, semantics=Semantics(event_order=order))
+    table = simulate(make_plan(problem), engine=COMPILED, level="messages")
+    monkeypatch.setattr(lowering, "MAX_ROUTE_LINKS", 0)
+    plan = make_plan(problem)
+    assert plan.computed_routes
+    reference, compiled = (simulate(plan, engine=each, level="messages") for each in (SIMPY, COMPILED))
+    assert compiled.message_hops >= compiled.messages > 0
+    assert differences(reference, compiled) == []
+    # A table says which links are used, without one all are told of.
+    for name in ("node", "message", "hop"):
+        one, other = getattr(table, name), getattr(compiled, name)
+        assert {column: one[column].tolist() for column in one} == {c: other[c].tolist() for c in other}
