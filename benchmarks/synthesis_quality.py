@@ -6,7 +6,6 @@ import argparse
 import csv
 import json
 import math
-import re
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -58,7 +57,7 @@ def solved(folder: Path, name: str, chunks: int, row: dict, rounds: int, budget:
     verdict = "" if math.isnan(theirs) else "tie" if abs(ours - theirs) <= EQUAL else "win" if ours < theirs else "loss"
     return {
         "problem": name,
-        "family": re.sub(r"[\d_x]+$", "", name).rstrip("_"),
+        "family": name.rsplit("_", 1)[0],
         "npus": topology.npus,
         "chunks": chunks,
         "ours_us": ours,
