@@ -97,12 +97,33 @@ def test_a_budget_that_cut_the_search_is_recorded(tmp_path):
     assert any("cut by its budget" in line for summary in result.summaries for line in summary["warnings"])
 
 
+def test_proofs_and_unwound_switches_are_for_scenarios_too(tmp_path):
+    pytest.importorskip("ortools")
+    path = tmp_path / "proven.yaml"
+    path.write_text(
+        """
+name: proven
+topologies:
+  switch: {shape: switch, npus: 4, bandwidth: 50 GB/s, latency: 500 ns, unwind: 2}
+workload: [{all_gather: {size: 1 MiB}}]
+algorithms: {all_gather: {synthesize: {exact: true, exact_limit: 20 s, rounds: 2}}}
+"""
+    )
+    result = run_scenario(load_scenario(path), out=tmp_path / "results", jobs=1)
+    assert result.exit_code == 0, result.failures
+    (fact,) = json.loads(next(result.folder.glob("*/manifest.json")).read_text())["synthesized"]
+    assert fact["optimal"] and float(result.rows[0]["time_ns"]) == fact["time_ns"]
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
         ("all_reduce: {synthesize: {chunks: 0}}", "chunks"),
         ("all_reduce: {synthesize: {chunk: 4}}", "chunks"),
         ("all_reduce: {synthesize: {budget: 3}}", "budget"),
+        ("all_reduce: {synthesize: {exact: 1}}", "exact"),
+        ("all_reduce: {synthesize: {occupied: a.csv}}", "list"),
+        ("all_reduce: {synthesize: {occupied: [../a.csv]}}", r"bad.yaml:\d+:\d+: .*occupied\[0\]"),
         ("all_reduce: {synthesize: {}, builder: ring}", "keep one"),
         ("barrier: {synthesize: {}}", "cannot be synthesized"),
     ],
