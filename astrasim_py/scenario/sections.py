@@ -19,6 +19,7 @@ _WORDS = {
     "string_too_long": ("a text of more than {max_length} characters", "write less"),
     "string_too_short": ("an empty text", "write at least one character"),
     "bool_type": ("{value} is not true or false", "write true or false"),
+    "bool_parsing": ("{value} is neither true nor false", "write true or false"),
     "int_type": ("{value} is not a whole number", "write e.g. 8"),
     "float_type": ("{value} is not a number", "write e.g. 1.5"),
     "finite_number": ("{value} is not a finite number", "write e.g. 1.5"),
