@@ -6,6 +6,8 @@ import strategies
 from hypothesis import HealthCheck, given, settings
 from oracle.replay import Replay
 
+from astrasim_py.api import build_topology, collective
+from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.plan import make_plan
 
@@ -27,3 +29,11 @@ def test_both_engines_leave_the_same_records(problem):
     hops = list(zip(*(records.hop[c].tolist() for c in ("link", "requested", "start", "end")), strict=True))
     assert hops == [hop[:4] for hop in other.hops]
     assert (records.outcome.status == "done") == (-1 not in expected_end)
+
+
+def test_far_more_hops_than_messages_are_recorded():
+    ring = build_topology(shape="ring", npus=32, bandwidth="50 GB/s", latency="500 ns")
+    given = collective("all_to_all", 32 * 32, ring, algorithm="direct")
+    reference, compiled = (simulate(given, engine=engine, level="messages") for engine in ("simpy", "compiled"))
+    assert differences(reference, compiled) == []
+    assert compiled.hop.height > 8 * compiled.message.height > 4096

@@ -156,9 +156,11 @@ class State:
             wave = np.empty((2, _power(int(g[at.G_READY]))), dtype=np.int64)
             wave[:, : self.wave.shape[1]] = self.wave
             self.wave = wave
-        if g[at.G_MESSAGES] and g[at.G_MESSAGE_ROWS] + most > len(self.messages):
+        # The kernel asks both for room for the longer one; what is not touched takes no memory.
+        rows = int(max(g[at.G_MESSAGE_ROWS], g[at.G_HOP_ROWS])) + most
+        if g[at.G_MESSAGES] and rows > len(self.messages):
             self.messages = _larger(self.messages, 2 * len(self.messages))
-        if g[at.G_MESSAGES] and g[at.G_HOP_ROWS] + most > len(self.hops):
+        if g[at.G_MESSAGES] and rows > len(self.hops):
             self.hops = _larger(self.hops, 2 * len(self.hops))
 
     def _hash_again(self, rows: int) -> None:
