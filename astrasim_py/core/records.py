@@ -5,7 +5,7 @@ The engine fills them; everything to the right of the engine only reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -92,35 +92,41 @@ class Coded:
         return labels[self.codes] if len(labels) else np.empty(len(self.codes), dtype=object)
 
 
+class Later:
+    """Columns of a `Table` that are made, all together, when the first of them is asked for.
+
+    Parameters
+    ----------
+    height : int
+        Their length.
+    make : callable
+        Makes the columns that stand in the table as this object, by name.
+    """
+
+    __slots__ = ("height", "make")
+
+    def __init__(self, height: int, make: Callable[[], Mapping[str, np.ndarray | Coded]]) -> None:
+        self.height, self.make = height, make
+
+    def __len__(self) -> int:
+        return self.height
+
+
 class Table(Mapping[str, np.ndarray]):
     """Named columns of equal length, read-only.
 
     Parameters
     ----------
-    columns : mapping of str to array-like or Coded
+    columns : mapping of str to array-like, Coded or Later
         1-D, all of the same length; kept in the given order. Of a `Coded` column the texts are made when they are
-        asked for.
+        asked for, of `Later` ones everything.
     """
 
-    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Coded]) -> None:
-        self._columns: dict[str, np.ndarray] = {}
+    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Coded | Later]) -> None:
+        self._columns: dict[str, np.ndarray | Later] = {}
         self._coded: dict[str, Coded] = {}
         for name, values in columns.items():
-            if isinstance(values, Coded):
-                codes = values.codes.view()
-                codes.setflags(write=False)
-                self._coded[name] = Coded(codes, values.labels)
-                self._columns[name] = codes
-                continue
-            if isinstance(values, np.ndarray):
-                array = values.view()
-            elif values and isinstance(values[0], str):
-                array = np.empty(len(values), dtype=object)
-                array[:] = values
-            else:
-                array = np.asarray(values, dtype=np.int64 if not len(values) else None)
-            array.setflags(write=False)
-            self._columns[name] = array
+            self._set(name, values)
         lengths = {len(c) for c in self._columns.values()}
         if len(lengths) > 1:
             raise ValueError(f"columns of unequal length: { {n: len(c) for n, c in self._columns.items()} }")
@@ -128,9 +134,42 @@ class Table(Mapping[str, np.ndarray]):
 
         self._texts: dict[str, np.ndarray] = {}
 
+    def _set(self, name: str, values: Sequence | np.ndarray | Coded | Later) -> None:
+        if isinstance(values, Later):
+            self._columns[name] = values
+            return
+        if isinstance(values, Coded):
+            array = values.codes.view()
+            self._coded[name] = Coded(array, values.labels)
+        elif isinstance(values, np.ndarray):
+            array = values.view()
+        elif values and isinstance(values[0], str):
+            array = np.empty(len(values), dtype=object)
+            array[:] = values
+        else:
+            array = np.asarray(values, dtype=np.int64 if not len(values) else None)
+        array.setflags(write=False)
+        self._columns[name] = array
+
+    def _column(self, name: str) -> np.ndarray:
+        """A column, or the codes of one of text."""
+        found = self._columns[name]
+        if isinstance(found, Later):
+            for each, values in found.make().items():
+                self._set(each, values)
+            found = self._columns[name]
+        return found
+
+    def __getstate__(self) -> dict:
+        """Another process gets everything."""
+        for name in self._columns:
+            self._column(name)
+        return self.__dict__
+
     def __getitem__(self, name: str) -> np.ndarray:
+        column = self._column(name)
         if name not in self._coded:
-            return self._columns[name]
+            return column
         if name not in self._texts:
             self._texts[name] = self._coded[name].texts()
             self._texts[name].setflags(write=False)
@@ -138,12 +177,13 @@ class Table(Mapping[str, np.ndarray]):
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds texts."""
-        return name in self._coded or self._columns[name].dtype == object
+        return self._column(name).dtype == object or name in self._coded
 
     def coded(self, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
         """A column of text as (codes, labels): row i holds ``labels[codes[i]]``."""
+        column = self._column(name)
         if name not in self._coded:
-            self._coded[name] = Coded.of(self._columns[name].tolist())
+            self._coded[name] = Coded.of(column.tolist())
         return self._coded[name].codes, self._coded[name].labels
 
     def __iter__(self) -> Iterator[str]:

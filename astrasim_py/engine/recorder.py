@@ -15,6 +15,7 @@ from astrasim_py.core.records import (
     LINK_COLUMNS,
     MESSAGE_COLUMNS,
     Coded,
+    Later,
     Outcome,
     Records,
     Table,
@@ -285,6 +286,24 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
     start, end, released, ended : numpy.ndarray
         int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
     """
+    known = Later(len(start), lambda: _planned(plan))
+    return Table(
+        {
+            "rank": known,
+            "node": known,
+            "instance": known,
+            "kind": known,
+            "name": known,
+            "start": start,
+            "end": end,
+            "released_by": released,
+            "ended_by": ended,
+        }
+    )
+
+
+def _planned(plan: Plan) -> dict[str, np.ndarray | Coded]:
+    """The columns of the node table that a Plan knows."""
     first, total = plan.node_rows
     rank, node, instance = (np.empty(total, dtype=np.int64) for _ in range(3))
     kind, name = np.empty(total, dtype=np.int8), np.empty(total, dtype=np.int32)
@@ -304,19 +323,13 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
                 node[row:stop] += offset
             kind[row:stop] = program.structure.kind
             name[row:stop] = names.codes(program, prefix)
-    return Table(
-        {
-            "rank": rank,
-            "node": node,
-            "instance": instance,
-            "kind": Coded(kind, KIND_NAMES),
-            "name": Coded(name, names.labels),
-            "start": start,
-            "end": end,
-            "released_by": released,
-            "ended_by": ended,
-        }
-    )
+    return {
+        "rank": rank,
+        "node": node,
+        "instance": instance,
+        "kind": Coded(kind, KIND_NAMES),
+        "name": Coded(name, names.labels),
+    }
 
 
 def _running(plan: Plan, part: Slice | None) -> Iterator[tuple[int, Program]]:
