@@ -22,6 +22,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 COMPILED = {"astra_sim", "bad", "cli", "docs", "engine", "promises", "scenario", "study"}
 
 
+def pytest_collection_modifyitems(items):
+    """In the nightly profile a test takes as long as its examples do."""
+    if settings.get_current_profile_name() == "nightly":
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0), append=False)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(request, tmp_path_factory):
     """Tests neither use nor fill the user's cache; what they compile is kept beside them, before the first test."""
