@@ -26,9 +26,11 @@ from astrasim_py.core.cache import cache_folder
 #: Called with a line for a person before something is compiled; None: nobody listens.
 announce: Callable[[str], None] | None = None
 
-_spent = 0.0
-#: One thread of this process compiles or loads at a time.
-_turn = threading.RLock()
+#: CPU and wall-clock seconds that this process has spent on that, and when it began with what it is at (None: nothing).
+_spent, _halted = 0.0, 0.0
+_since: float | None = None
+#: One thread of this process compiles or loads at a time; the other lock is for the numbers above.
+_turn, _numbers = threading.RLock(), threading.Lock()
 
 #: No counting of references, and no check of divisors.
 _LEAN = {"_nrt": False, "error_model": "numpy"}
@@ -39,6 +41,31 @@ _INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 def cpu_s() -> float:
     """CPU seconds of this process without those spent on compiling or on loading compiled code."""
     return time.process_time() - _spent
+
+
+def clock() -> float:
+    """Wall-clock seconds since some moment, standing still while anything is compiled or compiled code is loaded."""
+    with _numbers:
+        return (time.monotonic() if _since is None else _since) - _halted
+
+
+@contextlib.contextmanager
+def _at_it() -> Iterator[None]:
+    """While something is compiled or loaded: nobody else does so, and no clock of this module goes on."""
+    global _spent, _halted, _since
+    with _turn:
+        if _since is not None:
+            yield
+            return
+        cpu = time.process_time()
+        with _numbers:
+            _since = time.monotonic()
+        try:
+            yield
+        finally:
+            with _numbers:
+                _halted, _since = _halted + time.monotonic() - _since, None
+                _spent += time.process_time() - cpu
 
 
 def helper(function: Callable) -> Function:
@@ -159,12 +186,9 @@ class Kernel(Function):
         if types is None:
             return None
         if types not in self._codes:
-            global _spent
-            begin = time.process_time()
-            with _turn:
+            with _at_it():
                 if types not in self._codes:
                     self._codes[types] = self._found(types, args)
-            _spent += time.process_time() - begin
         return self._codes[types]
 
     def _found(self, types: tuple, args: tuple) -> Callable[[tuple], Any] | None:
@@ -218,17 +242,14 @@ class Kernel(Function):
     # -- by numba --------------------------------------------------------------------------------------------
 
     def _prepare(self, args: tuple) -> None:
-        global _spent
-        import numba
+        with _at_it():
+            import numba
 
-        begin = time.process_time()
-        with _turn:
             signature = tuple(numba.typeof(arg) for arg in args)
             if signature not in self._alone.overloads:
                 self._keep()
                 self._compile(signature)
             self._known = signature
-        _spent += time.process_time() - begin
 
     def _keep(self) -> None:
         """Let numba keep what it compiles; where nothing can be written, it is compiled in every process."""

@@ -86,6 +86,31 @@ def test_compiling_and_loading_are_not_charged(load):
     assert 0 <= charged < spent / 4
 
 
+def test_no_clock_goes_on_while_anything_is_compiled(load, monkeypatch):
+    """Seconds of a search are what it took with everything compiled before."""
+    total = load()
+    now = [0.0]
+    seen = []
+    monkeypatch.setattr(jit.time, "monotonic", lambda: now[0])
+
+    def slow(function):
+        def wrapped(*args):
+            now[0] += 1000.0
+            seen.append(jit.clock())
+            return function(*args)
+
+        return wrapped
+
+    monkeypatch.setattr(jit.Kernel, "_compile", slow(jit.Kernel._compile))
+    begin = jit.clock()
+    assert total(np.arange(3)) == 6
+    assert seen == [begin], "neither meanwhile"
+    now[0] += 2.0
+    assert jit.clock() - begin == 2.0, "nor afterwards"
+    assert total(np.arange(3)) == 6
+    assert jit.clock() - begin == 2.0
+
+
 def test_it_can_be_made_ready_without_being_run(load):
     total = load()
     total.prepare(VALUES)
