@@ -108,8 +108,9 @@ def run_both(run: Callable[[str], Records], place: str, names: tuple[str, str] =
             return replace(first, engine=BOTH + folded, cpu_s=first.cpu_s + second.cpu_s)
         more = f"; {len(found) - 1} more columns differ" if len(found) > 1 else ""
         raise InternalError(f"{place}: {_shown(names[0])} and {_shown(names[1])} differ: {found[0]}{more}")
-    if isinstance(second, FoldError):
-        raise second
+    for each in (first, second):
+        if isinstance(each, FoldError):
+            raise each
     if isinstance(first, AstraError) and isinstance(second, AstraError) and str(first) == str(second):
         raise first
     told = [f"ends as {r.outcome.status}" if isinstance(r, Records) else f"says: {r}" for r in (first, second)]

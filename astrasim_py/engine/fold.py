@@ -28,7 +28,7 @@ from astrasim_py.core.records import Outcome, Records, Table
 from astrasim_py.engine.recorder import LinkTotals, make_records
 from astrasim_py.engine.simpy_engine.engine import Engine
 from astrasim_py.engine.simpy_engine.network import CutThrough, Message, Model, StoreAndForward
-from astrasim_py.engine.simpy_engine.npu import Npu
+from astrasim_py.engine.simpy_engine.npu import Npu, Timer
 from astrasim_py.engine.simpy_engine.splice import Call
 from astrasim_py.engine.stuck import Posted
 from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, Program, Slice, Visit
@@ -63,7 +63,8 @@ def run_folded(plan: Plan, level: str) -> Records:
     Raises
     ------
     FoldError
-        The ranks are not alike, or cannot be shown to be; or the level is of single ranks.
+        The ranks are not alike, or cannot be shown to be; the level is of single ranks; or one rank alone takes more
+        events than the limit.
     SimulationError
         As for the full run.
     """
@@ -239,6 +240,11 @@ class FoldedEngine(Engine):
             f"ranks {ranks[0]} and {ranks[1]} ask for link {symmetry.plan.problem.topology.link_name(first)} at the "
             f"same time ({now} ps), and only their numbers decide who goes first"
         )
+
+    def _reached(self, _: Timer) -> None:
+        # The full run stops among events of one instant, where ranks are not alike.
+        problem = f"one NPU alone takes more than {self.limits.max_events} events (--max-events)"
+        raise FoldError("fold", problem, "raise that limit, or run it without fold to see how far it comes")
 
     def posted(self) -> list[Posted]:
         raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")

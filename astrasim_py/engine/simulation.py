@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from astrasim_py.core.engines import AUTO, BOTH, COMPILED, ENGINES, FOLDED, SIMPY
-from astrasim_py.core.errors import SimulationError, UsageError
+from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import LEVELS, Records
 from astrasim_py.system.plan import SEND, Plan, Program, make_plan
 from astrasim_py.system.problem import Problem
@@ -71,13 +71,18 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
 
     def run(name: str) -> Records:
         try:
-            return _engine(name)(plan, level)
+            records = _engine(name)(plan, level)
         except OverflowError:
             raise SimulationError(
                 _too_large(plan),
                 "its times or its bytes on a link go beyond 2^63 - 1 (of picoseconds: 106 days)",
                 "use smaller sizes, fewer repeats or faster links",
             ) from None
+        most = plan.problem.limits.max_events
+        if fold and name != FOLDED and records.events + records.message_hops > most:
+            problem = f"the full run, which it is to be compared with, takes more than {most} events (--max-events)"
+            raise FoldError("fold", problem, "raise that limit, or write another engine than both")
+        return records
 
     if chosen == BOTH:
         from astrasim_py.engine.compare import run_both

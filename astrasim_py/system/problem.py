@@ -121,7 +121,7 @@ class Limits:
     Attributes
     ----------
     max_events : int
-        Timed actions of the engine.
+        Timed actions of the engine, and hops of messages.
     max_sim_time_ps : int or None
         Simulated time.
     """

@@ -457,7 +457,11 @@ def test_limits_count_what_is_simulated():
     few = dataclasses.replace(_ring(), limits=Limits(max_events=20))
     assert simulate(few, engine="simpy").outcome.status == "limit"
     assert simulate(few, fold=True).outcome.status == "done"
-    assert simulate(dataclasses.replace(few, limits=Limits(max_events=5)), fold=True).outcome.unfinished % 4 == 0
+    with pytest.raises(FoldError, match="compared with, takes more than 20 events"):
+        simulate(few, fold=True, engine="both")
+    for engine in ("auto", "both"):
+        with pytest.raises(FoldError, match="takes more than 5 events"):
+            simulate(dataclasses.replace(few, limits=Limits(max_events=5)), fold=True, engine=engine)
 
 
 def test_a_stuck_run_is_left_to_the_full_one():
