@@ -13,6 +13,7 @@ import numpy as np
 from astrasim_py.synthesis.cuts import reducing_cut, routing_cut, spreading_cut, weighted_work
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network, Timing
+from astrasim_py.synthesis.packing import GO
 
 #: Ranks from which shortest paths are searched where there are more.
 _SOURCES = 64
@@ -37,7 +38,14 @@ class Bound:
 
 
 def lower_bounds(
-    network: Network, demand: Demand, *, halves: bool | None = None, largest: bool = False, cuts: bool = True
+    network: Network,
+    demand: Demand,
+    *,
+    halves: bool | None = None,
+    largest: bool = False,
+    cuts: bool = True,
+    stop: np.ndarray = GO,
+    known: dict | None = None,
 ) -> list[Bound]:
     """Bounds of a demand on a network, the greatest first.
 
@@ -53,6 +61,10 @@ def lower_bounds(
         treats them alike can reach.
     cuts : bool
         False: without those by cuts (where a chunk goes to everybody, and not for all_reduce), which take longest.
+    stop : int64[1], optional
+        Not 0: time is over, and what is left of the bounds by cuts and weights is left out.
+    known : dict, optional
+        Of calls for one demand: what they have found is looked up in it.
 
     Notes
     -----
@@ -72,20 +84,28 @@ def lower_bounds(
     if demand.ranks < 2:
         return [Bound(0, "none")]
     size = int(demand.sizes[0 if largest else -1])
+    known = {} if known is None else known
+
+    def copying(turned: bool) -> list[Bound]:
+        key = id(network), turned, size, cuts
+        if key not in known:
+            net = network.turned() if turned else network
+            known[key] = _copying(net, demand, size, turned=turned, cuts=cuts, stop=stop)
+        return known[key]
+
     if demand.reduces or halves:
-        return _copying(network.turned(), demand, size, turned=True, cuts=cuts)
+        return copying(True)
     if demand.collective == "all_reduce" and halves is None:
-        turned = network.turned()
-        both = _copying(network, demand, size) + _copying(turned, demand, size, turned=True)
+        both = copying(False) + copying(True)
         every, timing = np.full(demand.ranks, demand.count), network.timing([size])
         both += [
             Bound(_ports(network, timing, every, inward=True), "ingress"),
             Bound(_ports(network, timing, every, inward=False), "egress"),
             Bound(_work(network, timing, 2 * (demand.ranks - 1) * demand.count), "work"),
         ]
-        both.append(Bound(reducing_cut(network, timing, demand.count, max(b.time for b in both)), "cut"))
+        both.append(Bound(reducing_cut(network, timing, demand.count, max(b.time for b in both), stop), "cut"))
         return sorted(both, key=lambda b: -b.time)
-    return _copying(network, demand, size, cuts=cuts)
+    return copying(False)
 
 
 def best_bound(network: Network, demand: Demand) -> Bound:
@@ -93,7 +113,7 @@ def best_bound(network: Network, demand: Demand) -> Bound:
     return lower_bounds(network, demand)[0]
 
 
-def _copying(network: Network, demand: Demand, size: int, turned: bool = False, cuts: bool = True) -> list[Bound]:
+def _copying(network: Network, demand: Demand, size: int, *, turned: bool, cuts: bool, stop: np.ndarray) -> list[Bound]:
     n, count = demand.ranks, demand.count
     timing = network.timing([size])
     own = np.bincount(demand.origin, minlength=n)
@@ -113,10 +133,10 @@ def _copying(network: Network, demand: Demand, size: int, turned: bool = False, 
     best = max(b.time for b in bounds)
     if demand.receivers is None:
         if cuts:
-            bounds.append(Bound(spreading_cut(network, timing, demand, best), "cut"))
+            bounds.append(Bound(spreading_cut(network, timing, demand, best, stop), "cut"))
     else:
-        bounds.append(Bound(routing_cut(network, timing, demand, best), "cut"))
-        bounds.append(Bound(weighted_work(network, demand, bounds[-1].time), "work"))
+        bounds.append(Bound(routing_cut(network, timing, demand, best, stop), "cut"))
+        bounds.append(Bound(weighted_work(network, demand, bounds[-1].time, stop), "work"))
     # Of equals the plainest, which come first.
     return sorted(bounds, key=lambda b: -b.time)
 

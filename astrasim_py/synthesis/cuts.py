@@ -17,6 +17,7 @@ import numpy as np
 
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network, Timing
+from astrasim_py.synthesis.packing import GO
 
 #: Sinks × links of the flows of one bound, at most.
 _FLOWS = 2_000
@@ -48,7 +49,7 @@ class _Rooms:
         return np.where(self.hold > 0, np.maximum(rooms, 0), np.where(free >= 0, 2**40, 0))
 
 
-def _flow_time(rooms: _Rooms, supply: np.ndarray, need: np.ndarray, floor: int) -> int:
+def _flow_time(rooms: _Rooms, supply: np.ndarray, need: np.ndarray, floor: int, stop: np.ndarray) -> int:
     """The least time in which all that ranks supply can flow to where it is needed, if that is more than `floor`."""
     import networkx as nx
 
@@ -78,24 +79,27 @@ def _flow_time(rooms: _Rooms, supply: np.ndarray, need: np.ndarray, floor: int) 
             graph["in", r]["out", r]["capacity"] = room
         return nx.maximum_flow_value(graph, "from", "to", flow_func=nx.algorithms.flow.dinitz) >= total
 
-    return _least(feasible, floor)
+    return _least(feasible, floor, stop)
 
 
-def _least(feasible: Callable[[int], bool], floor: int) -> int:
-    """The least time from `floor` on that is feasible, feasibility growing with time."""
-    if feasible(floor):
+def _least(feasible: Callable[[int], bool], floor: int, stop: np.ndarray = GO) -> int:
+    """The least time from `floor` on that is feasible, feasibility growing with time.
+
+    When told to stop, the least that is not known to be infeasible.
+    """
+    if stop[0] or feasible(floor):
         return floor
     step = max(floor // 8, 1)
     low = floor
-    while not feasible(low + step):
+    while not stop[0] and not feasible(low + step):
         low, step = low + step, 2 * step
         if step > _FAR // 4:
             return floor
     high = low + step
-    while high - low > 1:
+    while high - low > 1 and not stop[0]:
         middle = (low + high) // 2
         low, high = (low, middle) if feasible(middle) else (middle, high)
-    return high
+    return low + 1
 
 
 def _sinks(network: Network, rooms: _Rooms) -> list[int]:
@@ -111,20 +115,20 @@ def _sinks(network: Network, rooms: _Rooms) -> list[int]:
     return list(dict.fromkeys([*hard, *even]))[:most]
 
 
-def spreading_cut(network: Network, timing: Timing, demand: Demand, floor: int) -> int:
+def spreading_cut(network: Network, timing: Timing, demand: Demand, floor: int, stop: np.ndarray = GO) -> int:
     """A bound by cuts of a demand that every rank has for every chunk; `floor` if it is no better than that."""
     rooms = _Rooms(network, timing)
     own = np.bincount(demand.origin, minlength=network.ranks)
     best = floor
-    for sink in _sinks(network, rooms):
+    for sink in [] if stop[0] else _sinks(network, rooms):
         supply, need = own.copy(), np.zeros(network.ranks, dtype=np.int64)
         supply[sink] = 0
         need[sink] = int(supply.sum())
-        best = _flow_time(rooms, supply, need, best)
+        best = _flow_time(rooms, supply, need, best, stop)
     return best
 
 
-def reducing_cut(network: Network, timing: Timing, chunks: int, floor: int) -> int:
+def reducing_cut(network: Network, timing: Timing, chunks: int, floor: int, stop: np.ndarray = GO) -> int:
     """A bound of all_reduce: every chunk must cross every cut, both ways, wherever it is summed."""
     rooms = _Rooms(network, timing)
     best = floor
@@ -133,11 +137,11 @@ def reducing_cut(network: Network, timing: Timing, chunks: int, floor: int) -> i
         for a, b in ((sinks[0], other), (other, sinks[0])):
             supply, need = np.zeros((2, network.ranks), dtype=np.int64)
             supply[a], need[b] = chunks, chunks
-            best = _flow_time(rooms, supply, need, best)
+            best = _flow_time(rooms, supply, need, best, stop)
     return best
 
 
-def routing_cut(network: Network, timing: Timing, demand: Demand, floor: int) -> int:
+def routing_cut(network: Network, timing: Timing, demand: Demand, floor: int, stop: np.ndarray = GO) -> int:
     """A bound by cuts of chunks with one receiver each; `floor` if it is no better than that."""
     moving = demand.receivers != demand.origin
     origin, receiver = demand.origin[moving].astype(np.int64), demand.receivers[moving].astype(np.int64)
@@ -149,9 +153,11 @@ def routing_cut(network: Network, timing: Timing, demand: Demand, floor: int) ->
     if min((leave > 0).sum(), (enter > 0).sum()) == 1:
         if len(network.links) > _FLOWS:
             return floor
-        return _flow_time(rooms, leave, enter, floor)
+        return _flow_time(rooms, leave, enter, floor, stop)
     between = np.bincount(origin * n + receiver, minlength=n * n).reshape(n, n)
     best = floor
+    if stop[0]:
+        return floor
     for inside in _cuts(network, rooms, between):
         chunks = int(between[np.ix_(inside, ~inside)].sum())
         crossing = inside[network.src] & ~inside[network.dst]
@@ -207,7 +213,7 @@ def _cuts(network: Network, rooms: _Rooms, between: np.ndarray):
         yield inside
 
 
-def weighted_work(network: Network, demand: Demand, floor: int) -> int:
+def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray = GO) -> int:
     """A bound by weights of links, of chunks with one receiver each; `floor` if it is no better than that."""
     from astrasim_py.synthesis.paths import toward
 
@@ -232,11 +238,15 @@ def weighted_work(network: Network, demand: Demand, floor: int) -> int:
     np.add.at(parts, which.reshape(-1), part)
     loads = None
     for power in (0, 1, 4, 16, 64):
+        if stop[0]:
+            break
         if power == 0:
             weight = np.full(len(network.links), 1024, dtype=np.int64)
         else:
             if loads is None:
-                loads = _loads(network, demand)
+                loads = _loads(network, demand, stop)
+                if loads is None:
+                    break
             weight = np.round(1024 * (loads / max(loads.max(), 1)) ** power).astype(np.int64)
         cost = np.zeros(network.arcs, dtype=np.int64)
         np.add.at(cost, arc, weight[network.hop] * (hold >> shift))
@@ -247,7 +257,8 @@ def weighted_work(network: Network, demand: Demand, floor: int) -> int:
     return best
 
 
-def _loads(network: Network, demand: Demand) -> np.ndarray:
+def _loads(network: Network, demand: Demand, stop: np.ndarray) -> np.ndarray | None:
     from astrasim_py.synthesis.routed import Side
 
-    return Side(network, demand).paths(3, 0)[2].astype(float)
+    found = Side(network, demand).paths(3, 0, stop)
+    return None if found is None else found[2].astype(float)

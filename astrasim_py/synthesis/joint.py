@@ -185,8 +185,6 @@ def pack_trees(
             return packing.run(number, policy, rows=start.result, improve=steps, bound=bound, stop=stop)
         return packing.run(number, policy, limit=limit, stop=stop)
 
-    # Compiled before the clock begins: it is told to stop at once.
-    packing.run(0, policies[0], stop=np.ones(1, dtype=np.int64))
     return compete(
         offered, run, bound=bound, seed=seed, rounds=starts + _REPAIRS * (runs > starts), generation=_GENERATION,
         budget=budget, jobs=jobs, progress=progress, tried=starts,

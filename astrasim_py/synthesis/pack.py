@@ -225,7 +225,7 @@ def pack(
             finish[c] = best
             done += 1
             now, score = max(now, best), score + best
-            if now > worst or (stop[0] != 0 and turn == 0):
+            if now > worst or (stop[0] != 0 and (turn == 0 or not reserving)):
                 break
         if turn == 0 and done < waiting:
             return time, STUCK

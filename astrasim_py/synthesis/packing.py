@@ -9,7 +9,8 @@ import numpy as np
 from astrasim_py.synthesis.network import Network, Timing
 
 NEVER = 2**62
-_GO = np.zeros(1, dtype=np.int64)
+#: Nobody says stop.
+GO = np.zeros(1, dtype=np.int64)
 #: Chunks of trees that an improving step takes out at most.
 _VICTIMS = 8
 
@@ -100,7 +101,7 @@ def packed(
         took, status = pack(
             load.origin, load.goal, load.size_class, network.src, network.dst, network.in_ptr, *network.out,
             network.hop_ptr, network.hop, timing.offset, timing.hold, timing.delay, load.ahead, order.copy(), load.sums,
-            load.spreads, roots, weight, mean, improve, bound, limit, state.copy(), _GO if stop is None else stop,
+            load.spreads, roots, weight, mean, improve, bound, limit, state.copy(), GO if stop is None else stop,
             points, filled, carried, _numbers(4, n), _numbers(3, arcs), _numbers(arcs), np.empty(n, dtype=np.int32),
             _numbers(n), np.empty(n, dtype=np.int32), _numbers(n), np.zeros(count, dtype=np.int64),
             np.empty((victims, stride), dtype=np.int32), _numbers(victims, stride), _numbers(victims, 2),

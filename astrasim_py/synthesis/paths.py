@@ -78,7 +78,7 @@ def _urgent(rule, m, a, note, remaining, hop_ptr, hop):
 @kernel("the synthesizer", threads=True, lean=True)
 def listed(
     turn, kind, hop_ptr, hop, offset, held, delay, points, filled, path, length, load, rule, noise, random, limit,
-    note, heap, top, free, remaining, start,
+    stop, note, heap, top, free, remaining, start,
 ):  # fmt: skip
     """Fill `start` (int64[messages, stride]) with a list schedule over paths; returns its end, or 2**62 past `limit`.
 
@@ -92,6 +92,8 @@ def listed(
         Calendars of what others hold.
     load : int64[resources]
         What the paths come to, ps.
+    stop : int64[1]
+        Not 0: give up, as past `limit`.
     note, heap : int64[4, messages], int64[3, messages + arcs]
         Scratch.
     top : int64[arcs]
@@ -107,6 +109,8 @@ def listed(
             push(heap, size, np.int64(0), -FAR, m + arcs)
             size += 1
     while size:
+        if stop[0] != 0:
+            return FAR
         t, s, a = heap[0, 0], heap[1, 0], heap[2, 0]
         drop(heap, size)
         size -= 1

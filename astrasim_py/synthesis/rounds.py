@@ -12,10 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from threading import Timer
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
+
+from astrasim_py.core.jit import clock
+
+#: Seconds between two looks at the clock, and between two words about a run that takes long.
+_BEAT, _TOLD = 0.02, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class Progress:
         Runs made, and at most to come.
     part : float, optional
         How much of a long run under way is done; None when a run has ended.
+    stage : str
+        What is done besides searching: ``bound`` or ``check``.
     """
 
     best: int
@@ -37,6 +44,7 @@ class Progress:
     rounds: int
     of: int
     part: float | None = None
+    stage: str = ""
 
     @property
     def gap(self) -> float:
@@ -61,7 +69,7 @@ class Outcome:
     cut : bool
         Whether the limit of wall-clock time ended the search.
     seconds : float
-        Wall-clock time.
+        Wall-clock time, compilation excluded.
     """
 
     time: int
@@ -71,6 +79,54 @@ class Outcome:
     rounds: int
     cut: bool
     seconds: float
+
+
+class Watch:
+    """Beside a search: tells it when its time is over, and says now and then how far a long run is.
+
+    Parameters
+    ----------
+    stop : int64[…]
+        The first number becomes 1 when time is over.
+    budget : float or None
+        Seconds; what is compiled meanwhile is not charged.
+    tell : callable, optional
+        Called every few seconds.
+    """
+
+    def __init__(self, stop: np.ndarray, budget: float | None, tell: Callable[[], None] | None = None) -> None:
+        self._stop, self._budget, self._tell = stop, budget, tell
+        self._ended = Event()
+        self.begin = clock()
+        if budget is not None or tell is not None:
+            Thread(target=self._look, daemon=True).start()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made."""
+        return clock() - self.begin
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is over."""
+        return self._budget is not None and self.seconds > self._budget
+
+    def left(self, share: float = 1.0) -> float | None:
+        """A share of the seconds that are left; None: any number."""
+        return None if self._budget is None else max(self._budget - self.seconds, 0.0) * share
+
+    def end(self) -> None:
+        """Watch no longer."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        told = time.monotonic()
+        while not self._ended.wait(_BEAT if self._budget is not None else _TOLD):
+            if self.over:
+                self._stop[0] = 1
+            if self._tell is not None and time.monotonic() - told >= _TOLD:
+                told = time.monotonic()
+                self._tell()
 
 
 def seed_of(seed: int, index: int) -> int:
@@ -115,13 +171,13 @@ def compete(
     tried : int, optional
         Runs that begin anew at first; by default every policy once, as far as three quarters of the rounds go.
     budget : float, optional
-        Wall-clock seconds.
+        Wall-clock seconds; the first run is begun in any case.
     jobs : int, optional
         Threads; as many as the machine has cores by default.
     progress : callable, optional
         Told after every run.
     """
-    begin, stop = time.monotonic(), np.zeros(1, dtype=np.int64)
+    stop = np.zeros(1, dtype=np.int64)
     jobs = jobs or os.cpu_count() or 1
     tried = min(len(offered), rounds - rounds // 4) if tried is None else tried
     best: Outcome | None = None
@@ -133,13 +189,10 @@ def compete(
             return None
         return run(policy, seed_of(seed, index), limit, stop, start)
 
-    timer = Timer(budget, stop.__setitem__, (0, 1)) if budget is not None else None
+    watch = Watch(stop, budget)
     with ThreadPoolExecutor(jobs) as pool:
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
         try:
-            while made < rounds and not stop[0] and not (best and best.time <= bound):
+            while made < rounds and not (made and stop[0]) and not (best and best.time <= bound):
                 limit = best.time if best else 2**62
                 lineup = []
                 for index in range(made, min(rounds, made + (1 if made == 0 else generation))):
@@ -149,7 +202,7 @@ def compete(
                 better = False
                 work = pool.map if jobs > 1 and len(lineup) > 1 else map
                 for (_, policy, start, _), got in zip(lineup, work(one, lineup), strict=True):
-                    if stop[0] and got is None:
+                    if stop[0] and got is None and made:
                         continue
                     made += 1
                     if got is not None and (best is None or got[0] < best.time):
@@ -165,9 +218,8 @@ def compete(
         finally:
             cut = bool(stop[0])
             stop[0] = 1
-            if timer is not None:
-                timer.cancel()
+            watch.end()
             pool.shutdown(wait=True, cancel_futures=True)
     if best is None:
         return None
-    return replace(best, rounds=made, cut=cut and best.time > bound, seconds=time.monotonic() - begin)
+    return replace(best, rounds=made, cut=cut and best.time > bound, seconds=watch.seconds)

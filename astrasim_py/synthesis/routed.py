@@ -19,7 +19,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.synthesis.compose import Transfers, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network, Timing
-from astrasim_py.synthesis.packing import NEVER, Load, Rows, calendars, packed
+from astrasim_py.synthesis.packing import GO, NEVER, Load, Rows, calendars, packed
 from astrasim_py.synthesis.rounds import Outcome, Progress, compete
 from astrasim_py.synthesis.search import Found
 
@@ -104,15 +104,18 @@ class Side:
 
         return toward(self.network.ranks, self.network.in_ptr, self.network.src, cost)
 
-    def paths(self, passes: int, seed: int):
-        """(path, length, load in ps) that share links evenly; remembered."""
+    def paths(self, passes: int, seed: int, stop=None):
+        """(path, length, load in ps) that share links evenly, remembered; None when told to stop."""
         key = passes, seed
         with self._lock:
             if key not in self.known:
-                _, (path, _, length), load, _ = packed(
+                found = packed(
                     self.network, self.cheap, self.even, room=0, seed=seed, stride=self.stride, mean=self.mean,
-                    improve=passes - 1,
+                    improve=passes - 1, stop=stop,
                 )  # fmt: skip
+                if found is None or (stop is not None and stop[0]):
+                    return None
+                _, (path, _, length), load, _ = found
                 if self.cheap.hold is not self.timing.hold:
                     load = self._carried(path, length)
                 self.known[key] = path, length, load
@@ -139,7 +142,10 @@ class Side:
         from astrasim_py.synthesis.paths import listed
 
         network, timing = self.network, self.timing
-        path, length, load = self.paths(policy.passes, seed % 4)
+        ways = self.paths(policy.passes, seed % 4, stop)
+        if ways is None:
+            return None
+        path, length, load = ways
         count = len(self.chunk)
         start = np.zeros(path.shape, dtype=np.int64)
         noise = int(timing.delay.max(initial=0)) * self.hops * policy.noise // 64
@@ -148,8 +154,9 @@ class Side:
         end = listed(
             turn, self.kind, network.hop_ptr, network.hop, timing.offset, timing.hold, timing.delay,
             *calendars(network), path, length, load, policy.rule, min(noise, 2**31 - 1), state, limit,
-            np.empty((4, count), dtype=np.int64), np.empty((3, count + network.arcs), dtype=np.int64),
-            np.full(network.arcs, -1), np.zeros_like(load), load.copy(), start,
+            GO if stop is None else stop, np.empty((4, count), dtype=np.int64),
+            np.empty((3, count + network.arcs), dtype=np.int64), np.full(network.arcs, -1), np.zeros_like(load),
+            load.copy(), start,
         )  # fmt: skip
         return (int(end), (path, start, length)) if end < limit else None
 
@@ -243,11 +250,13 @@ def route(
         none = np.empty(0, dtype=np.int64)
         return Found(0, None, 0, "", seed, 0, False, 0.0), copied((none, none, none))
     offered = policies(network, demand)
+    if budget is not None:
+        # The fastest way to a schedule comes first, for nothing stops it.
+        offered.insert(0, replace(offered[0], passes=1))
     if any(p.backward for p in offered):
         sides[True] = Side(network.turned(), replace(demand, origin=demand.receivers, receivers=demand.origin))
     size = max(len(sides[False].chunk) * sides[False].hops, 1)
     rounds = min(rounds, max(_EFFORT // (8 * size), _FEWEST_ROUNDS))
-    _compile(sides[False])
 
     def run(policy: RoutePolicy, number: int, limit: int, stop: np.ndarray, start: Outcome | None):
         side = sides[policy.backward]
@@ -271,16 +280,3 @@ def _by_time(columns):
     """Transfers in the order of their starts, causes before effects."""
     order = np.argsort(columns[2], kind="stable")
     return tuple(column[order] for column in columns)
-
-
-def _compile(side: Side) -> None:
-    """Compile before the clock begins, on the first message alone."""
-    small = object.__new__(Side)
-    small.__dict__.update(side.__dict__)
-    small.known = {}
-    for name in ("chunk", "origin", "receiver", "kind", "far"):
-        setattr(small, name, getattr(side, name)[:1])
-    for name in ("load", "even"):
-        one = getattr(side, name)
-        setattr(small, name, replace(one, origin=small.origin, goal=small.receiver, size_class=small.kind))
-    small.run(RoutePolicy(passes=1), 0, NEVER)

@@ -9,8 +9,6 @@ the only thing that can make two machines differ, and the schedule says so.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,14 +18,12 @@ import numpy as np
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network
 from astrasim_py.synthesis.polish import Polish
-from astrasim_py.synthesis.rounds import Progress
+from astrasim_py.synthesis.rounds import Progress, Watch
 from astrasim_py.synthesis.runs import Columns, Runs
 
 #: Transfers of one run beyond which runs are made one at a time, each on what the last one taught.
 LARGE = 2**22
 _GENERATION = 32
-#: Seconds between two words about a run that takes long.
-_TOLD = 2.0
 #: Of so many runs of a generation one polishes, where that is done at all: this one.
 _CYCLE, _POLISHES = 16, 7
 
@@ -124,7 +120,7 @@ def search(
     rounds : int
         Runs at most.
     budget : float, optional
-        Wall-clock seconds; at least one run is finished.
+        Wall-clock seconds; at least one run is finished, which is the fastest way to a schedule that there is.
     jobs : int, optional
         Threads; as many as the machine has cores by default.
     record : bool
@@ -134,8 +130,9 @@ def search(
     """
     runs = Runs(network, demand)
     offered = policies(runs)
-    # Whether to stop; and, of a run of the greedy core, up to when all is decided and by how many transfers.
-    stop = np.zeros(3, dtype=np.int64)
+    # Whether to stop; and, of a run of the greedy core, up to when all is decided and by how many transfers. Nothing
+    # stops a run before there is a schedule.
+    stop, go = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
     if not record:
         offered = [p for p in offered if not hasattr(p, "group")] if network.ranks > 2**16 else offered
     jobs = jobs or os.cpu_count() or 1
@@ -158,37 +155,25 @@ def search(
         return runs.spread(runs.quotients[policy.group], columns)
 
     def one(index: int, policy, limit: int):
+        signal = go if best is None else stop
         if isinstance(policy, Polish):
-            return index, policy, runs.polish(base, _seed(seed, index), bound, stop=stop)
+            return index, policy, runs.polish(base, _seed(seed, index), bound, stop=signal)
         if hasattr(policy, "group"):
-            return index, policy, runs.run_symmetric(policy, _seed(seed, index), limit, stop=stop)
-        return index, policy, runs.run(policy, _seed(seed, index), limit, stop=stop, record=record)
+            return index, policy, runs.run_symmetric(policy, _seed(seed, index), limit, stop=signal)
+        return index, policy, runs.run(policy, _seed(seed, index), limit, stop=signal, record=record)
 
-    for kind in {type(p): p for p in offered}.values():
-        # Compiled before the clock begins; a run that must be done at time 0 gives up at once.
-        one(0, kind, 0)
-    begin = time.monotonic()
+    def tell() -> None:
+        part = int((go if best is None else stop)[2]) / ((network.ranks - 1) * demand.count)
+        progress(Progress(best[0] if best else 0, bound, made, rounds, part))
+
     pool = ThreadPoolExecutor(jobs) if jobs > 1 else None
-    watched = threading.Event()
-    if large and progress is not None:
-
-        def tell() -> None:
-            while not watched.wait(_TOLD):
-                part = int(stop[2]) / ((network.ranks - 1) * demand.count)
-                progress(Progress(best[0] if best else 0, bound, made, rounds, part))
-
-        threading.Thread(target=tell, daemon=True).start()
+    watch = Watch(stop, budget, tell if large and progress is not None else None)
     try:
         while made < rounds and not cut and not (best and best[0] <= bound):
             # What a generation does is settled before it begins: the number of threads decides nothing.
             size = min(rounds - made, 1 if large or made == 0 else _GENERATION)
             lineup = _lineup(offered, score, made, size)
             if polishable and made > 1 and best is not None:
-                if base is None:
-                    # Compiling is not charged for here either.
-                    paused = time.monotonic()
-                    runs.polish(whole(winner, kept[0]), 0, bound, 0)
-                    begin += time.monotonic() - paused
                 base = whole(winner, kept[0])
                 turns = range(_POLISHES, size, _CYCLE)
                 lineup[_POLISHES::_CYCLE] = [Polish(str(winner))] * len(turns)
@@ -210,12 +195,12 @@ def search(
                     progress(Progress(best[0] if best else 0, bound, made, rounds))
                 if best and best[0] <= bound:
                     break
-                if best and budget is not None and time.monotonic() - begin > budget:
+                if best and watch.over:
                     cut = made < rounds
                     break
     finally:
-        stop[0] = 1
-        watched.set()
+        stop[0] = go[0] = 1
+        watch.end()
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
     if best is None:
@@ -226,7 +211,7 @@ def search(
         took, transfers, _, columns = runs.run(winner, _seed(seed, made), record=record)
         best, kept, made = (took, made), (columns, transfers), made + 1
     columns, transfers = None if counted else whole(winner, kept[0]), kept[1]
-    return Found(best[0], columns, transfers, str(winner), _seed(seed, best[1]), made, cut, time.monotonic() - begin)
+    return Found(best[0], columns, transfers, str(winner), _seed(seed, best[1]), made, cut, watch.seconds)
 
 
 def _seed(seed: int, index: int) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.synthesis.bounds import Bound, best_bound, lower_bounds
+from astrasim_py.synthesis.bounds import Bound, lower_bounds
 from astrasim_py.synthesis.check import check
 from astrasim_py.synthesis.compose import as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.exact import LIMIT, admit, prove
 from astrasim_py.synthesis.joint import improved
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.rounds import Watch
 from astrasim_py.synthesis.routed import route
 from astrasim_py.synthesis.schedule import Schedule, Search
 from astrasim_py.synthesis.search import LARGE, Found, Progress, search
@@ -63,9 +66,9 @@ def synthesize(
     cost, relays, occupied
         Of the `Network`.
     seed, rounds, budget, jobs, record, progress
-        Of the `search`; all_reduce divides the budget among its halves and the schedule without a barrier between
-        them, and is recorded always.
-
+        Of the `search`. The budget is for bounds, searches and whatever else `spread` does, what is compiled excepted,
+        and a schedule is finished in any case. All_reduce divides it among its halves and the schedule without a
+        barrier between them, and is recorded always.
     exact : bool
         Prove the result to be the fastest, or find a faster one and a bound on the fastest (see `exact.prove`).
     exact_limit : float
@@ -97,47 +100,92 @@ def spread(
     progress: Callable[[Progress], None] | None = None,
 ) -> Schedule:
     """As `synthesize`, for a network and a demand made before."""
-    options = {"seed": seed, "rounds": rounds, "jobs": jobs, "record": record, "progress": progress}
+    watch = Watch(np.zeros(1, dtype=np.int64), budget)
+    options = {"seed": seed, "rounds": rounds, "jobs": jobs, "progress": progress}
+    try:
+        schedule = _spread(network, demand, watch, record, options)
+        end = int(network.occupied_end.max(initial=0))
+        if end and record and schedule.time > end + lower_bounds(network.alone, demand, cuts=False)[0].time:
+            # What one finds beside others may be worse than to wait for their end.
+            alone = _spread(network.alone, demand, watch, record, options)
+            how = replace(
+                schedule.search,
+                rounds=schedule.search.rounds + alone.search.rounds,
+                cut=schedule.search.cut or alone.search.cut,
+            )
+            late = replace(how, policy=f"put off: {alone.search.policy}")
+            other = as_schedule(network, demand, (alone.arc, alone.chunk, alone.start, alone.reduces), late)
+            if other.time < schedule.time:
+                schedule = replace(other, bound=schedule.bound, bound_kind=schedule.bound_kind)
+            else:
+                schedule = replace(schedule, search=how)
+        if record:
+            _tell(progress, "check", schedule)
+            problems = check(schedule)
+            if problems:
+                raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
+    finally:
+        watch.end()
+    return replace(schedule, search=replace(schedule.search, seconds=watch.seconds))
+
+
+def _tell(progress: Callable[[Progress], None] | None, stage: str, schedule: Schedule | None = None) -> None:
+    """What is done now besides searching."""
+    if progress is not None:
+        best, bound, made = (schedule.time, schedule.bound, schedule.search.rounds) if schedule else (0, 0, 0)
+        progress(Progress(best, bound, made, made, stage=stage))
+
+
+def _spread(network: Network, demand: Demand, watch: Watch, record: bool, options: dict) -> Schedule:
+    """A schedule, not checked yet; of its seconds only those of the searches are told."""
+    kind, seed, progress = demand.collective, options["seed"], options["progress"]
     if network.ranks < 2:
         nothing = np.empty(0, dtype=np.int64)
         return as_schedule(network, demand, copied((nothing, nothing, nothing)), Search(seed=seed, policy="", rounds=0))
-    kind = demand.collective
-    first = _at_once(network, demand, options)
-    if first is not None:
+    if demand.receivers is not None and not record:
+        raise AlgorithmError(kind, "is not counted without its transfers", "let them be recorded")
+    first = _at_once(network, demand, options | {"record": record})
+    found: list[Found] = []
+    short = False
+    if first is not None and first[1].time <= first[0].time:
         bound, found = first[0], [first[1]]
         enough = bound.time
     else:
-        bound, found = best_bound(network, demand), []
+        _tell(progress, "bound")
+        # What bounds cost is taken from the search.
+        stop, left = np.zeros(1, dtype=np.int64), watch.left(0.25)
+        limit, known = Watch(stop, left), {}
+        bound = lower_bounds(network, demand, stop=stop, known=known)[0]
         # Runs treat chunks alike: where they differ by a byte, this is what they can reach.
-        enough = lower_bounds(network.alone if demand.reduces else network, demand, largest=True)[0].time
+        freely = network.alone if demand.reduces else network
+        enough = lower_bounds(freely, demand, largest=True, stop=stop, known=known)[0].time
+        halves = []
+        for turned in (True, False) * (kind == "all_reduce"):
+            more = lower_bounds(network.alone, demand, halves=turned, largest=True, stop=stop, known=known)
+            halves.append(more[0].time)
+        limit.end()
+        short = bool(stop[0])
+        if first is not None and watch.over:
+            found = [replace(first[1], cut=True)]
     if kind == "all_reduce":
         # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
-        share, options["record"] = None if budget is None else budget / 4, True
-        halves = []
         # Backwards in time nobody knows when others hold links, nor when the second half begins.
-        for net, turned in ((network.turned(), True), (network.alone, False)):
-            limit = lower_bounds(network.alone, demand, halves=turned, largest=True)[0].time
-            halves.append(search(net, demand, limit, budget=share, **options))
-        reduced = mirrored(network, demand, halves[0].columns)
-        transfers = chained(reduced, copied(halves[1].columns), halves[0].time)
-        found = halves
+        for net, least, share in zip((network.turned(), network.alone), halves, (0.25, 1 / 3), strict=True):
+            found.append(search(net, demand, least, budget=watch.left(share), **options))
+        reduced = mirrored(network, demand, found[0].columns)
+        transfers = chained(reduced, copied(found[1].columns), found[0].time)
     elif demand.receivers is not None:
-        if not record:
-            raise AlgorithmError(kind, "is not counted without its transfers", "let them be recorded")
-        options.pop("record")
-        routed, transfers = route(network, demand, enough, budget=budget, **options)
+        routed, transfers = route(network, demand, enough, budget=watch.left(), **options)
         found = [routed]
-    elif demand.reduces:
-        found = found or [search(network.turned(), demand, enough, budget=budget, **options)]
-        transfers = mirrored(network, demand, found[0].columns) if record else None
     else:
-        found = found or [search(network, demand, enough, budget=budget, **options)]
-        transfers = copied(found[0].columns) if record else None
+        net, compose = (network.turned(), partial(mirrored, network, demand)) if demand.reduces else (network, copied)
+        found = found or [search(net, demand, enough, budget=watch.left(), record=record, **options)]
+        transfers = compose(found[0].columns) if record else None
     how = Search(
         seed=seed,
         policy="barrier: " * (kind == "all_reduce") + "; then ".join(f.policy for f in found),
         rounds=sum(f.rounds for f in found),
-        cut=any(f.cut for f in found),
+        cut=any(f.cut for f in found) or short,
         seconds=sum(f.seconds for f in found),
     )
     if transfers is None:
@@ -148,20 +196,15 @@ def spread(
         )  # fmt: skip
     schedule = as_schedule(network, demand, transfers, how, bound)
     if kind == "all_reduce" or (demand.reduces and len(network.occupied_start)):
-        options.pop("record")
-        schedule = improved(schedule, enough, budget=None if budget is None else budget - how.seconds, **options)
-    problems = check(schedule)
-    if problems:
-        raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
+        schedule = improved(schedule, enough, budget=watch.left(), **options)
     return schedule
 
 
 def _at_once(network: Network, demand: Demand, options: dict) -> tuple[Bound, Found] | None:
-    """The first run of the search, if it meets a bound that needs no flows: they take longer than the run."""
+    """The bounds that need no flows, which take longer than a run, and the first run; None where that is not all."""
     alike = demand.receivers is None and demand.sizes[0] == demand.sizes[-1] and not len(network.occupied_start)
     if demand.collective == "all_reduce" or not alike or (network.ranks - 1) * demand.count > LARGE:
         return None
     bound = lower_bounds(network, demand, cuts=False)[0]
     net = network.turned() if demand.reduces else network
-    found = search(net, demand, bound.time, **(options | {"rounds": 1, "progress": None}))
-    return (bound, found) if found.time <= bound.time else None
+    return bound, search(net, demand, bound.time, **(options | {"rounds": 1, "progress": None}))
