@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from astrasim_py.core.errors import AstraError, InternalError, SimulationError
+from astrasim_py.core.errors import AstraError, InternalError
 from astrasim_py.study.cases import Case
 from astrasim_py.study.closed_forms import ClosedForm
 from astrasim_py.study.pool import Killed, cores, run_tasks
@@ -169,7 +169,7 @@ def find(item: Item, engine: str = "auto") -> Finding:
         if isinstance(item, ClosedForm):
             records = item.run(engine)
             return _compared(item, (records.makespan,), (item.expected_ps(),), (), records.engine)
-        finished, exposed, ran = _run(item, engine)
+        finished, exposed, ran, stuck = _run(item, engine)
     except AstraError as error:
         if isinstance(item, Case) and not item.finishes:
             return _exact(item)
@@ -178,13 +178,15 @@ def find(item: Item, engine: str = "auto") -> Finding:
         if os.environ.get("ASTRASIM_DEBUG") == "1":
             raise
         return _off(item, f"a defect of astrasim_py, please report it: {type(error).__name__}: {error}")
+    if stuck:
+        return _off(item, stuck, ran) if item.finishes else _exact(item, engine=ran)
     if not item.finishes:
         return _off(item, f"ASTRA-sim does not finish; here it takes {max(finished)} ns", ran)
     return _compared(item, finished + exposed, item.times + item.exposed, ("time", "exposed communication"), ran)
 
 
-def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-    """Finish and exposed communication of every rank, ns; and which engine ran."""
+def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
+    """Finish and exposed communication of every rank, ns; which engine ran; and why it did not end, if so."""
     from astrasim_py.astra_sim.inputs import read_inputs
     from astrasim_py.astra_sim.run import run_inputs
 
@@ -205,9 +207,9 @@ def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str
     if result.outcome.status == "limit":
         raise InternalError(result.outcome.cause)
     # ASTRA-sim does not miss a message that nobody receives, where all NPUs finish.
-    if result.outcome.status != "done" and not (case.finishes and None not in result.finish_ns):
-        raise SimulationError("", result.outcome.cause)
-    return tuple(result.finish_ns), tuple(result.exposed_ns), result.records.engine
+    ended = result.outcome.status == "done" or (case.finishes and None not in result.finish_ns)
+    stuck = "" if ended else result.outcome.cause
+    return tuple(result.finish_ns), tuple(result.exposed_ns), result.records.engine, stuck
 
 
 def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: Sequence[str], engine: str) -> Finding:

@@ -144,14 +144,14 @@ def test_a_missing_csv_and_bad_numbers_of_jobs_are_told(tmp_path, capsys):
 # -- judging ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def ours(monkeypatch):
-    """What a run of each case gives instead of a run: figures, or an exception."""
+    """What a run of each case gives instead of a run: figures, why it is stuck, or an exception."""
     results = {}
 
     def run(case, engine):
         result = results[int(case.place.rpartition(":")[2])]
         if isinstance(result, Exception):
             raise result
-        return *result, "simpy"
+        return ((), (), "simpy", result) if isinstance(result, str) else (*result, "simpy", "")
 
     monkeypatch.setattr(module, "_run", run)
     return results
@@ -172,11 +172,12 @@ def test_one_nanosecond_off_is_off(folder, ours):
 
 def test_what_does_not_finish_must_not_finish_here(folder, ours):
     unfinished = {"outcome": "does not finish", "t_ns_per_npu": "", "exposed_comm_ns_per_npu": ""}
-    path = written(folder, unfinished, unfinished, unfinished, {})
+    path = written(folder, unfinished, unfinished, unfinished, {}, unfinished, {})
     problem = AlgorithmError("x", "cannot run")
-    ours.update({2: problem, 3: ((5, 6), (5, 5)), 4: ZeroDivisionError(), 5: problem})
+    ours.update({2: problem, 3: ((5, 6), (5, 5)), 4: ZeroDivisionError(), 5: problem, 6: "stuck", 7: "stuck"})
     report = validate(read_cases(path), jobs=1)
-    assert [finding.exact for finding in report.findings] == [True, False, False, False]
+    assert [finding.exact for finding in report.findings] == [True, False, False, False, True, False]
+    assert (report.findings[5].note, report.engines) == ("stuck", {"simpy": 3})
     assert report.findings[0].rel_error is None
     assert "here it takes 6 ns" in report.findings[1].note
     assert "a defect of astrasim_py" in report.findings[2].note
