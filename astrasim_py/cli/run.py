@@ -112,12 +112,13 @@ def _failures(result) -> None:
     import os
     import sys
 
-    told: dict[tuple[str, ...], int] = {}
+    told: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for failure in result.failures:
-        told[failure.lines] = told.get(failure.lines, 0) + 1
+        first, *more = failure.lines or ("",)
+        told.setdefault((first.removeprefix(f"{failure.point}: "), *more), []).append(failure.lines)
         if failure.detail and os.environ.get("ASTRASIM_DEBUG") == "1":
             print(failure.detail, file=sys.stderr)
-    for lines, points in told.items():
+    for lines, points in ((alike[0], len(alike)) for alike in told.values()):
         if points > 1 and lines:
             more = f"(and {points - 1} more point{'s' if points > 2 else ''})"
             lines = (f"{lines[0]} {more}", *lines[1:])
