@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 import numpy as np
 
@@ -92,6 +93,33 @@ def _feed(state, value: object) -> None:
         raise TypeError(f"cannot digest a {type(value).__name__}")
 
 
+class FileStamp(NamedTuple):
+    """A file as it is now: what is written to it afterwards gives another stamp."""
+
+    path: str
+    modified_ns: int
+    bytes: int
+    inode: int
+
+
+def file_stamp(path: Path | str) -> FileStamp:
+    """What tells apart the states of a file without reading it.
+
+    Raises
+    ------
+    TraceError
+        It is not a regular file, or is not there.
+    """
+    place = os.fspath(path)
+    try:
+        status = os.stat(place)
+    except (OSError, ValueError) as error:
+        raise _unreadable(place, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise TraceError(place, "is not a regular file", "name a file")
+    return FileStamp(place, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
 def file_digest(path: Path | str) -> str:
     """SHA-256 of a file's bytes.
 
@@ -100,21 +128,22 @@ def file_digest(path: Path | str) -> str:
     TraceError
         It is not a regular file, or cannot be read.
     """
-    place = os.fspath(path)
+    stamp = file_stamp(path)
     try:
-        status = os.stat(place)
-        if not stat.S_ISREG(status.st_mode):
-            raise TraceError(place, "is not a regular file", "name a file")
-        return _file_digest(place, status.st_mtime_ns, status.st_size, status.st_ino)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TraceError(place, f"cannot be read: {reason}", "check the name") from None
+        return _file_digest(stamp)
+    except OSError as error:
+        raise _unreadable(stamp.path, error) from None
+
+
+def _unreadable(place: str, error: Exception) -> TraceError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return TraceError(place, f"cannot be read: {reason}", "check the name")
 
 
 @lru_cache(maxsize=2**16)
-def _file_digest(place: str, modified: int, size: int, inode: int) -> str:
+def _file_digest(stamp: FileStamp) -> str:
     state = hashlib.sha256()
-    with open(place, "rb") as stream:
+    with open(stamp.path, "rb") as stream:
         while block := stream.read(_CHUNK):
             state.update(block)
     return state.hexdigest()

@@ -23,6 +23,8 @@ from astrasim_py.core.errors import AstraError, ScenarioError
 
 GROUP = "astrasim_py.producers"
 KINDS = ("algorithm", "shape", "network")
+#: What names of modules that are files of the user's own begin with.
+_OWN = "astrasim_py_own_"
 
 
 @cache
@@ -79,7 +81,7 @@ def own_code(path: Path, name: str, place: str) -> Callable:
 
 @cache
 def _own_code(path: str, digest: str, name: str, place: str) -> Callable:
-    module_name = f"astrasim_py_own_{digest[:16]}"
+    module_name = f"{_OWN}{digest[:16]}"
     module = sys.modules.get(module_name)
     if module is None:
         spec = importlib.util.spec_from_file_location(module_name, path)
@@ -97,3 +99,13 @@ def _own_code(path: str, digest: str, name: str, place: str) -> Callable:
     if not callable(getattr(module, name, None)):
         raise ScenarioError(place, f'{path} has no function or class "{name}"', "check the name after the colon")
     return getattr(module, name)
+
+
+def own_line(error: BaseException) -> str:
+    """``file:line`` of the user's own code that an error came through last; empty where it came through none."""
+    found, at = "", error.__traceback__
+    while at is not None:
+        if str(at.tb_frame.f_globals.get("__name__", "")).startswith(_OWN):
+            found = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
+        at = at.tb_next
+    return found

@@ -35,7 +35,7 @@ PATIENCE_S = 30.0
 #: Points handed out per worker: the next one is there when the first ends.
 _AHEAD = 2
 _POLL_S = 1.0
-_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://[^\s/:]+(:\d+)?")
+_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://[^\s/:]+(:(\d{1,5}))?")
 
 #: Held by the point that a worker process computes: threads would share one core and each other's CPU time.
 _one_at_a_time = threading.Lock()
@@ -48,7 +48,8 @@ def check_address(address: str) -> None:
     ------
     UsageError
     """
-    if not _ADDRESS.fullmatch(address):
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match[3] or 0) >= 2**16:
         raise UsageError("--cluster", f'"{address}" is no address of a scheduler', "write e.g. tcp://localhost:8786")
     try:
         import distributed  # noqa: F401

@@ -20,12 +20,14 @@ from astrasim_py.core.errors import (
     EXIT_INTERNAL,
     EXIT_OK,
     EXIT_STUCK,
+    EXIT_USAGE,
     AstraError,
     UsageError,
 )
 from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Outcome, Records
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.registry import own_line
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.notes import Notes, limits_json, package_version
@@ -41,7 +43,10 @@ ALGORITHMS = "algorithms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A point to be computed, with everything that another process needs."""
+    """A point to be computed, with everything that another process needs.
+
+    `beside` is where the processes of a run share what they read, if they do.
+    """
 
     point: Point
     folder: Path
@@ -53,6 +58,7 @@ class Task:
     engine: str = "auto"
     fold: bool = False
     replace: bool = False
+    beside: Path | None = None
 
     @property
     def wanted(self) -> Wanted:
@@ -74,7 +80,7 @@ class Result:
     warnings : tuple of str
     simulated_ps : int
     detail : str
-        Traceback of a defect of ours.
+        Traceback of a defect, of ours or of the user's own code.
     stored : bool
         Whether the point is in the store.
     """
@@ -154,6 +160,10 @@ def run_task(task: Task) -> Result:
         return Result(row=row, exit_code=EXIT_CHECK_FAILED, lines=(f"{point.name}: out of memory; {remedy}",))
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
+        own = own_line(error)
+        if own:
+            line = f"{own}: failed: {text}; mend it"
+            return Result(row=row, exit_code=EXIT_USAGE, lines=(line,), detail=traceback.format_exc())
         line = f"{point.name}: this is a defect of astrasim_py, please report it: {text}"
         return Result(row=row, exit_code=EXIT_INTERNAL, lines=(line,), detail=traceback.format_exc())
 
@@ -164,7 +174,9 @@ def _run(task: Task, row: dict) -> Result:
     warnings: list[str] = []
     synthesized: list[dict] = []
     kept = task.folder.parent / ALGORITHMS
-    problem = prepare(point, limits=task.limits, warnings=warnings, kept=kept, synthesized=synthesized)
+    problem = prepare(
+        point, limits=task.limits, warnings=warnings, kept=kept, synthesized=synthesized, beside=task.beside
+    )
     plan = plan_for(problem, task.engine, fold=task.fold)
     records = simulate(plan, engine=task.engine, level=task.level, fold=task.fold)
     summary = summary_of(plan, records, row)

@@ -1,12 +1,13 @@
 """From a point to a Problem: topologies are built, files read, injected algorithms verified.
 
-Everything is kept per process by its content, so that the points of a sweep share what they have in common.
+Everything is kept per process, so that the points of a sweep share what they have in common; large traces are shared by
+the worker processes of a run, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -22,7 +23,7 @@ from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorith
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.collectives.selection import CONDITIONS, AlgorithmTable, Case, Condition
 from astrasim_py.collectives.verify import Verdict, verify
-from astrasim_py.core.digest import digest, file_digest
+from astrasim_py.core.digest import FileStamp, digest, file_digest, file_stamp
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.traces import read_algorithm
@@ -47,6 +48,7 @@ from astrasim_py.scenario.workload_models import (
     TraceWorkload,
 )
 from astrasim_py.study.planned import PlannedByDimension, planned
+from astrasim_py.study.shared import WORTH, shared
 from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.synthesis.network import CostModel
 from astrasim_py.system.channels import MscclModel, messages_of
@@ -66,6 +68,7 @@ def prepare(
     warnings: list[str] | None = None,
     kept: Path | None = None,
     synthesized: list[dict] | None = None,
+    beside: Path | None = None,
 ) -> Problem:
     """Make the Problem of a point.
 
@@ -80,6 +83,8 @@ def prepare(
         Folder in which synthesized algorithms are kept beside the results, and looked for.
     synthesized : list of dict, optional
         What is known of each synthesized algorithm is added once a plan asks for it.
+    beside : Path, optional
+        Folder in which the processes of a run share what they read; see `astrasim_py.study.shared`.
 
     Returns
     -------
@@ -94,14 +99,16 @@ def prepare(
         which that is unknown.
     """
     return _Preparation(
-        point, [] if warnings is None else warnings, kept, [] if synthesized is None else synthesized
+        point, [] if warnings is None else warnings, kept, [] if synthesized is None else synthesized, beside
     ).problem(limits)
 
 
 class _Preparation:
-    def __init__(self, point: Point, warnings: list[str], kept: Path | None, synthesized: list[dict]) -> None:
+    def __init__(
+        self, point: Point, warnings: list[str], kept: Path | None, synthesized: list[dict], beside: Path | None
+    ) -> None:
         self.point, self.spec, self.warnings = point, point.spec, warnings
-        self.kept, self.synthesized = kept, synthesized
+        self.kept, self.synthesized, self.beside = kept, synthesized, beside
         self.folder = Path(point.folder)
 
     def problem(self, limits: Limits | None) -> Problem:
@@ -156,9 +163,9 @@ class _Preparation:
         network, factory = self.spec.network, None
         place = self.at("network.model")
         if ".py:" in network.model:
-            factory = self._own(network.model, place)
+            factory = _model(self._own(network.model, place), network.model, place)
         elif network.model in names("network"):
-            factory = provided("network", network.model)
+            factory = _model(provided("network", network.model), network.model, place)
         return NetworkModel(
             model=network.model,
             link_busy=network.link_busy,
@@ -253,9 +260,14 @@ class _Preparation:
         prefix = self.path(spec.trace, place)
         groups = self.path(spec.groups, place) if spec.groups else None
         files = self._files(prefix, ranks, place)
-        content = tuple(file_digest(path) for path in (*files, *([groups] if groups else [])))
+        stamps = tuple(file_stamp(path) for path in (*files, *([groups] if groups else [])))
         options = (spec.size_unit, spec.dtype_bytes, spec.macs, ranks)
-        return _workload(_Keyed((str(prefix), content, options), (str(prefix), groups, spec, ranks)))
+        given = (str(prefix), groups, spec, ranks, self._beside(stamps))
+        return _workload(_Keyed((str(prefix), stamps, options), given))
+
+    def _beside(self, stamps: Sequence[FileStamp]) -> Path | None:
+        """Where what these files hold is shared, if that pays."""
+        return self.beside if sum(stamp.bytes for stamp in stamps) >= WORTH else None
 
     def _files(self, prefix: Path, ranks: int | None, place: str) -> list[Path]:
         files = find_prefix(prefix, ranks)
@@ -384,9 +396,10 @@ class _Preparation:
         path = self.path(case.file, place)
         files = [path] if path.suffix in (".npz", ".xml") else self._files(path, None, place)
         contract = None if case.contract is None else self.path(case.contract, place)
-        content = tuple(file_digest(file) for file in (*files, *([contract] if contract else [])))
-        key = (str(path), str(contract), content, collective, case.made_for, case.root)
-        return _algorithm(_Keyed(key, (str(path), contract, case, collective))), content
+        files += [contract] if contract else []
+        stamps = tuple(file_stamp(file) for file in files)
+        key = (str(path), str(contract), stamps, collective, case.made_for, case.root)
+        return _algorithm(_Keyed(key, (str(path), files, contract, case, collective, self._beside(stamps))))
 
     def _made(self, factory, text, case, collective, ranks, rooted, place) -> Algorithm:
         """What a function of the user's or of another package builds: trusted with nothing."""
@@ -451,6 +464,19 @@ class _Preparation:
 
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def _model(factory: Callable, text: str, place: str) -> Callable:
+    """What makes a network model that is not ours, and sees that it is one."""
+
+    def make(engine: Any) -> Any:
+        model = factory(engine)
+        if not callable(getattr(model, "send", None)):
+            problem = f"{text} gave a {type(model).__name__}, which has no send(message, now)"
+            raise ScenarioError(place, problem, "give a network model")
+        return model
+
+    return make
 
 
 def _check_fit(algorithm: Algorithm, ranks: int, root: int | None, place: str) -> None:
@@ -530,23 +556,32 @@ def _topology(keyed: _Keyed) -> Topology:
 
 @lru_cache(maxsize=4)
 def _workload(keyed: _Keyed) -> Workload:
-    prefix, groups, spec, ranks = keyed.value
-    return read_workload(
-        prefix,
-        groups=groups,
-        size_unit=spec.size_unit,
-        dtype_bytes=spec.dtype_bytes,
-        macs=spec.macs,
-        ranks=ranks,
-        keep_raw=False,
-    )
+    prefix, groups, spec, ranks, beside = keyed.value
+
+    def read() -> Workload:
+        return read_workload(
+            prefix,
+            groups=groups,
+            size_unit=spec.size_unit,
+            dtype_bytes=spec.dtype_bytes,
+            macs=spec.macs,
+            ranks=ranks,
+            keep_raw=False,
+        )
+
+    return shared(beside, digest(("workload", keyed.key)), read)
 
 
 @lru_cache(maxsize=32)
-def _algorithm(keyed: _Keyed) -> Algorithm:
-    path, contract, case, collective = keyed.value
-    algorithm = read_algorithm(path, collective, made_for=case.made_for, root=case.root)
-    return algorithm if contract is None else replace(algorithm, contract=read_contract(contract))
+def _algorithm(keyed: _Keyed) -> tuple[Algorithm, tuple[str, ...]]:
+    path, files, contract, case, collective, beside = keyed.value
+
+    def read() -> tuple[Algorithm, tuple[str, ...]]:
+        content = tuple(file_digest(file) for file in files)
+        algorithm = read_algorithm(path, collective, made_for=case.made_for, root=case.root)
+        return algorithm if contract is None else replace(algorithm, contract=read_contract(contract)), content
+
+    return shared(beside, digest(("algorithm", keyed.key)), read)
 
 
 @lru_cache(maxsize=64)

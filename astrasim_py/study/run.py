@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from astrasim_py.core.engines import FOLDED
@@ -53,7 +53,7 @@ class Failure:
     lines : tuple of str
         Why, for a person.
     detail : str
-        Traceback of a defect of ours.
+        Traceback of a defect, of ours or of the user's own code.
     """
 
     point: str
@@ -107,7 +107,7 @@ def parse_share(text: str) -> tuple[int, int]:
     >>> parse_share("2/8")
     (2, 8)
     """
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    match = re.fullmatch(r"(\d{1,18})/(\d{1,18})", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UsageError("--points", f'"{text}" is not a share i/n with 1 ≤ i ≤ n', "write e.g. --points 1/4")
     return int(match[1]), int(match[2])
@@ -410,7 +410,8 @@ def _each(tasks: Sequence[Task], workers: int, cluster: str | None, folder: Path
     elif workers <= 1:
         yield from enumerate(map(run_task, tasks))
     else:
-        yield from run_tasks(run_task, tasks, workers)
+        with store.scratch(folder) as beside:
+            yield from run_tasks(run_task, [replace(task, beside=beside) for task in tasks], workers)
 
 
 def _plain(spec: object) -> Mapping[str, object]:

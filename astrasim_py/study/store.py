@@ -234,6 +234,22 @@ def marker(folder: Path) -> Iterator[Path]:
         _remove(path)
 
 
+@contextlib.contextmanager
+def scratch(folder: Path) -> Iterator[Path | None]:
+    """A folder of this process's own beside the points, for as long as it is used; None where there can be none."""
+    path = folder / _temporary("tmp")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.mkdir(path, 0o700)
+    except OSError:
+        yield None  # who writes results says why
+        return
+    try:
+        yield path
+    finally:
+        _remove(path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What a stored point must have been recorded with to be used again.
