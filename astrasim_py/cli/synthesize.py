@@ -80,12 +80,13 @@ def run(args: argparse.Namespace) -> int:
     progress = _Progress(quiet=args.quiet)
     try:
         found = find(request, fresh=args.fresh, record=not args.count, jobs=args.jobs, progress=progress)
+        progress.write()
+        if not args.quiet:
+            _notes(found, topology, None if args.exact else request.budget)
+        row = {"topology": topology.name, **facts_of(found), "seconds": _seconds(found)}
+        row |= {"reused": found.reused, "exact": args.exact, **_written(found, args, original)}
     finally:
         progress.end()
-    if not args.quiet:
-        _notes(found, topology)
-    row = {"topology": topology.name, **facts_of(found)}
-    row |= {"seconds": _seconds(found), "reused": found.reused, "exact": args.exact, **_written(found, args, original)}
     if args.format == "json":
         from astrasim_py.report.tables import json_text
 
@@ -190,13 +191,16 @@ def _seconds(found: Found):
     return Decimal(f"{found.schedule.search.seconds:.3f}")
 
 
-def _notes(found: Found, topology: Topology) -> None:
+def _notes(found: Found, topology: Topology, budget: float | None) -> None:
     schedule = found.schedule
     lines = []
     if found.reused:
         lines.append("found before, and reused; --fresh searches again")
     if schedule.search.cut:
         lines.append("the search was cut by its limit of time: another machine may find another schedule")
+        if budget is not None and schedule.search.seconds > 1.5 * budget + 1:
+            took = f"{schedule.search.seconds:.1f} s instead of {budget:.1f} s"
+            lines.append(f"it took {took}: a schedule is complete, and checked, no sooner for so many transfers")
     idle = schedule.network.idle_links
     if idle:
         lines.append(f"{topology.name}: {idle} parallel links carry nothing: a message takes the topology's route")
@@ -204,46 +208,86 @@ def _notes(found: Found, topology: Topology) -> None:
         _say(line)
 
 
-#: Seconds between two lines about a run that goes on.
-_LONG = 30.0
+#: Seconds between two lines while nothing better is found; between two of which each is better; and on a terminal.
+_LONG, _SHORT, _AT_ONCE = 5.0, 2.0, 0.1
+_STAGES = {"bound": "looking for bounds", "check": "checking the schedule", "write": "verifying, simulating, writing"}
 
 
 class _Progress:
-    """Best time, bound and gap: a line that changes on a terminal, else a line whenever there is a better time."""
+    """Best time, bound and gap: a line that changes on a terminal, else a line whenever there is a better time.
+
+    However long anything takes, there is a line every few seconds that says so.
+    """
 
     def __init__(self, *, quiet: bool) -> None:
+        from threading import Event, Lock, Thread
+
         try:
             self.watched = not quiet and sys.stderr.isatty()
         except (AttributeError, ValueError):
             self.watched = False
-        self.quiet, self.best, self.told, self.shown = quiet, 0, 0.0, False
+        self.quiet, self.best, self.shown = quiet, 0, False
+        self.begin = self.told = time.monotonic()
+        self.text, self._turn, self._ended = "", Lock(), Event()
+        if not quiet:
+            Thread(target=self._tick, daemon=True).start()
 
     def __call__(self, state) -> None:
-        """A run has ended, or a long one goes on."""
-        from astrasim_py.core.units import format_time
+        """A run has ended, or a long one or something else goes on."""
+        if self.quiet:
+            return
+        self.text = _standing(state)
+        since = time.monotonic() - self.told
+        better = bool(state.best) and state.best != self.best and not state.stage
+        if since >= (_AT_ONCE if self.watched else _SHORT if better else _LONG):
+            self.best = state.best
+            self._tell()
 
-        now, better = time.monotonic(), state.best and state.best != self.best
-        under_way = state.part is not None
-        if self.quiet or not (state.best or under_way):
-            return
-        if now - self.told < (0.1 if self.watched else _LONG if under_way else 2.0):
-            return
-        if not (self.watched or better or under_way):
-            return
-        self.told, self.best = now, state.best
-        text = f"run {state.rounds + under_way}/{state.of}: " + (f"{state.part:.1%} done, " if under_way else "")
-        text += f"best {format_time(state.best)}, " if state.best else ""
-        text += f"bound {format_time(state.bound)}" + (f", gap {state.gap:.1%}" if state.best else "")
-        if self.watched:
-            self.shown = True
-            print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
-        else:
-            _say(text)
+    def _tell(self) -> None:
+        with self._turn:
+            if self._ended.is_set():
+                return
+            self.told = time.monotonic()
+            text = f"{self.text} ({self.told - self.begin:.0f} s)" if self.text else ""
+            if self.watched:
+                self.shown = True
+                print(f"\r{text:<90}", end="", file=sys.stderr, flush=True)
+            elif text:
+                _say(text)
+
+    def _tick(self) -> None:
+        while not self._ended.wait(0.5):
+            if time.monotonic() - self.told >= (1.0 if self.watched else _LONG):
+                self._tell()
+
+    def write(self) -> None:
+        """The search is over; files are next."""
+        with self._turn:
+            if self.shown:
+                print(file=sys.stderr)
+            # Other lines come now: none is written over.
+            self.watched, self.text = False, _STAGES["write"]
 
     def end(self) -> None:
-        """Leave the line."""
-        if self.shown:
-            print(file=sys.stderr)
+        """Say nothing more."""
+        with self._turn:
+            self._ended.set()
+            if self.watched and self.shown:
+                print(file=sys.stderr)
+
+
+def _standing(state) -> str:
+    """Where a search stands, in one line."""
+    from astrasim_py.core.units import format_time
+
+    best = f"best {format_time(state.best)}, " if state.best else ""
+    bound = f"bound {format_time(state.bound)}" if state.bound else ""
+    gap = f", gap {state.gap:.1%}" if state.best and state.bound else ""
+    if state.stage:
+        return f"{_STAGES[state.stage]}{': ' * bool(bound)}{best}{bound}{gap}"
+    under_way = state.part is not None
+    done = f"{state.part:.1%} done, " if under_way else ""
+    return f"run {state.rounds + under_way}/{state.of}: {done}{best}{bound}{gap}"
 
 
 # -- files ----------------------------------------------------------------------------------------------------------

@@ -46,12 +46,15 @@ def best_chunks(run: Run, rounds: int, budget: float | None) -> tuple[Schedule, 
             best, chosen, worse = found, chunks, 0
         else:
             worse += 1
+        if budget is not None and seconds >= budget:
+            cut = True
+            break
         # The next number has twice the transfers.
         if worse == _PATIENCE or 2 * found.transfers > MAX_TRANSFERS or found.time == 0:
             break
     assert best is not None
-    if not best.optimal:
-        last = run(chosen, rounds, None if budget is None else max(budget - seconds, 0.0))
+    if not best.optimal and (budget is None or seconds < budget):
+        last = run(chosen, rounds, None if budget is None else budget - seconds)
         made += last.search.rounds
         seconds += last.search.seconds
         cut |= last.search.cut

@@ -158,7 +158,7 @@ def routing_cut(network: Network, timing: Timing, demand: Demand, floor: int, st
     best = floor
     if stop[0]:
         return floor
-    for inside in _cuts(network, rooms, between):
+    for inside in _cuts(network, rooms, between, stop):
         chunks = int(between[np.ix_(inside, ~inside)].sum())
         crossing = inside[network.src] & ~inside[network.dst]
         # A resource takes a chunk across if any arc that crosses uses it; of each arc the most constrained would do.
@@ -175,7 +175,7 @@ def _crossing(rooms: _Rooms, used: np.ndarray, chunks: int, floor: int) -> int:
     return _least(lambda time: int(rooms.within(time)[used].sum()) >= chunks, floor)
 
 
-def _cuts(network: Network, rooms: _Rooms, between: np.ndarray):
+def _cuts(network: Network, rooms: _Rooms, between: np.ndarray, stop: np.ndarray):
     """Parts (bool[n]) from which much must leave over little, the worst first."""
     from astrasim_py.synthesis.paths import toward
 
@@ -195,6 +195,8 @@ def _cuts(network: Network, rooms: _Rooms, between: np.ndarray):
     orders += [np.argsort(np.round(vectors[:, k] / size[k], 6), kind="stable") for k in range(1, min(4, len(values)))]
     found = []
     for row, order in enumerate(orders):
+        if stop[0]:
+            break
         for turned in (order, order[::-1]):
             asked, width = (np.zeros(n) for _ in range(2))
             for matrix, into in ((between, asked), (rate, width)):
