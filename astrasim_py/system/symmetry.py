@@ -94,7 +94,8 @@ class Symmetry:
     def tabled(self) -> bool:
         """Whether the full run has a table of routes; without one it records links that nobody uses, too."""
         if isinstance(self.plan, AlikePlan):
-            return self.plan.ranks * len(self.route_class) <= MAX_ROUTE_LINKS
+            walked = self.plan.problem.topology.walked
+            return not walked or self.plan.ranks * len(self.route_class) <= MAX_ROUTE_LINKS
         return self.plan.route_links is not None
 
     @cached_property

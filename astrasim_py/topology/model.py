@@ -359,9 +359,20 @@ class Topology:
         result[~searched] = links[~cut[pair]]
         return new_ptr, result
 
+    @property
+    def walked(self) -> bool:
+        """Whether routes go from NPU to neighbouring NPU in dimension order, in a ring the shorter way.
+
+        Then the present NPU and the destination tell the next link, and no table of routes is needed.
+        """
+        router = self.router
+        if not isinstance(router, DimensionOrder) or self.renumbered is not None or self.routing.ecmp:
+            return False
+        return all(dim.kind == "mesh" or (dim.kind == "ring" and dim.bidirectional) for dim in router.dims)
+
     def route_lengths(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray | None:
-        """Links of the routes of many pairs of NPUs, int64[k]; None where they are not known by a formula."""
-        if not isinstance(self.router, DimensionOrder) or self.renumbered is not None or self.routing.ecmp:
+        """Links of the routes of many pairs of NPUs, int64[k]; None unless they are `walked`."""
+        if not self.walked:
             return None
         self._check_pairs(src, dst)
         return self.router.lengths(src, dst)

@@ -22,6 +22,8 @@ Routes = tuple[np.ndarray, np.ndarray]
 _BIG = np.iinfo(np.int64).max
 #: Cells (sources x vertices) of one batch of searches: bounds memory to about 100 MB.
 _BATCH_CELLS = 2**21
+#: Pairs whose routes by dimension are made at once: what that takes in passing is a multiple of the routes.
+_PAIRS_AT_ONCE = 2**16
 #: Bytes of search results that are kept.
 _CACHE_BYTES = 2**27
 
@@ -161,6 +163,10 @@ class DimensionOrder:
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         """Routes of many pairs of NPUs."""
+        if len(src) > _PAIRS_AT_ONCE:
+            starts = range(0, len(src), _PAIRS_AT_ONCE)
+            parts = [self.routes(src[i : i + _PAIRS_AT_ONCE], dst[i : i + _PAIRS_AT_ONCE]) for i in starts]
+            return pointers(np.concatenate([np.diff(p) for p, _ in parts])), np.concatenate([at for _, at in parts])
         npus = self.npus
         from_, to = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
         hops = [

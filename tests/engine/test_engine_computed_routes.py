@@ -14,6 +14,7 @@ from astrasim_py.system import lowering
 from astrasim_py.system.plan import make_plan
 from astrasim_py.system.semantics import Semantics
 
+LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 SHAPES = {
     "ring of 2": {"shape": "ring", "npus": 2},
     "odd ring": {"shape": "ring", "npus": 7},
@@ -26,13 +27,42 @@ SHAPES = {
     "deep mesh": {"shape": "mesh", "dims": [2, 3, 3]},
 }
 
+#: Routes of these need a table: the next link does not follow from where a message is and where it goes by the rules of
+#: two-way rings and meshes.
+TABLED = {
+    "one-way ring": {"shape": "ring", "npus": 6, "bidirectional": False, **LINK},
+    "switch": {"shape": "switch", "npus": 6, **LINK},
+    "fully connected": {"shape": "fully_connected", "npus": 6, **LINK},
+    "nodes on a ring": {
+        "shape": "product",
+        "dims": [{"kind": "fully_connected", "size": 3, **LINK}, {"kind": "ring", "size": 4, **LINK}],
+    },
+    "switches on a mesh": {
+        "shape": "product",
+        "dims": [{"kind": "mesh", "size": 3, **LINK}, {"kind": "switch", "size": 4, **LINK}],
+    },
+    "by hash": {"shape": "torus", "dims": [4, 4], "routing": {"ecmp": True}, **LINK},
+    "with a failed link": {"shape": "torus", "dims": [4, 3], "failed": {"links": [[0, 1]]}, **LINK},
+}
+
+
+@pytest.mark.parametrize("shape", TABLED)
+def test_other_routes_are_in_a_table_however_many(monkeypatch, shape):
+    monkeypatch.setattr(lowering, "MAX_ROUTE_LINKS", 0)
+    topology = build_topology(**TABLED[shape])
+    plan = make_plan(collective("all_to_all", f"{topology.npus * 1000} B", topology, algorithm="direct"))
+    assert not plan.computed_routes
+    reference, compiled = (simulate(plan, engine=each, level="messages") for each in (SIMPY, COMPILED))
+    assert compiled.message_hops >= compiled.messages > 0
+    assert differences(reference, compiled) == []
+
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ["all_to_all", "all_reduce"])
 @pytest.mark.parametrize("model", ["cut_through", "store_and_forward"])
 @pytest.mark.parametrize("order", ["issued", "scheduled"])
 def test_computed_routes_leave_the_same_records(monkeypatch, shape, kind, model, order):
-    topology = build_topology(**SHAPES[shape], bandwidth="50 GB/s", latency="500 ns")
+    topology = build_topology(**SHAPES[shape], **LINK)
     problem = collective(kind, f"{topology.npus * 1000} B", topology, algorithm="direct", model=model)
     problem = dataclasses.replace(problem, semantics=Semantics(event_order=order))
     table = simulate(make_plan(problem), engine=COMPILED, level="messages")

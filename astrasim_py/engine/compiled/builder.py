@@ -158,7 +158,7 @@ class Builder:
             self.pairs = np.require(pairs, dtype=np.int64, requirements=["C", "W"])
 
     def computed_routes(self) -> None:
-        """Routes are computed by the kernel: a topology of rings and meshes, dimension order from the lowest.
+        """Routes are computed by the kernel: of a topology whose routes are `walked`.
 
         Not under the analytical model, whose delays are by route.
         """
