@@ -125,7 +125,7 @@ def draw(
     Returns
     -------
     dict of str to bytes
-        By format: ``svg`` and ``png``.
+        By format: ``svg`` and ``png``; their metadata (``Description``) say which engine ran.
 
     Raises
     ------
@@ -146,7 +146,9 @@ def draw(
             figure = _breakdown(_Grid(spec, rows, place), heading)
         else:
             figure = _LINES[kind](_Grid(spec, rows, place), heading)
-        return {form: _render(figure, form) for form in FORMATS}
+        ran = sorted({str(row["engine"]) for row in rows if row.get("engine")})
+        about = {"Description": f"engine: {', '.join(ran)}"} if ran else {}
+        return {form: _render(figure, form, about) for form in FORMATS}
 
 
 def select(rows: Sequence[Mapping], where: Mapping) -> list[Mapping]:
@@ -154,9 +156,9 @@ def select(rows: Sequence[Mapping], where: Mapping) -> list[Mapping]:
     return [row for row in rows if all(text_of(row, key) == str(value) for key, value in where.items())]
 
 
-def _render(figure, form: str) -> bytes:
+def _render(figure, form: str, about: Mapping[str, str]) -> bytes:
     stream = io.BytesIO()
-    figure.savefig(stream, format=form, metadata=_METADATA[form])
+    figure.savefig(stream, format=form, metadata={**_METADATA[form], **about})
     return stream.getvalue()
 
 

@@ -88,7 +88,7 @@ def figure(spec, data, **more):
     """The matplotlib figure behind `draw`, without spending time on its bytes."""
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "_render", lambda fig, form: made.append(fig))
+        patch.setattr(plots, "_render", lambda fig, *_: made.append(fig))
         plots.draw(spec, data, **more)
     return made[0]
 
@@ -211,6 +211,16 @@ def test_a_swept_key_that_no_axis_shows_goes_to_the_series():
     fig = figure({"kind": "time", "x": "size", "series": "topology"}, rows(models=("a", "b")))
     labels = [text.get_text() for text in fig.legends[0].get_texts()]
     assert labels[:2] == ["ring, a", "ring, b (= ring, a)"]
+
+
+def test_the_metadata_of_a_figure_name_the_engines_that_ran():
+    plain = rows(("ring",), ("64 KiB", "1 MiB"))
+    some = [{**row, "engine": engine} for row, engine in zip(plain, ("simpy", "compiled"), strict=True)]
+    for given, said in ((some, "engine: compiled, simpy"), (some[:1], "engine: simpy"), (plain[:1], None)):
+        images = plots.draw(SPECS["time"], given)
+        for data in images.values():
+            assert (b"engine: " in data) == (said is not None)
+            assert said is None or said.encode() in data
 
 
 def test_only_finished_points_are_drawn():
