@@ -320,7 +320,7 @@ def _writable(args: argparse.Namespace) -> None:
 def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict:
     """What the checks say of what was found, and the files that were written."""
     schedule = found.schedule
-    names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns")
+    names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
     row: dict = dict.fromkeys(names)
     row |= {"out": None, "schedule": args.schedule, "figure": args.figure}
     if not schedule.recorded:
@@ -375,12 +375,13 @@ def _simulate(row: dict, found: Found, algorithm: Algorithm, original: Topology)
     from astrasim_py.study.synthesized import measured
 
     schedule = found.schedule
-    took = measured(schedule, algorithm)
+    took, row["engine"] = measured(schedule, algorithm)
     if took is None:
         raise InternalError("a synthesized algorithm does not finish")
     row |= {"simulated_ns": ns_number(took), "difference_ns": ns_number(took - schedule.time)}
     if original is not schedule.network.topology:
-        took = measured(schedule, algorithm, original)
+        took, engine = measured(schedule, algorithm, original)
+        row["engine"] = ", ".join(dict.fromkeys((row["engine"], engine)))
         row["with_switches_ns"] = None if took is None else ns_number(took)
 
 
@@ -459,6 +460,8 @@ def _text(row: dict, found: Found) -> str:
         lines.append(f"  simulated   {row['simulated_ns']} ns ({off})")
     if row["with_switches_ns"] is not None:
         lines.append(f"  on switches {row['with_switches_ns']} ns")
+    if row["engine"]:
+        lines.append(f"  engine      {row['engine']}")
     written = [row[key] for key in ("out", "schedule", "figure") if row[key]]
     if written:
         lines.append(f"  written     {', '.join(written)}")

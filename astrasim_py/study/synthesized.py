@@ -191,7 +191,7 @@ def _search(request: Request, record: bool, jobs: int | None, progress: Callable
     return Found(schedule=schedule, chunks=chunks)
 
 
-def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None = None) -> int | None:
+def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None = None) -> tuple[int | None, str]:
     """What a simulator measures of an algorithm in the model of its schedule, by the engine that suits its size.
 
     Parameters
@@ -206,6 +206,8 @@ def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None
     -------
     int or None
         ps; None where it does not finish.
+    str
+        Which engine ran.
     """
     from astrasim_py.collectives.selection import AlgorithmTable, Case
     from astrasim_py.engine.simulation import simulate
@@ -223,7 +225,7 @@ def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None
     cost = NetworkModel(model=network.cost.model, link_busy=network.cost.link_busy)
     problem = Problem(topology=network.topology if topology is None else topology, jobs=(job,), network=cost)
     records = simulate(problem, engine="auto", level="summary")
-    return records.makespan if records.outcome.status == "done" else None
+    return records.makespan if records.outcome.status == "done" else None, records.engine
 
 
 # -- files --------------------------------------------------------------------------------------------------------
