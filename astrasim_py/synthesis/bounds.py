@@ -84,6 +84,7 @@ def lower_bounds(
     if demand.ranks < 2:
         return [Bound(0, "none")]
     size = int(demand.sizes[0 if largest else -1])
+    network = network.least
     known = {} if known is None else known
 
     def copying(turned: bool) -> list[Bound]:

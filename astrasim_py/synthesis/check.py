@@ -6,6 +6,7 @@ cost model on its own, and executes the schedule.
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,8 @@ def check(schedule: Schedule) -> list[str]:
     """What is wrong with a schedule; empty if nothing is.
 
     Checked are: that every transfer crosses the route of its ends and begins at or after 0; that no link is held by
-    two transfers at once, nor while somebody else has it; that a rank sends only what it has (of a reduction: that it
+    two transfers at once, nor while somebody else has it (where nobody else is, a transfer may wait in a switch, and
+    those that ask first go first); that a rank sends only what it has (of a reduction: that it
     sends a partial sum once, after everything that is added to it has come); that in the end everybody has what the
     collective promises (of a reduction: every contribution exactly once); and that the claimed time is that of the
     last arrival.
@@ -123,7 +125,47 @@ def _courses(schedule: Schedule, found: list[str]):
         sent = np.maximum(start[at_hop] + alone[at_hop], tail[rows])
         head[rows], tail[rows] = start[at_hop] + latency[at_hop], sent + latency[at_hop]
         end[at_hop] = tail[rows] if network.cost.link_busy == "latency+bytes" else sent
+    if not len(network.occupied_start) and _meetings(links, start, end).any():
+        tail = _queue(network.cost, links, ptr, starts, alone, latency, (start, end), network.topology, found)
     return links, ptr, tails[which], heads[which], (start, end), tail
+
+
+def _meetings(links: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Whether each hold, by link and time, meets the next one."""
+    order = np.lexsort((end, start, links))
+    links, start, end = links[order], start[order], end[order]
+    return (links[1:] == links[:-1]) & (start[1:] < end[:-1])
+
+
+def _queue(cost, links, ptr, starts, alone, latency, hold, topology, found: list[str]) -> np.ndarray:
+    """Arrivals where messages wait for links in the order of asking, of equals in that of starts; fills the holds.
+
+    A first link must be free when its transfer begins, for the sender alone decides when that is.
+    """
+    start, end = hold
+    through, keeps = cost.model == "cut_through", cost.link_busy == "latency+bytes"
+    links, bounds, alone, latency = links.tolist(), ptr.tolist(), alone.tolist(), latency.tolist()
+    free: dict[int, int] = {}
+    asked: dict[int, tuple[int, int]] = {}
+    first, tail = starts.tolist(), starts.tolist()
+    events = [(t, t, row, bounds[row]) for row, t in enumerate(tail)]
+    heapify(events)
+    while events:
+        now, _, row, at = heappop(events)
+        link = links[at]
+        if asked.get(link) == (now, first[row]) and len(found) < _MOST:
+            found.append(f"two transfers ask for link {topology.link_name(link)} at {now} ps: either may go first")
+        asked[link] = now, first[row]
+        begin = max(now, free.get(link, 0))
+        if at == bounds[row] and begin > now and len(found) < _MOST:
+            found.append(f"transfer {row}: link {topology.link_name(link)} is taken when it begins, at {now} ps")
+        sent = max(begin + alone[at], tail[row]) if through else begin + alone[at]
+        tail[row] = sent + latency[at]
+        start[at], end[at] = begin, tail[row] if keeps else sent
+        free[link] = end[at]
+        if at + 1 < bounds[row + 1]:
+            heappush(events, (begin + latency[at] if through else tail[row], first[row], row, at + 1))
+    return np.array(tail, dtype=np.int64)
 
 
 def _one_link_each(topology) -> bool:
@@ -141,9 +183,9 @@ def _check_links(schedule: Schedule, links: np.ndarray, ptr: np.ndarray, hold, f
         start = np.concatenate([start, network.occupied_start])
         end = np.concatenate([end, network.occupied_end])
         owner = np.concatenate([owner, np.full(len(theirs), -1)])
+    meet = np.flatnonzero(_meetings(links, start, end))
     order = np.lexsort((end, start, links))
     links, start, end, owner = links[order], start[order], end[order], owner[order]
-    meet = np.flatnonzero((links[1:] == links[:-1]) & (start[1:] < end[:-1]))
     for row in meet[:_MOST].tolist():
         name = network.topology.link_name(int(links[row]))
         pair = [(f"transfer {o}" if o >= 0 else "another schedule") for o in owner[row : row + 2].tolist()]

@@ -8,7 +8,7 @@ of it, so ingress and egress capacity are what is shared.
 Cost models
 -----------
 A transfer that starts at t and waits nowhere holds the link of hop i during ``[t + offset_i, t + offset_i + hold_i)``
-and arrives at ``t + delay``, as the network models of the engines have it:
+and arrives at ``t + delay``, as the network models of the engines have it (`fifo` has those that wait in switches):
 
 * ``cut_through``: the head passes hop after hop, ``offset_i`` is the sum of the latencies before hop i;
 * ``store_and_forward``: hop i begins when the whole message has crossed hop i - 1;
@@ -118,6 +118,9 @@ class Network:
         The network of which this is the reverse (see `turned`).
     base_arc : numpy.ndarray or None
         int32[arcs]: the arc of `base` that is turned round here.
+    waits : bool
+        Whether `timing` is of what may have waited in switches: a link that is faster than the one before it is held
+        for no longer than it needs, at the end of the time in which the message comes in.
     """
 
     topology: Topology
@@ -134,6 +137,7 @@ class Network:
     occupied_end: np.ndarray = field(repr=False)
     base: Network | None = field(default=None, repr=False)
     base_arc: np.ndarray | None = field(default=None, repr=False)
+    waits: bool = field(default=False, repr=False)
 
     @classmethod
     def of(
@@ -229,23 +233,19 @@ class Network:
         """
         if self.base is not None:
             forward = self.base.timing(sizes)
-            delay = forward.delay[:, self.base_arc]
+            delay = np.ascontiguousarray(forward.delay[:, self.base_arc])
             begin = np.repeat(self.base.hop_ptr[:-1][self.base_arc] - self.hop_ptr[:-1], np.diff(self.hop_ptr))
             hops = begin + np.arange(len(self.hop))
-            hold = forward.hold[:, hops]
-            until = forward.offset[:, hops] + hold
+            # In the order of rows like all others, for which it is compiled.
+            hold = np.ascontiguousarray(forward.hold[:, hops])
+            until = np.ascontiguousarray(forward.offset[:, hops]) + hold
             return Timing(np.repeat(delay, np.diff(self.hop_ptr), axis=1) - until, hold, delay)
-        topology, lengths = self.topology, np.diff(self.hop_ptr)
-        carried = topology.bandwidth_class[self.links][self.hop]
-        latency = topology.latency_ps[self.links][self.hop]
+        lengths = np.diff(self.hop_ptr)
+        times, latency = self.services(sizes)
         offset = np.zeros((len(sizes), len(self.hop)), dtype=np.int64)
         hold, delay = np.zeros_like(offset), np.zeros((len(sizes), self.arcs), dtype=np.int64)
         keeps = self.cost.link_busy == "latency+bytes"
-        for row, size in enumerate(sizes):
-            times = [transfer_ps(int(size), b) for b in topology.bandwidths]
-            if max(times, default=0) > _LONGEST:
-                raise TopologyError(topology.name, f"{size} B take longer than 2^52 ps on a link", "use more chunks")
-            alone = np.array(times, dtype=np.int64)[carried]
+        for row, alone in enumerate(times):
             head, tail = np.zeros(self.arcs, dtype=np.int64), np.zeros(self.arcs, dtype=np.int64)
             for position in range(int(lengths.max(initial=0))):
                 arcs = np.flatnonzero(lengths > position)
@@ -254,9 +254,28 @@ class Network:
                 end = np.maximum(begin + alone[at], tail[arcs])
                 head[arcs], tail[arcs] = begin + latency[at], end + latency[at]
                 offset[row, at] = begin
-                hold[row, at] = (tail[arcs] if keeps else end) - begin
+                if self.waits:
+                    offset[row, at] = end - alone[at]
+                hold[row, at] = (tail[arcs] if keeps else end) - offset[row, at]
             delay[row] = tail
         return Timing(offset, hold, delay)
+
+    def services(self, sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Of every hop: (int64[sizes, hops] ps that a message takes to pass alone, int64[hops] latency in ps).
+
+        Raises
+        ------
+        TopologyError
+            As `timing`.
+        """
+        topology, links = self.topology, self.links[self.hop]
+        alone = np.empty((len(sizes), len(self.hop)), dtype=np.int64)
+        for row, size in enumerate(sizes):
+            times = [transfer_ps(int(size), b) for b in topology.bandwidths]
+            if max(times, default=0) > _LONGEST:
+                raise TopologyError(topology.name, f"{size} B take longer than 2^52 ps on a link", "use more chunks")
+            alone[row] = np.array(times, dtype=np.int64)[topology.bandwidth_class[links]]
+        return alone, topology.latency_ps[links].astype(np.int64)
 
     def turned(self) -> Network:
         """The network with every arc turned round and time running backwards.
@@ -284,7 +303,13 @@ class Network:
             **_intervals(self.links, ()),
             base=self,
             base_arc=order.astype(np.int32),
+            waits=self.waits,
         )
+
+    @cached_property
+    def least(self) -> Network:
+        """The network as bounds see it: each link is held for the shortest time that a transfer may hold it."""
+        return self if self.direct or len(self.occupied_start) else replace(self, waits=True)
 
     @cached_property
     def alone(self) -> Network:

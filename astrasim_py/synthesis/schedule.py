@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network, Occupied, Timing
+
+if TYPE_CHECKING:
+    from astrasim_py.synthesis.fifo import Course
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +108,20 @@ class Schedule:
         return self.network.dst[self.arc]
 
     @cached_property
+    def _course(self) -> Course | None:
+        """What becomes of the transfers where they may wait in switches: nobody else is there."""
+        network = self.network
+        if network.direct or len(network.occupied_start):
+            return None
+        from astrasim_py.synthesis.fifo import Queues
+
+        return Queues(network, self.demand).course(self.arc, self.chunk, self.reduces, self.start)
+
+    @cached_property
     def arrival(self) -> np.ndarray:
         """int64[transfers], ps."""
+        if self._course is not None:
+            return self._course.arrival
         return self.start + self.timing.delay[self.demand.size_class[self.chunk], self.arc]
 
     def holds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -116,6 +132,8 @@ class Schedule:
         ptr = np.zeros(len(self.arc) + 1, dtype=np.int64)
         np.cumsum(lengths, out=ptr[1:])
         hops = np.arange(ptr[-1]) + np.repeat(network.hop_ptr[:-1][self.arc] - ptr[:-1], lengths)
+        if self._course is not None:
+            return transfer, network.hop[hops], self._course.begin, self._course.end
         kind = self.demand.size_class[self.chunk][transfer]
         start = self.start[transfer] + self.timing.offset[kind, hops]
         return transfer, network.hop[hops], start, start + self.timing.hold[kind, hops]

@@ -16,6 +16,7 @@ from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.exact import LIMIT, admit, prove
 from astrasim_py.synthesis.joint import improved
 from astrasim_py.synthesis.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.patterns import Patterns, applies, best_pattern, in_queues
 from astrasim_py.synthesis.rounds import Watch
 from astrasim_py.synthesis.routed import route
 from astrasim_py.synthesis.schedule import Schedule, Search
@@ -144,6 +145,7 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
         return as_schedule(network, demand, copied((nothing, nothing, nothing)), Search(seed=seed, policy="", rounds=0))
     if demand.receivers is not None and not record:
         raise AlgorithmError(kind, "is not counted without its transfers", "let them be recorded")
+    made = Patterns(network, demand) if record and applies(network, demand) else None
     first = _at_once(network, demand, options | {"record": record})
     found: list[Found] = []
     short = False
@@ -167,6 +169,11 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
         short = bool(stop[0])
         if first is not None and watch.over:
             found = [replace(first[1], cut=True)]
+    known = None
+    if made is not None and not found:
+        known = best_pattern(made, bound, enough, seed, budget=watch.left(0.25), jobs=options["jobs"])
+        if known is not None and known.time <= enough:
+            return known
     if kind == "all_reduce":
         # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
         # Backwards in time nobody knows when others hold links, nor when the second half begins.
@@ -197,7 +204,14 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
     schedule = as_schedule(network, demand, transfers, how, bound)
     if kind == "all_reduce" or (demand.reduces and len(network.occupied_start)):
         schedule = improved(schedule, enough, budget=watch.left(), **options)
-    return schedule
+    if made is not None and schedule.time > enough:
+        schedule = in_queues(made, schedule)
+    if known is None:
+        return schedule
+    how = replace(schedule.search, seconds=schedule.search.seconds + known.search.seconds)
+    if known.time <= schedule.time:
+        return replace(known, search=replace(how, policy=known.search.policy))
+    return replace(schedule, search=how)
 
 
 def _at_once(network: Network, demand: Demand, options: dict) -> tuple[Bound, Found] | None:

@@ -1,0 +1,306 @@
+"""Trees that everybody knows, over ranks grouped by what lies between them, executed in the order of queues.
+
+Behind switches ranks reach each other directly, and what counts is which links their messages share and when. Known
+algorithms are trees, one for each chunk: a star from its origin (direct), a chain (ring), a binomial one (recursive
+doubling, halving and doubling), a binary one. In a hierarchy of switches a chunk goes to one rank of every group by one
+of these, and within each group by another, so that it crosses the links between groups once. What reduces takes the
+same trees from the leaves up; an all_reduce both, without a barrier.
+
+These transfers are posted in an order of urgency and executed as engines do it (see `fifo`), so that no known algorithm
+on the same chunks is faster than what is found here, but for the details of its order. Orders are then varied at
+random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from astrasim_py.synthesis.bounds import Bound
+from astrasim_py.synthesis.demand import Demand
+from astrasim_py.synthesis.fifo import Queues
+from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.rounds import Outcome, compete
+from astrasim_py.synthesis.schedule import Schedule, Search
+
+#: Ranks, and hops of all transfers, beyond which nothing is tried.
+MAX_RANKS, MAX_HOPS = 256, 2**20
+#: Hops that all runs execute together, about.
+_EFFORT = 2**21
+#: Levels of groups at most.
+_MAX_LEVELS = 3
+#: Orders of posts.
+NEAR, FAR, TURNS = range(3)
+
+#: ``shape(i) -> j``: after whom the i-th of a row gets a chunk, i > 0.
+SHAPES: dict[str, Callable[[int], int]] = {
+    "star": lambda i: 0,
+    "chain": lambda i: i - 1,
+    "doubling": lambda i: i - (1 << (i.bit_length() - 1)),
+    "halving": lambda i: i & (i - 1),
+    "binary": lambda i: (i - 1) // 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One kind of trees, and an order of posts.
+
+    Attributes
+    ----------
+    between, within : str
+        Shapes among groups and within the smallest.
+    groups : int
+        Which grouping of ranks; -1: none.
+    ways : int
+        2: every other chunk goes the other way round.
+    rule : int
+        What is posted first: what is near the origin, what has far to go still, or chunk after chunk.
+    """
+
+    between: str = "star"
+    within: str = "star"
+    groups: int = -1
+    ways: int = 1
+    rule: int = NEAR
+
+    def __str__(self) -> str:
+        trees = self.within if self.groups < 0 else f"{self.between} of groups, {self.within}"
+        rule = ("near", "far", "first chunks")[self.rule]
+        return f"pattern: {trees}{', both ways' * (self.ways > 1)}, {rule} first"
+
+
+def patterns(groupings: int) -> list[Pattern]:
+    """What is tried, the most promising first."""
+    pairs = [("star", "star"), ("chain", "chain"), ("star", "chain"), ("chain", "star")]
+    pairs += [("doubling", "doubling"), ("doubling", "star"), ("binary", "binary")]
+    found = []
+    for rule in (NEAR, FAR, TURNS):
+        found += [Pattern(within="star", rule=rule)]
+        for group in range(groupings):
+            found += [Pattern(*pair, groups=group, rule=rule) for pair in pairs]
+        for shape in ("chain", "doubling", "halving", "binary"):
+            found += [Pattern(within=shape, ways=ways, rule=rule) for ways in (1, 2)]
+    return found
+
+
+def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
+    """Labels of ranks, int64[n] for each level from the largest groups on: by hops between them, and by time."""
+    from astrasim_py.synthesis.greedy import components
+
+    out_ptr, out_arc = network.out
+    found: list[list[np.ndarray]] = []
+    for distance in (np.diff(network.hop_ptr), network.timing(sizes).delay[0]):
+        steps = np.unique(distance)[:-1]
+        if len(steps) > _MAX_LEVELS:
+            steps = steps[np.linspace(0, len(steps) - 1, _MAX_LEVELS).astype(int)]
+        levels: list[np.ndarray] = []
+        for step in steps[::-1].tolist():
+            label, parts = components(network.ranks, out_ptr, out_arc, network.dst, distance <= step)
+            if 1 < parts < network.ranks and not any(np.array_equal(label, other) for other in levels):
+                levels.append(np.asarray(label, dtype=np.int64))
+        if levels and not any(_same(levels, other) for other in found):
+            found.append(levels)
+    return found
+
+
+def _same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _tree(root: int, pattern: Pattern, levels: list[list[int]], back: bool) -> list[int]:
+    """From whom each rank gets what begins at `root`; itself at the root."""
+    parent = [root] * len(levels[0])
+
+    def place(holder: int, members: list[int], level: int) -> None:
+        # The last level has a label per rank: the rows of the smallest groups.
+        label, groups = levels[level], {}
+        for rank in members:
+            groups.setdefault(label[rank], []).append(rank)
+        rows = list(groups.values())
+        own = next(i for i, row in enumerate(rows) if label[row[0]] == label[holder])
+        at = rows[own].index(holder)
+        count = len(rows)
+        last = level == len(levels) - 1
+        shape = pattern.within if last else pattern.between
+        if shape in ("doubling", "halving") and count & (count - 1) == 0:
+            order = [own ^ i for i in range(count)]
+        else:
+            order = [(own - i if back else own + i) % count for i in range(count)]
+        # Ranks of equal place in their groups stand for each other.
+        heads = [holder if g == own else rows[g][at % len(rows[g])] for g in order]
+        for i in range(1, count):
+            parent[heads[i]] = heads[SHAPES[shape](i)]
+        if not last:
+            for g, head in zip(order, heads, strict=True):
+                place(head, rows[g], level + 1)
+
+    place(root, list(range(len(parent))), 0)
+    return parent
+
+
+class Patterns:
+    """Transfers of patterns, and what becomes of them.
+
+    Parameters
+    ----------
+    network, demand
+        Of chunks with one receiver each: as they are, over the direct arc.
+    """
+
+    def __init__(self, network: Network, demand: Demand) -> None:
+        self.network, self.demand = network, demand
+        n = network.ranks
+        self.queues = Queues(network, demand)
+        self.arc_of = np.full((n, n), -1, dtype=np.int64)
+        self.arc_of[network.src, network.dst] = np.arange(network.arcs)
+        self.groupings = groupings(network, demand.sizes.tolist()) if demand.receivers is None else []
+        self.roots, self.root = np.unique(demand.origin, return_inverse=True)
+        self.root = self.root.reshape(-1)
+        # The how-manieth of its origin a chunk is.
+        order = np.argsort(self.root, kind="stable")
+        self.turn = np.empty(demand.count, dtype=np.int64)
+        self.turn[order] = np.arange(demand.count) - np.searchsorted(self.root[order], self.root[order])
+        self._known: dict[Pattern, tuple | None] = {}
+
+    def offered(self) -> list[Pattern]:
+        """Patterns that may differ here."""
+        if self.demand.receivers is not None:
+            return [Pattern(rule=rule) for rule in (NEAR, TURNS)]
+        return patterns(len(self.groupings))
+
+    def transfers(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """(arc, chunk, reduces), the most urgent first; None: a link is missing."""
+        if pattern not in self._known:
+            found = self._routed(pattern) if self.demand.receivers is not None else self._spread(pattern)
+            self._known[pattern] = found
+        return self._known[pattern]
+
+    def _routed(self, pattern: Pattern):
+        demand, n = self.demand, self.network.ranks
+        chunk = np.flatnonzero(demand.origin != demand.receivers)
+        a, b = demand.origin[chunk].astype(np.int64), demand.receivers[chunk].astype(np.int64)
+        arc = self.arc_of[a, b]
+        if (arc < 0).any():
+            return None
+        turn = self.turn[chunk] if pattern.rule == TURNS else 0
+        order = np.lexsort((chunk, (b - a) % n, np.broadcast_to(turn, chunk.shape)))
+        return arc[order], chunk[order], np.zeros(len(chunk), dtype=bool)
+
+    def _spread(self, pattern: Pattern):
+        demand, n = self.demand, self.network.ranks
+        labels = self.groupings[pattern.groups] if pattern.groups >= 0 else []
+        levels = [*(label.tolist() for label in labels), list(range(n))]
+        trees = [[_tree(int(r), pattern, levels, way > 0) for r in self.roots] for way in range(pattern.ways)]
+        parent = np.array(trees, dtype=np.int64)
+        missing = [self.arc_of[parent, np.arange(n)], self.arc_of[np.arange(n), parent]]
+        itself = parent == np.arange(n)
+        sums, spreads = demand.reduces or demand.collective == "all_reduce", not demand.reduces
+        if (spreads and (missing[0][~itself] < 0).any()) or (sums and (missing[1][~itself] < 0).any()):
+            return None
+        depth, height = _measures(parent, itself)
+        way, chunk = self.turn % pattern.ways, np.arange(demand.count)
+        chunks, ranks = np.repeat(chunk, n), np.tile(np.arange(n), demand.count)
+        cell = np.repeat(way, n), np.repeat(self.root, n), ranks
+        real = ~itself[cell]
+        cell, chunks, ranks = tuple(c[real] for c in cell), chunks[real], ranks[real]
+        above, turn = parent[cell], self.turn[chunks]
+        depth, height = depth[cell], height[cell]
+        columns = []
+        if sums:
+            # From the leaves up: what many wait for, and what has far to go.
+            late = {NEAR: (height, turn), FAR: (-depth, turn), TURNS: (turn, height)}[pattern.rule]
+            order = np.lexsort(((above - ranks) % n, late[1], late[0]))
+            columns.append((self.arc_of[ranks, above][order], chunks[order], np.ones(len(order), dtype=bool)))
+        if spreads:
+            late = {NEAR: (depth, turn), FAR: (-height, turn), TURNS: (turn, depth)}[pattern.rule]
+            order = np.lexsort(((ranks - above) % n, late[1], late[0]))
+            columns.append((self.arc_of[above, ranks][order], chunks[order], np.zeros(len(order), dtype=bool)))
+        return tuple(np.concatenate(each) for each in zip(*columns, strict=True))
+
+    def schedule(self, rows: tuple, search: Search, bound: Bound) -> Schedule:
+        """The schedule of (arc, chunk, reduces, start)."""
+        order = np.argsort(rows[3], kind="stable")
+        arc, chunk, reduces, start = (column[order] for column in rows)
+        course = self.queues.course(arc, chunk, reduces, start)
+        return Schedule(
+            network=self.network, demand=self.demand, arc=arc.astype(np.int32), chunk=chunk.astype(np.int32),
+            start=start, reduces=reduces, time=course.time, transfers=len(arc), bound=bound.time,
+            bound_kind=bound.kind, search=search,
+        )  # fmt: skip
+
+    def executed(self, arc, chunk, reduces, until: int) -> tuple[int, tuple] | None:
+        """(time, (arc, chunk, reduces, start)) of transfers in this order of urgency; None: they take longer."""
+        release = np.zeros(len(arc), dtype=np.int64)
+        course = self.queues.course(arc, chunk, reduces, release, until=until)
+        if course is not None and course.open_order:
+            course = self.queues.course(arc, chunk, reduces, release, apart=True, until=until)
+        return None if course is None else (course.time, (arc, chunk, reduces, course.start))
+
+
+def _measures(parent: np.ndarray, itself: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(depth, height) of every rank in every tree: int64[ways, roots, n]."""
+    n = parent.shape[-1]
+    depth = np.where(itself, 0, n)
+    while True:
+        deeper = np.where(itself, 0, np.take_along_axis(depth, parent, axis=-1) + 1)
+        if np.array_equal(deeper, depth):
+            break
+        depth = deeper
+    height = np.zeros_like(depth)
+    flat = np.arange(parent[..., 0].size).repeat(n).reshape(parent.shape) * n + parent
+    for level in range(int(depth.max()), 0, -1):
+        rows = depth == level
+        np.maximum.at(height.reshape(-1), flat[rows], height[rows] + 1)
+    return depth, height
+
+
+def applies(network: Network, demand: Demand) -> bool:
+    """Whether transfers may wait in switches here, and are not too many."""
+    shared = not network.direct and not len(network.occupied_start) and demand.stated is None
+    transfers = demand.count * (1 if demand.receivers is not None else network.ranks - 1)
+    transfers *= 1 + (demand.collective == "all_reduce")
+    small = transfers * int(np.diff(network.hop_ptr).max(initial=1)) <= MAX_HOPS
+    return shared and small and 1 < network.ranks <= MAX_RANKS
+
+
+def best_pattern(made: Patterns, bound: Bound, enough: int, seed: int, **options) -> Schedule | None:
+    """The schedule of the fastest pattern.
+
+    Parameters
+    ----------
+    made : Patterns
+    bound : Bound
+        Of the demand.
+    enough : int
+        ps; a pattern that meets this is the last one.
+    seed : int
+        Of the whole search.
+    budget, jobs, progress
+        As of `search.search`.
+    """
+    offered = made.offered()
+    hops = made.demand.count * int(np.diff(made.network.hop_ptr).max(initial=1))
+    hops *= 1 if made.demand.receivers is not None else made.network.ranks
+    tried = min(len(offered), max(_EFFORT // hops, 4))
+
+    def run(pattern: Pattern, number: int, limit: int, stop: np.ndarray, start: Outcome | None):
+        rows = made.transfers(pattern)
+        return None if rows is None else made.executed(*rows, limit - 1)
+
+    found = compete(offered, run, bound=enough, seed=seed, rounds=tried, tried=tried, **options)
+    if found is None:
+        return None
+    how = Search(seed=seed, policy=str(found.policy), rounds=0, cut=found.cut, seconds=found.seconds)
+    return made.schedule(found.result, how, bound)
+
+
+def in_queues(made: Patterns, schedule: Schedule) -> Schedule:
+    """A schedule whose transfers are posted as early as their order lets them, if that is faster."""
+    found = made.executed(schedule.arc, schedule.chunk, schedule.reduces, schedule.time - 1)
+    if found is None:
+        return schedule
+    how = replace(schedule.search, policy=f"{schedule.search.policy}, in queues")
+    return made.schedule(found[1], how, Bound(schedule.bound, schedule.bound_kind))
