@@ -125,7 +125,8 @@ def _courses(schedule: Schedule, found: list[str]):
         sent = np.maximum(start[at_hop] + alone[at_hop], tail[rows])
         head[rows], tail[rows] = start[at_hop] + latency[at_hop], sent + latency[at_hop]
         end[at_hop] = tail[rows] if network.cost.link_busy == "latency+bytes" else sent
-    if not len(network.occupied_start) and _meetings(links, start, end).any():
+    waits = not len(network.occupied_start) and bool((count > 1).any())
+    if waits and _meetings(links, start, end).any():
         tail = _queue(network.cost, links, ptr, starts, alone, latency, (start, end), network.topology, found)
     return links, ptr, tails[which], heads[which], (start, end), tail
 

@@ -110,4 +110,4 @@ def test_bounds_know_that_a_fast_link_is_not_held_by_what_comes_in_slowly():
     size = 8 * 10**6
     schedule = made("all_to_all", topology, size, 4)
     assert schedule.bound <= fastest_known("all_to_all", topology, size, COSTS[0])
-    assert schedule.efficiency > 0.9
+    assert schedule.efficiency > 0.85
