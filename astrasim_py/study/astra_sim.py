@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import socket
-import sys
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -18,6 +14,7 @@ from astrasim_py.core.digest import file_digest
 from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, AstraError, UsageError
 from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.study import store
+from astrasim_py.study.meter import Meter
 from astrasim_py.study.notes import Notes, limits_json, package_version
 from astrasim_py.study.rows import empty_row, files_of, summary_of
 from astrasim_py.study.store import StoredPoint, Wanted
@@ -124,7 +121,7 @@ def run_request(
     AstraError
         What ASTRA-sim would hang or crash on; a folder that cannot be written.
     """
-    began, cpu_began = time.time(), time.process_time()
+    meter = Meter()
     limits = Limits() if limits is None else limits
     inputs = request.inputs() if inputs is None else inputs
     level = "messages" if timeline else level
@@ -162,18 +159,7 @@ def run_request(
         "inputs": digests,
         "resolved": arguments,
     }
-    volatile = {
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "python": sys.version.split()[0],
-        "versions": {"astrasim-py": package_version()},
-        "source": os.path.abspath(request.folder),
-        "started": Decimal(f"{began:.6f}"),
-        "finished": Decimal(f"{time.time():.6f}"),
-        "wall_s": Decimal(f"{time.time() - began:.6f}"),
-        "total_cpu_s": Decimal(f"{time.process_time() - cpu_began:.6f}"),
-        "cpu_s": Decimal(f"{result.records.cpu_s:.6f}"),
-    }
+    volatile = meter.volatile(result.records, request.folder)
     files = files_of(result.plan, result.records, summary, with_timeline=timeline)
     wanted = Wanted(level=level, timeline=timeline, limits=limits_json(limits), engine=engine)
     store.write_point(folder, files, manifest, volatile, wanted=wanted)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import socket
-import sys
-import time
 import traceback
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from astrasim_py.core.engines import AUTO, FOLDED
@@ -30,6 +24,7 @@ from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.registry import own_line
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
+from astrasim_py.study.meter import Meter
 from astrasim_py.study.notes import Notes, limits_json, package_version
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.rows import empty_row, files_of, summary_of
@@ -170,7 +165,7 @@ def run_task(task: Task) -> Result:
 
 def _run(task: Task, row: dict) -> Result:
     point = task.point
-    began, cpu_began = time.time(), time.process_time()
+    meter = Meter()
     warnings: list[str] = []
     synthesized: list[dict] = []
     kept = task.folder.parent / ALGORITHMS
@@ -204,20 +199,7 @@ def _run(task: Task, row: dict) -> Result:
         **({"synthesized": synthesized} if synthesized else {}),
         "resolved": dict(point.config),
     }
-    volatile = {
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "python": sys.version.split()[0],
-        "versions": {name: _version(name) for name in ("astrasim-py", "numpy", "simpy", "numba")},
-        "source": os.path.abspath(point.folder),
-        "allow_outside": point.allow_outside,
-        "allow_code": point.allow_code,
-        "started": _decimal(began),
-        "finished": _decimal(time.time()),
-        "wall_s": _decimal(time.time() - began),
-        "total_cpu_s": _decimal(time.process_time() - cpu_began),
-        "cpu_s": _decimal(records.cpu_s),
-    }
+    volatile = meter.volatile(records, point.folder, allow_outside=point.allow_outside, allow_code=point.allow_code)
     files = files_of(plan, records, summary, with_timeline=task.timeline)
     store.write_point(task.folder, files, manifest, volatile, wanted=task.wanted, replace=task.replace)
     return Result(
@@ -228,17 +210,6 @@ def _run(task: Task, row: dict) -> Result:
         simulated_ps=records.makespan,
         stored=True,
     )
-
-
-def _decimal(seconds: float) -> Decimal:
-    return Decimal(f"{seconds:.6f}")
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
 
 
 def _seeds(value: object, path: str):
