@@ -156,7 +156,8 @@ class Kernel(Function):
         super().__init__(function, {"nogil": threads, **(_LEAN if lean else {})})
         self.what = what
         self._threads, self._lean = threads, lean
-        self._known: tuple | None = None
+        #: Types of arguments for which numba has it.
+        self._known: set[tuple | None] = set()
         self._kept = False
         #: By the types of arguments, the machine code; None: left to numba.
         self._codes: dict[tuple, Callable[[tuple], Any] | None] = {}
@@ -166,8 +167,7 @@ class Kernel(Function):
         code = self._code(args)
         if code is not None:
             return code(args)
-        if self._known is None:
-            self._prepare(args)
+        self._prepare(args)
         return self._alone(*args)
 
     def prepare(self, *args: Any) -> None:
@@ -242,6 +242,11 @@ class Kernel(Function):
     # -- by numba --------------------------------------------------------------------------------------------
 
     def _prepare(self, args: tuple) -> None:
+        from astrasim_py.core import machine_code
+
+        types = machine_code.types_of(args)
+        if types is not None and types in self._known:
+            return
         with _at_it():
             import numba
 
@@ -249,7 +254,7 @@ class Kernel(Function):
             if signature not in self._alone.overloads:
                 self._keep()
                 self._compile(signature)
-            self._known = signature
+            self._known.add(types)
 
     def _keep(self) -> None:
         """Let numba keep what it compiles; where nothing can be written, it is compiled in every process."""

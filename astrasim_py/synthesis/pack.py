@@ -24,8 +24,8 @@ from astrasim_py.core.jit import kernel, lean
 from astrasim_py.synthesis.gaps import FAR, grow, hold
 from astrasim_py.synthesis.greedy import random_below
 
-#: What a call returns besides the time.
-DONE, FULL, STUCK = range(3)
+#: What a call that comes to nothing returns, negative.
+FULL, STUCK = np.int64(1), np.int64(2)
 #: Steps after which a sum that cannot be whole never will be.
 _FURTHEST = np.int64(2**32)
 
@@ -122,7 +122,8 @@ def pack(
 
     Returns
     -------
-    (time, status)
+    int
+        ps; or -FULL where there is no room, -STUCK where it was given up.
     """
     chunks, edges, most = len(size_class), len(in_ptr) - 2, len(removed)
     take, give, stamp = np.int64(1), np.int64(-1), np.int64(0)
@@ -150,7 +151,7 @@ def pack(
             best, best_span, needed = FAR, FAR, np.int64(edges if spreads else 0)
             if had and not reserving:
                 if not _put(c, z, give, rows, starts, had, hop_ptr, hop, offset, held, points, filled, load):
-                    return time, FULL
+                    return -FULL
                 had = np.int64(0)
             if had:
                 best = np.int64(0)
@@ -175,7 +176,7 @@ def pack(
                         heap, begins, random, trial_arc, trial_start,
                     )  # fmt: skip
                     if got < 0:
-                        return time, FULL
+                        return -FULL
                     if copies:
                         break
                     if got == edges:
@@ -187,7 +188,7 @@ def pack(
                     if high < 0:
                         probe = low + wide
                         if probe > _FURTHEST:
-                            return time, STUCK
+                            return -STUCK
                     elif low < 0:
                         probe = max(high - wide, np.int64(0))
                     else:
@@ -207,7 +208,7 @@ def pack(
                     best, best_span = last, span
                     first = np.int64(edges if sums else 0)
                     if first + got > rows.shape[1]:
-                        return time, FULL
+                        return -FULL
                     length[c] = first + got
                     for i in range(first):
                         rows[c, i], starts[c, i] = sums_arc[i], sums_start[i]
@@ -215,20 +216,20 @@ def pack(
                         rows[c, first + i], starts[c, first + i] = trial_arc[i], trial_start[i]
             if best == FAR:
                 if turn == 0 or not reserving:
-                    return time, STUCK
+                    return -STUCK
                 now = FAR
                 break
             if not _put(
                 c, z, take, rows, starts, np.int64(length[c]), hop_ptr, hop, offset, held, points, filled, load
             ):
-                return time, FULL
+                return -FULL
             finish[c] = best
             done += 1
             now, score = max(now, best), score + best
             if now > worst or (stop[0] != 0 and (turn == 0 or not reserving)):
                 break
         if turn == 0 and done < waiting:
-            return time, STUCK
+            return -STUCK
         if turn and reserving and (now > worst or (now == worst and score > worth)):
             for q in range(done):
                 c = queue[q]
@@ -236,7 +237,7 @@ def pack(
                     c, np.int64(size_class[c]), give, rows, starts, np.int64(length[c]), hop_ptr, hop, offset, held,
                     points, filled, load,
                 ):  # fmt: skip
-                    return time, FULL
+                    return -FULL
             for q in range(waiting):
                 c = removed[q]
                 length[c], finish[c] = kept[q, 0], kept[q, 1]
@@ -245,12 +246,12 @@ def pack(
                     c, np.int64(size_class[c]), take, rows, starts, kept[q, 0], hop_ptr, hop, offset, held, points,
                     filled, load,
                 ):  # fmt: skip
-                    return time, FULL
+                    return -FULL
         time = np.int64(0)
         for c in range(chunks):
             time = max(time, finish[c])
         if turn == turns or stop[0] != 0 or (reserving and (time <= bound or most < 1)):
-            return time, DONE
+            return time
         turn += 1
         if not reserving:
             _shuffle(queue, np.int64(0), waiting, random)
@@ -281,7 +282,7 @@ def pack(
                 c, np.int64(size_class[c]), give, rows, starts, kept[q, 0], hop_ptr, hop, offset, held, points, filled,
                 load,
             ):  # fmt: skip
-                return time, FULL
+                return -FULL
             length[c] = 0
         # The last one first, or all in any order.
         _shuffle(queue, np.int64(1 if random_below(random, 4) else 0), waiting, random)

@@ -81,7 +81,7 @@ def packed(
     (time, rows, load, room) or None
         ps; int64[resources], ps; the room that it took. None if it was given up.
     """
-    from astrasim_py.synthesis.pack import DONE, FULL, pack
+    from astrasim_py.synthesis.pack import FULL, pack
 
     n, count, arcs, resources = network.ranks, len(load.origin), network.arcs, len(network.links)
     keep = room > 0
@@ -97,19 +97,22 @@ def packed(
             arc, start = np.zeros((count, stride), dtype=np.int32), np.zeros((count, stride), dtype=np.int64)
             length = np.zeros(count, dtype=np.int32)
         else:
-            arc, start, length = (column.copy() for column in rows)
-        took, status = pack(
+            # A way may be longer than all of those before.
+            wider = ((0, 0), (0, stride - rows[0].shape[1]))
+            arc, start, length = np.pad(rows[0], wider), np.pad(rows[1], wider), rows[2].copy()
+        took = pack(
             load.origin, load.goal, load.size_class, network.src, network.dst, network.in_ptr, *network.out,
-            network.hop_ptr, network.hop, timing.offset, timing.hold, timing.delay, load.ahead, order.copy(), load.sums,
-            load.spreads, roots, weight, mean, improve, bound, limit, state.copy(), GO if stop is None else stop,
-            points, filled, carried, _numbers(4, n), _numbers(3, arcs), _numbers(arcs), np.empty(n, dtype=np.int32),
+            network.hop_ptr, network.hop, timing.offset, timing.hold, timing.delay, load.ahead, order.copy(),
+            int(load.sums), int(load.spreads), roots, weight, mean, improve, bound, limit, state.copy(),
+            GO if stop is None else stop, points, filled, carried, _numbers(4, n), _numbers(3, arcs), _numbers(arcs),
+            np.empty(n, dtype=np.int32),
             _numbers(n), np.empty(n, dtype=np.int32), _numbers(n), np.zeros(count, dtype=np.int64),
             np.empty((victims, stride), dtype=np.int32), _numbers(victims, stride), _numbers(victims, 2),
             _numbers(victims), _numbers(resources), _numbers(count), arc, start, length,
         )  # fmt: skip
-        if status == DONE:
+        if took >= 0:
             return int(took), (arc, start, length), carried, room
-        if status != FULL:
+        if took != -FULL:
             return None
         room, stride = 2 * room, max(stride, min(2 * stride, n))
 

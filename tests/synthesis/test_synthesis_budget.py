@@ -1,0 +1,149 @@
+"""What a synthesis may take: its budget is for everything but compiling, and it says where it stands meanwhile."""
+
+from __future__ import annotations
+
+import sys
+import time
+from threading import Event
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from astrasim_py.core import jit
+from astrasim_py.synthesis import rounds
+from astrasim_py.synthesis.auto import best_chunks
+from astrasim_py.synthesis.bounds import lower_bounds
+from astrasim_py.synthesis.check import check
+from astrasim_py.synthesis.demand import Demand
+from astrasim_py.synthesis.network import Network, Occupied
+from astrasim_py.synthesis.rounds import Watch
+from astrasim_py.synthesis.synthesize import synthesize
+from astrasim_py.topology import build
+from astrasim_py.topology.edge_list import read_csv
+
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "scatter", "gather", "all_to_all")
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+
+
+def mesh(shape="mesh", dims=(3, 3)):
+    size = {"npus": dims[0]} if shape == "switch" else {"dims": list(dims)}
+    return build({"shape": shape, **size, "bandwidth": "50 GB/s", "latency": "500 ns"})
+
+
+def wanted(kind: str, **more) -> dict:
+    return {"collective": kind, "size": 36 * 2**15, "root": 1 if kind in ROOTED else None, "seed": 1, "jobs": 1} | more
+
+
+def kernels() -> list[jit.Kernel]:
+    named = [(name, module) for name, module in sys.modules.items() if name.startswith("astrasim_py.synthesis.")]
+    found = {id(v): v for _, module in named for v in vars(module).values() if isinstance(v, jit.Kernel)}
+    return list(found.values())
+
+
+@pytest.fixture
+def forgotten():
+    """As in a process that has compiled nothing yet."""
+    for kernel in kernels():
+        kernel._codes.clear()
+        kernel._known, kernel._kept = set(), False
+        vars(kernel).pop("_alone", None)
+
+
+def test_compiling_is_charged_neither_to_the_seconds_nor_to_the_budget(forgotten, monkeypatch):
+    late, real = [0.0], time.monotonic
+
+    def slow(function):
+        def wrapped(*args):
+            late[0] += 10_000.0
+            return function(*args)
+
+        return wrapped
+
+    monkeypatch.setattr(
+        jit, "time", SimpleNamespace(monotonic=lambda: real() + late[0], process_time=time.process_time)
+    )
+    for name in ("_found", "_compile"):
+        monkeypatch.setattr(jit.Kernel, name, slow(getattr(jit.Kernel, name)))
+    began = jit.clock()
+    for kind in KINDS:
+        schedule = synthesize(mesh(), **wanted(kind, rounds=50, budget=5_000.0))
+        assert schedule.search.seconds < 5_000.0 and not schedule.search.cut
+    assert late[0] >= 60_000.0, "greedy, pack, listed, toward, earliest, distances, at least"
+    assert jit.clock() - began < 5_000.0
+    versions = {kernel.__name__: len(kernel._codes) or len(kernel._known) for kernel in kernels()}
+    assert max(versions.values()) == 1, f"compiled for several types of arguments: {versions}"
+
+
+@pytest.mark.parametrize("shape, dims", [("mesh", (3, 4)), ("torus", (3, 3)), ("switch", (6,))])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_time_at_all_still_makes_a_schedule(kind, shape, dims):
+    stages = []
+    options = wanted(kind, rounds=10**6, budget=0.0, progress=lambda state: stages.append(state.stage))
+    schedule = synthesize(mesh(shape, dims), **options)
+    assert not check(schedule)
+    assert schedule.optimal or (schedule.search.cut and schedule.search.rounds < 100)
+    assert stages[-1] == "check"
+
+
+def test_time_ends_the_search_for_a_number_of_chunks(monkeypatch):
+    asked = []
+
+    def run(chunks, runs, budget):
+        asked.append((chunks, budget))
+        search = SimpleNamespace(rounds=1, seconds=6.0, cut=True)
+        return SimpleNamespace(time=100 - chunks, transfers=chunks, optimal=False, search=search)
+
+    monkeypatch.setattr("astrasim_py.synthesis.auto.replace", lambda thing, **new: SimpleNamespace(**vars(thing) | new))
+    schedule, chunks = best_chunks(run, 100, 10.0)
+    assert [each for each, _ in asked] == [1, 2] and chunks == 2
+    assert schedule.search.cut and schedule.search.seconds == 12.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounds_that_time_cuts_short_are_bounds(kind):
+    # A narrow bridge between two halves: only a cut knows of it.
+    edges = "# npus 6\nsrc,dst,bw_GiBps,lat_us\n" + "".join(
+        f"{a},{b},{1 if {a, b} == {2, 3} else 50},0.5\n"
+        for a in range(6)
+        for b in range(6)
+        if a != b and ((a < 3) == (b < 3) or {a, b} == {2, 3})
+    )
+    network = Network.of(read_csv(edges))
+    demand = Demand.of(kind, 6, 2, 2**20, 1 if kind in ROOTED else None)
+    least = lower_bounds(network, demand, stop=np.ones(1, dtype=np.int64))[0].time
+    assert 0 < least <= lower_bounds(network, demand)[0].time
+
+
+def test_a_watch_ends_a_search_and_says_that_it_goes_on(monkeypatch):
+    monkeypatch.setattr(rounds, "_TOLD", 0.01)
+    stop, told = np.zeros(3, dtype=np.int64), Event()
+    watch = Watch(stop, None, told.set)
+    assert told.wait(30) and not stop[0] and not watch.over and watch.left() is None
+    watch.end()
+    watch = Watch(stop, 0.0)
+    for _ in range(3000):
+        if stop[0]:
+            break
+        time.sleep(0.01)
+    assert stop.tolist() == [1, 0, 0] and watch.over and watch.left() == 0
+    watch.end()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beside_others_a_search_is_never_worse_than_to_wait(kind):
+    random = np.random.Generator(np.random.PCG64(KINDS.index(kind)))
+    options = wanted(kind, rounds=2)
+    policies = []
+    for topology in (mesh("mesh", (2, 3)), mesh("torus", (3, 4))):
+        alone = synthesize(topology, **options)
+        for longest in (alone.time // 40, 1000):
+            link = random.integers(0, topology.links, 12).astype(np.int32)
+            start = random.integers(0, longest, 12)
+            others = Occupied(link, start, start + random.integers(1, longest, 12))
+            beside = synthesize(topology, **options, occupied=(others,))
+            assert not check(beside)
+            assert alone.bound <= beside.time <= int(others.end.max()) + alone.time
+            policies.append(beside.search.policy)
+    if kind == "all_gather":
+        assert any(policy.startswith("put off") for policy in policies), "the symmetry is lost beside others"
