@@ -44,7 +44,8 @@ def draw_schedule(schedule: Schedule, form: str, title: str = "") -> bytes:
     if not schedule.recorded or not schedule.transfers:
         raise UsageError("figure", "a schedule without transfers has no picture", "record them")
     with _style():
-        return _render(_figure(schedule, clean(title)), form)
+        # Nothing is simulated for it: no engine is named.
+        return _render(_figure(schedule, clean(title)), form, {})
 
 
 def _figure(schedule: Schedule, heading: str):
