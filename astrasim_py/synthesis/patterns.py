@@ -40,7 +40,7 @@ SHAPES: dict[str, Callable[[int], int]] = {
     "chain": lambda i: i - 1,
     "doubling": lambda i: i - (1 << (i.bit_length() - 1)),
     "halving": lambda i: i & (i - 1),
-    "binary": lambda i: (i - 1) // 2,
+    "binary": lambda i: i // 2,
 }
 
 
@@ -81,7 +81,7 @@ def patterns(groupings: int) -> list[Pattern]:
         found += [Pattern(within="star", rule=rule)]
         for group in range(groupings):
             found += [Pattern(*pair, groups=group, rule=rule) for pair in pairs]
-        for shape in ("chain", "doubling", "halving", "binary"):
+        for shape in ("chain", "binary", "doubling", "halving"):
             found += [Pattern(within=shape, ways=ways, rule=rule) for ways in (1, 2)]
     return found
 

@@ -202,7 +202,8 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
             time=found[0].time, transfers=found[0].transfers, bound=bound.time, bound_kind=bound.kind, search=how,
         )  # fmt: skip
     schedule = as_schedule(network, demand, transfers, how, bound)
-    if kind == "all_reduce" or (demand.reduces and len(network.occupied_start)):
+    shared = made is not None and demand.root is not None and demand.receivers is None
+    if kind == "all_reduce" or shared or (demand.reduces and len(network.occupied_start)):
         schedule = improved(schedule, enough, budget=watch.left(), **options)
     if made is not None and schedule.time > enough:
         schedule = in_queues(made, schedule)
