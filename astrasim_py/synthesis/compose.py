@@ -75,8 +75,9 @@ def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: 
             timing.delay, *calendars(network), np.zeros(resources, dtype=np.int64),
             np.zeros((network.ranks, demand.count), dtype=np.int64), start,
         )  # fmt: skip
-        if (start[1:] < start[:-1]).any():
-            order = _by(start)
+        # Of transfers that begin at once now, links carry first what came first before: one may take no time.
+        order = order[_by(start[order])]
+        if (order[1:] < order[:-1]).any():
             arc, chunk, start, reduces = arc[order], chunk[order], start[order], reduces[order]
     return Schedule(
         network=network,

@@ -12,6 +12,7 @@ from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.study.synthesized import measured as on_its_npus
 from astrasim_py.synthesis.auto import TRIED, best_chunks
 from astrasim_py.synthesis.compose import as_schedule, copied
 from astrasim_py.synthesis.demand import Demand
@@ -137,6 +138,19 @@ def test_sends_of_a_link_are_posted_in_order():
                 compared += peer in sends
                 sends[peer] = known
     assert compared > 100
+
+
+def test_what_takes_no_time_keeps_its_place_on_a_link():
+    # On the line 0 - 1 - 2 the byte for NPU 1 was decided later than the nothing for NPU 2, and may leave with it.
+    line = build({"shape": "mesh", "dims": [3], **LINK}, parsed=False)
+    network, demand = Network.of(line, (0, 2, 1)), Demand.of("scatter", 3, 1, 1, 0)
+    assert demand.sizes[demand.size_class].tolist() == [0, 0, 1]
+    ends = list(zip(network.src.tolist(), network.dst.tolist(), strict=True))
+    near, far = ends.index((0, 2)), ends.index((2, 1))
+    columns = [np.array(column) for column in ([near, near, far], [2, 1, 1], [1000, 0, 500_000])]
+    schedule = as_schedule(network, demand, copied(columns), Search(seed=1, policy="", rounds=1))
+    assert (schedule.start.tolist(), schedule.chunk.tolist()) == ([0, 0, 500_000], [1, 2, 1])
+    assert on_its_npus(schedule, emit(schedule)) == schedule.time == 1_000_000
 
 
 def test_formats_keep_it(tmp_path):
