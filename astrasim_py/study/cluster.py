@@ -207,9 +207,7 @@ class _Run:
         try:
             self.workers = len(self.client.nthreads())
         except (OSError, RuntimeError, TimeoutError):
-            raise CheckFailed(
-                "--cluster", f"the scheduler at {self.address} is lost", "run it again to go on"
-            ) from None
+            raise self.lost() from None
         now = time.monotonic()
         if self.workers:
             self.seen = now
