@@ -94,7 +94,8 @@ def timeline(records: Records, edges: Table | None = None, npus: Sequence[int] =
     named = []
     for pid, title in enumerate([*titles, "collectives", "links"]):
         named += [_meta("process_name", pid, title), _meta("process_sort_index", pid, pid)]
-    yield b'{"displayTimeUnit":"ns","traceEvents":[\n' + ",\n".join(named).encode()
+    about = json.dumps({"engine": records.engine}).encode()
+    yield b'{"displayTimeUnit":"ns","otherData":' + about + b',"traceEvents":[\n' + ",\n".join(named).encode()
     yield from _collectives(records.collective, collectives)
     lane_of = np.full(records.node.height, -1, dtype=np.int64)
     yield from _nodes(records, lane_of)

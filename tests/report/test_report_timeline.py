@@ -44,6 +44,7 @@ def events_of(found, edges=None, npus=()) -> list[dict]:
     data = b"".join(timeline(found, edges, npus))
     document = json.loads(data, parse_float=Decimal, parse_int=Decimal)
     assert document["displayTimeUnit"] == "ns"
+    assert document["otherData"] == {"engine": found.engine}
     return document["traceEvents"]
 
 
