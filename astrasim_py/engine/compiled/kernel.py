@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import inlined, kernel, lean
+from astrasim_py.core.prefetch import prefetch
 from astrasim_py.engine.compiled.blocks import (
     NODE,
     channel_of,
@@ -814,6 +815,8 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                         due(G, block, np.int64(-1), table_row + node if nodes_recorded else np.int64(-1))
             if nodes_recorded:
                 NR[B[block, B_ROW] + node, D_START] = now
+                # Ranks take turns, each with rows of its own: by its next turn the line behind this one has come.
+                prefetch(NR, np.int64(B[block, B_ROW]) + node + 2)
             if of == SEND:
                 pair, asked_row, goes = np.int64(-1), np.int64(-1), True
                 if h[H_REFS]:
