@@ -217,7 +217,7 @@ class Algorithm:
     @cached_property
     def _recognised(self) -> Algorithm | None:
         found = self.traces.turned if isinstance(self.traces, GivenTraces) else None
-        if found is None or not set(_totals(found.base)) <= {self.chunks}:
+        if found is None or (self.chunks and not set(_totals(found.base)) <= {self.chunks}):
             return None
         return dataclass_replace(self, traces=found)
 
@@ -317,13 +317,14 @@ class Algorithm:
         That is so where they do not depend on which chunks a node covers: where T divides `size`, or where sizes are
         stated in bytes. What local copies count does not matter.
         """
-        if self.chunks == 0 or size % self.chunks == 0:
-            return True
-        # A node of 0 chunks, or of all, is the same wherever it begins.
         trace = self.traces[0]
-        count = trace.column("msg_chunk_cnt")
+        count, total = trace.column("msg_chunk_cnt"), trace.column("total_chunk_cnt")
+        # A node of 0 chunks, or of all, is the same wherever it begins.
+        part = np.flatnonzero((count > 0) & (count < total))
+        if not (size % total[part]).any():
+            return True
         copy = (trace.type == NodeType.COMP) & (trace.column("comp_op") != CompOp.REDUCE)
-        return not bool((~copy & (count > 0) & (count < self.chunks)).any())
+        return not bool((size % total[part] != 0)[~copy[part]].any())
 
     def bytes_of_ranks(self, ranks: Sequence[int] | np.ndarray, size: int, *, verbatim: bool = False) -> np.ndarray:
         """`message_bytes` of several ranks of a rotation at once.

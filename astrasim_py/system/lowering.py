@@ -17,7 +17,7 @@ from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, Planne
 from astrasim_py.system.planning import Call, Phase
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import Programs
-from astrasim_py.system.rotated import RotatedPrograms
+from astrasim_py.system.rotated import RotatedPrograms, bytes_tell_nothing
 from astrasim_py.topology.model import Topology
 
 #: Links in a table of routes; where it would have more, routes are computed when they are asked for.
@@ -35,6 +35,8 @@ class Lowering:
         self.programs = Programs(problem)
         self.matchings = Matchings()
         self.by_bytes = problem.semantics.message_match == "bytes"
+        #: By rank, how many collectives it is in, and one more if its workload has messages; None: not known.
+        self.busy: np.ndarray | None = None
         self.slices: list[Slice] = []
         self.fifos: dict[tuple, channels.Fifos] = {}
         self.known_slices: dict[tuple, Slice] = {}
@@ -53,11 +55,16 @@ class Lowering:
         key = (id(algorithm), local, first, size, planned)
         if key in self.known_slices:
             return self.known_slices[key]
-        by_bytes = self.by_bytes and not planned
-        rotated = not by_bytes and self.problem.network.msccl is None
-        programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
-        members = _later(local, first)
         msccl = self.problem.network.msccl
+        by_bytes = self.by_bytes and not planned
+        members = _later(local, first)
+        rotated = msccl is None and (not by_bytes or self.alone(members))
+        programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
+        if by_bytes and isinstance(programs, RotatedPrograms):
+            if bytes_tell_nothing(programs):
+                by_bytes = False
+            else:
+                programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=False)
         # How a step is cut into messages depends on the size, and with it which messages there are.
         most = msccl.max_count_for(algorithm, size) if msccl else 0
         if by_bytes:
@@ -74,6 +81,10 @@ class Lowering:
         made = Slice(members=members, algorithm=algorithm, programs=programs, matching=matching, fifos=fifos)
         self.known_slices[key] = made
         return made
+
+    def alone(self, members: Sequence[int]) -> bool:
+        """Whether nothing else sends messages among some ranks, so that matching by bytes has no more to match."""
+        return self.busy is not None and bool((self.busy[np.asarray(members, dtype=np.int64)] == 1).all())
 
     def phase(self, job: Job, first: int, phase: Phase, call: Call) -> tuple[tuple[Slice, ...], dict[int, int]]:
         """Slices of a planner's phase, and the slice of each rank."""
@@ -221,6 +232,16 @@ def _ill_planned(call: Call, problem: str) -> AlgorithmError:
 def _later(local: tuple[int, ...], first: int) -> tuple[int, ...]:
     """Ranks of a job as ranks of all jobs."""
     return tuple(first + rank for rank in local) if first else local
+
+
+def _busy(workload: Sequence[Program], calls: Sequence[tuple[int, Sequence[int]]]) -> np.ndarray:
+    """int64[ranks]: collectives (first rank of the job, members) that a rank is in, and 1 if its workload sends."""
+    distinct = {id(program): program for program in workload}
+    speaks = {each: int((program.peer >= 0).any()) for each, program in distinct.items()}
+    busy = np.array([speaks[id(program)] for program in workload], dtype=np.int64)
+    for first, members in calls:
+        busy[np.asarray(members, dtype=np.int64) + first] += 1
+    return busy
 
 
 def check_placement(problem: Problem) -> None:
@@ -387,6 +408,8 @@ def lower(problem: Problem) -> Plan:
         else work.matchings.of_space(("p2p", j), programs, "")
         for j, programs in enumerate(of_job)
     ]
+    if work.by_bytes:
+        work.busy = _busy(workload, [(first, entry["members"]) for _, _, first, entry in described])
     instances = tuple(work.instance(index, *entry) for index, entry in enumerate(described))
     work.matchings.number()
     traffic = Traffic(npu_of, problem.topology.npus, problem.semantics.rendezvous_bytes)

@@ -247,7 +247,9 @@ class Programs:
             return None
         if self.semantics.gamma and not algorithm.same_bytes(size):
             return None
-        return RotatedPrograms(turned, base, size, self.verbatim(trace, planned))
+        made = RotatedPrograms(turned, base, size, self.verbatim(trace, planned))
+        # Sizes in chunks of an algorithm that does not say how many there are may be any.
+        return made if turned.chunks or made.uniform_bytes else None
 
     def verbatim(self, trace: ExecutionTrace, planned: bool) -> bool:
         """Whether its sizes are taken as written: only where they are; in chunks alone they follow the collective."""

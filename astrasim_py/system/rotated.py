@@ -118,16 +118,8 @@ class RotatedMatching:
 
     def __init__(self, rotation: Rotation, base: Program, what: str) -> None:
         self.rotation, self.base = rotation, base
-        kind, peer = base.structure.kind, base.peer.astype(np.int64)
-        sends, receives = np.flatnonzero((kind == SEND) & (peer >= 0)), np.flatnonzero((kind == RECV) & (peer >= 0))
-        tags, tag = np.unique(base.tag[np.concatenate([sends, receives])], return_inverse=True)
-        # What a member receives from the one at its distance -d was sent to the one at distance d.
-        far = np.concatenate([peer[sends], rotation.unshift(0, peer[receives])])
-        keys = far * max(len(tags), 1) + tag
-        known, inverse = np.unique(keys, return_inverse=True)
-        sent, received = (
-            np.bincount(part, minlength=len(known)) for part in (inverse[: len(sends)], inverse[len(sends) :])
-        )
+        sends, receives, tags, known, inverse = _channels(rotation, base)
+        sent, received = _counts(sends, known, inverse)
         odd = np.flatnonzero(sent != received)
         if len(odd):
             delta, number = divmod(int(known[odd[0]]), len(tags))
@@ -172,6 +164,41 @@ class _Meet(Sequence[np.ndarray]):
         if isinstance(index, slice):
             return tuple(self.matching.meet_of(p) for p in range(len(self))[index])
         return self.matching.meet_of(range(len(self))[index])
+
+
+def _channels(rotation: Rotation, base: Program) -> tuple[np.ndarray, ...]:
+    """Sends and receives, their distinct tags, the keys (distance, tag) of the first member's channels, and of each
+    send and then of each receive which of these it is on.
+    """
+    kind, peer = base.structure.kind, base.peer.astype(np.int64)
+    sends, receives = np.flatnonzero((kind == SEND) & (peer >= 0)), np.flatnonzero((kind == RECV) & (peer >= 0))
+    tags, tag = np.unique(base.tag[np.concatenate([sends, receives])], return_inverse=True)
+    # What a member receives from the one at its distance -d was sent to the one at distance d.
+    far = np.concatenate([peer[sends], rotation.unshift(0, peer[receives])])
+    known, inverse = np.unique(far * max(len(tags), 1) + tag, return_inverse=True)
+    return sends, receives, tags, known, inverse
+
+
+def _counts(sends: np.ndarray, known: np.ndarray, inverse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sends and receives of each channel."""
+    parts = inverse[: len(sends)], inverse[len(sends) :]
+    return tuple(np.bincount(part, minlength=len(known)) for part in parts)
+
+
+def bytes_tell_nothing(programs: RotatedPrograms) -> bool:
+    """Whether messages meet alike with and without regard to their bytes.
+
+    They do where every channel (distance, tag) carries messages of one size, as many as are received.
+    """
+    if not programs.uniform_bytes:
+        return False
+    base = programs.base
+    sends, receives, _, known, inverse = _channels(programs.rotation, base)
+    sent, received = _counts(sends, known, inverse)
+    nbytes = base.nbytes[np.concatenate([sends, receives])]
+    size = np.zeros(len(known), dtype=np.int64)
+    size[inverse] = nbytes
+    return bool((sent == received).all() and (size[inverse] == nbytes).all())
 
 
 def unmatched(src: int, dst: int, sent: int, received: int, tag: int) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from astrasim_py.collectives.builders import ALGORITHMS, build
 from astrasim_py.collectives.npz import write_npz
 from astrasim_py.collectives.recognise import GivenTraces, rotation_of
 from astrasim_py.core.errors import AlgorithmError, AstraError
+from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.plan import make_plan
@@ -25,6 +26,7 @@ from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
 RATE = Fraction(10**10)
+BY_BYTES = Semantics.native(message_match="bytes")
 
 
 def declared(ranks: int) -> list[Algorithm]:
@@ -249,3 +251,67 @@ def test_files_of_a_rotation_fold_to_the_records_of_all_ranks():
     problem = replace(problem, jobs=(job,))
     assert make_plan(problem).slices[0].rotation is not None
     assert differences(simulate(problem, engine="simpy", fold=True), simulate(problem, engine="compiled")) == []
+
+
+# -- matching by bytes: a collective whose ranks exchange nothing else is planned as one program --------------------
+
+
+def is_turned(problem: Problem) -> bool:
+    return any(part.rotation is not None for part in make_plan(problem).slices)
+
+
+def assert_as_apart(algorithm: Algorithm, size: int, semantics: Semantics = BY_BYTES, status: str = "done") -> None:
+    """Nothing shows of how it is planned, in either engine."""
+    assert not is_turned(problem_of(apart(algorithm), size, semantics=semantics))
+    for engine in ("simpy", "compiled"):
+        found, reference = (
+            outcome(problem_of(each, size, semantics=semantics), engine) for each in (algorithm, apart(algorithm))
+        )
+        assert isinstance(found, Records) and found.outcome.status == status and found.messages
+        assert same(found, reference)
+
+
+@pytest.mark.parametrize("ranks", [3, 6])
+def test_it_is_planned_as_one_where_bytes_tell_no_messages_apart(ranks):
+    for algorithm in declared(ranks):
+        given = given_by_rank(algorithm)
+        assert is_turned(problem_of(given, 7200, semantics=BY_BYTES)), algorithm.name
+        assert_as_apart(given, 7200)
+
+
+def test_a_second_call_shares_its_channels():
+    algorithm = build("ring", "all_reduce", 4)
+    problem = problem_of(algorithm, 4096, semantics=BY_BYTES)
+    calls = [Collective(type="all_reduce", size=4096)] * 2
+    twice = replace(problem, jobs=(replace(problem.jobs[0], workload=generate(calls, 4)),))
+    assert is_turned(problem) and not is_turned(twice)
+
+
+def test_members_of_unequal_bytes_are_planned_one_by_one():
+    assert not is_turned(problem_of(given_by_rank(build("ring", "all_reduce", 4)), 4097, semantics=BY_BYTES))
+
+
+@pytest.mark.parametrize("received, status", [((10, 20), "done"), ((10, 21), "stuck")])
+def test_two_sizes_under_one_tag_are_told_apart(received, status):
+    traces = []
+    for trace in algorithm_from_traces(list(build("ring", "all_gather", 3).traces), "all_gather", source="a").traces:
+        size = np.full(len(trace), MISSING, dtype=np.int64)
+        size[trace.type == NodeType.COMM_SEND] = (10, 20)
+        size[trace.type == NodeType.COMM_RECV] = received
+        nothing = np.full(len(trace), MISSING, dtype=np.int64)
+        chunks = dict.fromkeys(("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"), nothing)
+        tag = np.where(size == MISSING, MISSING, 0)
+        traces.append(trace.replace(comm_size=size, comm_tag=tag, **chunks))
+    given = algorithm_from_traces(traces, "all_gather", source="a")
+    assert given.turned is not None
+    assert not is_turned(problem_of(given, 4096, semantics=BY_BYTES))
+    assert_as_apart(given, 4096, status=status)
+
+
+def test_sizes_as_written_are_those_of_all_ranks_and_sizes_in_chunks_need_their_number():
+    given = replace(given_by_rank(build("ring", "all_reduce", 5), 1000), chunks=0)
+    verbatim = Semantics.native(message_match="bytes", injected_sizes="verbatim")
+    assert given.turned is not None
+    for semantics, size, turned in ((verbatim, 1000, True), (BY_BYTES, 1000, True), (BY_BYTES, 1003, False)):
+        assert is_turned(problem_of(given, size, semantics=semantics)) == turned
+        assert_as_apart(given, size, semantics)

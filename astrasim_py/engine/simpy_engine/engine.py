@@ -313,13 +313,16 @@ class Engine:
         call = self.calls.get(index)
         if call is None:
             plan = self.plan
-            members = plan.slices[index].members
+            part = plan.slices[index]
+            members = part.members
             instance = plan.instances[plan.instance_of[index]]
             whole = instance.whole is not None
             positions = self._positions.get(members)
             if positions is None:
                 positions = self._positions[members] = {rank: p for p, rank in enumerate(members)}
-            space = self.shared_space if self.by_bytes and whole else Space()
+            # A rotated slice meets nothing else, and numbers its meeting points itself.
+            shared = self.by_bytes and whole and part.rotation is None
+            space = self.shared_space if shared else Space()
             call = self.calls[index] = Call(members, positions, space, self.env.now)
             if whole:
                 self.spans[instance.index] = call
