@@ -130,6 +130,10 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     from astrasim_py.synthesis.network import CostModel
     from astrasim_py.topology.model import placement
 
+    if args.collective.lower().replace("_", "") == "alltoallv":
+        if args.blocks is None:
+            raise UsageError("--collective", "an all_to_allv has blocks of unequal size", "say them by --blocks FILE")
+        args.collective = "all_to_all"
     try:
         collective = collective_name(args.collective, "--collective")
     except AlgorithmError as error:
@@ -200,7 +204,7 @@ def _notes(found: Found, topology: Topology, budget: float | None) -> None:
         lines.append("the search was cut by its limit of time: another machine may find another schedule")
         if budget is not None and schedule.search.seconds > 1.5 * budget + 1:
             took = f"{schedule.search.seconds:.1f} s instead of {budget:.1f} s"
-            lines.append(f"it took {took}: a schedule is complete, and checked, no sooner for so many transfers")
+            lines.append(f"it took {took}: a schedule of so large a problem is made, and checked, no sooner here")
     idle = schedule.network.idle_links
     if idle:
         lines.append(f"{topology.name}: {idle} parallel links carry nothing: a message takes the topology's route")
