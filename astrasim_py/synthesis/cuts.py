@@ -254,9 +254,20 @@ def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray
         np.add.at(cost, arc, weight[network.hop] * (hold >> shift))
         far = toward(network.ranks, network.in_ptr, network.src, cost)[pairs % network.ranks, pairs // network.ranks]
         used = int((far.astype(object) * parts).sum() >> _SCALE) << shift
-        used += int((weight.astype(object) * idle).sum())
-        best = max(best, -(-used // max(int(weight.sum()), 1)))
+        best = max(best, _filled(used, weight, idle))
     return best
+
+
+def _filled(used: int, weight: np.ndarray, idle: np.ndarray) -> int:
+    """Least T with Σ weight · max(0, T - idle) ≥ used: a link whose way is longer than T counts for nothing."""
+    if not used:
+        return 0
+    order = np.flatnonzero(weight)
+    order = order[np.argsort(idle[order], kind="stable")]
+    weights = weight[order].astype(object)
+    # With the links of the shortest ways alone it takes as long as with all of them, or longer.
+    together, late = np.cumsum(weights), np.cumsum(weights * idle[order])
+    return min(-(-(used + behind) // rate) for rate, behind in zip(together, late, strict=True))
 
 
 def _loads(network: Network, demand: Demand, stop: np.ndarray) -> np.ndarray | None:

@@ -188,3 +188,16 @@ def test_cuts_of_known_networks():
     assert max(b.time for b in exchange if b.kind == "cut") == 16 * slow
     scatter = lower_bounds(network, Demand.of("scatter", 8, 1, 8 * 10**6, 1))
     assert scatter[0].time == 4 * slow and scatter[0].kind == "cut"
+
+
+def test_links_longer_than_the_whole_schedule_raise_no_bound():
+    # Nothing goes back over the slow way, which takes longer than all that is sent.
+    edges = [
+        {"src": 0, "dst": 1, "bandwidth": "50 GB/s", "latency": "0 ns"},
+        {"src": 1, "dst": 0, "bandwidth": "50 GB/s", "latency": "1 ms"},
+    ]
+    network = Network.of(build({"shape": "edge_list", "edges": edges}), cost=CostModel())
+    bounds = lower_bounds(network, Demand.of("scatter", 2, 1, 10**6, 0))
+    assert {bound.kind: bound.time for bound in bounds if bound.time} == dict.fromkeys(
+        ("ingress", "egress", "work", "path", "cut"), 10**7
+    )
