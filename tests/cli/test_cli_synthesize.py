@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -144,10 +145,47 @@ def test_exchanges_of_unequal_blocks(capsys, tmp_path):
     row = json.loads(capsys.readouterr().out)
     assert row["size_bytes"] == 20480 and row["difference_ns"] == 0
     assert verify(ap.read_algorithm(tmp_path / "x.npz")).passes
+    args[args.index("all_to_all")] = "AllToAllv"
+    assert main(args) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["reused"], again["time_ns"]) == (True, row["time_ns"])
     for text, words in (("0,1\n", ":1: 2 sizes"), ("0,1,x\n", ":1: "), ("0,1,2\n", "1 lines"), ("0,1,9 EiB\n", ":1: ")):
         sizes.write_text(text)
         assert main(args) == 2
         assert words in capsys.readouterr().err
+
+
+def test_however_long_it_takes_a_line_says_where_it_stands(capsys, monkeypatch):
+    from astrasim_py.cli import synthesize as verb
+    from astrasim_py.synthesis.rounds import Progress
+
+    monkeypatch.setattr(verb, "_LONG", 0.0)
+    progress = verb._Progress(quiet=False)
+    seen = []
+
+    def wait_for(words: str) -> None:
+        # Nothing calls it meanwhile.
+        for _ in range(600):
+            seen.append(capsys.readouterr().err)
+            if words in seen[-1]:
+                return
+            time.sleep(0.05)
+        raise AssertionError(seen)
+
+    progress(Progress(0, 0, 0, 9, stage="bound"))
+    wait_for("looking for bounds (")
+    wait_for("looking for bounds (")
+    progress(Progress(3_000_000, 2_000_000, 4, 9, part=0.25))
+    wait_for("run 5/9: 25.0% done, best 3 us, bound 2 us, gap 50.0% (")
+    progress.write()
+    wait_for("verifying, simulating, writing (")
+    progress.end()
+    capsys.readouterr()
+    quiet = verb._Progress(quiet=True)
+    quiet(Progress(3, 2, 4, 9))
+    quiet.end()
+    time.sleep(0.6)
+    assert not capsys.readouterr().err, "neither of them says anything more"
 
 
 def test_pictures(capsys, tmp_path):
@@ -203,6 +241,7 @@ def test_counting_keeps_nothing(capsys):
         (("--root", "1"), TORUS, "has no root"),
         (("--collective", "barrier"), TORUS, "cannot be synthesized"),
         (("--collective", "some_gather"), TORUS, "is not a collective"),
+        (("--collective", "all_to_allv"), TORUS, "by --blocks FILE"),
         (("--size", "12"), TORUS, "unit"),
         (("--occupied", "missing.csv"), TORUS, "cannot be read"),
         (("--count", "--out", "x"), TORUS, "can neither be written"),
