@@ -163,7 +163,6 @@ class Patterns:
         order = np.argsort(self.root, kind="stable")
         self.turn = np.empty(demand.count, dtype=np.int64)
         self.turn[order] = np.arange(demand.count) - np.searchsorted(self.root[order], self.root[order])
-        self._known: dict[Pattern, tuple | None] = {}
 
     def offered(self) -> list[Pattern]:
         """Patterns that may differ here."""
@@ -173,10 +172,7 @@ class Patterns:
 
     def transfers(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """(arc, chunk, reduces), the most urgent first; None: a link is missing."""
-        if pattern not in self._known:
-            found = self._routed(pattern) if self.demand.receivers is not None else self._spread(pattern)
-            self._known[pattern] = found
-        return self._known[pattern]
+        return self._routed(pattern) if self.demand.receivers is not None else self._spread(pattern)
 
     def _routed(self, pattern: Pattern):
         demand, n = self.demand, self.network.ranks
