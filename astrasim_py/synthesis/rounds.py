@@ -49,7 +49,8 @@ class Progress:
     @property
     def gap(self) -> float:
         """How far the best is above the bound, as a fraction of the bound."""
-        return self.best / self.bound - 1 if self.best and self.bound else 0.0
+        # Chunks that differ by a byte are searched for as alike, and may be done before the bound of such.
+        return max(self.best / self.bound - 1, 0.0) if self.best and self.bound else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from astrasim_py.synthesis.bounds import lower_bounds
 from astrasim_py.synthesis.check import check
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.network import Network, Occupied
-from astrasim_py.synthesis.rounds import Watch
+from astrasim_py.synthesis.rounds import Progress, Watch
 from astrasim_py.synthesis.synthesize import synthesize
 from astrasim_py.topology import build
 from astrasim_py.topology.edge_list import read_csv
@@ -147,3 +147,7 @@ def test_beside_others_a_search_is_never_worse_than_to_wait(kind):
             policies.append(beside.search.policy)
     if kind == "all_gather":
         assert any(policy.startswith("put off") for policy in policies), "the symmetry is lost beside others"
+
+
+def test_no_gap_is_negative():
+    assert (Progress(99, 100, 1, 2).gap, Progress(3, 2, 1, 2).gap) == (0.0, 0.5)
