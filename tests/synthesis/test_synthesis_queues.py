@@ -13,8 +13,11 @@ from astrasim_py.collectives.selection import AlgorithmTable, Case
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.synthesis.check import check
+from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.emit import emit
-from astrasim_py.synthesis.network import CostModel
+from astrasim_py.synthesis.network import CostModel, Network
+from astrasim_py.synthesis.packing import NEVER
+from astrasim_py.synthesis.routed import RoutePolicy, Side
 from astrasim_py.synthesis.synthesize import synthesize
 from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.topology import build
@@ -111,3 +114,13 @@ def test_bounds_know_that_a_fast_link_is_not_held_by_what_comes_in_slowly():
     schedule = made("all_to_all", topology, size, 4)
     assert schedule.bound <= fastest_known("all_to_all", topology, size, COSTS[0])
     assert schedule.efficiency > 0.85
+
+
+def test_repairs_find_ways_that_are_longer_than_all_before():
+    topology = build(NETWORKS["fast uplinks"] | LINK)
+    demand = Demand.of("all_to_all", topology.npus, 2, 10**7)
+    side = Side(Network.of(topology), demand)
+    _, (path, start, length) = side.run(RoutePolicy(), 1, NEVER)
+    most = int(length.max())
+    _, rows = side.pack(1, rows=(path[:, :most], start[:, :most], length), improve=200)
+    assert rows[0].shape[1] > most == 1
