@@ -86,6 +86,18 @@ def test_no_time_at_all_still_makes_a_schedule(kind, shape, dims):
     assert stages[-1] == "check"
 
 
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"])
+def test_where_even_one_run_takes_long_all_is_sent_straight(kind, monkeypatch):
+    monkeypatch.setattr("astrasim_py.synthesis.synthesize.MAX_CANDIDATES", 0)
+    for shape in ("switch", "fully_connected"):
+        topology = build({"shape": shape, "npus": 6, "bandwidth": "50 GB/s", "latency": "500 ns"})
+        schedule = synthesize(topology, **wanted(kind, budget=0.0))
+        assert not check(schedule) and schedule.bound <= schedule.time
+        assert schedule.optimal or schedule.search.cut
+    if kind == "all_gather":
+        assert schedule.optimal and "direct" in schedule.search.policy
+
+
 def test_time_ends_the_search_for_a_number_of_chunks(monkeypatch):
     asked = []
 
