@@ -232,7 +232,7 @@ class _Progress:
             self.watched = False
         self.quiet, self.best, self.shown = quiet, 0, False
         self.begin = self.told = time.monotonic()
-        self.text, self._turn, self._ended = "", Lock(), Event()
+        self.text, self._turn, self._ended = "searching", Lock(), Event()
         if not quiet:
             Thread(target=self._tick, daemon=True).start()
 
@@ -252,11 +252,11 @@ class _Progress:
             if self._ended.is_set():
                 return
             self.told = time.monotonic()
-            text = f"{self.text} ({self.told - self.begin:.0f} s)" if self.text else ""
+            text = f"{self.text} ({self.told - self.begin:.0f} s)"
             if self.watched:
                 self.shown = True
                 print(f"\r{text:<90}", end="", file=sys.stderr, flush=True)
-            elif text:
+            else:
                 _say(text)
 
     def _tick(self) -> None:
