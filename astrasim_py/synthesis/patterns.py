@@ -28,7 +28,7 @@ from astrasim_py.synthesis.schedule import Schedule, Search
 #: Ranks, and hops of all transfers, beyond which nothing is tried.
 MAX_RANKS, MAX_HOPS = 256, 2**20
 #: Hops that all runs execute together, about.
-_EFFORT = 2**21
+_EFFORT = 2**22
 #: Levels of groups at most.
 _MAX_LEVELS = 3
 #: Orders of posts.
@@ -78,12 +78,12 @@ def patterns(groupings: int) -> list[Pattern]:
     pairs += [("doubling", "doubling"), ("doubling", "star"), ("binary", "binary")]
     found = []
     for rule in (NEAR, FAR, TURNS):
-        found += [Pattern(within="star", rule=rule)]
+        found += [Pattern(within="star", rule=rule), Pattern(within="chain", rule=rule)]
         for group in range(groupings):
             found += [Pattern(*pair, groups=group, rule=rule) for pair in pairs]
         for shape in ("chain", "binary", "doubling", "halving"):
             found += [Pattern(within=shape, ways=ways, rule=rule) for ways in (1, 2)]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
