@@ -56,7 +56,7 @@ from astrasim_py.engine.compiled.pools import (
     upper,
     wake,
 )
-from astrasim_py.engine.compiled.routes import after_hop, at_end, hops_of, link_at, route_number, route_of
+from astrasim_py.engine.compiled.routes import after_hop, at_end, hops_of, link_at, set_out
 from astrasim_py.engine.compiled.streams import begin_streams, end_phase, start_runs
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
@@ -303,36 +303,33 @@ def free_later(G, E, K, Q, X, L, link):
 
 
 @lean
-def due_together(G, E, A, R, e, rank, end, now):
+def due_together(G, E, R, e, rank, end, now):
     """Number the end of a timer: those of one rank for one time go with their first."""
-    entry = R[rank, R_DUE]
-    while entry and A[entry] != end:
-        entry = A[entry + 3]
-    if entry == 0:
-        G[G_SCHEDULED] += 1
-        entry = take(G, A, 4)
-        A[entry] = end
-        A[entry + 1] = now
-        A[entry + 2] = G[G_SCHEDULED]
-        A[entry + 3] = R[rank, R_DUE]
-        R[rank, R_DUE] = entry
-    E[e, E_KEY_1] = A[entry + 1]
-    E[e, E_KEY_2] = A[entry + 2]
+    E[e, E_TAIL] = end
+    first = R[rank, R_DUE]
+    while first and E[first - 1, E_TAIL] != end:
+        first = E[first - 1, E_ROUTE]
+    if first:
+        E[e, E_KEY_1] = E[first - 1, E_KEY_1]
+        E[e, E_KEY_2] = E[first - 1, E_KEY_2]
+    else:
+        renumber(G, E, e, now)
+        E[e, E_ROUTE] = R[rank, R_DUE]
+        R[rank, R_DUE] = e + 1
 
 
 @lean
-def forget_due(G, A, R, rank, now):
-    """The timers of a rank for this time begin to end."""
-    behind, entry = np.int64(0), R[rank, R_DUE]
-    while entry and A[entry] != now:
-        behind, entry = entry, A[entry + 3]
-    if entry == 0:
+def forget_due(E, R, rank, e):
+    """A timer of a rank ends: if it is the first of its time, no other goes with it any more."""
+    behind, first = np.int64(-1), R[rank, R_DUE]
+    while first and first != e + 1:
+        behind, first = first - 1, E[first - 1, E_ROUTE]
+    if first == 0:
         return
-    if behind:
-        A[behind + 3] = A[entry + 3]
+    if behind < 0:
+        R[rank, R_DUE] = E[e, E_ROUTE]
     else:
-        R[rank, R_DUE] = A[entry + 3]
-    give(G, A, entry, 4)
+        E[behind, E_ROUTE] = E[e, E_ROUTE]
 
 
 @lean
@@ -398,12 +395,11 @@ def record_message(lg, h, nd, G, B, MR, block, node, size, peer, hops, now):
 
 
 @lean
-def analytical_times(h, nd, it, lg, sl, R, B, tm, pairs, block, node, size, asks, peer):
+def analytical_times(h, it, lg, B, tm, block, route, size, asks):
     """(delivery, injection) of a message under the analytical model, ps after it is sent."""
     variant = np.int64(0)
     if B[block, B_FLAGS] & F_PACED and not asks:
         variant = tm[B[block, B_TEMPLATE], T_VARIANT]
-    route = route_number(h, nd, it, sl, R, B, pairs, block, node, peer)
     place = (it[h[H_ROUTE_CLASS] + route] * h[H_VARIANTS] + variant) * h[H_NSIZES] + size
     return lg[h[H_DELAYS] + 2 * place], lg[h[H_DELAYS] + 2 * place + 1]
 
@@ -636,14 +632,12 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
             size = size_of(nd, tm, sl, sm, B, sender, sent_node)
             carried = new_event(G, E, ((sent_pair + 1) << 32) | (size << 5), sender, sent_node)
             number_event(h, G, E, carried, now)
-            peer = rank_at(it, B, sender, peer_of(nd, it, sl, B, sender, sent_node))
-            route = route_of(h, nd, it, lg, sl, R, B, pairs, sender, sent_node, peer)
-            E[carried, E_ROUTE] = route
-            E[carried, E_TAIL] = now
+            route = set_out(h, nd, it, lg, sl, R, B, E, pairs, carried, sender, sent_node, now)
             hops = hops_of(h, it, route)
             G[G_SENT] += 1
             G[G_HOPS] += hops
             if messages_recorded:
+                peer = rank_at(it, B, sender, peer_of(nd, it, sl, B, sender, sent_node))
                 E[carried, E_ROW] = record_message(lg, h, nd, G, B, MR, sender, sent_node, size, peer, hops, now)
             if B[sender, B_FLAGS] & F_PACED and h[H_PACE] >= 0:
                 # Messages of a connection enter one after the other.
@@ -685,11 +679,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                     left = after_hop(h, it, left)
                 if messages_recorded:
                     MR[E[e, E_ROW], M_START] = now
-                node = E[e, E_NODE] & NODE
-                peer = rank_at(it, B, block, peer_of(nd, it, sl, B, block, node))
-                delivery, injection = analytical_times(
-                    h, nd, it, lg, sl, R, B, tm, pairs, block, node, size, what & ASKS, peer
-                )
+                delivery, injection = analytical_times(h, it, lg, B, tm, block, E[e, E_TAIL], size, what & ASKS)
                 E[e, E_WHAT] = (what & ~7) | DELIVER
                 if delivery < 0 or injection < 0:
                     fail(G, OVERFLOW, 0, 0, 0, 0)
@@ -896,14 +886,12 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                     # It asks for its message.
                     carried = new_event(G, E, ((pair + 1) << 32) | (h[H_REQUEST] << 5) | ASKS, block, node)
                     number_event(h, G, E, carried, now)
-                    peer = rank_at(it, B, block, peer_of(nd, it, sl, B, block, node))
-                    route = route_of(h, nd, it, lg, sl, R, B, pairs, block, node, peer)
-                    E[carried, E_ROUTE] = route
-                    E[carried, E_TAIL] = now
+                    route = set_out(h, nd, it, lg, sl, R, B, E, pairs, carried, block, node, now)
                     hops = hops_of(h, it, route)
                     G[G_SENT] += 1
                     G[G_HOPS] += hops
                     if messages_recorded:
+                        peer = rank_at(it, B, block, peer_of(nd, it, sl, B, block, node))
                         E[carried, E_ROW] = record_message(
                             lg, h, nd, G, B, MR, block, node, h[H_REQUEST], peer, hops, now
                         )
@@ -922,7 +910,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                     if scheduled:
                         E[ended, E_WHAT] = DUE
                         G[G_OP] += 1
-                        due_together(G, E, A, R, ended, rank, end, now)
+                        due_together(G, E, R, ended, rank, end, now)
                     else:
                         number_event(h, G, E, ended, now)
                     if h[H_REFS]:
@@ -1053,7 +1041,7 @@ def advance(h, nd, it, lg, tm, sl, ca, sm, path, pairs, known, G, E, P, B, R, L,
                 sender, sent_node, sent_pair = block, node, (what >> 32) - 1
             else:
                 if of == DUE:
-                    forget_due(G, A, R, B[block, B_RANK], now)
+                    forget_due(E, R, B[block, B_RANK], e)
                 due(G, block, node, np.int64(-1))
                 if h[H_REFS]:
                     drop(tm, G, B, A, block)

@@ -198,8 +198,12 @@ SPARE, ROWS = 16, 8
     E_KEY_2,  # number of the action
     E_NEXT,
     E_NODE,  # block << 32 | node
-    E_TAIL,  # ps at which the tail reaches the next link; of one that waits for a link, when it asked
-    E_ROUTE,  # next link << 32 | end of the route; computed routes: NPU << 32 | destination
+    # ps at which the tail reaches the next link; of one that waits for a link, when it asked; analytical: number of the
+    # route; of a timer its time
+    E_TAIL,
+    # next link << 32 | end of the route; computed routes: NPU << 32 | destination; of a timer that is the first of its
+    # time the next such (event + 1), 0: none
+    E_ROUTE,
     E_ROW,  # of the message table
     E_WHAT,  # (pair + 1) << 32 | index of its size << 5 | MOVED | type
 ) = range(8)
@@ -254,7 +258,7 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK = 1 << 8, 1 << 9, 1 << 10
     R_AWAKE,
     R_WOKEN,  # rank that was woken next
     R_NPU,
-    R_CHANNELS,  # place of the first channel of its job
+    R_DUE,  # first of the timers that are the first of their time (event + 1), 0: none
     R_FINISH,
     R_COMPUTING,
     R_COMMUNICATING,
@@ -275,12 +279,13 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK = 1 << 8, 1 << 9, 1 << 10
     R_REFUSED_3_ROOM,
     R_REFUSED_3_COUNT,
     R_SERVER,
-    R_DUE,  # first of the timers' times in the arena, 0: none
+    R_CHANNELS,  # place of the first channel of its job
     R_QUEUES,  # number
     R_QUEUE,  # place of its queues in the arena
     R_ARRIVALS,
 ) = range(32)
-RANK = 32
+# Not a power of two: the first lines of all rows, which messages need, would share a few places of the cache.
+RANK = 40
 R_USED = R_USED_1 - 1  # + slot kind, from 1
 
 # -- state: links (`L`) -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
+from astrasim_py.engine.compiled.blocks import peer_of, rank_at
 from astrasim_py.engine.compiled.layout import *
 from astrasim_py.engine.compiled.pools import plain, upper
 
@@ -18,8 +19,8 @@ _LOW = np.int64(0xFFFFFFFF)
 
 
 @inlined
-def route_number(h, nd, it, sl, R, B, pairs, block, node, other):
-    """Number of the route of a node's message to the rank `other`."""
+def route_number(h, nd, it, sl, R, B, pairs, block, node):
+    """Number of the route of a node's message."""
     s = np.int64(B[block, B_SLICE])
     row = B[block, B_FIRST] + node
     if s < 0:
@@ -27,6 +28,7 @@ def route_number(h, nd, it, sl, R, B, pairs, block, node, other):
     if sl[s, S_ROUTES] >= 0:
         column = nd[row, N_PEER] if sl[s, S_FLAGS] & F_ROTATED else nd[row, N_ROUTE]
         return np.int64(it[sl[s, S_ROUTES] + B[block, B_POSITION] * sl[s, S_DELTAS] + column])
+    other = rank_at(it, B, block, peer_of(nd, it, sl, B, block, node))
     return number_of_pair(pairs, R[B[block, B_RANK], R_NPU] * h[H_NPUS] + R[other, R_NPU])
 
 
@@ -44,12 +46,21 @@ def number_of_pair(pairs, pair):
 
 
 @inlined
-def route_of(h, nd, it, lg, sl, R, B, pairs, block, node, other):
-    """Route of a node's message to the rank `other`."""
+def set_out(h, nd, it, lg, sl, R, B, E, pairs, e, block, node, now):
+    """Give a node's message its route, and return that."""
+    number = np.int64(0)
     if h[H_COMPUTED]:
-        return (R[B[block, B_RANK], R_NPU] << 32) | R[other, R_NPU]
-    place = h[H_ROUTE_PTR] + route_number(h, nd, it, sl, R, B, pairs, block, node, other)
-    return (lg[place] << 32) | lg[place + 1]
+        other = rank_at(it, B, block, peer_of(nd, it, sl, B, block, node))
+        route = (R[B[block, B_RANK], R_NPU] << 32) | R[other, R_NPU]
+        if h[H_MODEL] == ANALYTICAL:
+            number = route_number(h, nd, it, sl, R, B, pairs, block, node)
+    else:
+        number = route_number(h, nd, it, sl, R, B, pairs, block, node)
+        place = h[H_ROUTE_PTR] + number
+        route = (lg[place] << 32) | lg[place + 1]
+    E[e, E_TAIL] = number if h[H_MODEL] == ANALYTICAL else now
+    E[e, E_ROUTE] = route
+    return route
 
 
 @lean
