@@ -26,7 +26,7 @@ from astrasim_py.synthesis.rounds import Outcome, compete
 from astrasim_py.synthesis.schedule import Schedule, Search
 
 #: Ranks, and hops of all transfers, beyond which nothing is tried.
-MAX_RANKS, MAX_HOPS = 256, 2**20
+MAX_RANKS, MAX_HOPS = 2**11, 2**23
 #: Hops that all runs execute together, about.
 _EFFORT = 2**22
 #: Levels of groups at most.
@@ -110,34 +110,37 @@ def _same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
     return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _tree(root: int, pattern: Pattern, levels: list[list[int]], back: bool) -> list[int]:
-    """From whom each rank gets what begins at `root`; itself at the root."""
-    parent = [root] * len(levels[0])
+def _trees(roots: np.ndarray, pattern: Pattern, levels: list[np.ndarray], back: bool) -> np.ndarray:
+    """From whom each rank gets what begins at a root: int64[roots, n]; a root from itself."""
+    n, tree = len(levels[0]), np.arange(len(roots))
+    parent = np.repeat(roots[:, None], n, axis=1)
 
-    def place(holder: int, members: list[int], level: int) -> None:
+    def place(holder: np.ndarray, members: np.ndarray, level: int) -> None:
         # The last level has a label per rank: the rows of the smallest groups.
-        label, groups = levels[level], {}
-        for rank in members:
-            groups.setdefault(label[rank], []).append(rank)
-        rows = list(groups.values())
-        own = next(i for i, row in enumerate(rows) if label[row[0]] == label[holder])
-        at = rows[own].index(holder)
-        count = len(rows)
+        label = levels[level][members]
+        _, first = np.unique(label, return_index=True)
+        rows = [members[label == label[i]] for i in np.sort(first)]
+        row_of, place_of = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        for i, row in enumerate(rows):
+            row_of[row], place_of[row] = i, np.arange(len(row))
+        own, at, count = row_of[holder], place_of[holder], len(rows)
         last = level == len(levels) - 1
         shape = pattern.within if last else pattern.between
+        turns = np.arange(count)
         if shape in ("doubling", "halving") and count & (count - 1) == 0:
-            order = [own ^ i for i in range(count)]
+            order = own[:, None] ^ turns
         else:
-            order = [(own - i if back else own + i) % count for i in range(count)]
+            order = (own[:, None] + (-turns if back else turns)) % count
         # Ranks of equal place in their groups stand for each other.
-        heads = [holder if g == own else rows[g][at % len(rows[g])] for g in order]
+        stand = np.stack([row[at % len(row)] for row in rows], axis=1)
+        heads = np.take_along_axis(stand, order, axis=1)
         for i in range(1, count):
-            parent[heads[i]] = heads[SHAPES[shape](i)]
+            parent[tree, heads[:, i]] = heads[:, SHAPES[shape](i)]
         if not last:
-            for g, head in zip(order, heads, strict=True):
-                place(head, rows[g], level + 1)
+            for i, row in enumerate(rows):
+                place(stand[:, i], row, level + 1)
 
-    place(root, list(range(len(parent))), 0)
+    place(roots, np.arange(n), 0)
     return parent
 
 
@@ -188,9 +191,9 @@ class Patterns:
     def _spread(self, pattern: Pattern):
         demand, n = self.demand, self.network.ranks
         labels = self.groupings[pattern.groups] if pattern.groups >= 0 else []
-        levels = [*(label.tolist() for label in labels), list(range(n))]
-        trees = [[_tree(int(r), pattern, levels, way > 0) for r in self.roots] for way in range(pattern.ways)]
-        parent = np.array(trees, dtype=np.int64)
+        levels = [*labels, np.arange(n)]
+        roots = self.roots.astype(np.int64)
+        parent = np.stack([_trees(roots, pattern, levels, way > 0) for way in range(pattern.ways)])
         missing = [self.arc_of[parent, np.arange(n)], self.arc_of[np.arange(n), parent]]
         itself = parent == np.arange(n)
         sums, spreads = demand.reduces or demand.collective == "all_reduce", not demand.reduces
@@ -239,18 +242,18 @@ class Patterns:
 def _measures(parent: np.ndarray, itself: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(depth, height) of every rank in every tree: int64[ways, roots, n]."""
     n = parent.shape[-1]
-    depth = np.where(itself, 0, n)
-    while True:
-        deeper = np.where(itself, 0, np.take_along_axis(depth, parent, axis=-1) + 1)
-        if np.array_equal(deeper, depth):
-            break
-        depth = deeper
+    above = (np.arange(parent[..., 0].size).repeat(n).reshape(parent.shape) * n + parent).reshape(-1)
+    # How far up it is to where this leads: twice as far every time, until that is the root.
+    depth, ahead = (~itself).astype(np.int64).reshape(-1), above
+    while depth[ahead].any():
+        depth, ahead = depth + depth[ahead], ahead[ahead]
     height = np.zeros_like(depth)
-    flat = np.arange(parent[..., 0].size).repeat(n).reshape(parent.shape) * n + parent
-    for level in range(int(depth.max()), 0, -1):
-        rows = depth == level
-        np.maximum.at(height.reshape(-1), flat[rows], height[rows] + 1)
-    return depth, height
+    order = np.argsort(depth, kind="stable")
+    ends = np.searchsorted(depth[order], np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(len(ends) - 2, 0, -1):
+        rows = order[ends[level] : ends[level + 1]]
+        np.maximum.at(height, above[rows], height[rows] + 1)
+    return depth.reshape(parent.shape), height.reshape(parent.shape)
 
 
 def applies(network: Network, demand: Demand) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.synthesis.bounds import Bound, lower_bounds
 from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.compose import as_schedule, chained, copied, mirrored
+from astrasim_py.synthesis.compose import Transfers, as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.demand import Demand
 from astrasim_py.synthesis.exact import LIMIT, admit, prove
 from astrasim_py.synthesis.joint import improved
@@ -19,7 +19,6 @@ from astrasim_py.synthesis.network import CostModel, Network, Occupied
 from astrasim_py.synthesis.patterns import Patterns, applies, best_pattern, in_queues
 from astrasim_py.synthesis.rounds import Watch
 from astrasim_py.synthesis.routed import route
-from astrasim_py.synthesis.runs import MAX_CANDIDATES
 from astrasim_py.synthesis.schedule import Schedule, Search
 from astrasim_py.synthesis.search import LARGE, Found, Progress, search
 from astrasim_py.topology.model import Topology
@@ -28,6 +27,9 @@ from astrasim_py.topology.model import Topology
 SPREADING = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
 #: Collectives whose chunks are needed by one rank each.
 ROUTED = ("scatter", "gather", "all_to_all")
+#: Chunks × arcs beyond which, where everybody reaches everybody, what needs no search comes first; of all runs of the
+#: greedy core together there; and of what a run gets through in a second, about.
+MANY, EFFORT, SPEED = 2**23, 2**26, 2**21
 
 
 def synthesize(
@@ -147,9 +149,16 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
     if demand.receivers is not None and not record:
         raise AlgorithmError(kind, "is not counted without its transfers", "let them be recorded")
     made = Patterns(network, demand) if record and applies(network, demand) else None
-    # Of so many candidates the first run of the greedy core takes minutes.
-    dense = network.arcs == network.ranks * (network.ranks - 1) and network.arcs * demand.count > MAX_CANDIDATES
-    quick = dense and record and demand.receivers is None and watch.left() is not None
+    candidates = network.arcs * demand.count
+    dense = network.arcs == network.ranks * (network.ranks - 1) and candidates > MANY
+    quick = dense and record and demand.receivers is None
+    if quick:
+        straight = _straight(network, demand, seed)
+        bound = lower_bounds(network, demand, cuts=False)[0]
+        if straight.time <= bound.time:
+            return replace(straight, bound=bound.time, bound_kind=bound.kind)
+        if progress is not None:
+            progress(Progress(straight.time, bound.time, 1, options["rounds"]))
     first = None if quick else _at_once(network, demand, options | {"record": record})
     found: list[Found] = []
     short = False
@@ -175,26 +184,31 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
             found = [replace(first[1], cut=True)]
     known = None
     if made is not None and not found:
-        known = best_pattern(made, bound, enough, seed, budget=watch.left(0.25), jobs=options["jobs"])
+        share = watch.left(0.25)
+        known = best_pattern(made, bound, enough, seed, budget=share, jobs=options["jobs"], progress=progress)
         if known is not None and known.time <= enough:
             return known
+    if quick:
+        straight = replace(straight, bound=bound.time, bound_kind=bound.kind)
+        if known is None or straight.time < known.time:
+            known = straight
+        # Behind switches that is hard to beat; where all links are direct one run is made, however long it takes.
+        left, rounds = watch.left(), min(options["rounds"], max(EFFORT // candidates, int(made is None)))
+        late = left is not None and candidates > SPEED * left
+        if late or not rounds or known.time <= enough:
+            return replace(known, search=replace(known.search, cut=late and known.time > enough))
+        options = options | {"rounds": rounds}
     if kind == "all_reduce":
         # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
         # Backwards in time nobody knows when others hold links, nor when the second half begins.
         for net, least, share in zip((network.turned(), network.alone), halves, (0.25, 1 / 3), strict=True):
-            if quick:
-                found.append(_direct(net, demand, seed))
-            else:
-                found.append(search(net, demand, least, budget=watch.left(share), **options))
-        reduced = mirrored(network, demand, found[0].columns)
-        transfers = chained(reduced, copied(found[1].columns), found[0].time)
+            found.append(search(net, demand, least, budget=watch.left(share), **options))
+        transfers = _both(network, demand, *found)
     elif demand.receivers is not None:
         routed, transfers = route(network, demand, enough, budget=watch.left(), **options)
         found = [routed]
     else:
         net, compose = (network.turned(), partial(mirrored, network, demand)) if demand.reduces else (network, copied)
-        if quick:
-            found = [_direct(net, demand, seed)]
         found = found or [search(net, demand, enough, budget=watch.left(), record=record, **options)]
         transfers = compose(found[0].columns) if record else None
     how = Search(
@@ -212,7 +226,8 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
         )  # fmt: skip
     schedule = as_schedule(network, demand, transfers, how, bound)
     shared = made is not None and demand.root is not None and demand.receivers is None
-    if kind == "all_reduce" or shared or (demand.reduces and len(network.occupied_start)):
+    # Packing so many trees takes longest of all, and known ones are no worse.
+    if not (quick and made) and (kind == "all_reduce" or shared or (demand.reduces and len(network.occupied_start))):
         schedule = improved(schedule, enough, budget=watch.left(), **options)
     if made is not None and schedule.time > enough:
         schedule = in_queues(made, schedule)
@@ -222,6 +237,24 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
     if known.time <= schedule.time:
         return replace(known, search=replace(how, policy=known.search.policy))
     return replace(schedule, search=how)
+
+
+def _both(network: Network, demand: Demand, sums: Found, copies: Found) -> Transfers:
+    """The barrier construction of an all_reduce."""
+    return chained(mirrored(network, demand, sums.columns), copied(copies.columns), sums.time)
+
+
+def _straight(network: Network, demand: Demand, seed: int) -> Schedule:
+    """Everything straight from where it is to where it is needed, by turns: found without a search."""
+    how = Search(seed=seed, policy="direct, by turns", rounds=1)
+    if demand.collective == "all_reduce":
+        sums, copies = (_direct(net, demand, seed) for net in (network.turned(), network.alone))
+        transfers = _both(network, demand, sums, copies)
+    elif demand.reduces:
+        transfers = mirrored(network, demand, _direct(network.turned(), demand, seed).columns)
+    else:
+        transfers = copied(_direct(network, demand, seed).columns)
+    return as_schedule(network, demand, transfers, how)
 
 
 def _direct(network: Network, demand: Demand, seed: int) -> Found:

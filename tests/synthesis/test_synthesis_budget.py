@@ -88,7 +88,7 @@ def test_no_time_at_all_still_makes_a_schedule(kind, shape, dims):
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"])
 def test_where_even_one_run_takes_long_all_is_sent_straight(kind, monkeypatch):
-    monkeypatch.setattr("astrasim_py.synthesis.synthesize.MAX_CANDIDATES", 0)
+    monkeypatch.setattr("astrasim_py.synthesis.synthesize.MANY", 0)
     for shape in ("switch", "fully_connected"):
         topology = build({"shape": shape, "npus": 6, "bandwidth": "50 GB/s", "latency": "500 ns"})
         schedule = synthesize(topology, **wanted(kind, budget=0.0))
