@@ -198,6 +198,9 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
         if late or not rounds or known.time <= enough:
             return replace(known, search=replace(known.search, cut=late and known.time > enough))
         options = options | {"rounds": rounds}
+    elif made is not None and demand.root is not None and candidates > MANY // 2**6:
+        # The same for few chunks from one rank: every run looks at all arcs several times.
+        options = options | {"rounds": min(options["rounds"], max(EFFORT // 2**6 // candidates, 1))}
     if kind == "all_reduce":
         # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
         # Backwards in time nobody knows when others hold links, nor when the second half begins.
