@@ -291,7 +291,8 @@ def _standing(state) -> str:
         return f"{_STAGES[state.stage]}{': ' * bool(bound)}{best}{bound}{gap}"
     under_way = state.part is not None
     done = f"{state.part:.1%} done, " if under_way else ""
-    return f"run {state.rounds + under_way}/{state.of}: {done}{best}{bound}{gap}"
+    search = f"{state.search}, " if state.search else ""
+    return f"{search}run {state.rounds + under_way}/{state.of}: {done}{best}{bound}{gap}"
 
 
 # -- files ----------------------------------------------------------------------------------------------------------

@@ -37,6 +37,9 @@ class Progress:
         How much of a long run under way is done; None when a run has ended.
     stage : str
         What is done besides searching: ``bound`` or ``check``.
+    search : str
+        Which of several searches this is, in words, e.g. ``half with sums`` where times are of that half of an
+        all_reduce; else empty.
     """
 
     best: int
@@ -45,6 +48,7 @@ class Progress:
     of: int
     part: float | None = None
     stage: str = ""
+    search: str = ""
 
     @property
     def gap(self) -> float:

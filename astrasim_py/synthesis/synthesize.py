@@ -140,6 +140,18 @@ def _tell(progress: Callable[[Progress], None] | None, stage: str, schedule: Sch
         progress(Progress(best, bound, made, made, stage=stage))
 
 
+def _named(options: dict, search: str, best: int = 0) -> dict:
+    """Options whose progress says which search it is of, and what was found before it."""
+    progress = options["progress"]
+    if progress is None:
+        return options
+
+    def tell(state: Progress) -> None:
+        progress(replace(state, search=search, best=min(state.best or best, best or state.best)))
+
+    return options | {"progress": tell}
+
+
 def _spread(network: Network, demand: Demand, watch: Watch, record: bool, options: dict) -> Schedule:
     """A schedule, not checked yet; of its seconds only those of the searches are told."""
     kind, seed, progress = demand.collective, options["seed"], options["progress"]
@@ -185,7 +197,8 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
     known = None
     if made is not None and not found:
         share = watch.left(0.25)
-        known = best_pattern(made, bound, enough, seed, budget=share, jobs=options["jobs"], progress=progress)
+        told = _named(options, "known ones")["progress"]
+        known = best_pattern(made, bound, enough, seed, budget=share, jobs=options["jobs"], progress=told)
         if known is not None and known.time <= enough:
             return known
     if quick:
@@ -204,8 +217,9 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
     if kind == "all_reduce":
         # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
         # Backwards in time nobody knows when others hold links, nor when the second half begins.
-        for net, least, share in zip((network.turned(), network.alone), halves, (0.25, 1 / 3), strict=True):
-            found.append(search(net, demand, least, budget=watch.left(share), **options))
+        ways = (("half with sums", network.turned(), 0.25), ("half with copies", network.alone, 1 / 3))
+        for (name, net, share), least in zip(ways, halves, strict=True):
+            found.append(search(net, demand, least, budget=watch.left(share), **_named(options, name)))
         transfers = _both(network, demand, *found)
     elif demand.receivers is not None:
         routed, transfers = route(network, demand, enough, budget=watch.left(), **options)
@@ -231,7 +245,8 @@ def _spread(network: Network, demand: Demand, watch: Watch, record: bool, option
     shared = made is not None and demand.root is not None and demand.receivers is None
     # Packing so many trees takes longest of all, and known ones are no worse.
     if not (quick and made) and (kind == "all_reduce" or shared or (demand.reduces and len(network.occupied_start))):
-        schedule = improved(schedule, enough, budget=watch.left(), **options)
+        least = min(schedule.time, known.time) if known else schedule.time
+        schedule = improved(schedule, enough, budget=watch.left(), **_named(options, "trees", least))
     if made is not None and schedule.time > enough:
         schedule = in_queues(made, schedule)
     if known is None:

@@ -177,6 +177,8 @@ def test_however_long_it_takes_a_line_says_where_it_stands(capsys, monkeypatch):
     wait_for("looking for bounds (")
     progress(Progress(3_000_000, 2_000_000, 4, 9, part=0.25))
     wait_for("run 5/9: 25.0% done, best 3 us, bound 2 us, gap 50.0% (")
+    progress(Progress(3_000_000, 2_000_000, 4, 9, search="half with sums"))
+    wait_for("half with sums, run 4/9: best 3 us, bound 2 us, gap 50.0% (")
     progress.write()
     wait_for("verifying, simulating, writing (")
     progress.end()

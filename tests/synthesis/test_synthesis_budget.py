@@ -163,3 +163,14 @@ def test_beside_others_a_search_is_never_worse_than_to_wait(kind):
 
 def test_no_gap_is_negative():
     assert (Progress(99, 100, 1, 2).gap, Progress(3, 2, 1, 2).gap) == (0.0, 0.5)
+
+
+def test_progress_of_an_all_reduce_names_its_halves_and_tells_of_the_whole_only_what_is_found():
+    told: list[Progress] = []
+    found = synthesize(mesh(dims=(4, 4)), **wanted("all_reduce", chunks=2, rounds=4, progress=told.append))
+    halves = [state for state in told if state.search.startswith("half with ") and state.best]
+    assert {state.search for state in halves} == {"half with sums", "half with copies"}
+    assert all(state.best < found.time for state in halves), "of one half only"
+    whole = [state.best for state in told if state.search == "trees"]
+    assert whole == sorted(whole, reverse=True), "what was found before is not forgotten"
+    assert whole[-1] == found.time
