@@ -119,6 +119,17 @@ def _lateness(c, goal, grain, arrival):
     return late
 
 
+@helper
+def _keep(arc_at, arrival, best_arc, best_arrival):
+    """Copy a schedule to where the fastest one is kept; its time."""
+    time = np.int64(0)
+    for c in range(arrival.shape[0]):
+        for v in range(arrival.shape[1]):
+            best_arc[c, v], best_arrival[c, v] = arc_at[c, v], arrival[c, v]
+            time = max(time, arrival[c, v])
+    return time
+
+
 @kernel("the synthesizer", threads=True)
 def polish(
     size_class, origin, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, held, delay, occupied_ptr,
@@ -182,11 +193,7 @@ def polish(
     for move in range(moves):
         if total == 0:
             # What there is becomes the best, and is late again.
-            best = np.int64(0)
-            for c in range(chunks):
-                for v in range(n):
-                    best_arc[c, v], best_arrival[c, v] = arc_at[c, v], arrival[c, v]
-                    best = max(best, arrival[c, v])
+            best = _keep(arc_at, arrival, best_arc, best_arrival)
             goal = best - 1
             for c in range(chunks):
                 late[c] = _lateness(c, goal, grain, arrival)
@@ -267,11 +274,7 @@ def polish(
                     return best
         history[slot] = total
     if total == 0:
-        best = np.int64(0)
-        for c in range(chunks):
-            for v in range(n):
-                best_arc[c, v], best_arrival[c, v] = arc_at[c, v], arrival[c, v]
-                best = max(best, arrival[c, v])
+        best = _keep(arc_at, arrival, best_arc, best_arrival)
     return best
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -37,27 +36,15 @@ def total(values):
 
 
 @pytest.fixture
-def load(tmp_path, monkeypatch):
-    """Writes the modules and imports them as a new process would; what was said is in `load.said`."""
-    code = tmp_path / "code"
-    code.mkdir()
-    monkeypatch.syspath_prepend(str(code))
-    monkeypatch.setenv("ASTRASIM_CACHE", str(tmp_path / "cache"))
-    said: list[str] = []
-    monkeypatch.setattr(jit, "announce", said.append)
+def load(writer):
+    """The kernel `total` of the modules, as a new process would import them."""
+    modules = writer("jit", HELPER, KERNEL)
 
-    def make(step: int = 1):
-        (code / "jit_helper.py").write_text(HELPER.format(step=step))
-        (code / "jit_kernel.py").write_text(KERNEL)
-        importlib.invalidate_caches()
-        for name in ("jit_helper", "jit_kernel"):
-            sys.modules.pop(name, None)
-        return importlib.import_module("jit_kernel").total
+    def total(step: int = 1):
+        return modules(step).total
 
-    make.said, make.code = said, code
-    yield make
-    for name in ("jit_helper", "jit_kernel"):
-        sys.modules.pop(name, None)
+    total.said, total.code = modules.said, modules.code
+    return total
 
 
 def files(folder) -> list:

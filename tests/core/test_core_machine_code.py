@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from astrasim_py.core import jit, machine_code
+from astrasim_py.core import machine_code
 
 HELPER = """
 from astrasim_py.core.jit import inlined, lean
@@ -68,27 +68,8 @@ TOLD = "21\n[[1, 1, 1], [1, 1, 1]] [False, True] {}\n"
 
 
 @pytest.fixture
-def load(tmp_path, monkeypatch):
-    """Writes the modules and imports them as a new process would; what was said is in `load.said`."""
-    code = tmp_path / "code"
-    code.mkdir()
-    monkeypatch.syspath_prepend(str(code))
-    monkeypatch.setenv("ASTRASIM_CACHE", str(tmp_path / "cache"))
-    said: list[str] = []
-    monkeypatch.setattr(jit, "announce", said.append)
-
-    def make(step: int = 1):
-        (code / "lean_helper.py").write_text(HELPER.format(step=step))
-        (code / "lean_kernel.py").write_text(KERNEL)
-        importlib.invalidate_caches()
-        for name in ("lean_helper", "lean_kernel"):
-            sys.modules.pop(name, None)
-        return importlib.import_module("lean_kernel")
-
-    make.said, make.code = said, code
-    yield make
-    for name in ("lean_helper", "lean_kernel"):
-        sys.modules.pop(name, None)
+def load(writer):
+    return writer("lean", HELPER, KERNEL)
 
 
 def objects(tmp_path) -> list:
