@@ -1,4 +1,4 @@
-"""The lessons that come with the package: scenarios of the repository, copied into the wheel when it is built."""
+"""The lessons that come with the package: the scenarios of the repository."""
 
 from __future__ import annotations
 
@@ -7,26 +7,13 @@ import re
 import shutil
 from pathlib import Path
 
-from astrasim_py.core.errors import InternalError, OutputError, UsageError
+from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.scenario.quantities import did_you_mean
 
 _SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 SCHEMA = "scenario.schema.json"
-
-
-def folder() -> Path:
-    """Where the lessons are: in the installed package, or in a clone beside it.
-
-    Raises
-    ------
-    InternalError
-        Neither is there.
-    """
-    package = Path(__file__).resolve().parents[1]
-    for place in (package / "data" / "lessons", package.parent / "scenarios"):
-        if place.is_dir():
-            return place
-    raise InternalError("this installation has no lessons")
+_DATA = Path(__file__).resolve().parents[1] / "data"
+_LESSONS = _DATA / "lessons"
 
 
 def listed() -> list[tuple[str, str]]:
@@ -34,7 +21,7 @@ def listed() -> list[tuple[str, str]]:
     from astrasim_py.core.document import read_document
 
     found = []
-    for path in sorted(folder().glob("*.yaml")):
+    for path in sorted(_LESSONS.glob("*.yaml")):
         title = read_document(path).get("title")
         found.append((path.stem, str(title.data) if title is not None else ""))
     return found
@@ -59,12 +46,11 @@ def copy(name: str, target: str | os.PathLike) -> list[Path]:
     from astrasim_py.scenario.load import load_scenario
     from astrasim_py.study.inputs import input_digests
 
-    source = folder()
-    names = sorted(path.stem for path in source.glob("*.yaml"))
+    names = sorted(path.stem for path in _LESSONS.glob("*.yaml"))
     stem = name.removesuffix(".yaml")
     if stem not in names:
         raise UsageError(f"new {name}"[:80], "there is no such lesson", did_you_mean(stem, names))
-    lesson = source / f"{stem}.yaml"
+    lesson = _LESSONS / f"{stem}.yaml"
     files = {file: None for point in expand(load_scenario(lesson)) for file in input_digests(point)}
     text = _SCHEMA_LINE.sub(f"# yaml-language-server: $schema={SCHEMA}", lesson.read_text("utf-8"), count=1)
     target = Path(target)
@@ -76,9 +62,9 @@ def copy(name: str, target: str | os.PathLike) -> list[Path]:
         for path in written:
             path.parent.mkdir(parents=True, exist_ok=True)
         written[0].write_text(text, "utf-8")
-        shutil.copyfile(Path(__file__).resolve().parents[1] / "data" / "schema" / SCHEMA, written[1])
+        shutil.copyfile(_DATA / "schema" / SCHEMA, written[1])
         for file in files:
-            shutil.copyfile(source / file, target / file)
+            shutil.copyfile(_LESSONS / file, target / file)
     except OSError as error:
         raise OutputError(str(target), f"cannot be written: {error.strerror}", "name another folder") from None
     return written
