@@ -63,7 +63,7 @@ class Laps:
 def measure(name: str, engine: str, source: str) -> dict:
     """CPU seconds of each part. `source` is the file or prefix that the case reads, or the scenario."""
     import astrasim_py as ap
-    from astrasim_py.system.plan import make_plan
+    from astrasim_py.system.lowering import make_plan
 
     case = CASES[name]
     _load(case.path, engine)

@@ -9,7 +9,8 @@ import numpy as np
 from astrasim_py.core.engines import AUTO, BOTH, COMPILED, ENGINES, FOLDED, SIMPY
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import LEVELS, Records
-from astrasim_py.system.plan import SEND, Plan, Program, make_plan
+from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.plan import SEND, Plan, Program
 from astrasim_py.system.problem import Problem
 
 __all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "plan_for", "simulate"]

@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from astrasim_py.collectives.protocols import PROTOCOLS
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.units import parse_time
 from astrasim_py.scenario.quantities import (
@@ -32,7 +33,7 @@ from astrasim_py.scenario.quantities import (
     wrong,
 )
 from astrasim_py.scenario.strict import Strict, example
-from astrasim_py.system.channels import PROTOCOLS, MscclModel
+from astrasim_py.system.problem import MscclModel
 from astrasim_py.topology.hardware import preset_names
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.system.calls import Calls
-from astrasim_py.system.lowering import Lowering, Traffic, check_placement
-from astrasim_py.system.plan import Plan, make_plan
+from astrasim_py.system.lowering import Lowering, Traffic, check_placement, make_plan
+from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 
 __all__ = ["AlikePlan", "plan_alike"]
@@ -23,7 +23,7 @@ def plan_alike(problem: Problem) -> Plan:
     Raises
     ------
     TraceError, AlgorithmError, ScenarioError
-        As `astrasim_py.system.plan.make_plan`.
+        As `astrasim_py.system.lowering.make_plan`.
     """
     job = problem.jobs[0]
     trace = job.workload.traces[0]

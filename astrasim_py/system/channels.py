@@ -12,95 +12,19 @@ Slots hold messages, not steps: a step of more chunks than fit in a slot is seve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
 from astrasim_py.collectives.algorithm import Algorithm, chunk_bytes
-from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
-from astrasim_py.core.errors import AlgorithmError, ScenarioError
-
-if TYPE_CHECKING:
-    from astrasim_py.system.plan import Program, Structure
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.system.plan import Fifos, Program, Structure
+from astrasim_py.system.problem import MscclModel
 
 #: Most nodes of one rank, once its steps are cut into messages.
 MAX_PIECES = 2**22
-
-PROTOCOLS = tuple(PROTOCOL_SLOTS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MscclModel:
-    """How connections limit the messages of collectives.
-
-    Attributes
-    ----------
-    protocol : str
-        ``Simple``, ``LL`` or ``LL128`` for all algorithms; empty: each algorithm's own, else ``Simple``.
-    slots : int or None
-        Messages that a connection holds; None: as many as the protocol's (2 under Simple, 8 under LL and LL128).
-    channel_bandwidth : fractions.Fraction or None
-        Bytes per second at which messages of one connection enter the network; None: only links limit them.
-    latency_ps : mapping of str to int
-        Protocol → ps that each hop of a message takes longer.
-    """
-
-    protocol: str = ""
-    slots: int | None = None
-    channel_bandwidth: Fraction | None = None
-    latency_ps: Mapping[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        known = f"write one of {', '.join(PROTOCOLS)}"
-        if self.protocol and self.protocol not in PROTOCOLS:
-            raise ScenarioError("network.msccl.protocol", f'"{self.protocol}" is unknown', known)
-        if self.slots is not None and self.slots < 1:
-            raise ScenarioError("network.msccl.slots", f"{self.slots} is less than 1", "write 1 or more")
-        if self.channel_bandwidth is not None and self.channel_bandwidth <= 0:
-            raise ScenarioError("network.msccl.channel_bandwidth", "is not positive", 'write e.g. "20 GB/s"')
-        for protocol, latency in self.latency_ps.items():
-            if protocol not in PROTOCOLS:
-                raise ScenarioError("network.msccl.latency", f'"{protocol}" is unknown', known)
-            if latency < 0:
-                raise ScenarioError("network.msccl.latency", f"{latency} ps is negative", "write 0 or more")
-
-    def protocol_for(self, own: str) -> str:
-        """Protocol of an algorithm whose own is `own` (empty: none)."""
-        return self.protocol or own or "Simple"
-
-    def slots_for(self, own: str) -> int:
-        """Slots of the connections of an algorithm whose own protocol is `own` (empty: none)."""
-        return PROTOCOL_SLOTS[self.protocol_for(own)] if self.slots is None else self.slots
-
-    def latency_for(self, own: str) -> int:
-        """Ps that each hop of its messages takes longer."""
-        return self.latency_ps.get(self.protocol_for(own), 0)
-
-    def max_count_for(self, algorithm: Algorithm, size: int) -> int:
-        """Chunks of an algorithm that one message holds, for a full buffer of `size` bytes."""
-        return max_count(self.protocol_for(algorithm.protocol), size, algorithm.chunks)
-
-
-def max_count(protocol: str, size: int, chunks: int) -> int:
-    """Chunks that one message holds: clamp(⌊slot bytes / ⌈size / chunks⌉⌋, 1, 71).
-
-    A chunk that is larger than a slot is one message all the same.
-
-    Parameters
-    ----------
-    protocol : str
-        ``Simple``, ``LL`` or ``LL128``.
-    size : int
-        Full buffer, bytes.
-    chunks : int
-        Into how many chunks it is cut; 0 where sizes are not in chunks.
-    """
-    chunk = -(-size // chunks) if chunks else 0
-    return min(max(SLOT_BYTES[protocol] // chunk, 1), MAX_CHUNKS_PER_MESSAGE) if chunk else MAX_CHUNKS_PER_MESSAGE
 
 
 def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:
@@ -252,38 +176,6 @@ def numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 # -- slots ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fifos:
-    """The connections of one algorithm, its messages numbered connection after connection, first to last.
-
-    Attributes
-    ----------
-    protocol : str
-    slots : int
-    latency_ps : int
-        What every hop takes longer.
-    bandwidth : fractions.Fraction or None
-        Bytes per second of a connection.
-    messages : int
-    needs : tuple of numpy.ndarray
-        By member, int64[n] per node: the message whose slot a send needs, -1 for none.
-    frees : tuple of numpy.ndarray
-        By member, int64[n] per node: the message whose slot this node frees, when it is accepted (a send) or
-        completes (any other); -1 for none.
-    connection : tuple of numpy.ndarray
-        By member, int64[n] per node: number of the connection of a send, -1 elsewhere.
-    """
-
-    protocol: str
-    slots: int
-    latency_ps: int
-    bandwidth: Fraction | None
-    messages: int
-    needs: tuple[np.ndarray, ...]
-    frees: tuple[np.ndarray, ...]
-    connection: tuple[np.ndarray, ...]
 
 
 def fifos_of(algorithm: Algorithm, programs: Sequence[Program], model: MscclModel) -> Fifos:

@@ -8,12 +8,13 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.collectives.algorithm import CUSTOM, Algorithm
+from astrasim_py.collectives.bounds import lower_bound_ps
 from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.system import channels
 from astrasim_py.system.calls import Calls
 from astrasim_py.system.matching import Matchings
-from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, PlannedStream, Program, Slice, Visit
+from astrasim_py.system.plan import RECV, SEND, Fifos, Instance, Matching, Plan, PlannedStream, Program, Slice, Visit
 from astrasim_py.system.planning import Call, Phase
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.programs import Programs
@@ -27,7 +28,7 @@ _PAIRS_AT_ONCE = 2**20
 
 
 class Lowering:
-    """Working state of `lower`."""
+    """Working state of `make_plan`."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -38,7 +39,7 @@ class Lowering:
         #: By rank, how many collectives it is in, and one more if its workload has messages; None: not known.
         self.busy: np.ndarray | None = None
         self.slices: list[Slice] = []
-        self.fifos: dict[tuple, channels.Fifos] = {}
+        self.fifos: dict[tuple, Fifos] = {}
         self.known_slices: dict[tuple, Slice] = {}
         self.known_phases: dict[tuple, tuple[tuple[Slice, ...], dict[int, int]]] = {}
         self.bounds: dict[tuple, int] = {}
@@ -217,8 +218,6 @@ class Lowering:
         # Absolute sizes may be those of another call, but for those of a planner, which gives them for this one.
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1
-        from astrasim_py.collectives.bounds import lower_bound_ps
-
         key = (entry["type"], entry["size"], entry["root"], npus)
         if key not in self.bounds:
             self.bounds[key] = lower_bound_ps(entry["type"], entry["size"], self.problem.topology, npus, entry["root"])
@@ -376,8 +375,18 @@ def _distinct(values: np.ndarray) -> np.ndarray:
     return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
 
 
-def lower(problem: Problem) -> Plan:
-    """Lower a problem; see `astrasim_py.system.plan.make_plan`."""
+def make_plan(problem: Problem) -> Plan:
+    """Lower a problem for the engines, checking everything that can be checked without running.
+
+    Raises
+    ------
+    TraceError
+        Cycles, dangling dependencies, missing attributes, collectives that differ between members of a group.
+    AlgorithmError
+        No algorithm for a collective, one for another number of ranks, sends without receives.
+    ScenarioError
+        A placement that does not fit.
+    """
     check_placement(problem)
     work = Lowering(problem)
     calls = Calls(problem.semantics)

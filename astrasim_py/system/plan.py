@@ -12,21 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.units import transfer_ps
-from astrasim_py.system import channels
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.model import Topology
-
-if TYPE_CHECKING:
-    from astrasim_py.collectives.rotation import Rotation
-    from astrasim_py.system.rotated import RotatedMatching, RotatedPrograms
 
 COMPUTE, SEND, RECV, COLLECTIVE, MEMORY, INSTANT = range(6)
 KIND_NAMES = ("compute", "send", "recv", "collective", "memory", "metadata")
@@ -93,6 +89,38 @@ class Matching:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Fifos:
+    """The connections of one algorithm, its messages numbered connection after connection, first to last.
+
+    Attributes
+    ----------
+    protocol : str
+    slots : int
+    latency_ps : int
+        What every hop takes longer.
+    bandwidth : fractions.Fraction or None
+        Bytes per second of a connection.
+    messages : int
+    needs : tuple of numpy.ndarray
+        By member, int64[n] per node: the message whose slot a send needs, -1 for none.
+    frees : tuple of numpy.ndarray
+        By member, int64[n] per node: the message whose slot this node frees, when it is accepted (a send) or
+        completes (any other); -1 for none.
+    connection : tuple of numpy.ndarray
+        By member, int64[n] per node: number of the connection of a send, -1 elsewhere.
+    """
+
+    protocol: str
+    slots: int
+    latency_ps: int
+    bandwidth: Fraction | None
+    messages: int
+    needs: tuple[np.ndarray, ...]
+    frees: tuple[np.ndarray, ...]
+    connection: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Slice:
     """One algorithm among some ranks: what is spliced. Equal slices of several streams are one object.
 
@@ -102,9 +130,9 @@ class Slice:
 
     members: Sequence[int]  # ranks, in the order of the algorithm's
     algorithm: Algorithm | None  # None where a group of one has nothing to do
-    programs: Sequence[Program] | RotatedPrograms
-    matching: Matching | RotatedMatching | None
-    fifos: channels.Fifos | None = None  # under the MSCCL link model
+    programs: Sequence[Program]  # `RotatedPrograms` of a rotation
+    matching: Matching | None  # `RotatedMatching`, likewise
+    fifos: Fifos | None = None  # under the MSCCL link model
 
     @property
     def rotation(self) -> Rotation | None:
@@ -196,7 +224,7 @@ class Instance:
         return self.whole.programs if self.whole else ()
 
     @property
-    def fifos(self) -> channels.Fifos | None:
+    def fifos(self) -> Fifos | None:
         """Connections under the MSCCL link model."""
         return self.whole.fifos if self.whole else None
 
@@ -368,20 +396,3 @@ def _sends(programs: Sequence[Program]) -> int:
             known[id(structure)] = int(np.count_nonzero(structure.kind == SEND))
         total += known[id(structure)]
     return total
-
-
-def make_plan(problem: Problem) -> Plan:
-    """Lower a problem for the engines, checking everything that can be checked without running.
-
-    Raises
-    ------
-    TraceError
-        Cycles, dangling dependencies, missing attributes, collectives that differ between members of a group.
-    AlgorithmError
-        No algorithm for a collective, one for another number of ranks, sends without receives.
-    ScenarioError
-        A placement that does not fit.
-    """
-    from astrasim_py.system.lowering import lower
-
-    return lower(problem)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from astrasim_py.chakra.trace import Workload
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.system.channels import MscclModel
 from astrasim_py.system.planning import Planner
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
@@ -23,6 +24,58 @@ MEMORY_KINDS = ("none", "per_npu", "per_node", "pool")
 def _one_of(key: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ScenarioError(key, f'"{value}" is unknown', f"write one of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MscclModel:
+    """How connections limit the messages of collectives.
+
+    Attributes
+    ----------
+    protocol : str
+        ``Simple``, ``LL`` or ``LL128`` for all algorithms; empty: each algorithm's own, else ``Simple``.
+    slots : int or None
+        Messages that a connection holds; None: as many as the protocol's (2 under Simple, 8 under LL and LL128).
+    channel_bandwidth : fractions.Fraction or None
+        Bytes per second at which messages of one connection enter the network; None: only links limit them.
+    latency_ps : mapping of str to int
+        Protocol → ps that each hop of a message takes longer.
+    """
+
+    protocol: str = ""
+    slots: int | None = None
+    channel_bandwidth: Fraction | None = None
+    latency_ps: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = f"write one of {', '.join(PROTOCOLS)}"
+        if self.protocol and self.protocol not in PROTOCOLS:
+            raise ScenarioError("network.msccl.protocol", f'"{self.protocol}" is unknown', known)
+        if self.slots is not None and self.slots < 1:
+            raise ScenarioError("network.msccl.slots", f"{self.slots} is less than 1", "write 1 or more")
+        if self.channel_bandwidth is not None and self.channel_bandwidth <= 0:
+            raise ScenarioError("network.msccl.channel_bandwidth", "is not positive", 'write e.g. "20 GB/s"')
+        for protocol, latency in self.latency_ps.items():
+            if protocol not in PROTOCOLS:
+                raise ScenarioError("network.msccl.latency", f'"{protocol}" is unknown', known)
+            if latency < 0:
+                raise ScenarioError("network.msccl.latency", f"{latency} ps is negative", "write 0 or more")
+
+    def protocol_for(self, own: str) -> str:
+        """Protocol of an algorithm whose own is `own` (empty: none)."""
+        return self.protocol or own or "Simple"
+
+    def slots_for(self, own: str) -> int:
+        """Slots of the connections of an algorithm whose own protocol is `own` (empty: none)."""
+        return PROTOCOL_SLOTS[self.protocol_for(own)] if self.slots is None else self.slots
+
+    def latency_for(self, own: str) -> int:
+        """Ps that each hop of its messages takes longer."""
+        return self.latency_ps.get(self.protocol_for(own), 0)
+
+    def max_count_for(self, algorithm: Algorithm, size: int) -> int:
+        """Chunks of an algorithm that one message holds, for a full buffer of `size` bytes."""
+        return max_count(self.protocol_for(algorithm.protocol), size, algorithm.chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,8 +136,14 @@ class RotatedMatching:
         partner[receives] = np.where(several, ~channel, of_send)[inverse[len(sends) :]]
         self.partner = partner
         self.channels = int(several.sum())
-        self.meet = _Meet(self)
-        self.points = rotation.ranks * max(len(base), self.channels)
+
+    @property
+    def meet(self) -> Sequence[np.ndarray]:
+        return _Meet(self)
+
+    @property
+    def points(self) -> int:
+        return self.rotation.ranks * max(len(self.base), self.channels)
 
     def meet_of(self, position: int) -> np.ndarray:
         """int64[n]: meeting points of one member."""

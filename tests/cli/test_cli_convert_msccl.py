@@ -13,7 +13,7 @@ from astrasim_py.msccl.writer import DIALECTS
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import prepare
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 
 HEAD = '<algo name="pair" proto="LL" nchannels="1" nchunksperloop="2" ngpus="2" coll="{coll}" inplace="1"{more}>\n'
 GPU = (

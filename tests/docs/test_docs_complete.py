@@ -25,7 +25,7 @@ from astrasim_py.core import records
 from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.writer import DIALECTS
 from astrasim_py.report.tables import ROW_KEYS
-from astrasim_py.system.channels import MscclModel
+from astrasim_py.system.problem import MscclModel
 from astrasim_py.system.semantics import PARAMETERS
 from astrasim_py.topology.hardware import preset_names
 

@@ -190,7 +190,7 @@ def test_verification_finds_the_three_bugs(repo, capsys):
 )
 def test_the_policy_decides_what_is_refused(repo, policy, refused):
     from astrasim_py.core.errors import AlgorithmError
-    from astrasim_py.system.plan import make_plan
+    from astrasim_py.system.lowering import make_plan
 
     found, warned = set(), set()
     lesson = load_scenario(repo / "scenarios/find_the_bug.yaml", (f"verify={policy}", "sweep.size=[1 KiB]"))

@@ -11,7 +11,7 @@ from astrasim_py.core.engines import COMPILED, SIMPY
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system import lowering
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.semantics import Semantics
 
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}

@@ -22,7 +22,7 @@ from astrasim_py.engine.fold import FoldedPlan, fold
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.alike import AlikePlan, plan_alike
 from astrasim_py.system.dimensions import DimensionPlanner
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, Limits, MemoryModel, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.system.symmetry import symmetry_of

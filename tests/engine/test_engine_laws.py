@@ -15,7 +15,7 @@ from astrasim_py.collectives.builders import build
 from astrasim_py.core.records import LEVELS
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.bound import problem_bound
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.model import translations

@@ -16,7 +16,7 @@ from worlds.programs import Blocks, slots_model, thread_blocks
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE
+from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE, max_count
 from astrasim_py.collectives.steps import steps_of
 from astrasim_py.collectives.termination import Flow
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
@@ -24,9 +24,10 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
-from astrasim_py.system.channels import MscclModel, max_count, messages_of
-from astrasim_py.system.plan import SEND, make_plan
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.channels import messages_of
+from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.plan import SEND
+from astrasim_py.system.problem import Job, MscclModel, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, generate

@@ -13,8 +13,7 @@ from astrasim_py.collectives.steps import steps_of
 from astrasim_py.collectives.termination import Flow
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.traces import read_msccl
-from astrasim_py.system.channels import MscclModel
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.problem import Job, MscclModel, NetworkModel, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
@@ -95,7 +94,7 @@ def test_programs_end_with_the_slots_that_verification_says_and_not_with_one_les
     ],
 )
 def test_all_engines_agree_on_real_programs(name):
-    from astrasim_py.system.plan import make_plan
+    from astrasim_py.system.lowering import make_plan
 
     algorithm = read_msccl(FOLDER / f"{name}.xml")
     model = MscclModel(channel_bandwidth=20 * GB, latency_ps={"Simple": 1000, "LL128": 400})

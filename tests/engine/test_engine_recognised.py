@@ -19,7 +19,7 @@ from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes

@@ -19,7 +19,7 @@ from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.planning import Phase, Stream
 from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics

@@ -8,7 +8,7 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 
 
 def starts(records: Records) -> dict[tuple[int, int, int], int]:

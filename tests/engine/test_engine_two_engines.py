@@ -9,7 +9,7 @@ from oracle.replay import Replay
 from astrasim_py.api import build_topology, collective
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -222,7 +222,8 @@ def test_the_numbers_obey_the_laws(tmp_path, number):
     """Bytes are conserved, and nothing is faster than its bound or than the speed of a link."""
     from astrasim_py.engine.simulation import simulate
     from astrasim_py.system.bound import problem_bound
-    from astrasim_py.system.plan import SEND, make_plan
+    from astrasim_py.system.lowering import make_plan
+    from astrasim_py.system.plan import SEND
 
     folder = in_folder(tmp_path / "here")
     problem = prepare(expand(load_scenario(folder / "s.yaml"))[number])

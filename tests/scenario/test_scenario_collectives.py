@@ -21,7 +21,7 @@ from astrasim_py.study.point import make_task, run_task
 from astrasim_py.study.prepare import count_messages, prepare
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.dimensions import PLANNED
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 
 LINK = "bandwidth: 50 GB/s, latency: 500 ns"
 RING = f"ring: {{shape: ring, npus: 8, {LINK}}}"

@@ -17,7 +17,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import count_messages, prepare
-from astrasim_py.system.plan import make_plan
+from astrasim_py.system.lowering import make_plan
 
 HEAD = "name: demo\ntopologies: {r: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}}\n"
 RING = HEAD + "workload: [{all_reduce: {size: 1 MiB}}]\n"

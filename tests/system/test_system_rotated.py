@@ -9,7 +9,8 @@ import pytest
 from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.system import lowering
-from astrasim_py.system.plan import RECV, SEND, make_plan
+from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.plan import RECV, SEND
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes

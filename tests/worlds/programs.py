@@ -11,8 +11,8 @@ import strategies
 from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import build
-from astrasim_py.system.channels import MscclModel
 from astrasim_py.system.planning import Phase, Stream
+from astrasim_py.system.problem import MscclModel
 
 GB = Fraction(10**9)
 US = 1_000_000

@@ -47,7 +47,7 @@ class Turned(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connected:
-    """Connections of one template under the MSCCL link model: columns of `astrasim_py.system.channels.Fifos`."""
+    """Connections of one template under the MSCCL link model: columns of `astrasim_py.system.plan.Fifos`."""
 
     needs: np.ndarray
     frees: np.ndarray

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from astrasim_py.engine.simpy_engine.network import Message, Model
 from astrasim_py.engine.simpy_engine.splice import Block
-from astrasim_py.system.channels import Fifos
-from astrasim_py.system.plan import SEND
+from astrasim_py.system.plan import SEND, Fifos
 
 if TYPE_CHECKING:
     from astrasim_py.engine.simpy_engine.engine import Engine

@@ -12,17 +12,7 @@ from simpy.events import Event
 from astrasim_py.engine.simpy_engine.network import SOON
 from astrasim_py.engine.simpy_engine.splice import INSTANCE_SHIFT, NODE_MASK, Block, numbered
 from astrasim_py.engine.simpy_engine.streams import Streams
-from astrasim_py.system.plan import (
-    COLLECTIVE,
-    COMM_SLOT,
-    COMPUTE,
-    COMPUTE_SLOT,
-    CPU_SLOT,
-    MEMORY,
-    NO_SLOT,
-    RECV,
-    SEND,
-)
+from astrasim_py.system.plan import COLLECTIVE, COMM_SLOT, COMPUTE, COMPUTE_SLOT, CPU_SLOT, MEMORY, NO_SLOT, RECV, SEND
 
 if TYPE_CHECKING:
     from astrasim_py.engine.simpy_engine.engine import Engine

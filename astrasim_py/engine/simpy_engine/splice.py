@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from astrasim_py.system.channels import Fifos
-from astrasim_py.system.plan import Counters, Matching, Program, Structure
+from astrasim_py.system.plan import Counters, Fifos, Matching, Program, Structure
 
 if TYPE_CHECKING:
     from astrasim_py.engine.simpy_engine.npu import Npu
