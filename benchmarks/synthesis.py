@@ -55,13 +55,13 @@ def measure(case: str, rounds: int, rest: bool) -> dict:
         measure("mesh:4" if spec(case)[1] else "counted_mesh:4", 1, True)
         if case in UNLIKE:
             measure(case, 1, True)
-    from astrasim_py.synthesis.bounds import lower_bounds
-    from astrasim_py.synthesis.check import check
-    from astrasim_py.synthesis.compose import as_schedule, copied
-    from astrasim_py.synthesis.demand import Demand
-    from astrasim_py.synthesis.network import CostModel, Network
-    from astrasim_py.synthesis.schedule import Search
-    from astrasim_py.synthesis.search import search
+    from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
+    from astrasim_py.synthesis.model.checker import check
+    from astrasim_py.synthesis.model.demand import Demand
+    from astrasim_py.synthesis.model.network import CostModel, Network
+    from astrasim_py.synthesis.model.schedule import Search
+    from astrasim_py.synthesis.model.transfers import as_schedule, copied
+    from astrasim_py.synthesis.search.greedy_search import search
     from astrasim_py.topology import build
 
     keys, record = spec(case)
@@ -99,7 +99,7 @@ def measure(case: str, rounds: int, rest: bool) -> dict:
             raise SystemExit(f"{case}: {problems[0]}")
     if case.startswith(("mesh_et", "mesh_npz")):
         from astrasim_py.api import write_algorithm
-        from astrasim_py.synthesis.emit import emit
+        from astrasim_py.synthesis.emit.emitter import emit
 
         algorithm = emit(schedule)
         lap("emit")

@@ -10,9 +10,9 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.network import CostModel
-from astrasim_py.synthesis.synthesize import synthesize
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.network import CostModel
+from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.topology import read_edge_list
 
 #: The cost model of TACOS: latency is serialised with the transfer.

@@ -16,7 +16,7 @@ from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, Outp
 if TYPE_CHECKING:
     from astrasim_py.collectives.algorithm import Algorithm
     from astrasim_py.study.synthesized import Found, Request
-    from astrasim_py.synthesis.schedule import Schedule
+    from astrasim_py.synthesis.model.schedule import Schedule
     from astrasim_py.topology.model import Topology
 
 #: Transfers up to which the algorithm itself is verified, too: it is executed step by step.
@@ -126,8 +126,8 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     from astrasim_py.core.units import PS_PER_S, parse_size, parse_time
     from astrasim_py.study.holds import read_holds
     from astrasim_py.study.synthesized import Request
-    from astrasim_py.synthesis.exact import LIMIT, MAX_RANKS
-    from astrasim_py.synthesis.network import CostModel
+    from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
+    from astrasim_py.synthesis.model.network import CostModel
     from astrasim_py.topology.model import placement
 
     if args.collective.lower().replace("_", "") == "alltoallv":
@@ -335,7 +335,7 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
     picture = _drawn(found, args.figure)
     algorithm = None
     if args.out is not None or schedule.transfers <= MAX_VERIFIED:
-        from astrasim_py.synthesis.emit import clock_needed, emit
+        from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 
         clock = {"auto": None, "always": True, "never": False}[args.clock]
         algorithm = emit(schedule, clock=clock)
@@ -417,7 +417,7 @@ def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
 
 def _told(row: dict, schedule: Schedule) -> None:
     """What whoever uses the algorithm should know of its times."""
-    from astrasim_py.synthesis.emit import clock_needed
+    from astrasim_py.synthesis.emit.emitter import clock_needed
 
     xml = bool(row["out"]) and row["out"].endswith(".xml")
     took = "" if row["simulated_ns"] is None else f": it takes {row['simulated_ns']} ns"

@@ -11,7 +11,7 @@ import numpy as np
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.report.plots import FORMATS, GREY, PALETTE, _render, _style, clean
-from astrasim_py.synthesis.schedule import Schedule
+from astrasim_py.synthesis.model.schedule import Schedule
 
 #: Links, and holds of them, up to which every transfer is drawn.
 MAX_LANES, MAX_HOLDS = 64, 6000

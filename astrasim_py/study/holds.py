@@ -10,8 +10,8 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.files import read_regular
 from astrasim_py.report.csv_io import csv_chunks, read_csv
 from astrasim_py.study.store import write_file
-from astrasim_py.synthesis.network import Occupied
-from astrasim_py.synthesis.schedule import Schedule
+from astrasim_py.synthesis.model.network import Occupied
+from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.topology.model import Topology
 
 #: Columns: the link, its ends as vertices of the topology, the hold, and what it is for.

@@ -50,7 +50,7 @@ from astrasim_py.scenario.workload_models import (
 from astrasim_py.study.planned import PlannedByDimension, planned
 from astrasim_py.study.shared import WORTH, shared
 from astrasim_py.study.verdicts import kept_verdict
-from astrasim_py.synthesis.network import CostModel
+from astrasim_py.synthesis.model.network import CostModel
 from astrasim_py.system.channels import messages_of
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, MscclModel, NetworkModel, Problem

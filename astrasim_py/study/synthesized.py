@@ -26,9 +26,9 @@ from astrasim_py.core.cache import cache_folder
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AstraError, InternalError
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import CostModel, Network, Occupied
-from astrasim_py.synthesis.schedule import Schedule, Search
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.model.schedule import Schedule, Search
 from astrasim_py.topology.model import Topology
 
 #: Largest file of a kept schedule, bytes.
@@ -119,7 +119,7 @@ def _edition() -> str:
     from astrasim_py import synthesis
 
     folder = Path(synthesis.__file__).parent
-    sources = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
+    sources = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
     return digest({"version": version("astrasim-py"), "sources": sources})
 
 
@@ -143,7 +143,7 @@ def find(
     jobs : int, optional
         Threads.
     progress : callable, optional
-        Told of every run; see `astrasim_py.synthesis.search.Progress`.
+        Told of every run; see `astrasim_py.synthesis.search.greedy_search.Progress`.
 
     Raises
     ------
@@ -162,9 +162,9 @@ def find(
 
 
 def _search(request: Request, record: bool, jobs: int | None, progress: Callable | None) -> Found:
-    from astrasim_py.synthesis.auto import best_chunks
-    from astrasim_py.synthesis.exact import admit, prove
-    from astrasim_py.synthesis.synthesize import spread
+    from astrasim_py.synthesis.chunk_count import best_chunks
+    from astrasim_py.synthesis.extras.exact import admit, prove
+    from astrasim_py.synthesis.portfolio import spread
 
     network = request.network()
     if request.exact is not None:
@@ -248,7 +248,7 @@ def _packed(found: Found) -> bytes:
 
 def _read(path: Path, request: Request) -> Found | None:
     """What is kept, if it is there and right."""
-    from astrasim_py.synthesis.check import check
+    from astrasim_py.synthesis.model.checker import check
 
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -312,12 +312,12 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
     ----------
     request : Request
     clock : bool or None
-        See `astrasim_py.synthesis.emit.emit`.
+        See `astrasim_py.synthesis.emit.emitter.emit`.
     folder : Path or None
         Where it is kept beside the results; None: nowhere.
     """
     from astrasim_py.collectives.npz import write_npz
-    from astrasim_py.synthesis.emit import emit
+    from astrasim_py.synthesis.emit.emitter import emit
 
     name = f"{request.collective}-{digest((request.key(), clock))[:16]}.npz"
     path = None if folder is None else folder / name

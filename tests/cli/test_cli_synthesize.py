@@ -157,7 +157,7 @@ def test_exchanges_of_unequal_blocks(capsys, tmp_path):
 
 def test_however_long_it_takes_a_line_says_where_it_stands(capsys, monkeypatch):
     from astrasim_py.cli import synthesize as verb
-    from astrasim_py.synthesis.rounds import Progress
+    from astrasim_py.synthesis.search.multi_start import Progress
 
     monkeypatch.setattr(verb, "_LONG", 0.0)
     progress = verb._Progress(quiet=False)

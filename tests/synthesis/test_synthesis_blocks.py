@@ -12,10 +12,10 @@ from astrasim_py.chakra.trace import NodeType
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.emit import emit
-from astrasim_py.synthesis.network import CostModel, Network
-from astrasim_py.synthesis.synthesize import spread
+from astrasim_py.synthesis.emit.emitter import emit
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.portfolio import spread
 from astrasim_py.system.problem import NetworkModel
 
 #: The first test compiles.

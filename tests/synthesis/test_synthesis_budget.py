@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from astrasim_py.core import jit
-from astrasim_py.synthesis import rounds
-from astrasim_py.synthesis.auto import best_chunks
-from astrasim_py.synthesis.bounds import lower_bounds
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network, Occupied
-from astrasim_py.synthesis.rounds import Progress, Watch
-from astrasim_py.synthesis.synthesize import synthesize
+from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
+from astrasim_py.synthesis.chunk_count import best_chunks
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import Network, Occupied
+from astrasim_py.synthesis.portfolio import synthesize
+from astrasim_py.synthesis.search import multi_start as rounds
+from astrasim_py.synthesis.search.multi_start import Progress, Watch
 from astrasim_py.topology import build
 from astrasim_py.topology.edge_list import read_csv
 
@@ -88,7 +88,7 @@ def test_no_time_at_all_still_makes_a_schedule(kind, shape, dims):
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"])
 def test_where_even_one_run_takes_long_all_is_sent_straight(kind, monkeypatch):
-    monkeypatch.setattr("astrasim_py.synthesis.synthesize.MANY", 0)
+    monkeypatch.setattr("astrasim_py.synthesis.portfolio.MANY", 0)
     for shape in ("switch", "fully_connected"):
         topology = build({"shape": shape, "npus": 6, "bandwidth": "50 GB/s", "latency": "500 ns"})
         schedule = synthesize(topology, **wanted(kind, budget=0.0))
@@ -106,7 +106,9 @@ def test_time_ends_the_search_for_a_number_of_chunks(monkeypatch):
         search = SimpleNamespace(rounds=1, seconds=6.0, cut=True)
         return SimpleNamespace(time=100 - chunks, transfers=chunks, optimal=False, search=search)
 
-    monkeypatch.setattr("astrasim_py.synthesis.auto.replace", lambda thing, **new: SimpleNamespace(**vars(thing) | new))
+    monkeypatch.setattr(
+        "astrasim_py.synthesis.chunk_count.replace", lambda thing, **new: SimpleNamespace(**vars(thing) | new)
+    )
     schedule, chunks = best_chunks(run, 100, 10.0)
     assert [each for each, _ in asked] == [1, 2] and chunks == 2
     assert schedule.search.cut and schedule.search.seconds == 12.0

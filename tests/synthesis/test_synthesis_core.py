@@ -9,16 +9,16 @@ import pytest
 from worlds.networks import COSTS, edge_list
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.synthesis.bounds import lower_bounds
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.compose import as_schedule, copied
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import CostModel, Network
-from astrasim_py.synthesis.runs import Runs
-from astrasim_py.synthesis.schedule import Search
-from astrasim_py.synthesis.search import policies, search
-from astrasim_py.synthesis.symmetry import find, signatures
-from astrasim_py.synthesis.synthesize import SPREADING, synthesize
+from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.schedule import Search
+from astrasim_py.synthesis.model.transfers import as_schedule, copied
+from astrasim_py.synthesis.portfolio import SPREADING, synthesize
+from astrasim_py.synthesis.search.greedy_runs import Runs
+from astrasim_py.synthesis.search.greedy_search import policies, search
+from astrasim_py.synthesis.search.symmetric_network import find, signatures
 from astrasim_py.topology import Topology, build
 
 #: The first test compiles.

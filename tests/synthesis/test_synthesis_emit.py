@@ -13,13 +13,13 @@ from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.synthesized import measured as on_its_npus
-from astrasim_py.synthesis.auto import TRIED, best_chunks
-from astrasim_py.synthesis.compose import as_schedule, copied
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.emit import emit
-from astrasim_py.synthesis.network import CostModel, Network
-from astrasim_py.synthesis.schedule import Schedule, Search
-from astrasim_py.synthesis.synthesize import SPREADING, synthesize
+from astrasim_py.synthesis.chunk_count import TRIED, best_chunks
+from astrasim_py.synthesis.emit.emitter import emit
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.schedule import Schedule, Search
+from astrasim_py.synthesis.model.transfers import as_schedule, copied
+from astrasim_py.synthesis.portfolio import SPREADING, synthesize
 from astrasim_py.system.problem import NetworkModel
 from astrasim_py.topology import Topology, build
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.synthesis import exact
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.compose import as_schedule, copied
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import CostModel, Network
-from astrasim_py.synthesis.schedule import Schedule, Search
-from astrasim_py.synthesis.synthesize import synthesize
+from astrasim_py.synthesis.extras import exact
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.schedule import Schedule, Search
+from astrasim_py.synthesis.model.transfers import as_schedule, copied
+from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.topology import Topology, build, read_edge_list
 
 #: The first test compiles.

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from worlds.networks import COSTS, edge_list
 
-from astrasim_py.synthesis.bounds import best_bound
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.compose import as_schedule
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.joint import JOINT, Packing, improved
-from astrasim_py.synthesis.network import CostModel, Network, Occupied
-from astrasim_py.synthesis.schedule import Schedule, Search
-from astrasim_py.synthesis.synthesize import synthesize
+from astrasim_py.synthesis.bounds.lower_bounds import best_bound
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.model.schedule import Schedule, Search
+from astrasim_py.synthesis.model.transfers import as_schedule
+from astrasim_py.synthesis.portfolio import synthesize
+from astrasim_py.synthesis.search.tree_packing_search import JOINT, Packing, improved
 from astrasim_py.topology import build, read_edge_list
 
 #: The first test compiles.

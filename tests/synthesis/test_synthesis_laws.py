@@ -10,12 +10,12 @@ from worlds.networks import COSTS, case, edge_list
 
 from astrasim_py.collectives.selection import AlgorithmTable, Case
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.emit import emit
-from astrasim_py.synthesis.joint import improved
-from astrasim_py.synthesis.rounds import compete
-from astrasim_py.synthesis.schedule import Schedule
-from astrasim_py.synthesis.synthesize import ROUTED, SPREADING, synthesize
+from astrasim_py.synthesis.emit.emitter import emit
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.schedule import Schedule
+from astrasim_py.synthesis.portfolio import ROUTED, SPREADING, synthesize
+from astrasim_py.synthesis.search.multi_start import compete
+from astrasim_py.synthesis.search.tree_packing_search import improved
 from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.topology import build
 from astrasim_py.workload.microbenchmarks import Collective, generate

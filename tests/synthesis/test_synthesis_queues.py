@@ -13,13 +13,13 @@ from astrasim_py.collectives.builders import build as algorithm
 from astrasim_py.collectives.selection import AlgorithmTable, Case
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.emit import emit
-from astrasim_py.synthesis.network import CostModel, Network
-from astrasim_py.synthesis.packing import NEVER
-from astrasim_py.synthesis.routed import RoutePolicy, Side
-from astrasim_py.synthesis.synthesize import synthesize
+from astrasim_py.synthesis.emit.emitter import emit
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.portfolio import synthesize
+from astrasim_py.synthesis.search.routed import RoutePolicy, Side
+from astrasim_py.synthesis.search.tree_packing_runs import NEVER
 from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.topology import build
 from astrasim_py.workload.microbenchmarks import Collective, generate
@@ -121,8 +121,8 @@ def test_bounds_know_that_a_fast_link_is_not_held_by_what_comes_in_slowly():
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
 def test_where_candidates_are_many_known_trees_come_before_all_search(kind, monkeypatch):
     for name, value in (("MANY", 0), ("EFFORT", 0)):
-        monkeypatch.setattr(f"astrasim_py.synthesis.synthesize.{name}", value)
-    monkeypatch.setattr("astrasim_py.synthesis.synthesize.search", None)
+        monkeypatch.setattr(f"astrasim_py.synthesis.portfolio.{name}", value)
+    monkeypatch.setattr("astrasim_py.synthesis.portfolio.search", None)
     for name in ("switch", "fast uplinks"):
         topology = build(NETWORKS[name] | LINK)
         schedule = made(kind, topology, topology.npus * 10**6, 1)

@@ -10,15 +10,15 @@ from worlds.networks import COSTS, edge_list
 
 import astrasim_py as ap
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.synthesis.bounds import lower_bounds
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.compose import as_schedule
-from astrasim_py.synthesis.cuts import reducing_cut, spreading_cut
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import CostModel, Network
-from astrasim_py.synthesis.routed import policies, route
-from astrasim_py.synthesis.schedule import Search
-from astrasim_py.synthesis.synthesize import ROUTED, synthesize
+from astrasim_py.synthesis.bounds.cuts import reducing_cut, spreading_cut
+from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.schedule import Search
+from astrasim_py.synthesis.model.transfers import as_schedule
+from astrasim_py.synthesis.portfolio import ROUTED, synthesize
+from astrasim_py.synthesis.search.routed import policies, route
 from astrasim_py.topology import Topology, build
 
 #: The first test compiles.
@@ -152,7 +152,7 @@ def test_blocks_of_any_size():
     got = np.zeros_like(wanted)
     np.add.at(got, (schedule_of.origin, schedule_of.receivers), schedule_of.sizes[schedule_of.size_class])
     assert (got == wanted).all()
-    from astrasim_py.synthesis.synthesize import spread
+    from astrasim_py.synthesis.portfolio import spread
 
     schedule = spread(network, schedule_of, rounds=30)
     assert check(schedule) == [] and schedule.bound <= schedule.time

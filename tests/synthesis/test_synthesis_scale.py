@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from astrasim_py.synthesis.bounds import best_bound
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.compose import as_schedule, copied
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.greedy import Policy
-from astrasim_py.synthesis.network import CostModel, Network
-from astrasim_py.synthesis.runs import Runs
-from astrasim_py.synthesis.schedule import Search
-from astrasim_py.synthesis.synthesize import synthesize
+from astrasim_py.synthesis.bounds.lower_bounds import best_bound
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.schedule import Search
+from astrasim_py.synthesis.model.transfers import as_schedule, copied
+from astrasim_py.synthesis.portfolio import synthesize
+from astrasim_py.synthesis.search.greedy import Policy
+from astrasim_py.synthesis.search.greedy_runs import Runs
 from astrasim_py.topology import build
 
 #: The first test compiles.

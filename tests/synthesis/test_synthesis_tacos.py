@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.network import CostModel
-from astrasim_py.synthesis.synthesize import synthesize
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.network import CostModel
+from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.topology import build, read_edge_list
 
 #: The first test compiles.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import kernel
-from astrasim_py.synthesis.gaps import ordered
+from astrasim_py.synthesis.model.insertion import ordered
 
 
 @kernel("the synthesizer", threads=True, lean=True)

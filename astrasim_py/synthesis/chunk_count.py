@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from astrasim_py.synthesis.schedule import Schedule
+from astrasim_py.synthesis.model.schedule import Schedule
 
 #: Numbers of chunks per shard that are tried, in this order.
 TRIED = (1, 2, 4, 8, 16, 32, 64)

@@ -26,13 +26,13 @@ from math import gcd
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.compose import Transfers, as_schedule, chained, copied, mirrored
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.runs import Runs
-from astrasim_py.synthesis.schedule import Schedule, Search
-from astrasim_py.synthesis.symmetry import Quotient, Translations
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.schedule import Schedule, Search
+from astrasim_py.synthesis.model.transfers import Transfers, as_schedule, chained, copied, mirrored
+from astrasim_py.synthesis.search.greedy_runs import Runs
+from astrasim_py.synthesis.search.symmetric_network import Quotient, Translations
 
 #: Most ranks of a group for which a fastest schedule is searched.
 MAX_RANKS = 16

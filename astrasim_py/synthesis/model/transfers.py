@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.packing import calendars
-from astrasim_py.synthesis.schedule import Schedule, Search
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import calendars
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.schedule import Schedule, Search
 
 #: (arc, chunk, start, reduces) of transfers.
 Transfers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -62,7 +62,7 @@ def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: 
     arc, chunk, start, reduces = transfers
     time = 0
     if len(arc):
-        from astrasim_py.synthesis.retime import earliest
+        from astrasim_py.synthesis.model.simulate_schedule import earliest
 
         timing = network.timing(demand.sizes.tolist())
         # Of transfers that begin at once the causes come first, for that is the order in which they were decided.

@@ -9,18 +9,18 @@ from functools import partial
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.synthesis.bounds import Bound, lower_bounds
-from astrasim_py.synthesis.check import check
-from astrasim_py.synthesis.compose import Transfers, as_schedule, chained, copied, mirrored
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.exact import LIMIT, admit, prove
-from astrasim_py.synthesis.joint import improved
-from astrasim_py.synthesis.network import CostModel, Network, Occupied
-from astrasim_py.synthesis.patterns import Patterns, applies, best_pattern, in_queues
-from astrasim_py.synthesis.rounds import Watch
-from astrasim_py.synthesis.routed import route
-from astrasim_py.synthesis.schedule import Schedule, Search
-from astrasim_py.synthesis.search import LARGE, Found, Progress, search
+from astrasim_py.synthesis.bounds.lower_bounds import Bound, lower_bounds
+from astrasim_py.synthesis.extras.exact import LIMIT, admit, prove
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.model.schedule import Schedule, Search
+from astrasim_py.synthesis.model.transfers import Transfers, as_schedule, chained, copied, mirrored
+from astrasim_py.synthesis.search.greedy_search import LARGE, Found, Progress, search
+from astrasim_py.synthesis.search.multi_start import Watch
+from astrasim_py.synthesis.search.patterns import Patterns, applies, best_pattern, in_queues
+from astrasim_py.synthesis.search.routed import route
+from astrasim_py.synthesis.search.tree_packing_search import improved
 from astrasim_py.topology.model import Topology
 
 #: Collectives whose chunks everybody needs, or that are such a one reversed, or both.

@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from astrasim_py.synthesis.network import Network, Timing
+from astrasim_py.synthesis.model.network import Network, Timing
 
 #: Arcs that must pass before a shift is looked at on all of them.
 _PROBES = 32

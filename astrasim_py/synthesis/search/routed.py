@@ -16,12 +16,13 @@ from threading import Lock
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.synthesis.compose import Transfers, copied, mirrored
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network, Timing
-from astrasim_py.synthesis.packing import GO, NEVER, Load, Rows, calendars, packed
-from astrasim_py.synthesis.rounds import Outcome, Progress, compete
-from astrasim_py.synthesis.search import Found
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import GO, NEVER, calendars
+from astrasim_py.synthesis.model.network import Network, Timing
+from astrasim_py.synthesis.model.transfers import Transfers, copied, mirrored
+from astrasim_py.synthesis.search.greedy_search import Found
+from astrasim_py.synthesis.search.multi_start import Outcome, Progress, compete
+from astrasim_py.synthesis.search.tree_packing_runs import Load, Rows, packed
 
 #: Ranks × chunks beyond which nothing is routed: the checker looks at every chunk at every rank.
 MAX_CELLS = 2**27
@@ -100,7 +101,7 @@ class Side:
         self._lock = Lock()
 
     def _toward(self, cost: np.ndarray) -> np.ndarray:
-        from astrasim_py.synthesis.paths import toward
+        from astrasim_py.synthesis.model.graphs import toward
 
         return toward(self.network.ranks, self.network.in_ptr, self.network.src, cost)
 
@@ -139,7 +140,7 @@ class Side:
         """(time, rows); None if it does not end before `limit`."""
         if policy.way == "insert":
             return self.pack(seed, order=self.order(policy.rule, policy.noise, seed), limit=limit, stop=stop)
-        from astrasim_py.synthesis.paths import listed
+        from astrasim_py.synthesis.search.list_schedule import listed
 
         network, timing = self.network, self.timing
         ways = self.paths(policy.passes, seed % 4, stop)

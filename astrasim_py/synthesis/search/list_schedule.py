@@ -9,38 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.gaps import FAR, drop, ordered, push
-from astrasim_py.synthesis.greedy import random_below
+from astrasim_py.synthesis.model.insertion import FAR, drop, ordered, push
+from astrasim_py.synthesis.model.random_numbers import random_below
 
 #: Priorities of list schedules.
 FARTHEST, LOADED, TURN, CROWDED = range(4)
 #: Rows of what is noted of messages: hops made, urgency, and what is below them where they wait.
 STEP, RANK, LEFT, RIGHT = range(4)
-
-
-@kernel("the synthesizer", threads=True)
-def toward(n, in_ptr, src, cost):
-    """int64[n, n]: the least sum of costs (int64[arcs]) from rank v to rank r, at [r, v]; 2**62: there is no way."""
-    reach = np.full((n, n), FAR, dtype=np.int64)
-    queue, waits = np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
-    for r in range(n):
-        reach[r, r], queue[0], waits[r] = 0, r, True
-        first, size = 0, 1
-        while size:
-            v = queue[first]
-            first = first + 1 if first + 1 < n else 0
-            size -= 1
-            waits[v] = False
-            for a in range(in_ptr[v], in_ptr[v + 1]):
-                u, there = src[a], reach[r, v] + cost[a]
-                if there < reach[r, u]:
-                    reach[r, u] = there
-                    if not waits[u]:
-                        waits[u] = True
-                        at = first + size
-                        queue[at if at < n else at - n] = u
-                        size += 1
-    return reach
 
 
 @lean

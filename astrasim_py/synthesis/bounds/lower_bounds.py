@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.synthesis.cuts import reducing_cut, routing_cut, spreading_cut, weighted_work
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network, Timing
-from astrasim_py.synthesis.packing import GO
+from astrasim_py.synthesis.bounds.cuts import reducing_cut, routing_cut, spreading_cut, weighted_work
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import GO
+from astrasim_py.synthesis.model.network import Network, Timing
 
 #: Ranks from which shortest paths are searched where there are more.
 _SOURCES = 64
@@ -297,7 +297,7 @@ def _lags(network: Network, timing: Timing, demand: Demand) -> list[int]:
 
 def _distances(network: Network, delay: np.ndarray, source: int) -> np.ndarray:
     """int64[n]: least time from a rank to every other, no arc being in use."""
-    from astrasim_py.synthesis.greedy import distances
+    from astrasim_py.synthesis.model.graphs import distances
 
     out_ptr, out_arc = network.out
     return distances(network.ranks, out_ptr, out_arc, network.dst, np.ascontiguousarray(delay), source)

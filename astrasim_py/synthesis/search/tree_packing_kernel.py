@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.gaps import FAR, grow, hold
-from astrasim_py.synthesis.greedy import random_below
+from astrasim_py.synthesis.model.insertion import FAR, grow, hold
+from astrasim_py.synthesis.model.random_numbers import random_below
 
 #: What a call that comes to nothing returns, negative.
 FULL, STUCK = np.int64(1), np.int64(2)

@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.synthesis.bounds import Bound
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.fifo import Queues
-from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.rounds import Outcome, compete
-from astrasim_py.synthesis.schedule import Schedule, Search
+from astrasim_py.synthesis.bounds.lower_bounds import Bound
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.queueing import Queues
+from astrasim_py.synthesis.model.schedule import Schedule, Search
+from astrasim_py.synthesis.search.multi_start import Outcome, compete
 
 #: Ranks, and hops of all transfers, beyond which nothing is tried.
 MAX_RANKS, MAX_HOPS = 2**11, 2**23
@@ -88,7 +88,7 @@ def patterns(groupings: int) -> list[Pattern]:
 
 def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
     """Labels of ranks, int64[n] for each level from the largest groups on: by hops between them, and by time."""
-    from astrasim_py.synthesis.greedy import components
+    from astrasim_py.synthesis.model.graphs import components
 
     out_ptr, out_arc = network.out
     found: list[list[np.ndarray]] = []

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network, Occupied, Timing
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import Network, Occupied, Timing
 
 if TYPE_CHECKING:
-    from astrasim_py.synthesis.fifo import Course
+    from astrasim_py.synthesis.model.queueing import Course
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Schedule:
         network = self.network
         if network.direct or len(network.occupied_start):
             return None
-        from astrasim_py.synthesis.fifo import Queues
+        from astrasim_py.synthesis.model.queueing import Queues
 
         return Queues(network, self.demand).course(self.arc, self.chunk, self.reduces, self.start)
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.polish import Polish
-from astrasim_py.synthesis.rounds import Progress, Watch
-from astrasim_py.synthesis.runs import Columns, Runs
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.search.greedy_runs import Columns, Runs
+from astrasim_py.synthesis.search.multi_start import Progress, Watch
+from astrasim_py.synthesis.search.polish import Polish
 
 #: Transfers of one run beyond which runs are made one at a time, each on what the last one taught.
 LARGE = 2**22
@@ -61,8 +61,8 @@ class Found:
 
 def policies(runs: Runs) -> list:
     """What is tried, the most promising first."""
-    from astrasim_py.synthesis.greedy import Policy
-    from astrasim_py.synthesis.orbit import OrbitPolicy
+    from astrasim_py.synthesis.search.greedy import Policy
+    from astrasim_py.synthesis.search.symmetric_greedy import OrbitPolicy
 
     uneven = runs.uneven
     found: list = []
@@ -205,7 +205,7 @@ def search(
             pool.shutdown(wait=True, cancel_futures=True)
     if best is None:
         # Symmetric runs may all get stuck, where what is alike is in each other's way; the others never do.
-        from astrasim_py.synthesis.greedy import Policy
+        from astrasim_py.synthesis.search.greedy import Policy
 
         winner = Policy()
         took, transfers, _, columns = runs.run(winner, _seed(seed, made), record=record)

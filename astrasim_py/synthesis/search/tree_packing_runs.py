@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.synthesis.network import Network, Timing
+from astrasim_py.synthesis.model.insertion import GO, NEVER, calendars
+from astrasim_py.synthesis.model.network import Network, Timing
 
-NEVER = 2**62
-#: Nobody says stop.
-GO = np.zeros(1, dtype=np.int64)
 #: Chunks of trees that an improving step takes out at most.
 _VICTIMS = 8
 
@@ -81,7 +79,7 @@ def packed(
     (time, rows, load, room) or None
         ps; int64[resources], ps; the room that it took. None if it was given up.
     """
-    from astrasim_py.synthesis.pack import FULL, pack
+    from astrasim_py.synthesis.search.tree_packing_kernel import FULL, pack
 
     n, count, arcs, resources = network.ranks, len(load.origin), network.arcs, len(network.links)
     keep = room > 0
@@ -119,17 +117,3 @@ def packed(
 
 def _numbers(*shape: int) -> np.ndarray:
     return np.empty(shape, dtype=np.int64)
-
-
-def calendars(network: Network, room: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[resources, room], int64[resources]): calendars in which others' intervals stand, and how many moments.
-
-    At least they have room for those.
-    """
-    taken = np.diff(network.occupied_ptr)
-    resources = len(network.links)
-    points = np.empty((resources, max(room, 2 * int(taken.max(initial=0)) + 16 * (room > 0))), dtype=np.int64)
-    owner = np.repeat(np.arange(resources), taken)
-    place = 2 * (np.arange(len(owner)) - network.occupied_ptr[:-1][owner])
-    points[owner, place], points[owner, place + 1] = network.occupied_start, network.occupied_end
-    return points, 2 * taken.astype(np.int64)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.gaps import drop, push
-from astrasim_py.synthesis.network import Network
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import drop, push
+from astrasim_py.synthesis.model.network import Network
 
 _FAR = np.int64(2**62)
 #: What happens, in this order of what happens at one moment.

@@ -12,10 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import lean
-from astrasim_py.synthesis.greedy import random_below
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.random_numbers import random_below
 
 #: Beyond every time.
 FAR = np.int64(2**62)
+NEVER = 2**62
+#: Nobody says stop.
+GO = np.zeros(1, dtype=np.int64)
 #: A share of the mean load in which crowding is told apart, and the most of it.
 _FINE, _MOST = 16, 48
 _TIES = 64
@@ -276,3 +280,17 @@ def grow(
     for i in range(found - first):
         arcs[i], starts[i] = arcs[first + i], starts[first + i]
     return note[KNOWN, goal], found - first
+
+
+def calendars(network: Network, room: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(int64[resources, room], int64[resources]): calendars in which others' intervals stand, and how many moments.
+
+    At least they have room for those.
+    """
+    taken = np.diff(network.occupied_ptr)
+    resources = len(network.links)
+    points = np.empty((resources, max(room, 2 * int(taken.max(initial=0)) + 16 * (room > 0))), dtype=np.int64)
+    owner = np.repeat(np.arange(resources), taken)
+    place = 2 * (np.arange(len(owner)) - network.occupied_ptr[:-1][owner])
+    points[owner, place], points[owner, place + 1] = network.occupied_start, network.occupied_end
+    return points, 2 * taken.astype(np.int64)

@@ -22,9 +22,9 @@ from astrasim_py.collectives.algorithm import CUSTOM, Algorithm, Buffer
 from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, finish
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.schedule import Schedule
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.schedule import Schedule
 
 #: Name that synthesized algorithms have.
 NAME = "synthesized"

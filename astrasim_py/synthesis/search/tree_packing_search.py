@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.synthesis.compose import Transfers, as_schedule, mirrored
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.packing import NEVER, Load, Rows, packed
-from astrasim_py.synthesis.rounds import Outcome, Progress, compete
-from astrasim_py.synthesis.schedule import Schedule
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import NEVER
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.schedule import Schedule
+from astrasim_py.synthesis.model.transfers import Transfers, as_schedule, mirrored
+from astrasim_py.synthesis.search.multi_start import Outcome, Progress, compete
+from astrasim_py.synthesis.search.tree_packing_runs import Load, Rows, packed
 
 #: Chunks × arcs of one run beyond which none is made.
 LARGEST = 2**25

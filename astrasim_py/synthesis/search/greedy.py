@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel, lean
+from astrasim_py.core.jit import kernel, lean
+from astrasim_py.synthesis.model.random_numbers import STAR, A, B, C, random_below, seeded
 
 _FAR = np.int64(2**62)
 #: Policies of a call, as positions in its options.
@@ -37,10 +38,7 @@ DONE, WORSE, STUCK, FULL = range(4)
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _64, _63 = np.uint64(64), np.uint64(63)
-_A, _B, _C = np.uint64(12), np.uint64(25), np.uint64(27)
-_STAR = np.uint64(2685821657736338717)
 _32 = np.uint64(32)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _DEBRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _PLACE = np.zeros(64, dtype=np.int64)
 for _bit in range(64):
@@ -54,31 +52,6 @@ _LOOKS = 32
 _FEW = 4
 #: Words of a line: 64 bytes.
 _WIDE = 8
-
-
-@lean
-def random_below(state, bound):
-    """A random number in 0..bound-1 (xorshift64*); `state` is uint64[1]."""
-    x = state[0]
-    x ^= x >> _A
-    x ^= x << _B
-    x ^= x >> _C
-    state[0] = x
-    return np.int64((((x * _STAR) >> _32) * np.uint64(bound)) >> _32)
-
-
-@helper
-def seeded(seed):
-    """State of a generator, never 0."""
-    state = np.empty(1, dtype=np.uint64)
-    x = np.uint64(seed) * _GOLDEN + _GOLDEN
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    state[0] = x | _ONE
-    return state
 
 
 @lean
@@ -115,11 +88,11 @@ def _pick(has, u, some, expected, v, lacks, avoid, k, first, samples, count, sta
     the branches of a search word by word go either way and cost more than that.
     """
     x = state[0]
-    x ^= x >> _A
-    x ^= x << _B
-    x ^= x >> _C
+    x ^= x >> A
+    x ^= x << B
+    x ^= x >> C
     state[0] = x
-    x *= _STAR
+    x *= STAR
     turn = x >> _TOP
     lines, wide, blocks = has.shape[0], has.shape[2], some.shape[1]
     start = np.uint64((((x >> _26) & _32BITS) * np.uint64(wide)) >> _32)
@@ -193,7 +166,7 @@ def _ready(a, t, hop_ptr, hop, offset, hold, free, simple, occupied_ptr, occupie
 @lean
 def _find(time, times, following, chains, heap, state):
     """The entry of a moment, made if it is new; `state` is [entries in the heap, free entry]."""
-    chain = np.int64((np.uint64(time) * _STAR) >> np.uint64(52))
+    chain = np.int64((np.uint64(time) * STAR) >> np.uint64(52))
     entry = chains[chain]
     while entry >= 0:
         if times[entry] == time:
@@ -237,7 +210,7 @@ def _pop(times, following, chains, heap, state):
             heap[at] = heap[down]
             at = down
         heap[at] = last
-    chain = np.int64((np.uint64(times[top]) * _STAR) >> np.uint64(52))
+    chain = np.int64((np.uint64(times[top]) * STAR) >> np.uint64(52))
     entry, before = chains[chain], -1
     while entry != top:
         before, entry = entry, following[entry]
@@ -675,82 +648,6 @@ def greedy(
             onward[item] = spare
             spare = item
             item = after
-
-
-@helper
-def _components(n, out_ptr, out_arc, dst, keep):
-    """Strongly connected components over the arcs that are kept (Tarjan, without recursion): int32[n] labels."""
-    label = np.full(n, -1, dtype=np.int32)
-    number, low = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    stack, path = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    cursor = out_ptr[:n].copy()
-    counter, found, height = 0, 0, 0
-    for root in range(n):
-        if number[root] >= 0:
-            continue
-        depth = 1
-        path[0] = root
-        while depth:
-            v = path[depth - 1]
-            if number[v] < 0:
-                number[v] = low[v] = counter
-                counter += 1
-                stack[height] = v
-                height += 1
-            if cursor[v] < out_ptr[v + 1]:
-                a = out_arc[cursor[v]]
-                cursor[v] += 1
-                if keep[a]:
-                    u = dst[a]
-                    if number[u] < 0:
-                        path[depth] = u
-                        depth += 1
-                    elif label[u] < 0:
-                        low[v] = min(low[v], number[u])
-                continue
-            depth -= 1
-            if depth:
-                low[path[depth - 1]] = min(low[path[depth - 1]], low[v])
-            if low[v] == number[v]:
-                while True:
-                    height -= 1
-                    u = stack[height]
-                    label[u] = found
-                    if u == v:
-                        break
-                found += 1
-    return label, found
-
-
-@kernel("the synthesizer")
-def components(n, out_ptr, out_arc, dst, keep):
-    """Labels (int32[n]) and number of the strongly connected components over the arcs that are kept."""
-    return _components(n, out_ptr, out_arc, dst, keep)
-
-
-@kernel("the synthesizer")
-def distances(n, out_ptr, out_arc, dst, delay, source):
-    """int64[n]: sums of delays over the shortest paths from a rank (label correcting with a queue of ranks)."""
-    reach = np.full(n, _FAR, dtype=np.int64)
-    queue, waits = np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
-    reach[source], queue[0], waits[source] = 0, source, True
-    first, size = 0, 1
-    while size:
-        v = queue[first]
-        first = first + 1 if first + 1 < n else 0
-        size -= 1
-        waits[v] = False
-        for i in range(out_ptr[v], out_ptr[v + 1]):
-            a = out_arc[i]
-            u, there = dst[a], reach[v] + delay[a]
-            if there < reach[u]:
-                reach[u] = there
-                if not waits[u]:
-                    waits[u] = True
-                    at = first + size
-                    queue[at if at < n else at - n] = u
-                    size += 1
-    return reach
 
 
 @dataclass(frozen=True, slots=True)

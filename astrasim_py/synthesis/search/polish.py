@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrasim_py.core.jit import helper, kernel
-from astrasim_py.synthesis.gaps import drop, hold, nearest, push
-from astrasim_py.synthesis.greedy import random_below, seeded
+from astrasim_py.synthesis.model.insertion import drop, hold, nearest, push
+from astrasim_py.synthesis.model.random_numbers import random_below, seeded
 
 #: Whom a chunk did not reach, and where it begins, in place of the arc over which it came.
 LACKING, ORIGIN = -2, -1

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.greedy import DONE, STUCK, WORSE, random_below, seeded
+from astrasim_py.synthesis.model.random_numbers import random_below, seeded
+from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE
 
 _FAR = np.int64(2**62)
 #: Preferences of a call, as positions in its options.

@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network
-from astrasim_py.synthesis.symmetry import Quotient, find, quotient, signatures
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.search.symmetric_network import Quotient, find, quotient, signatures
 
 #: Most levels of speed among which slow arcs are told apart.
 MAX_LEVELS = 6
@@ -69,7 +69,7 @@ class Runs:
         rows: list[np.ndarray] = []
         parts = 0
         if self.uneven:
-            from astrasim_py.synthesis.greedy import components
+            from astrasim_py.synthesis.model.graphs import components
 
             slow = np.unique(delay)[1:]
             if len(slow) > MAX_LEVELS:
@@ -95,7 +95,7 @@ class Runs:
             Columns are (arc, chunk, start), each without the transfers that came to nothing; None unless it was
             done and recorded.
         """
-        from astrasim_py.synthesis.greedy import DONE, FULL, OPTIONS, greedy
+        from astrasim_py.synthesis.search.greedy import DONE, FULL, OPTIONS, greedy
 
         demand, stop = self.demand, _GO if stop is None else stop
         room = (self.network.ranks * demand.count) if record else 0
@@ -147,8 +147,8 @@ class Runs:
         moves : int
             At most; fewer for many ranks.
         """
-        from astrasim_py.synthesis.greedy import DONE, FULL
-        from astrasim_py.synthesis.polish import ORIGIN, polish
+        from astrasim_py.synthesis.search.greedy import DONE, FULL
+        from astrasim_py.synthesis.search.polish import ORIGIN, polish
 
         network, demand, timing = self.network, self.demand, self.timing
         arc, chunk, start = columns
@@ -192,8 +192,8 @@ class Runs:
 
         The columns are those of the chunks decided for; `spread` makes the whole schedule of them.
         """
-        from astrasim_py.synthesis.greedy import DONE
-        from astrasim_py.synthesis.orbit import OPTIONS, orbit_greedy
+        from astrasim_py.synthesis.search.greedy import DONE
+        from astrasim_py.synthesis.search.symmetric_greedy import OPTIONS, orbit_greedy
 
         network, each = self.network, self.quotients[policy.group]
         per_rank = self.demand.count // network.ranks

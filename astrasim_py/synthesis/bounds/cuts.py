@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from astrasim_py.synthesis.demand import Demand
-from astrasim_py.synthesis.network import Network, Timing
-from astrasim_py.synthesis.packing import GO
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import GO
+from astrasim_py.synthesis.model.network import Network, Timing
 
 #: Sinks × links of the flows of one bound, at most.
 _FLOWS = 2_000
@@ -177,7 +177,7 @@ def _crossing(rooms: _Rooms, used: np.ndarray, chunks: int, floor: int) -> int:
 
 def _cuts(network: Network, rooms: _Rooms, between: np.ndarray, stop: np.ndarray):
     """Parts (bool[n]) from which much must leave over little, the worst first."""
-    from astrasim_py.synthesis.paths import toward
+    from astrasim_py.synthesis.model.graphs import toward
 
     n = network.ranks
     first = network.hop[network.hop_ptr[:-1]]
@@ -217,7 +217,7 @@ def _cuts(network: Network, rooms: _Rooms, between: np.ndarray, stop: np.ndarray
 
 def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray = GO) -> int:
     """A bound by weights of links, of chunks with one receiver each; `floor` if it is no better than that."""
-    from astrasim_py.synthesis.paths import toward
+    from astrasim_py.synthesis.model.graphs import toward
 
     moving = demand.receivers != demand.origin
     origin, receiver = demand.origin[moving], demand.receivers[moving]
@@ -271,7 +271,7 @@ def _filled(used: int, weight: np.ndarray, idle: np.ndarray) -> int:
 
 
 def _loads(network: Network, demand: Demand, stop: np.ndarray) -> np.ndarray | None:
-    from astrasim_py.synthesis.routed import Side
+    from astrasim_py.synthesis.search.routed import Side
 
     found = Side(network, demand).paths(3, 0, stop)
     return None if found is None else found[2].astype(float)
