@@ -33,7 +33,7 @@ _HOME = {
     "Problem": "astrasim_py.system.problem",
     "Records": "astrasim_py.core.records",
     "Topology": "astrasim_py.topology.model",
-    "Workload": "astrasim_py.chakra.trace",
+    "Workload": "astrasim_py.chakra.workload",
     "algorithm": "astrasim_py.collectives.dsl",
     "build_algorithm": "astrasim_py.api",
     "build_topology": "astrasim_py.api",

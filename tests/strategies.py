@@ -8,7 +8,10 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType, Workload
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.builders import build
 from astrasim_py.system.problem import Job, MemoryModel, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.astra_sim.inputs import Inputs, read_set
 from astrasim_py.astra_sim.quirks import warning
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces
 from astrasim_py.collectives.recognise import GivenTraces
 from astrasim_py.collectives.verify import verify

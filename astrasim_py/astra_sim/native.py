@@ -18,7 +18,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders.draft import check_program
 from astrasim_py.collectives.rotation import RotatedTraces, Rotation

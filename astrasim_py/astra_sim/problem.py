@@ -15,7 +15,7 @@ from astrasim_py.astra_sim.planner import QUIRKS as NATIVE_QUIRKS
 from astrasim_py.astra_sim.planner import CompatiblePlanner
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.astra_sim.workload import compatible_workload, compute_model, corrected_workload
-from astrasim_py.chakra.trace import Workload
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.builders import build, default_algorithm
 from astrasim_py.collectives.selection import AlgorithmTable

@@ -10,15 +10,10 @@ import numpy as np
 from astrasim_py.astra_sim.configs import MEMORY_GB
 from astrasim_py.astra_sim.inputs import Inputs
 from astrasim_py.astra_sim.quirks import warning
-from astrasim_py.chakra.trace import (
-    COLUMN_KINDS,
-    MISSING,
-    CommType,
-    Csr,
-    ExecutionTrace,
-    NodeType,
-    Workload,
-)
+from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, CommType, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.system.compute import roofline_ps
 from astrasim_py.system.problem import ComputeModel

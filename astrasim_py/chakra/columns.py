@@ -27,7 +27,8 @@ from astrasim_py.chakra.plain import (
     VARINT,
     read_node,
 )
-from astrasim_py.chakra.trace import MISSING, Csr, RawFile, compact
+from astrasim_py.chakra.schema import MISSING
+from astrasim_py.chakra.storage import Csr, RawFile, compact
 
 #: Bytes of files that are decoded together; bounds the temporary arrays.
 BATCH_BYTES = 2**20

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.chakra.trace import Attribute, ExecutionTrace, Node, NodeType
+from astrasim_py.chakra.schema import Attribute, Node, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 
 MATCHES = ("auto", "id", "name")
 

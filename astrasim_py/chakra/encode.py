@@ -10,19 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.chakra import messages
-from astrasim_py.chakra.trace import COLUMN_KINDS, INT_COLUMNS, MISSING, Attribute, ExecutionTrace, Node, NodeType
+from astrasim_py.chakra.schema import MISSING, WRITE_ORDER, NodeType, kind_for
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
 _TAGS = {"bool_val": 27, "int32_val": 7, "int64_val": 9, "uint32_val": 11, "uint64_val": 13}
-_RANGES = {
-    "bool_val": (0, 1),
-    "int32_val": (-(2**31), 2**31 - 1),
-    "uint32_val": (0, 2**32 - 1),
-    "uint64_val": (0, 2**63 - 1),
-    "int64_val": (MISSING + 1, 2**63 - 1),
-}
-#: Columns in the order in which they are written.
-_WRITE_ORDER = ("is_cpu_op", *(name for name in INT_COLUMNS if name != "is_cpu_op"))
 _CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
 #: What the older dialect does not know: chunk counts, and cells that are measured in chunks.
 _NOT_ABSOLUTE = (*_CHUNKS, "src_buf", "src_off", "dst_buf", "dst_off", "payload")
@@ -194,7 +186,7 @@ def _lay(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.nda
 
 
 def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndarray]:
-    columns = {name: trace.column(name) for name in _WRITE_ORDER if trace.has_column(name)}
+    columns = {name: trace.column(name) for name in WRITE_ORDER if trace.has_column(name)}
     if dialect is None:
         return columns
     if dialect not in DIALECTS:
@@ -219,15 +211,6 @@ def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndar
         else:
             del columns["comm_size"]
     return columns
-
-
-def _kind(name: str, values: np.ndarray) -> str:
-    """Canonical member, or int64 where a value does not fit it."""
-    kind = COLUMN_KINDS.get(name, "int64_val")
-    low, high = _RANGES[kind]
-    present = values != MISSING
-    fits = int(values.max()) <= high and int(values.min(where=present, initial=high)) >= low
-    return kind if fits else "int64_val"
 
 
 def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
@@ -276,7 +259,7 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
     block.scalar(6, trace.start_time_micros)
     block.scalar(7, trace.duration_micros)
     for name, values in columns.items():
-        block.attribute(name, _kind(name, values), values)
+        block.attribute(name, kind_for(name, values), values)
     for name in trace.extra_columns:
         block.attribute(name, "int64_val", trace.column(name))
     if (trace.group_of()[0] >= 0).any():
@@ -292,105 +275,15 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
     return out + _lay(laid)[0].tobytes()
 
 
-def row_view(trace: ExecutionTrace, row: int) -> Node:
-    """One node of a built or changed trace as plain values."""
-    if trace.raw is not None:
-        return messages.node_view(patched(trace, row))
-    attributes = []
-    for name in (*_WRITE_ORDER, *trace.extra_columns):
-        values = trace.column(name)
-        if values[row] != MISSING:
-            kind = _kind(name, values)
-            value = int(values[row])
-            attributes.append(Attribute(name, kind, bool(value) if kind == "bool_val" else value))
-    codes, names = trace.group_of()
-    if codes[row] >= 0:
-        attributes.append(Attribute("pg_name", "string_val", names[codes[row]]))
-    return Node(
-        id=int(trace.node_id[row]),
-        name=trace.names[row],
-        type=int(trace.type[row]),
-        ctrl_deps=_of_row(trace.ctrl_deps, row),
-        data_deps=_of_row(trace.data_deps, row),
-        start_time_micros=int(trace.start_time_micros[row]),
-        duration_micros=int(trace.duration_micros[row]),
-        attributes=tuple(attributes),
-    )
-
-
-def _of_row(csr, row: int) -> tuple[int, ...]:
-    return tuple(csr.ids[csr.ptr[row] : csr.ptr[row + 1]].tolist())
-
-
-class _Patch:
-    """Writes the columns of a changed trace into the messages it was read from."""
-
-    def __init__(self, trace: ExecutionTrace) -> None:
-        self.trace = trace
-        self.columns = {name: trace.column(name) for name in INT_COLUMNS}
-        self.codes, self.group_names = trace.group_of()
-
-    def message(self, row: int):
-        trace = self.trace
-        begin, end = int(trace.raw.start[row]), int(trace.raw.end[row])
-        message = messages.pb.Node.FromString(trace.raw.data[begin:end])
-        message.id = int(trace.node_id[row])
-        message.type = int(trace.type[row])
-        message.name = trace.names[row]
-        message.start_time_micros = int(trace.start_time_micros[row])
-        message.duration_micros = int(trace.duration_micros[row])
-        for field, csr in (("ctrl_deps", trace.ctrl_deps), ("data_deps", trace.data_deps)):
-            ids = _of_row(csr, row)
-            if tuple(getattr(message, field)) != ids:
-                del getattr(message, field)[:]
-                getattr(message, field).extend(ids)
-        last = {attribute.name: attribute for attribute in message.attr}
-        for name, values in self.columns.items():
-            value = int(values[row])
-            self._set(message, last.get(name), name, None if value == MISSING else value, COLUMN_KINDS[name])
-        code = int(self.codes[row])
-        label = self.group_names[code] if code >= 0 else None
-        self._set(message, last.get("pg_name"), "pg_name", label, "string_val")
-        return message
-
-    @staticmethod
-    def _set(message, attribute, name: str, value: int | str | None, kind: str) -> None:
-        used = (attribute.WhichOneof("value") or "") if attribute is not None else ""
-        held = getattr(attribute, used) if used else None
-        # A foreign attribute may have the name of a column and hold something else: then the column is empty.
-        current = held if isinstance(held, str if kind == "string_val" else int) else None
-        if current == value:
-            return
-        if value is None:
-            kept = [type(other).FromString(other.SerializeToString()) for other in message.attr if other.name != name]
-            del message.attr[:]
-            message.attr.extend(kept)
-            return
-        if attribute is None:
-            attribute = message.attr.add(name=name)
-        for member in (used, kind):
-            low, high = _RANGES.get(member, (1, 0))
-            if member == "string_val" == kind or (isinstance(value, int) and low <= value <= high):
-                setattr(attribute, member, value)
-                return
-        attribute.int64_val = value
-
-
-def patched(trace: ExecutionTrace, row: int):
-    """The message of one node of a changed trace."""
-    return _Patch(trace).message(row)
-
-
 def encode_changed(trace: ExecutionTrace) -> bytes:
     """Bytes of a trace read from a file and then changed: untouched nodes verbatim, the others patched."""
     raw, touched = trace.raw, trace.changed
-    patch = _Patch(trace)
     parts = []
     done = 0
     for row in np.flatnonzero(touched).tolist():
         before = int(raw.end[row - 1]) if row else raw.metadata[1]
         parts.append(raw.data[done:before])
-        body = patch.message(row).SerializeToString(deterministic=True)
+        body = trace.message(row).SerializeToString(deterministic=True)
         parts += [varint(len(body)), body]
         done = int(raw.end[row])
     parts.append(raw.data[done:])

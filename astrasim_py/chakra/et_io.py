@@ -16,16 +16,10 @@ import numpy as np
 from astrasim_py.chakra import wire
 from astrasim_py.chakra.columns import FileColumns
 from astrasim_py.chakra.framing import check_ids, frame
-from astrasim_py.chakra.trace import (
-    MISSING,
-    Csr,
-    ExecutionTrace,
-    Names,
-    Workload,
-    frozen,
-    groups_from_json,
-    groups_from_metadata,
-)
+from astrasim_py.chakra.schema import MISSING
+from astrasim_py.chakra.storage import Csr, Names, frozen
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import OutputError, TraceError
 
 #: Largest file that is read, bytes.

@@ -10,7 +10,7 @@ from array import array
 import numpy as np
 
 from astrasim_py.chakra.plain import LENGTH, OLD, VARINT, Damaged, check_member, fields, read_varint
-from astrasim_py.chakra.trace import RawFile
+from astrasim_py.chakra.storage import RawFile
 from astrasim_py.core.errors import TraceError
 
 #: Largest record, bytes.

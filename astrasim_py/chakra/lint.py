@@ -16,17 +16,9 @@ from astrasim_py.chakra import graph, plain
 from astrasim_py.chakra.columns import attribute_kinds
 from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes
 from astrasim_py.chakra.framing import frame
-from astrasim_py.chakra.trace import (
-    COLLECTIVE_NAMES,
-    COLUMN_KINDS,
-    MISSING,
-    CommType,
-    ExecutionTrace,
-    NodeType,
-    cycle_text,
-    groups_from_json,
-    groups_from_metadata,
-)
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, COLUMN_KINDS, MISSING, CommType, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace, cycle_text
+from astrasim_py.chakra.workload import groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError
 
 #: Severities, the worst first.

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
 
-from google.protobuf.message import DecodeError
-
-from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra.trace import Attribute, IOInfo, Node
+from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, RANGES, Attribute, IOInfo, Node
 from astrasim_py.core.errors import TraceError
 
 
-def _parse(kind, data: bytes, place: str):
+def pb() -> ModuleType:
+    """The generated classes; loading them, and protobuf with them, takes 70 ms, which built traces can do without."""
+    from astrasim_py.chakra import et_def_pb2
+
+    return et_def_pb2
+
+
+def _parse(name: str, data: bytes, place: str) -> Any:
+    from google.protobuf.message import DecodeError
+
     try:
-        return kind.FromString(data)
-    except (DecodeError, UnicodeDecodeError, ValueError) as error:
-        name = kind.DESCRIPTOR.name
+        return getattr(pb(), name).FromString(data)
+    except (DecodeError, ValueError) as error:
         reason = " ".join(str(error).split()) or "damaged"
         raise TraceError(place, f"a {name} that cannot be decoded: {reason}", "make or copy the file again") from None
 
@@ -38,7 +45,7 @@ def _io(message, name: str) -> IOInfo | None:
     return IOInfo(info.values, info.shapes, info.types)
 
 
-def node_view(message: pb.Node) -> Node:
+def node_view(message: Any) -> Node:
     """A node message as plain values."""
     return Node(
         id=message.id,
@@ -62,7 +69,7 @@ def parse_node(data: bytes, place: str = "") -> Node:
     TraceError
         Bytes that protobuf refuses, for instance text that is not UTF-8.
     """
-    message = _parse(pb.Node, data, place)
+    message = _parse("Node", data, place)
     try:
         return node_view(message)
     except UnicodeDecodeError as error:
@@ -79,7 +86,7 @@ def parse_metadata(data: bytes, place: str = "") -> tuple[str, tuple[Attribute, 
     TraceError
         Bytes that protobuf refuses.
     """
-    message = _parse(pb.GlobalMetadata, data, place)
+    message = _parse("GlobalMetadata", data, place)
     try:
         return message.version, _attributes(message.attr)
     except UnicodeDecodeError as error:
@@ -99,7 +106,7 @@ def _put_attributes(target, attributes: Iterable[Attribute]) -> None:
             setattr(message, attribute.kind, attribute.value)
 
 
-def node_message(node: Node) -> pb.Node:
+def node_message(node: Node) -> Any:
     """A node as a message.
 
     Raises
@@ -107,7 +114,7 @@ def node_message(node: Node) -> pb.Node:
     ValueError, TypeError
         A value that its field does not take.
     """
-    message = pb.Node(
+    message = pb().Node(
         id=node.id,
         name=node.name,
         type=node.type,
@@ -120,13 +127,50 @@ def node_message(node: Node) -> pb.Node:
         info = getattr(node, name)
         if info is not None:
             getattr(message, name).SetInParent()
-            getattr(message, name).MergeFrom(pb.IOInfo(values=info.values, shapes=info.shapes, types=info.types))
+            getattr(message, name).MergeFrom(pb().IOInfo(values=info.values, shapes=info.shapes, types=info.types))
     _put_attributes(message, node.attributes)
     return message
 
 
-def metadata_message(version: str, attributes: Iterable[Attribute]) -> pb.GlobalMetadata:
+def metadata_message(version: str, attributes: Iterable[Attribute]) -> Any:
     """Metadata as a message."""
-    message = pb.GlobalMetadata(version=version)
+    message = pb().GlobalMetadata(version=version)
     _put_attributes(message, attributes)
     return message
+
+
+def patch(message: Any, node: Node) -> None:
+    """Put what the columns of a trace hold into a node's message; its other attributes stay."""
+    for name in ("id", "type", "name", "start_time_micros", "duration_micros"):
+        setattr(message, name, getattr(node, name))
+    for name in ("ctrl_deps", "data_deps"):
+        if tuple(getattr(message, name)) != getattr(node, name):
+            del getattr(message, name)[:]
+            getattr(message, name).extend(getattr(node, name))
+    last = {attribute.name: attribute for attribute in message.attr}
+    wanted = {attribute.name: attribute.value for attribute in node.attributes}
+    for name in (*INT_COLUMNS, "pg_name"):
+        _patch_attribute(message, last.get(name), name, wanted.get(name))
+
+
+def _patch_attribute(message: Any, attribute: Any, name: str, value: int | str | None) -> None:
+    kind = COLUMN_KINDS.get(name, "string_val")
+    used = (attribute.WhichOneof("value") or "") if attribute is not None else ""
+    held = getattr(attribute, used) if used else None
+    # A foreign attribute may have the name of a column and hold something else: then the column is empty.
+    current = held if isinstance(held, str if kind == "string_val" else int) else None
+    if current == value:
+        return
+    if value is None:
+        kept = [type(other).FromString(other.SerializeToString()) for other in message.attr if other.name != name]
+        del message.attr[:]
+        message.attr.extend(kept)
+        return
+    if attribute is None:
+        attribute = message.attr.add(name=name)
+    for member in (used, kind):
+        low, high = RANGES.get(member, (1, 0))
+        if member == "string_val" == kind or (isinstance(value, int) and low <= value <= high):
+            setattr(attribute, member, value)
+            return
+    attribute.int64_val = value

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.chakra.trace import COLUMN_KINDS, INT_COLUMNS, MISSING, RawFile
+from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING
+from astrasim_py.chakra.storage import RawFile
 from astrasim_py.core.errors import TraceError
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5

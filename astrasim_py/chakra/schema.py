@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+
 #: Value of an absent integer attribute in a column.
 MISSING = -(2**63)
 
@@ -134,6 +136,26 @@ INT_COLUMNS: tuple[str, ...] = (
     "count_from",  # … counted from after the completion of the node of this id; absent: from the start
     "slot_kind",  # what a workload node holds: 0 nothing, 1 CPU, 2 compute, 3 communication; absent: by its type
 )
+
+#: Integer columns in the order in which they are written.
+WRITE_ORDER = ("is_cpu_op", *(name for name in INT_COLUMNS if name != "is_cpu_op"))
+#: Least and greatest number of each member that we write.
+RANGES = {
+    "bool_val": (0, 1),
+    "int32_val": (-(2**31), 2**31 - 1),
+    "uint32_val": (0, 2**32 - 1),
+    "uint64_val": (0, 2**63 - 1),
+    "int64_val": (MISSING + 1, 2**63 - 1),
+}
+
+
+def kind_for(name: str, values: np.ndarray) -> str:
+    """Member that a column is written with: the canonical one, or int64 where a value does not fit it."""
+    kind = COLUMN_KINDS.get(name, "int64_val")
+    low, high = RANGES[kind]
+    present = values != MISSING
+    fits = int(values.max()) <= high and int(values.min(where=present, initial=high)) >= low
+    return kind if fits else "int64_val"
 
 
 @dataclass(frozen=True, slots=True)

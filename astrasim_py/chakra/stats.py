@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from astrasim_py.chakra import graph
-from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, Node, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, Node, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
 

@@ -27,6 +27,10 @@ class Csr(NamedTuple):
     ptr: np.ndarray
     ids: np.ndarray
 
+    def of(self, row: int) -> tuple[int, ...]:
+        """Ids of one node."""
+        return tuple(self.ids[self.ptr[row] : self.ptr[row + 1]].tolist())
+
 
 class RawFile(NamedTuple):
     """Bytes that a trace was decoded from.

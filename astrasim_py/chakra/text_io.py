@@ -26,7 +26,8 @@ from astrasim_py.chakra import messages, plain
 from astrasim_py.chakra.encode import varint
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_bytes, write_bytes
 from astrasim_py.chakra.framing import frame
-from astrasim_py.chakra.trace import Attribute, ExecutionTrace, IOInfo, Node, NodeType
+from astrasim_py.chakra.schema import Attribute, IOInfo, Node, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
 #: Version of this text form.

@@ -3,33 +3,21 @@
 A trace is columnar and immutable: numpy arrays, dependencies as CSR, and no Python object per node. What a
 column does not hold (input and output lists, attributes of other producers) stays in the raw bytes of the
 file it came from, so that a trace that was only read is written back byte for byte.
-
-What traces are made of comes from `schema`, `storage` and `workload` and may be imported from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from astrasim_py.chakra import graph
-from astrasim_py.chakra.schema import (
-    COLLECTIVE_NAMES,
-    COLUMN_KINDS,
-    INT_COLUMNS,
-    MISSING,
-    Attribute,
-    CommType,
-    IOInfo,
-    Node,
-    NodeType,
-)
+from astrasim_py.chakra import graph, messages, wire
+from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, WRITE_ORDER, Attribute, Node, kind_for
 from astrasim_py.chakra.storage import (
     Csr,
     Names,
     NoNames,
-    RawFile,
     as_csr,
     as_groups,
     compact,
@@ -37,33 +25,8 @@ from astrasim_py.chakra.storage import (
     frozen,
     whole_numbers,
 )
-from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
-
-__all__ = [
-    "COLLECTIVE_NAMES",
-    "COLUMN_KINDS",
-    "INT_COLUMNS",
-    "MISSING",
-    "Attribute",
-    "CommType",
-    "Csr",
-    "ExecutionTrace",
-    "IOInfo",
-    "Names",
-    "Node",
-    "NodeType",
-    "RawFile",
-    "Workload",
-    "check_unique",
-    "compact",
-    "cycle_text",
-    "expand",
-    "frozen",
-    "groups_from_json",
-    "groups_from_metadata",
-]
 
 _VALUE_KINDS = (
     (bool, "bool_val"),
@@ -278,9 +241,7 @@ class ExecutionTrace:
                 wide[name] = expand(stored, len(self))
             return wide[name]
         if name not in COLUMN_KINDS and name not in self._extra and self.raw is not None:
-            from astrasim_py.chakra.wire import decode_attribute
-
-            self._extra[name] = compact(decode_attribute(self.raw, name, self.place), len(self))
+            self._extra[name] = compact(wire.decode_attribute(self.raw, name, self.place), len(self))
         return expand(self._extra.get(name, MISSING), len(self))
 
     def picked(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
@@ -349,10 +310,8 @@ class ExecutionTrace:
         if self._metadata is not None:
             return self._metadata
         if "metadata" not in self._cache:
-            from astrasim_py.chakra.messages import parse_metadata
-
             begin, end = self.raw.metadata
-            self._cache["metadata"] = parse_metadata(self.raw.data[begin:end], self.place)[1]
+            self._cache["metadata"] = messages.parse_metadata(self.raw.data[begin:end], self.place)[1]
         return self._cache["metadata"]
 
     def meta(self, name: str, default: object = None) -> object:
@@ -365,14 +324,40 @@ class ExecutionTrace:
     def node(self, row: int) -> Node:
         """Everything the trace says of the node in that row."""
         row = range(len(self))[row]
-        raw = self.raw_node(row)
-        if raw is None:
-            from astrasim_py.chakra.encode import row_view
+        body = self.raw_node(row)
+        if body is not None:
+            return messages.parse_node(body, f"{self.place}: node {int(self.node_id[row])}")
+        return self._built_node(row) if self.raw is None else messages.node_view(self.message(row))
 
-            return row_view(self, row)
-        from astrasim_py.chakra.messages import parse_node
+    def message(self, row: int) -> Any:
+        """The node in that row as the message to be written: that of its file with the columns put in."""
+        if self.raw is None:
+            return messages.node_message(self._built_node(row))
+        message = messages.pb().Node.FromString(self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])])
+        messages.patch(message, self._built_node(row))
+        return message
 
-        return parse_node(raw, f"{self.place}: node {int(self.node_id[row])}")
+    def _built_node(self, row: int) -> Node:
+        """A node as the columns have it."""
+        attributes = []
+        for name in (*WRITE_ORDER, *self.extra_columns):
+            values = self.column(name)
+            if values[row] != MISSING:
+                kind, value = kind_for(name, values), int(values[row])
+                attributes.append(Attribute(name, kind, bool(value) if kind == "bool_val" else value))
+        codes, names = self.group_of()
+        if codes[row] >= 0:
+            attributes.append(Attribute("pg_name", "string_val", names[codes[row]]))
+        return Node(
+            id=int(self.node_id[row]),
+            name=self.names[row],
+            type=int(self.type[row]),
+            ctrl_deps=self.ctrl_deps.of(row),
+            data_deps=self.data_deps.of(row),
+            start_time_micros=int(self.start_time_micros[row]),
+            duration_micros=int(self.duration_micros[row]),
+            attributes=tuple(attributes),
+        )
 
     def raw_node(self, row: int) -> bytes | None:
         """Bytes of a node as they are in the file; None for a node that was built or changed."""

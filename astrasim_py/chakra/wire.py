@@ -12,7 +12,8 @@ import numpy as np
 
 from astrasim_py.chakra.columns import BATCH_BYTES, FileColumns, decode_batch
 from astrasim_py.chakra.framing import frame
-from astrasim_py.chakra.trace import COLUMN_KINDS, MISSING, RawFile, expand
+from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING
+from astrasim_py.chakra.storage import RawFile, expand
 from astrasim_py.core.errors import TraceError
 
 #: Sets of at least so many bytes are worth the kernel, which must be loaded and, once, compiled.

@@ -7,16 +7,13 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
-
-if TYPE_CHECKING:
-    from astrasim_py.chakra.trace import ExecutionTrace
 
 #: Largest communicator-group file that is read, bytes.
 MAX_GROUP_FILE = 64 * 2**20

@@ -273,7 +273,7 @@ def _unread(path: str) -> list[str]:
 
 def _lost(traces: Sequence, form: str) -> list[str]:
     """What a format cannot hold of some traces."""
-    from astrasim_py.chakra.trace import INT_COLUMNS, MISSING
+    from astrasim_py.chakra.schema import INT_COLUMNS, MISSING
     from astrasim_py.collectives.algorithm import STATED
     from astrasim_py.collectives.npz import kept_metadata
 

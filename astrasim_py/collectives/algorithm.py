@@ -16,7 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
 from astrasim_py.collectives.recognise import GivenTraces

@@ -9,7 +9,7 @@ from operator import index as integer
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM, ROOTED, SHARDED, Algorithm, Buffer
 from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, finish
 from astrasim_py.collectives.cells import GATHERS, SCATTERS

@@ -13,7 +13,9 @@ from math import prod
 import numpy as np
 
 from astrasim_py.chakra.et_io import write_bytes
-from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Attribute, Csr, ExecutionTrace
+from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, Attribute
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import (
     COLLECTIVES,
     CUSTOM,

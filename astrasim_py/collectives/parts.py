@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.cells import cells, layout
 from astrasim_py.collectives.contract import Contract

@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from astrasim_py.chakra.trace import ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.rotation import VARYING, RotatedTraces, Rotation
 
 #: Columns that no engine and no plan reads, where the data of a node lie; and those that are compared by themselves.

@@ -14,7 +14,8 @@ from math import prod
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import AlgorithmError
 
 #: Most nodes of an algorithm, all ranks together, that are ever written out.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import CUSTOM, SHARDED, Algorithm, Buffer
 from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, finish
 from astrasim_py.collectives.parts import Parts, checked, numbered, place_of, spread

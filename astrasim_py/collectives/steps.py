@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from astrasim_py.chakra import graph
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import Algorithm, CompOp
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import TraceError

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.rotation import RotatedTraces
 

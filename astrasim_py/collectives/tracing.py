@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp
 from astrasim_py.collectives.builders.draft import NONE, Flat, finish
 from astrasim_py.collectives.contract import Contract

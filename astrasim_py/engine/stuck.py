@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace
+from astrasim_py.chakra.schema import MISSING
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
 from astrasim_py.system.plan import KIND_NAMES, RECV, Plan

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.algorithm import ROOTED, SHARDED, Algorithm, Buffer
 from astrasim_py.collectives.steps import Steps, Unusable, steps_of
 from astrasim_py.core.errors import AlgorithmError

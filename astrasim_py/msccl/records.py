@@ -11,7 +11,8 @@ import json
 from itertools import pairwise
 from typing import NamedTuple
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp
 from astrasim_py.msccl.model import READING, WRITING, Gpu, Program, Step, ThreadBlock
 

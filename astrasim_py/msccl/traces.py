@@ -13,7 +13,9 @@ import os
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp, promised
 from astrasim_py.collectives.algorithm import read_algorithm as read_columns
 from astrasim_py.collectives.recognise import GivenTraces

@@ -17,7 +17,9 @@ import numpy as np
 import yaml
 
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import UsageError
 from astrasim_py.study.cases import Case
 from astrasim_py.study.closed_forms import ClosedForm, closed_forms

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.chakra.et_io import find_prefix, read_workload
-from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, NodeType, Workload
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.contract import read_contract

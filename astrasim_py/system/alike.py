@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.system.calls import Calls
 from astrasim_py.system.lowering import Lowering, Traffic, check_placement, make_plan
 from astrasim_py.system.plan import Plan

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 from astrasim_py.system.planning import Call
 from astrasim_py.system.problem import Job

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm, chunk_bytes
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.system.plan import Fifos, Program, Structure

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.core.units import INT64_MAX, PS_PER_NS, PS_PER_S
 from astrasim_py.system.problem import ComputeModel, MemoryModel

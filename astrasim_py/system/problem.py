@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from astrasim_py.chakra.trace import Workload
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.collectives.selection import AlgorithmTable

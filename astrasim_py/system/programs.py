@@ -8,7 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.core.errors import AlgorithmError, TraceError
 from astrasim_py.system import channels

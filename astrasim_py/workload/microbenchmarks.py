@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.chakra.trace import COLLECTIVE_NAMES, MISSING, Csr, ExecutionTrace, NodeType, Workload
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, format_time
 

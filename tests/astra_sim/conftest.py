@@ -10,7 +10,9 @@ import pytest
 from astrasim_py.astra_sim.inputs import Inputs, read_inputs
 from astrasim_py.astra_sim.run import AstraResult, run_inputs
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.trace import MISSING, CommType, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, CommType, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 
 NATIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 

@@ -24,7 +24,9 @@ from astrasim_py.astra_sim.native import (
     size_after,
 )
 from astrasim_py.astra_sim.planner import QUIRKS, CompatiblePlanner
-from astrasim_py.chakra.trace import MISSING, CommType, ExecutionTrace, NodeType, Workload
+from astrasim_py.chakra.schema import MISSING, CommType, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.engine.simulation import simulate

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.cli.main import main
 
 MIB = 2**20

@@ -6,7 +6,8 @@ import pytest
 
 from astrasim_py.astra_sim.inputs import AWARE
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.trace import CommType, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import CommType, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import algorithm_traces
 from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError

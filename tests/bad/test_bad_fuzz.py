@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from astrasim_py.chakra.et_io import parse_trace, read_prefix
 from astrasim_py.chakra.text_io import parse_jsonl, to_lines
-from astrasim_py.chakra.trace import Workload, groups_from_json
+from astrasim_py.chakra.workload import Workload, groups_from_json
 from astrasim_py.collectives.algorithm import Algorithm, read_algorithm
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.npz import write_npz

@@ -289,7 +289,7 @@ def ring(cli):
 
 def test_row_13_an_algorithm_that_loses_a_chunk(cli, base, ring):
     from astrasim_py.chakra.et_io import read_prefix, write_prefix
-    from astrasim_py.chakra.trace import NodeType
+    from astrasim_py.chakra.schema import NodeType
 
     spoilt = []
     for rank, trace in enumerate(read_prefix(ring)):

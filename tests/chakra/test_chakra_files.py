@@ -15,7 +15,9 @@ from et_strategies import message, sample
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import et_io, framing, lint, plain, text_io, wire
 from astrasim_py.chakra.encode import varint
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType, expand
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr, expand
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import OutputError, TraceError
 
 

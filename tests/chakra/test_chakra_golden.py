@@ -12,7 +12,8 @@ import pytest
 
 from astrasim_py.chakra import et_io, messages, stats, text_io
 from astrasim_py.chakra.lint import lint, lint_prefix, lint_trace
-from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 
 
 def sets(folder: Path) -> list[Path]:

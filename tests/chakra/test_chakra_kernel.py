@@ -17,7 +17,8 @@ from astrasim_py.chakra import bulk, et_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.columns import FileColumns
 from astrasim_py.chakra.encode import varint
-from astrasim_py.chakra.trace import COLUMN_KINDS, ExecutionTrace
+from astrasim_py.chakra.schema import COLUMN_KINDS
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
 INTS = tuple(COLUMN_KINDS)

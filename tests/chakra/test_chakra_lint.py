@@ -9,7 +9,9 @@ from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import et_io
 from astrasim_py.chakra.encode import varint
 from astrasim_py.chakra.lint import Finding, lint, lint_prefix, lint_trace, worst_severity
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace
+from astrasim_py.chakra.schema import MISSING
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 
 
 def build(types, deps=None, ctrl=None, **columns) -> ExecutionTrace:

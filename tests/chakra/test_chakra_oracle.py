@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from astrasim_py.chakra import encode, et_io, framing, messages, plain, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra.trace import COLUMN_KINDS, INT_COLUMNS, MISSING, Csr, ExecutionTrace, expand
+from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING
+from astrasim_py.chakra.storage import Csr, expand
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
 

@@ -13,18 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.chakra import et_io, graph
-from astrasim_py.chakra.trace import (
-    COLLECTIVE_NAMES,
-    INT_COLUMNS,
-    MISSING,
-    CommType,
-    Csr,
-    ExecutionTrace,
-    NodeType,
-    Workload,
-    groups_from_json,
-    groups_from_metadata,
-)
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, INT_COLUMNS, MISSING, CommType, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError
 
 

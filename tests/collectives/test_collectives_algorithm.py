@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.chakra.et_io import read_trace, write_prefix
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import (
     COLLECTIVES,
     Algorithm,

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.bounds import _POWERS_OF_TWO, CLOSED_FORMS, busbw_factor, closed_form_ps
 from astrasim_py.collectives.builders import build

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.api import build_topology, collective
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.collectives.dsl import algorithm

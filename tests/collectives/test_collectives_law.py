@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build
 from astrasim_py.collectives.verify import verify

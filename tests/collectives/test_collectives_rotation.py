@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.astra_sim.native import Charges, native_algorithm
-from astrasim_py.chakra.trace import INT_COLUMNS, NodeType
+from astrasim_py.chakra.schema import INT_COLUMNS, NodeType
 from astrasim_py.collectives import rotation
 from astrasim_py.collectives.algorithm import CompOp
 from astrasim_py.collectives.builders import ALGORITHMS, build

@@ -7,7 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm, algorithm_from_traces
 from astrasim_py.collectives.builders import ALGORITHMS, build
 from astrasim_py.collectives.verify import verify

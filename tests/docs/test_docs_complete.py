@@ -13,7 +13,7 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.chakra import lint
-from astrasim_py.chakra.trace import INT_COLUMNS
+from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.cli.main import VERBS, main
 from astrasim_py.collectives import dsl
 from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM

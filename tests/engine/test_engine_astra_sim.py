@@ -9,7 +9,7 @@ from fractions import Fraction
 import yaml
 
 from astrasim_py.chakra.et_io import read_prefix, read_traces
-from astrasim_py.chakra.trace import Workload
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.problem import Job, NetworkModel, Problem

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from astrasim_py.api import build_topology, collective
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.cli.main import main
 from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import FoldError

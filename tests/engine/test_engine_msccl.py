@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle.replay import Replay
 from worlds.programs import Blocks, slots_model, thread_blocks
 
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE, max_count

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces, algorithm_traces, read_algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build
 from astrasim_py.collectives.npz import write_npz

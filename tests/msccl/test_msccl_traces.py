@@ -13,8 +13,10 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, write_prefix
+from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, Attribute, NodeType
+from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.text_io import read_jsonl, write_jsonl
-from astrasim_py.chakra.trace import INT_COLUMNS, MISSING, Attribute, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import (
     Algorithm,
     CompOp,

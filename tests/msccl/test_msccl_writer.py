@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.api import build_topology, collective
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm, Buffer, CompOp
 from astrasim_py.collectives.builders import ALGORITHMS, build
 from astrasim_py.collectives.contract import Contract

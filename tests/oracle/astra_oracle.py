@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from astrasim_py.chakra.et_io import read_trace
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 
 AR, AG, A2A, RS = "AR", "AG", "A2A", "RS"
 KINDS = {0: AR, 2: AG, 6: A2A, 7: RS}

@@ -8,7 +8,7 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.trace import CommType
+from astrasim_py.chakra.schema import CommType
 from astrasim_py.collectives.algorithm import Buffer, algorithm_traces
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.builders.draft import NONE, Flat, finish

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.trace import MISSING
+from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.algorithm import algorithm_traces
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.npz import write_npz

@@ -477,7 +477,8 @@ def test_results_do_not_depend_on_where_or_when(tmp_path):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_stuck_point_is_kept_and_told_again(tmp_path, jobs):
     from astrasim_py.chakra.et_io import write_prefix
-    from astrasim_py.chakra.trace import ExecutionTrace, NodeType
+    from astrasim_py.chakra.schema import NodeType
+    from astrasim_py.chakra.trace import ExecutionTrace
 
     for name, sends in (("good", True), ("bad", False)):
         kinds = [[NodeType.COMM_SEND] if sends else [], [NodeType.COMM_RECV]]

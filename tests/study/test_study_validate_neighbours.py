@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from oracle.astra_oracle import DoesNotFinish, Simulation
 
 from astrasim_py.chakra.et_io import write_trace
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.study.cases import Case
 from astrasim_py.study.packaged import ring_traces
 from astrasim_py.study.validate import find

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import astrasim_py as ap
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.timed import with_endpoint_delay, with_sizes
 from astrasim_py.collectives.verify import verify

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrasim_py.chakra.trace import CommType, ExecutionTrace, NodeType, Workload
+from astrasim_py.chakra.schema import CommType, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.engine.simulation import simulate

@@ -9,7 +9,7 @@ import pytest
 
 from astrasim_py.chakra.et_io import encode_trace
 from astrasim_py.chakra.lint import lint
-from astrasim_py.chakra.trace import MISSING, CommType, NodeType
+from astrasim_py.chakra.schema import MISSING, CommType, NodeType
 from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.workload.microbenchmarks import MAX_NODES, Collective, Compute, Memory, Send, generate
 

@@ -10,7 +10,8 @@ import strategies
 from worlds.programs import random_algorithm, random_planner, slots_model, thread_blocks
 from worlds.topologies import topology
 
-from astrasim_py.chakra.trace import CommType, NodeType, Workload
+from astrasim_py.chakra.schema import CommType, NodeType
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm, options_of
 from astrasim_py.core.errors import AstraError

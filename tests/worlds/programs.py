@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import strategies
 
-from astrasim_py.chakra.trace import NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import build
 from astrasim_py.system.planning import Phase, Stream

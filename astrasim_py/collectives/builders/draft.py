@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, Csr, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm, CompOp
 from astrasim_py.collectives.rotation import MAX_NODES, VARYING, RotatedTraces, Rotation
 from astrasim_py.core.errors import AlgorithmError, InternalError

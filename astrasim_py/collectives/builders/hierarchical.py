@@ -13,7 +13,8 @@ from math import lcm, prod
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, ExecutionTrace, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import SHARDED, Algorithm, Buffer
 from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, check_program, finish, finish_rotated
 from astrasim_py.collectives.builders.options import check_count

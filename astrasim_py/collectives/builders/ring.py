@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING
+from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.algorithm import Algorithm, Buffer
 from astrasim_py.collectives.builders.draft import (
     NONE,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.chakra.trace import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.algorithm import CUSTOM, Algorithm, Buffer
 from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, finish
 from astrasim_py.collectives.contract import Contract
