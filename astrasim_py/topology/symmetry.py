@@ -1,0 +1,151 @@
+"""Rotations of a network: additions to rank numbers, digit by digit, that map links to links alike.
+
+A torus, ring, hypercube or fully connected network looks the same from every rank. Nothing is assumed of how it was
+written: digits are tried on the bare links, so an edge list of a torus is found as well. Digits in which the network
+is not symmetric (the rows of a mesh of rings) are left fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from astrasim_py.topology.model import Topology
+
+#: Largest group of rotations that is looked for: users add up all pairs of its elements in a table.
+MAX_GROUP = 4096
+#: Most ranks whose divisors are tried as digits.
+_MAX_RANKS = 2**16
+#: Links that must pass before a rotation is tried on all of them.
+_PROBES = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Rotations:
+    """A group of rotations of rank numbers.
+
+    Attributes
+    ----------
+    digits : tuple of (int, int, bool)
+        (stride, size, whether it is rotated) of each digit, innermost first.
+
+    Examples
+    --------
+    >>> Rotations(((1, 4, True), (4, 2, False))).class_of.tolist()
+    [0, 0, 0, 0, 1, 1, 1, 1]
+    """
+
+    digits: tuple[tuple[int, int, bool], ...]
+
+    @property
+    def order(self) -> int:
+        """Number of rotations, the identity included."""
+        return prod(size for _, size, rotated in self.digits if rotated)
+
+    def _number(self, wanted: bool) -> np.ndarray:
+        n = prod(size for _, size, _ in self.digits)
+        rank, number, weight = np.arange(n), np.zeros(n, dtype=np.int64), 1
+        for stride, size, rotated in self.digits:
+            if rotated == wanted:
+                number += rank // stride % size * weight
+                weight *= size
+        return number
+
+    @cached_property
+    def element(self) -> np.ndarray:
+        """int64[n]: the rotation that leads to a rank from the first one of its class."""
+        return self._number(True)
+
+    @cached_property
+    def class_of(self) -> np.ndarray:
+        """int64[n]: ranks of a class are rotated to each other."""
+        return self._number(False)
+
+    @cached_property
+    def rank_at(self) -> np.ndarray:
+        """int64[classes, order]: rank by class and element."""
+        table = np.empty((len(self.element) // self.order, self.order), dtype=np.int64)
+        table[self.class_of, self.element] = np.arange(len(self.element))
+        return table
+
+    def add(self, a: np.ndarray, b: np.ndarray, sign: int = 1) -> np.ndarray:
+        """Element a + b, or a - b; the arrays are broadcast."""
+        total, weight = 0, 1
+        for _, size, rotated in self.digits:
+            if rotated:
+                total = total + (a // weight % size + sign * (b // weight % size)) % size * weight
+                weight *= size
+        return np.asarray(total, dtype=np.int64)
+
+
+def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarray) -> list[Rotations]:
+    """Groups of rotations of a directed graph with labelled arcs.
+
+    Parameters
+    ----------
+    ranks : int
+    src, dst : numpy.ndarray
+        int[arcs]; at most one arc of a label per pair.
+    label : numpy.ndarray
+        int[arcs], 0..: an arc is mapped to one of its own label.
+
+    Returns
+    -------
+    list of Rotations
+        The largest group first; then that group without one of its digits at a time. Empty if there is none.
+    """
+    if ranks < 2 or ranks > _MAX_RANKS or not len(src):
+        return []
+    src, dst, label = (np.asarray(column, dtype=np.int64) for column in (src, dst, label))
+    labels = int(label.max()) + 1
+    known = np.sort((dst * ranks + src) * labels + label)
+    probes = np.unique(np.linspace(0, len(src) - 1, _PROBES).astype(np.int64))
+
+    def rotated(rank: np.ndarray, stride: int, size: int) -> np.ndarray:
+        return rank + np.where(rank // stride % size == size - 1, -(size - 1) * stride, stride)
+
+    def holds(stride: int, size: int) -> bool:
+        for arcs in (probes, slice(None)):
+            ends = rotated(dst[arcs], stride, size) * ranks + rotated(src[arcs], stride, size)
+            moved = ends * labels + label[arcs]
+            if (known[np.minimum(np.searchsorted(known, moved), len(known) - 1)] != moved).any():
+                return False
+        return True
+
+    divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
+    #: By stride: (order, digits) of the best group of the digits from there on.
+    best: dict[int, tuple[int, tuple]] = {ranks: (1, ())}
+    for stride in reversed(divisors[:-1]):
+        choices = []
+        for size in (d for d in divisors if d > 1 and ranks % (stride * d) == 0):
+            order, rest = best[stride * size]
+            moves = order * size <= MAX_GROUP and holds(stride, size)
+            # Of equal groups the one of fewest digits, and rotated digits over fixed ones.
+            choices.append((order * size if moves else order, -len(rest), moves, size, rest))
+        order, _, moves, size, rest = max(choices)
+        best[stride] = order, ((stride, size, moves), *rest)
+    order, whole = best[1]
+    if order < 2:
+        return []
+    groups = [Rotations(whole)]
+    for index, (stride, size, moves) in enumerate(whole):
+        smaller = (*whole[:index], (stride, size, False), *whole[index + 1 :])
+        if moves and any(rotated for _, _, rotated in smaller):
+            groups.append(Rotations(smaller))
+    return groups
+
+
+def rotations_of(topology: Topology) -> list[Rotations]:
+    """Groups of rotations of the NPUs of a topology without switches, as `find_rotations`.
+
+    Links are alike if bandwidth, latency and number of parallel links are equal.
+    """
+    if topology.vertices != topology.npus:
+        return []
+    rows = np.stack([topology.dst, topology.src, topology.bandwidth_class, topology.latency_ps]).astype(np.int64)
+    links, count = np.unique(rows, axis=1, return_counts=True)
+    _, label = np.unique(np.concatenate([links[2:], count[None]]), axis=1, return_inverse=True)
+    return find_rotations(topology.npus, links[1], links[0], label.reshape(-1))
