@@ -13,8 +13,8 @@ from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces
 from astrasim_py.collectives.recognise import GivenTraces
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.system.planning import Call
-from astrasim_py.system.programs import node_place
+from astrasim_py.system.planner_api import CollectiveRequest
+from astrasim_py.system.rank_programs import node_place
 
 
 class Injected:
@@ -41,13 +41,13 @@ class Injected:
         self.warnings = warnings
         self.cache = {} if cache is None else cache
 
-    def prefix(self, call: Call) -> str | None:
+    def prefix(self, call: CollectiveRequest) -> str | None:
         """The prefix that carries out a call; None where nothing is injected."""
         named = self.inputs.per_node.get(call.node)
         found = named if named is not None else self.inputs.system.injected(call.type)
         return None if found is None else str(self.inputs.folder / found)
 
-    def algorithm(self, call: Call) -> Algorithm | None:
+    def algorithm(self, call: CollectiveRequest) -> Algorithm | None:
         """The algorithm injected for a call; None where nothing is.
 
         Raises

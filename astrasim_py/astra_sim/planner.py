@@ -1,6 +1,6 @@
 """What ASTRA-sim makes of a collective: chunks, phases and queues by its rules, quirks included.
 
-`astrasim_py.system.dimensions` has the planner for those who want the collective done.
+`astrasim_py.system.dimension_planner` has the planner for those who want the collective done.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from astrasim_py.astra_sim.native import (
     size_after,
 )
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
-from astrasim_py.system.dimensions import (
+from astrasim_py.system.dimension_planner import (
     BASELINE,
     LOCAL_FIRST,
     MAX_CHUNKS,
+    DimensionVisit,
     QueueTurns,
-    Visit,
     cut_rounded_up,
+    dimension_visits,
     rows_along,
-    visits,
 )
-from astrasim_py.system.planning import Call, Phase, Stream
+from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
 
 if TYPE_CHECKING:
     from astrasim_py.astra_sim.configs import SystemConfig
@@ -151,9 +151,9 @@ class CompatiblePlanner:
             else None,
         )
         self.warnings: list[str] = []
-        self._plans: dict[Call, tuple[Stream, ...]] = {}
+        self._plans: dict[CollectiveRequest, tuple[PlannedChunk, ...]] = {}
         self._dims: dict[object, tuple[_Dim, ...]] = {}
-        self._phases: dict[tuple, Phase] = {}
+        self._phases: dict[tuple, PlannedPhase] = {}
         self._trees: dict[tuple[str, int], int] = {}
         # Every NPU takes its queues in turn; those of one group count alike.
         self._turns: dict[int, tuple[QueueTurns, ...]] = {}
@@ -163,7 +163,7 @@ class CompatiblePlanner:
         if QUIRKS[quirk] not in self.warnings:
             self.warnings.append(QUIRKS[quirk])
 
-    def plan(self, call: Call) -> tuple[Stream, ...] | None:
+    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Streams of a call; None for collectives that ASTRA-sim does not run.
 
         Raises
@@ -177,7 +177,7 @@ class CompatiblePlanner:
             self._plans[call] = self._planned(call)
         return self._plans[call]
 
-    def _planned(self, call: Call) -> tuple[Stream, ...]:
+    def _planned(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...]:
         place = f"{call.type} of {call.size} B (node {call.node})"
         local = len(call.members) != self.npus
         if not local and self.charges.endpoint_ns < 1:
@@ -210,7 +210,7 @@ class CompatiblePlanner:
             if call.type == "all_reduce":
                 self.warn("no_optimization")
             way = LOCAL_FIRST
-        phases_of = visits(call.type, order, way)
+        phases_of = dimension_visits(call.type, order, way)
         if call.type == "all_reduce" and way == LOCAL_FIRST and self.queues > 1:
             self.warn("half_queues")
         turns = self.turns(call.members)
@@ -221,7 +221,7 @@ class CompatiblePlanner:
             for visit in phases_of:
                 phase, size = self.phase(call, visit, dims[visit.dim], size, turns[visit.dim], local)
                 phases.append(phase)
-            streams.append(Stream(phases=tuple(phases), priority=priority))
+            streams.append(PlannedChunk(phases=tuple(phases), priority=priority))
         return tuple(streams)
 
     def turns(self, members: Sequence[int]) -> tuple[QueueTurns, ...]:
@@ -234,7 +234,7 @@ class CompatiblePlanner:
                 self._turns[member] = turns
         return turns
 
-    def chunks(self, call: Call, place: str) -> tuple[int, ...]:
+    def chunks(self, call: CollectiveRequest, place: str) -> tuple[int, ...]:
         """Sizes of the chunks of a call."""
         splits = self.system.preferred_dataset_splits
         if not splits or splits < 0:
@@ -263,7 +263,7 @@ class CompatiblePlanner:
             self.warn("rounded_up")
         return cuts
 
-    def dimensions(self, call: Call, local: bool, place: str) -> tuple[_Dim, ...]:
+    def dimensions(self, call: CollectiveRequest, local: bool, place: str) -> tuple[_Dim, ...]:
         """Logical dimensions of a call."""
         key = (call.type, call.members if local else None)
         if key not in self._dims:
@@ -285,7 +285,7 @@ class CompatiblePlanner:
             self._dims[key] = self._local(call, given, place) if local else self._world(given, place)
         return self._dims[key]
 
-    def _local(self, call: Call, given: list[Implementation], place: str) -> tuple[_Dim, ...]:
+    def _local(self, call: CollectiveRequest, given: list[Implementation], place: str) -> tuple[_Dim, ...]:
         if len(given) > 1:
             self.warn("local_ring")
             given = [Implementation(RING)]
@@ -324,8 +324,8 @@ class CompatiblePlanner:
         return tuple(dims)
 
     def phase(
-        self, call: Call, visit: Visit, dim: _Dim, size: int, turns: QueueTurns, local: bool
-    ) -> tuple[Phase, int]:
+        self, call: CollectiveRequest, visit: DimensionVisit, dim: _Dim, size: int, turns: QueueTurns, local: bool
+    ) -> tuple[PlannedPhase, int]:
         """One phase, and the bytes with which the next one begins."""
         queue, direction = getattr(turns, visit.way)()
         queue += visit.dim * self.queues
@@ -345,7 +345,7 @@ class CompatiblePlanner:
         key = (queue, id(algorithm), dim.rows)
         if key not in self._phases:
             # The algorithm stays alive with its phase, so that its id stays its own.
-            self._phases[key] = Phase(queue=queue, size=size, slices=tuple((row, algorithm) for row in dim.rows))
+            self._phases[key] = PlannedPhase(queue=queue, size=size, calls=tuple((row, algorithm) for row in dim.rows))
         return self._phases[key], size_after(kind, visit.collective, size, n)
 
     def note(self, collective: str, kind: str, size: int, n: int, window: int | None, local: bool) -> None:

@@ -21,9 +21,9 @@ from astrasim_py.collectives.builders import build, default_algorithm
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.collectives.timed import with_endpoint_delay
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
-from astrasim_py.system.dimensions import BASELINE, LOCAL_FIRST, DimensionPlanner
+from astrasim_py.system.dimension_planner import BASELINE, LOCAL_FIRST, DimensionPlanner
 from astrasim_py.system.plan import Plan
-from astrasim_py.system.planning import Call, Stream
+from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
 from astrasim_py.system.problem import Job, Limits, NetworkModel, Problem
 from astrasim_py.system.semantics import DATA_AND_CTRL, Semantics
 from astrasim_py.topology import shapes
@@ -158,7 +158,7 @@ class CompatiblePlanners:
         self.capacity = self.native.capacity
         self.table = AlgorithmTable({})
 
-    def plan(self, call: Call) -> tuple[Stream, ...] | Algorithm | None:
+    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
         """What carries out a call."""
         system = self.inputs.system
         if not system.preferred_dataset_splits:
@@ -243,7 +243,7 @@ class CorrectedPlanner:
     def words(self, collective: str) -> tuple[Implementation, ...]:
         return tuple(Implementation.parse(word) for word in self.inputs.system.implementation(collective) or ())
 
-    def plan(self, call: Call) -> tuple[Stream, ...] | Algorithm | None:
+    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
         """What carries out a call."""
         found = self.injected.algorithm(call)
         if found is not None:

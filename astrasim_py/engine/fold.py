@@ -31,8 +31,8 @@ from astrasim_py.engine.simpy_engine.network import CutThrough, Message, Model, 
 from astrasim_py.engine.simpy_engine.npu import Npu, Timer
 from astrasim_py.engine.simpy_engine.splice import Call
 from astrasim_py.engine.stuck import Posted
-from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, Program, Slice, Visit
-from astrasim_py.system.symmetry import Symmetry, parts_of, peers_in, refuse, symmetry_of
+from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Phase, Plan, RankProgram
+from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, symmetry_of
 
 _LEVELS = ("summary", "links")
 
@@ -99,8 +99,8 @@ def fold(symmetry: Symmetry) -> FoldedPlan:
         router=None,
         renumbered=None,
     )
-    slices: list[Slice] = []
-    known: dict[int, Slice] = {}
+    slices: list[CollectiveCall] = []
+    known: dict[int, CollectiveCall] = {}
     instances: list[Instance] = []
     for number, index in enumerate(symmetry.called):
         instances.append(_instance(symmetry, plan.instances[index], number, slices, known))
@@ -113,10 +113,10 @@ def fold(symmetry: Symmetry) -> FoldedPlan:
         npu_of=tuple(range(max(len(deltas), 1))),
         job_of=(0,),
         first_rank=(0,),
-        workload=(replace(workload, call=renumbered[base.call]),),
+        workload=(replace(workload, instance=renumbered[base.instance]),),
         p2p=(p2p,),
         instances=tuple(instances),
-        slices=tuple(slices),
+        calls=tuple(slices),
         start_delay=tuple(plan.start_delay[:1]),
         route_pairs=np.arange(len(deltas), dtype=np.int64),
         route_ptr=symmetry.route_ptr,
@@ -126,34 +126,34 @@ def fold(symmetry: Symmetry) -> FoldedPlan:
 
 
 def _instance(
-    symmetry: Symmetry, instance: Instance, number: int, slices: list[Slice], known: dict[int, Slice]
+    symmetry: Symmetry, instance: Instance, number: int, slices: list[CollectiveCall], known: dict[int, CollectiveCall]
 ) -> Instance:
     """Rank 0's share of a collective; its slices are appended to `slices`."""
     first = len(slices)
-    for _, part in parts_of(instance, 0):
+    for _, part in calls_of(instance, 0):
         if id(part) not in known:
             known[id(part)] = _slice(symmetry, part)
         slices.append(known[id(part)])
     streams, at = [], first
-    for stream in instance.streams:
+    for stream in instance.chunks:
         visits = []
-        for visit in stream.visits:
-            visits.append(Visit(visit.queue, visit.priority, at, (slices[at],), {0: 0}))
+        for visit in stream.phases:
+            visits.append(Phase(visit.queue, visit.priority, at, (slices[at],), {0: 0}))
             at += 1
-        streams.append(replace(stream, visits=tuple(visits)))
+        streams.append(replace(stream, phases=tuple(visits)))
     whole = slices[first] if instance.whole is not None else None
-    return replace(instance, index=number, members=(0,), first=first, whole=whole, streams=tuple(streams))
+    return replace(instance, index=number, members=(0,), first=first, whole=whole, chunks=tuple(streams))
 
 
-def _slice(symmetry: Symmetry, part: Slice) -> Slice:
+def _slice(symmetry: Symmetry, part: CollectiveCall) -> CollectiveCall:
     """Rank 0's share of a slice."""
     if not part.programs:
-        return Slice(members=(0,), algorithm=part.algorithm, programs=(), matching=None)
+        return CollectiveCall(members=(0,), algorithm=part.algorithm, programs=(), matching=None)
     program, matching = _program(symmetry, *peers_in(part, part.members.index(0)))
-    return Slice(members=(0,), algorithm=part.algorithm, programs=(program,), matching=matching)
+    return CollectiveCall(members=(0,), algorithm=part.algorithm, programs=(program,), matching=matching)
 
 
-def _program(symmetry: Symmetry, program: Program, peers: np.ndarray) -> tuple[Program, Matching]:
+def _program(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> tuple[RankProgram, Matching]:
     """A program that sends to numbers of deltas, and where its sends meet its own receives, rotated."""
     at = np.flatnonzero(peers >= 0)
     kind = program.structure.kind[at]
@@ -169,7 +169,7 @@ def _program(symmetry: Symmetry, program: Program, peers: np.ndarray) -> tuple[P
     numbers = np.where(peers >= 0, 0, -1).astype(np.int32)
     sends = program.structure.kind == SEND
     numbers[sends] = np.searchsorted(symmetry.deltas, peers[sends])
-    return replace(program, peer=numbers), Matching(meet=(meet,), points=number)
+    return replace(program, peer=numbers), Matching(match_key=(meet,), keys=number)
 
 
 # -- the run -----------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class FoldedEngine(Engine):
         self._refuse_instant_messages()
 
     def _refuse_instant_messages(self) -> None:
-        programs: Iterable[Program] = [*self.plan.workload, *(p for part in self.plan.slices for p in part.programs)]
+        programs: Iterable[RankProgram] = [*self.plan.workload, *(p for part in self.plan.calls for p in part.programs)]
         for program in {id(p): p for p in programs}.values():
             at = program.structure.kind == SEND
             for peer, nbytes in set(zip(program.peer[at].tolist(), program.nbytes[at].tolist(), strict=True)):

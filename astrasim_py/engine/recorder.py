@@ -21,7 +21,7 @@ from astrasim_py.core.records import (
     Table,
     empty_table,
 )
-from astrasim_py.system.plan import KIND_NAMES, Plan, Program, Slice
+from astrasim_py.system.plan import KIND_NAMES, CollectiveCall, Plan, RankProgram
 
 
 class Recorder:
@@ -308,8 +308,8 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Coded]:
     rank, node, instance = (np.empty(total, dtype=np.int64) for _ in range(3))
     kind, name = np.empty(total, dtype=np.int8), np.empty(total, dtype=np.int32)
     names = _Names()
-    for index in range(-1, len(plan.slices)):
-        part = plan.slices[index] if index >= 0 else None
+    for index in range(-1, len(plan.calls)):
+        part = plan.calls[index] if index >= 0 else None
         number, offset = plan.instance_at(index), plan.node_offset.get(index, 0)
         stream = plan.place_of.get(index)
         prefix = "" if stream is None else f"chunk {stream[0]} phase {stream[1]} "
@@ -332,7 +332,7 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Coded]:
     }
 
 
-def _running(plan: Plan, part: Slice | None) -> Iterator[tuple[int, Program]]:
+def _running(plan: Plan, part: CollectiveCall | None) -> Iterator[tuple[int, RankProgram]]:
     """Ranks and what they run in a slice (None: the workload); where all run one program, that of the first."""
     if part is None:
         return zip(range(plan.ranks), plan.workload, strict=True)
@@ -354,7 +354,7 @@ class _Names:
     def labels(self) -> tuple[str, ...]:
         return tuple(self.index)
 
-    def codes(self, program: Program, prefix: str) -> np.ndarray | int:
+    def codes(self, program: RankProgram, prefix: str) -> np.ndarray | int:
         """Of the nodes of a program."""
         trace = program.trace
         if not trace.has_names:

@@ -10,7 +10,7 @@ from astrasim_py.core.engines import AUTO, BOTH, COMPILED, ENGINES, FOLDED, SIMP
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import LEVELS, Records
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.plan import SEND, Plan, Program
+from astrasim_py.system.plan import SEND, Plan, RankProgram
 from astrasim_py.system.problem import Problem
 
 __all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "plan_for", "simulate"]
@@ -95,9 +95,9 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
 def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False) -> Plan:
     """The plan of a problem for `simulate`: for a folded run only what it needs."""
     if fold and engine != BOTH:
-        from astrasim_py.system.alike import plan_alike
+        from astrasim_py.system.symmetric_plan import make_symmetric_plan
 
-        return plan_alike(problem)
+        return make_symmetric_plan(problem)
     return make_plan(problem)
 
 
@@ -142,7 +142,7 @@ def _too_large(plan: Plan) -> str:
     latency = float(topology.latency_ps.max(initial=0))
     totals = np.zeros((len(jobs), 2))
 
-    def add(job: int, program: Program, times: int = 1) -> None:
+    def add(job: int, program: RankProgram, times: int = 1) -> None:
         sent = program.structure.kind == SEND
         nbytes = program.nbytes[sent].sum(dtype=np.float64)
         took = program.duration.sum(dtype=np.float64) + nbytes / slowest * 1e12 + sent.sum() * latency
@@ -152,7 +152,7 @@ def _too_large(plan: Plan) -> str:
         totals[job, 0] += max(plan.start_delay[first : first + each.ranks], default=0)
         for program in plan.workload[first : first + each.ranks]:
             add(job, program)
-    for index, part in enumerate(plan.slices):
+    for index, part in enumerate(plan.calls):
         job = plan.instances[plan.instance_of[index]].job
         if part.rotation is not None:
             add(job, part.base, len(part.members))

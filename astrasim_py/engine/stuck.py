@@ -189,7 +189,7 @@ def _name(trace: ExecutionTrace, row: int) -> str:
 
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
-    slots = plan.slices[send.slice].fifos.slots
+    slots = plan.calls[send.slice].connections.slots
     program = plan.program(send.rank, send.slice)
     channel = int(program.trace.column("channel")[send.row])
     hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"

@@ -232,7 +232,7 @@ class JobCheck:
             )
             yield ScenarioError(self.place(*at, "synthesize"), f"a {collective} cannot be synthesized", remedy)
         if isinstance(case, AlgorithmByDimension):
-            from astrasim_py.system.dimensions import PLANNED
+            from astrasim_py.system.dimension_planner import PLANNED
 
             if collective not in PLANNED:
                 remedy = f"only {', '.join(PLANNED)} go by dimension: write builder: NAME"

@@ -11,8 +11,8 @@ from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorith
 from astrasim_py.collectives.selection import AlgorithmTable, Case
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.scenario.workload_models import AlgorithmByDimension, Builder
-from astrasim_py.system.dimensions import LOCAL_FIRST, PLANNED, DimensionPlanner
-from astrasim_py.system.planning import Call, Stream
+from astrasim_py.system.dimension_planner import LOCAL_FIRST, PLANNED, DimensionPlanner
+from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
 from astrasim_py.topology.model import Dim, Topology
 
 #: ``make(case, collective, ranks, place) -> Algorithm``
@@ -49,7 +49,7 @@ class PlannedByDimension:
         self.place, self.warnings = place, warnings
         self.capacity = default.capacity
 
-    def plan(self, call: Call) -> tuple[Stream, ...] | None:
+    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Streams of a call; None where it is carried out at once."""
         if call.type not in PLANNED or len(call.members) < 2:
             return None

@@ -53,8 +53,8 @@ from astrasim_py.study.planned import PlannedByDimension, planned
 from astrasim_py.study.shared import WORTH, shared
 from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.synthesis.model.network import CostModel
-from astrasim_py.system.channels import messages_of
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.msccl_connections import messages_of
 from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, MscclModel, NetworkModel, Problem
 from astrasim_py.system.semantics import NAMED, Semantics
 from astrasim_py.topology.hardware import preset

@@ -122,7 +122,9 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
     del row["cpu_s"]
     calls = dict.fromkeys((i.type, len(i.members)) for i in plan.instances)
     algorithms = {id(i.algorithm): i for i in plan.instances if i.algorithm is not None}
-    longer = {str(i.index): i.fifos.latency_ps for i in plan.instances if i.fifos and i.fifos.latency_ps}
+    longer = {
+        str(i.index): i.connections.latency_ps for i in plan.instances if i.connections and i.connections.latency_ps
+    }
     return {
         "row": row,
         "breakdown": breakdown(records) if done else None,
@@ -144,7 +146,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         "warnings": list(plan.warnings),
         "algorithms": [
             {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
-            | ({"protocol": i.fifos.protocol, "slots": i.fifos.slots} if i.fifos else {})
+            | ({"protocol": i.connections.protocol, "slots": i.connections.slots} if i.connections else {})
             for i in algorithms.values()
         ],
         "npu_of": list(plan.npu_of),

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.collectives.bounds import Capacities, demand, member_times
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Plan, Program
+from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Plan, RankProgram
 
 #: Collectives at whose end every member has heard from every member.
 _ALL_TO_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -42,7 +42,7 @@ def problem_bound(plan: Plan) -> int | None:
     return max(_path(plan, capacities), _links(plan, capacities), _compute(plan))
 
 
-def _distinct(plan: Plan) -> list[Program]:
+def _distinct(plan: Plan) -> list[RankProgram]:
     """Programs of the workload, those that ranks share once."""
     key = "distinct"
     if key not in plan._cache:
@@ -145,29 +145,29 @@ class _Longest:
         start = self.starts[rank][node]
         kind = program.structure.kind[node]
         if kind == COLLECTIVE:
-            self.collective(rank, node, start, int(program.call[node]))
+            self.collective(rank, node, start, int(program.instance[node]))
         elif kind == SEND:
             # A channel of several messages may pair in any order: then only the send's own time is counted.
             dst = self.plan.first_rank[self.plan.job_of[rank]] + int(program.peer[node])
             taken = _message_ps(self.plan, rank, dst, int(program.nbytes[node]))
             injected = self.plan.problem.network.send_completes == "injected"
-            meet = int(self.plan.p2p[self.plan.job_of[rank]].meet[rank - self.first(rank)][node])
+            key = int(self.plan.p2p[self.plan.job_of[rank]].match_key[rank - self.first(rank)][node])
             self.finish(rank, node, start if injected else start + taken)
-            if meet >= 0:
-                self.meet((self.plan.job_of[rank], meet), start + taken)
+            if key >= 0:
+                self.sent((self.plan.job_of[rank], key), start + taken)
         elif kind == RECV:
-            meet = int(self.plan.p2p[self.plan.job_of[rank]].meet[rank - self.first(rank)][node])
-            if meet < 0:
+            key = int(self.plan.p2p[self.plan.job_of[rank]].match_key[rank - self.first(rank)][node])
+            if key < 0:
                 self.finish(rank, node, start)
             else:
-                self.wait((self.plan.job_of[rank], meet), rank, node, start)
+                self.wait((self.plan.job_of[rank], key), rank, node, start)
         else:
             self.finish(rank, node, start + int(program.duration[node]))
 
     def first(self, rank: int) -> int:
         return self.plan.first_rank[self.plan.job_of[rank]]
 
-    def meet(self, key: tuple[int, int], delivered: int) -> None:
+    def sent(self, key: tuple[int, int], delivered: int) -> None:
         self.sends[key] = delivered
         for rank, node, start in self.receives.pop(key, []):
             self.finish(rank, node, max(start, delivered))

@@ -11,13 +11,24 @@ from astrasim_py.collectives.algorithm import CUSTOM, Algorithm
 from astrasim_py.collectives.bounds import lower_bound_ps
 from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
-from astrasim_py.system import channels
-from astrasim_py.system.calls import Calls
+from astrasim_py.system import msccl_connections
+from astrasim_py.system.instances import Instances
 from astrasim_py.system.matching import Matchings
-from astrasim_py.system.plan import RECV, SEND, Fifos, Instance, Matching, Plan, PlannedStream, Program, Slice, Visit
-from astrasim_py.system.planning import Call, Phase
+from astrasim_py.system.plan import (
+    RECV,
+    SEND,
+    Chunk,
+    CollectiveCall,
+    Instance,
+    Matching,
+    MscclConnections,
+    Phase,
+    Plan,
+    RankProgram,
+)
+from astrasim_py.system.planner_api import CollectiveRequest, PlannedPhase
 from astrasim_py.system.problem import Job, Problem
-from astrasim_py.system.programs import Programs
+from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.rotated import RotatedPrograms, bytes_tell_nothing
 from astrasim_py.topology.model import Topology
 
@@ -33,29 +44,29 @@ class Lowering:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.semantics = problem.semantics
-        self.programs = Programs(problem)
+        self.programs = RankPrograms(problem)
         self.matchings = Matchings()
         self.by_bytes = problem.semantics.message_match == "bytes"
         #: By rank, how many collectives it is in, and one more if its workload has messages; None: not known.
         self.busy: np.ndarray | None = None
-        self.slices: list[Slice] = []
-        self.fifos: dict[tuple, Fifos] = {}
-        self.known_slices: dict[tuple, Slice] = {}
-        self.known_phases: dict[tuple, tuple[tuple[Slice, ...], dict[int, int]]] = {}
+        self.calls: list[CollectiveCall] = []
+        self.connections: dict[tuple, MscclConnections] = {}
+        self.known_calls: dict[tuple, CollectiveCall] = {}
+        self.known_phases: dict[tuple, tuple[tuple[CollectiveCall, ...], dict[int, int]]] = {}
         self.bounds: dict[tuple, int] = {}
         self.placed: dict[tuple[int, int], tuple[int, ...]] = {}
         self.keep: list[object] = []  # keeps objects alive whose id() is a key
 
-    # -- slices ---------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------
 
-    def slice(
+    def collective_call(
         self, job: Job, first: int, algorithm: Algorithm, local: tuple[int, ...], size: int, planned: bool
-    ) -> Slice:
+    ) -> CollectiveCall:
         """One algorithm for `size` bytes among ranks of a job (`local`, the job's own numbers)."""
         speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
         key = (id(algorithm), local, first, size, planned)
-        if key in self.known_slices:
-            return self.known_slices[key]
+        if key in self.known_calls:
+            return self.known_calls[key]
         msccl = self.problem.network.msccl
         by_bytes = self.by_bytes and not planned
         members = _later(local, first)
@@ -72,85 +83,89 @@ class Lowering:
             matching = self.matchings.by_bytes(programs, members)
         else:
             place = algorithm.source or algorithm.name
-            matching = self.matchings.of_space(("algorithm", id(algorithm), most), programs, place)
-        fifos = None
+            matching = self.matchings.of_communicator(("algorithm", id(algorithm), most), programs, place)
+        connections = None
         if msccl is not None:
-            if (id(algorithm), most) not in self.fifos:
-                self.fifos[id(algorithm), most] = channels.fifos_of(algorithm, programs, msccl)
-            fifos = self.fifos[id(algorithm), most]
+            if (id(algorithm), most) not in self.connections:
+                self.connections[id(algorithm), most] = msccl_connections.connections_of(algorithm, programs, msccl)
+            connections = self.connections[id(algorithm), most]
         self.keep.append(algorithm)
-        made = Slice(members=members, algorithm=algorithm, programs=programs, matching=matching, fifos=fifos)
-        self.known_slices[key] = made
+        made = CollectiveCall(
+            members=members, algorithm=algorithm, programs=programs, matching=matching, connections=connections
+        )
+        self.known_calls[key] = made
         return made
 
     def alone(self, members: Sequence[int]) -> bool:
         """Whether nothing else sends messages among some ranks, so that matching by bytes has no more to match."""
         return self.busy is not None and bool((self.busy[np.asarray(members, dtype=np.int64)] == 1).all())
 
-    def phase(self, job: Job, first: int, phase: Phase, call: Call) -> tuple[tuple[Slice, ...], dict[int, int]]:
+    def phase(
+        self, job: Job, first: int, phase: PlannedPhase, request: CollectiveRequest
+    ) -> tuple[tuple[CollectiveCall, ...], dict[int, int]]:
         """Slices of a planner's phase, and the slice of each rank."""
-        key = (id(phase), first, call.members)
+        key = (id(phase), first, request.members)
         if key in self.known_phases:
             return self.known_phases[key]
-        slices, slice_of = [], {}
-        for local, algorithm in phase.slices:
+        calls, call_of = [], {}
+        for local, algorithm in phase.calls:
             if algorithm.ranks != len(local):
                 raise AlgorithmError(
                     algorithm.source or algorithm.name,
-                    f"is made for {algorithm.ranks} ranks, and a phase of {call.type} runs it on {len(local)}",
+                    f"is made for {algorithm.ranks} ranks, and a phase of {request.type} runs it on {len(local)}",
                     "give each slice an algorithm for its ranks",
                 )
             for rank in local:
-                if slice_of.setdefault(first + rank, len(slices)) != len(slices):
-                    raise _ill_planned(call, f"rank {rank} is in two slices of one phase")
+                if call_of.setdefault(first + rank, len(calls)) != len(calls):
+                    raise _ill_planned(request, f"rank {rank} is in two slices of one phase")
             if len(set(local)) != len(local):
-                raise _ill_planned(call, "a rank is twice in one slice")
-            slices.append(self.slice(job, first, algorithm, tuple(local), phase.size, planned=True))
-        if slice_of.keys() != {first + rank for rank in call.members}:
-            raise _ill_planned(call, "a phase does not have each member of the group in one slice")
+                raise _ill_planned(request, "a rank is twice in one slice")
+            calls.append(self.collective_call(job, first, algorithm, tuple(local), phase.size, planned=True))
+        if call_of.keys() != {first + rank for rank in request.members}:
+            raise _ill_planned(request, "a phase does not have each member of the group in one slice")
         if not 0 <= phase.queue < len(job.planner.capacity):
-            raise _ill_planned(call, f"a phase is in queue {phase.queue} of {len(job.planner.capacity)}")
+            raise _ill_planned(request, f"a phase is in queue {phase.queue} of {len(job.planner.capacity)}")
         self.keep.append(phase)
-        self.known_phases[key] = (tuple(slices), slice_of)
+        self.known_phases[key] = (tuple(calls), call_of)
         return self.known_phases[key]
 
     # -- instances ------------------------------------------------------------------------------------------
 
     def instance(self, index: int, number: int, job: Job, first: int, entry: dict) -> Instance:
-        """One collective call, its members given as ranks of the job."""
+        """One collective request, its members given as ranks of the job."""
         local = tuple(entry["members"])
-        call = entry.pop("call")
+        request = entry.pop("request")
         place = entry.pop("place")
-        begin = len(self.slices)
-        whole, streams = None, ()
-        planned = job.planner.plan(call) if job.planner is not None else None
+        begin = len(self.calls)
+        whole, chunks = None, ()
+        planned = job.planner.plan(request) if job.planner is not None else None
         algorithms: tuple[Algorithm, ...]
         if planned is None or isinstance(planned, Algorithm):
             whole = self.whole(job, first, entry, place, local, planned)
-            self.slices.append(whole)
+            self.calls.append(whole)
             algorithms = (whole.algorithm,) if whole.algorithm is not None else ()
         else:
             made = []
             seen: dict[int, Algorithm] = {}
-            for stream in planned:
-                visits = []
-                for phase in stream.phases:
-                    slices, slice_of = self.phase(job, first, phase, call)
-                    visits.append(
-                        Visit(
+            for chunk in planned:
+                phases = []
+                for phase in chunk.phases:
+                    calls, call_of = self.phase(job, first, phase, request)
+                    phases.append(
+                        Phase(
                             queue=phase.queue,
                             priority=phase.priority,
-                            first=len(self.slices),
-                            slices=slices,
-                            slice_of=slice_of,
+                            first=len(self.calls),
+                            calls=calls,
+                            call_of=call_of,
                         )
                     )
-                    self.slices += slices
-                    seen |= {id(part.algorithm): part.algorithm for part in slices}
-                if stream.turns and len(stream.turns) != len(visits):
-                    raise _ill_planned(call, f"a stream has {len(stream.turns)} turns and {len(visits)} phases")
-                made.append(PlannedStream(priority=stream.priority, visits=tuple(visits), turns=stream.turns))
-            streams, algorithms = tuple(made), tuple(seen.values())
+                    self.calls += calls
+                    seen |= {id(part.algorithm): part.algorithm for part in calls}
+                if chunk.turns and len(chunk.turns) != len(phases):
+                    raise _ill_planned(request, f"a stream has {len(chunk.turns)} turns and {len(phases)} phases")
+                made.append(Chunk(priority=chunk.priority, phases=tuple(phases), turns=chunk.turns))
+            chunks, algorithms = tuple(made), tuple(seen.values())
         return Instance(
             index=index,
             job=number,
@@ -162,17 +177,17 @@ class Lowering:
             bound=self.bound(entry, algorithms, self.npus(job, local), planned=whole is None),
             first=begin,
             whole=whole,
-            streams=streams,
+            chunks=chunks,
             algorithms=algorithms,
         )
 
     def whole(
         self, job: Job, first: int, entry: dict, place: str, local: tuple[int, ...], algorithm: Algorithm | None
-    ) -> Slice:
+    ) -> CollectiveCall:
         """The one slice of a collective that no planner cuts; no algorithm: the job's table selects it."""
         n = len(local)
         if n == 1:
-            return Slice(members=(first + local[0],), algorithm=None, programs=(), matching=None)
+            return CollectiveCall(members=(first + local[0],), algorithm=None, programs=(), matching=None)
         if algorithm is None:
             algorithm = job.algorithms.select(
                 entry["type"],
@@ -195,7 +210,7 @@ class Lowering:
                 f"has root {algorithm.root}, and {place} calls with root {entry['root']}",
                 "inject one with that root",
             )
-        return self.slice(job, first, algorithm, local, entry["size"], planned=False)
+        return self.collective_call(job, first, algorithm, local, entry["size"], planned=False)
 
     def npus(self, job: Job, local: tuple[int, ...]) -> tuple[int, ...]:
         """NPUs of ranks of a job."""
@@ -224,8 +239,8 @@ class Lowering:
         return self.bounds[key]
 
 
-def _ill_planned(call: Call, problem: str) -> AlgorithmError:
-    return AlgorithmError(f"planner of {call.type} on group {call.group}", problem, "correct the planner")
+def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:
+    return AlgorithmError(f"planner of {request.type} on group {request.group}", problem, "correct the planner")
 
 
 def _later(local: tuple[int, ...], first: int) -> tuple[int, ...]:
@@ -233,7 +248,7 @@ def _later(local: tuple[int, ...], first: int) -> tuple[int, ...]:
     return tuple(first + rank for rank in local) if first else local
 
 
-def _busy(workload: Sequence[Program], calls: Sequence[tuple[int, Sequence[int]]]) -> np.ndarray:
+def _busy(workload: Sequence[RankProgram], calls: Sequence[tuple[int, Sequence[int]]]) -> np.ndarray:
     """int64[ranks]: collectives (first rank of the job, members) that a rank is in, and 1 if its workload sends."""
     distinct = {id(program): program for program in workload}
     speaks = {each: int((program.peer >= 0).any()) for each, program in distinct.items()}
@@ -291,7 +306,7 @@ class Traffic:
         self.spans: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.keep: list[object] = []  # keeps objects alive whose id() is a key
 
-    def span(self, program: Program) -> tuple[np.ndarray, np.ndarray]:
+    def span(self, program: RankProgram) -> tuple[np.ndarray, np.ndarray]:
         """Distinct peers to which a program sends anything at all, and distinct bytes."""
         found = self.spans.get(id(program))
         if found is None:
@@ -303,7 +318,7 @@ class Traffic:
             self.keep.append(program)
         return found
 
-    def add(self, programs: Sequence[Program], members: Sequence[int]) -> None:
+    def add(self, programs: Sequence[RankProgram], members: Sequence[int]) -> None:
         """Count the messages of programs among `members`."""
         where = self.placed[np.asarray(members, dtype=np.int64)]
         if not any(len(self.span(program)[0]) for program in {id(each): each for each in programs}.values()):
@@ -314,7 +329,7 @@ class Traffic:
                 self.pairs.append(where[position] * self.npus + where[peers])
                 self.sizes.append(sizes)
 
-    def add_slice(self, part: Slice) -> None:
+    def add_slice(self, part: CollectiveCall) -> None:
         """Count those of a slice, each only once."""
         if id(part) in self.seen:
             return
@@ -389,13 +404,13 @@ def make_plan(problem: Problem) -> Plan:
     """
     check_placement(problem)
     work = Lowering(problem)
-    calls = Calls(problem.semantics)
+    calls = Instances(problem.semantics)
     npu_of: list[int] = []
     job_of: list[int] = []
     firsts: list[int] = []
     delays: list[int] = []
-    workload: list[Program] = []
-    of_job: list[list[Program]] = []
+    workload: list[RankProgram] = []
+    of_job: list[list[RankProgram]] = []
     described: list[tuple[int, Job, int, dict]] = []
     for j, job in enumerate(problem.jobs):
         first = len(npu_of)
@@ -410,11 +425,11 @@ def make_plan(problem: Problem) -> Plan:
         programs = work.programs.of_job(job, kind_of, call)
         workload += programs
         of_job.append(programs)
-    # Channels by bytes are numbered over everything that shares the space, workloads first.
+    # Channels by bytes are numbered over everything that shares the communicator, workloads first.
     p2p: list[Matching | None] = [
         work.matchings.by_bytes(programs, range(firsts[j], firsts[j] + len(programs)))
         if work.by_bytes
-        else work.matchings.of_space(("p2p", j), programs, "")
+        else work.matchings.of_communicator(("p2p", j), programs, "")
         for j, programs in enumerate(of_job)
     ]
     if work.by_bytes:
@@ -424,7 +439,7 @@ def make_plan(problem: Problem) -> Plan:
     traffic = Traffic(npu_of, problem.topology.npus, problem.semantics.rendezvous_bytes)
     for j, programs in enumerate(of_job):
         traffic.add(programs, range(firsts[j], firsts[j] + len(programs)))
-    for part in work.slices:
+    for part in work.calls:
         traffic.add_slice(part)
     pairs, ptr, links = traffic.routes(problem.topology)
     return Plan(
@@ -435,7 +450,7 @@ def make_plan(problem: Problem) -> Plan:
         workload=tuple(workload),
         p2p=tuple(p2p),
         instances=instances,
-        slices=tuple(work.slices),
+        calls=tuple(work.calls),
         start_delay=tuple(delays),
         route_pairs=pairs,
         route_ptr=ptr,

@@ -1,4 +1,4 @@
-"""Meeting points: where each send of a space meets its receive."""
+"""Match keys: where each send of a communicator meets its receive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.system.plan import RECV, Matching, Program
+from astrasim_py.system.plan import RECV, Matching, RankProgram
 from astrasim_py.system.rotated import RotatedMatching, RotatedPrograms, unmatched
 
 
@@ -16,12 +16,12 @@ class Matchings:
 
     def __init__(self) -> None:
         self.matchings: dict[object, Matching | RotatedMatching] = {}
-        #: Meeting points to be numbered: by node, nodes that have one, and their src, dst, tag and bytes.
+        #: Keys to be numbered: by node, nodes that have one, and their src, dst, tag and bytes.
         self.unnumbered: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self.known: dict[tuple, Matching] = {}
 
-    def of_space(self, key: object, programs: Sequence[Program], what: str) -> Matching | RotatedMatching:
-        """Meeting points of the sends and receives of `programs` (by position)."""
+    def of_communicator(self, key: object, programs: Sequence[RankProgram], what: str) -> Matching | RotatedMatching:
+        """Keys of the sends and receives of `programs` (by position)."""
         if isinstance(programs, RotatedPrograms):
             key = ("rotated", key)
             if key not in self.matchings:
@@ -32,7 +32,7 @@ class Matchings:
         distinct = {id(program): program for program in programs}
         if not any((program.peer >= 0).any() for program in distinct.values()):
             nothing = {each: np.zeros(len(program), dtype=np.int64) for each, program in distinct.items()}
-            self.matchings[key] = Matching(meet=tuple(nothing[id(program)] for program in programs), points=0)
+            self.matchings[key] = Matching(match_key=tuple(nothing[id(program)] for program in programs), keys=0)
             return self.matchings[key]
         tags = np.concatenate([p.tag[p.peer >= 0] for p in programs] or [np.zeros(0, np.int64)])
         unique_tags = np.unique(tags)
@@ -66,11 +66,11 @@ class Matchings:
                 src, dst = divmod(pair, n)
                 counts = int(sent[odd[0]]), int(received[odd[0]])
                 raise AlgorithmError(what, *unmatched(src, dst, *counts, int(unique_tags[tag])))
-        self.matchings[key] = Matching(meet=tuple(pieces), points=len(channels))
+        self.matchings[key] = Matching(match_key=tuple(pieces), keys=len(channels))
         return self.matchings[key]
 
-    def by_bytes(self, programs: Sequence[Program], members: Sequence[int]) -> Matching:
-        """Under ``message_match: bytes``: channels (src, dst, tag, bytes) over everything that shares the space.
+    def by_bytes(self, programs: Sequence[RankProgram], members: Sequence[int]) -> Matching:
+        """Under ``message_match: bytes``: channels (src, dst, tag, bytes) over everything that shares the communicator.
 
         They are numbered when all are known, by `number`.
         """
@@ -86,7 +86,7 @@ class Matchings:
                 ends = np.where(received, other, me), np.where(received, me, other)
                 self.unnumbered.append((piece, at, np.stack([*ends, program.tag[at], program.nbytes[at]])))
                 pieces.append(piece)
-            self.known[key] = Matching(meet=tuple(pieces), points=0)
+            self.known[key] = Matching(match_key=tuple(pieces), keys=0)
         return self.known[key]
 
     def number(self) -> None:

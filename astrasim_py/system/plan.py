@@ -2,10 +2,10 @@
 
 A *program* is one rank's trace, its nodes in ascending id, with bytes and durations bound. A *structure* is the
 dependency graph of a program; programs of equal shape share one. An *instance* is one collective call of one
-group. It consists of *slices*, each one algorithm among some of its ranks, whose programs are spliced into the
-ranks' live graphs when their turn comes: one over all members at dispatch, or those of a planner's streams, phase by
-phase. A *space* is where sends and receives match: one per slice, one per job for point-to-point (under
-``message_match: bytes`` one for all but the slices of streams).
+group. It consists of *calls*, each one algorithm among some of its ranks, whose programs are spliced into the
+ranks' live graphs when their turn comes: one over all members at dispatch, or those of a planner's chunks, phase by
+phase. A *communicator* is where sends and receives match: one per call, one per job for point-to-point (under
+``message_match: bytes`` one for all but the calls of chunks).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class RankProgram:
     """One rank's trace with everything bound. Arrays are by node, in ascending node id."""
 
     trace: ExecutionTrace
@@ -69,7 +69,7 @@ class Program:
     peer: np.ndarray  # int32[n]: position in the group (algorithm) or rank in the job (workload); -1 elsewhere
     tag: np.ndarray  # int64[n]
     slot: np.ndarray  # int8[n]: resource that a node holds while in flight
-    call: np.ndarray  # int32[n]: instance that a collective node starts; -1 elsewhere
+    instance: np.ndarray  # int32[n]: instance that a collective node starts; -1 elsewhere
     counters: Counters | None = None  # None where no node counts, waits for a count or is detached
 
     def __len__(self) -> int:
@@ -80,16 +80,16 @@ class Program:
 class Matching:
     """Where each send and receive of a program meets its partner.
 
-    ``meet[i]`` ≥ 0 is a meeting point used by exactly one message of the space; ``~meet[i]`` is a channel whose
+    ``match_key[i]`` ≥ 0 is the key of exactly one message of the communicator; ``~meet[i]`` is a channel whose
     k-th posted send meets its k-th posted receive.
     """
 
-    meet: tuple[np.ndarray, ...]  # int64[n] per member
-    points: int  # meeting points and channels are numbered below this
+    match_key: tuple[np.ndarray, ...]  # int64[n] per member
+    keys: int  # keys and channels are numbered below this
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fifos:
+class MscclConnections:
     """The connections of one algorithm, its messages numbered connection after connection, first to last.
 
     Attributes
@@ -121,18 +121,18 @@ class Fifos:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slice:
-    """One algorithm among some ranks: what is spliced. Equal slices of several streams are one object.
+class CollectiveCall:
+    """One algorithm among some ranks: what is spliced. Equal calls of several chunks are one object.
 
-    A *rotated* slice has one program, that of its first member, which stands for all of them: the others' have its
+    A *rotated* call has one program, that of its first member, which stands for all of them: the others' have its
     arrays but for `peer`, which is shifted, and `nbytes`, which may differ where chunks are not all of one size.
     """
 
     members: Sequence[int]  # ranks, in the order of the algorithm's
     algorithm: Algorithm | None  # None where a group of one has nothing to do
-    programs: Sequence[Program]  # `RotatedPrograms` of a rotation
+    programs: Sequence[RankProgram]  # `RotatedPrograms` of a rotation
     matching: Matching | None  # `RotatedMatching`, likewise
-    fifos: Fifos | None = None  # under the MSCCL link model
+    connections: MscclConnections | None = None  # under the MSCCL link model
 
     @property
     def rotation(self) -> Rotation | None:
@@ -140,13 +140,13 @@ class Slice:
         return getattr(self.programs, "rotation", None)
 
     @property
-    def base(self) -> Program | None:
-        """Program of the first member of a rotated slice."""
+    def base(self) -> RankProgram | None:
+        """RankProgram of the first member of a rotated call."""
         return getattr(self.programs, "base", None)
 
     @property
     def uniform_bytes(self) -> bool:
-        """Whether all members of a rotated slice send and receive what the first one does."""
+        """Whether all members of a rotated call send and receive what the first one does."""
         return getattr(self.programs, "uniform_bytes", False)
 
     def nbytes_of(self, position: int) -> np.ndarray:
@@ -156,11 +156,11 @@ class Slice:
         return self.programs.nbytes_of(position)
 
     def nbytes_matrix(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
-        """int64[k, n]: bytes of the nodes of several members of a rotated slice."""
+        """int64[k, n]: bytes of the nodes of several members of a rotated call."""
         return self.programs.nbytes_matrix(positions)
 
     @property
-    def different(self) -> Sequence[Program]:
+    def different(self) -> Sequence[RankProgram]:
         """Programs that stand for all of them where peers and bytes do not matter."""
         return self.programs if self.rotation is None else [self.base]
 
@@ -173,28 +173,28 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Visit:
-    """One phase of one stream."""
+class Phase:
+    """One phase of one chunk."""
 
     queue: int  # of the NPU
     priority: int
-    first: int  # index of its first slice; the others follow
-    slices: tuple[Slice, ...]
-    slice_of: Mapping[int, int]  # rank → its slice, from 0
+    first: int  # index of its first call; the others follow
+    calls: tuple[CollectiveCall, ...]
+    call_of: Mapping[int, int]  # rank → its call, from 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlannedStream:
+class Chunk:
     """One chunk of a collective."""
 
     priority: int
-    visits: tuple[Visit, ...]
-    turns: tuple[int, ...]  # of its visits, empty where priority and arrival decide alone
+    phases: tuple[Phase, ...]
+    turns: tuple[int, ...]  # of its phases, empty where priority and arrival decide alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """One collective call of one group: one slice over all its members, or streams of several."""
+    """One collective call of one group: one call over all its members, or chunks of several."""
 
     index: int
     job: int
@@ -204,9 +204,9 @@ class Instance:
     root: int
     members: tuple[int, ...]  # ranks, in the order of the group
     bound: int  # ps, -1 where none applies
-    first: int  # index of its first slice
-    whole: Slice | None  # None where a planner has cut it into streams
-    streams: tuple[PlannedStream, ...] = ()
+    first: int  # index of its first call
+    whole: CollectiveCall | None  # None where a planner has cut it into chunks
+    chunks: tuple[Chunk, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()  # that carry it out, in order of appearance
 
     @property
@@ -219,14 +219,14 @@ class Instance:
         return self.whole.algorithm if self.whole else None
 
     @property
-    def programs(self) -> Sequence[Program]:
-        """Programs of the one algorithm, by member; empty where it has streams."""
+    def programs(self) -> Sequence[RankProgram]:
+        """Programs of the one algorithm, by member; empty where it has chunks."""
         return self.whole.programs if self.whole else ()
 
     @property
-    def fifos(self) -> Fifos | None:
+    def connections(self) -> MscclConnections | None:
         """Connections under the MSCCL link model."""
-        return self.whole.fifos if self.whole else None
+        return self.whole.connections if self.whole else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,10 +237,10 @@ class Plan:
     npu_of: tuple[int, ...]  # rank → NPU
     job_of: tuple[int, ...]
     first_rank: tuple[int, ...]  # of each job
-    workload: tuple[Program, ...]  # by rank
+    workload: tuple[RankProgram, ...]  # by rank
     p2p: tuple[Matching | None, ...]  # by job: point-to-point of the workload
     instances: tuple[Instance, ...]
-    slices: tuple[Slice, ...]  # by index: ascending (instance, stream, phase, slice), the order of dispatch
+    calls: tuple[CollectiveCall, ...]  # by index: ascending (instance, chunk, phase, call), the order of dispatch
     start_delay: tuple[int, ...]  # ps, by rank
     route_pairs: np.ndarray  # int64[k], ascending: src NPU × NPUs + dst NPU
     route_ptr: np.ndarray  # int64[k+1]
@@ -268,39 +268,40 @@ class Plan:
 
     @cached_property
     def instance_of(self) -> list[int]:
-        """Instance of each slice."""
+        """Instance of each call."""
         counts = [
-            sum(len(v.slices) for s in i.streams for v in s.visits) if i.whole is None else 1 for i in self.instances
+            sum(len(v.calls) for chunk in i.chunks for v in chunk.phases) if i.whole is None else 1
+            for i in self.instances
         ]
         return [i.index for i, count in zip(self.instances, counts, strict=True) for _ in range(count)]
 
     def instance_at(self, index: int) -> int:
-        """Instance of a slice; -1 of the workload (-1)."""
+        """Instance of a call; -1 of the workload (-1)."""
         return self.instance_of[index] if index >= 0 else -1
 
     @cached_property
     def place_of(self) -> dict[int, tuple[int, int]]:
-        """Slice of a planned collective → its stream and phase."""
+        """Call of a planned collective → its chunk and phase."""
         return {
-            visit.first + k: (number, phase)
+            phase.first + k: (number, place)
             for instance in self.instances
-            for number, stream in enumerate(instance.streams)
-            for phase, visit in enumerate(stream.visits)
-            for k in range(len(visit.slices))
+            for number, chunk in enumerate(instance.chunks)
+            for place, phase in enumerate(chunk.phases)
+            for k in range(len(phase.calls))
         }
 
     @cached_property
     def node_offset(self) -> dict[int, int]:
-        """Slice of a planned collective → what is added to its node ids in records, so that they are unique."""
+        """Call of a planned collective → what is added to its node ids in records, so that they are unique."""
         offsets: dict[int, int] = {}
         most: dict[int, int] = {}
         for instance in self.instances:
             offset = 0
-            for stream in instance.streams:
-                for visit in stream.visits:
+            for chunk in instance.chunks:
+                for phase in chunk.phases:
                     longest = 0
-                    for k, part in enumerate(visit.slices):
-                        offsets[visit.first + k] = offset
+                    for k, part in enumerate(phase.calls):
+                        offsets[phase.first + k] = offset
                         if id(part) not in most:
                             most[id(part)] = max((int(p.node_id[-1]) + 1 for p in part.different if len(p)), default=0)
                         longest = max(longest, most[id(part)])
@@ -309,10 +310,10 @@ class Plan:
 
     @cached_property
     def _rows(self) -> tuple[list[np.ndarray], int]:
-        """First rows of the workload and of every slice, and the row count: rows go rank after rank."""
+        """First rows of the workload and of every call, and the row count: rows go rank after rank."""
         counts = [np.array([len(program) for program in self.workload], dtype=np.int64)]
         members = [np.arange(self.ranks)]
-        for part in self.slices:
+        for part in self.calls:
             lengths = part.lengths
             counts.append(lengths)
             members.append(np.asarray(part.members, dtype=np.int64)[: len(lengths)])
@@ -325,7 +326,7 @@ class Plan:
         return [start[who] + rows for who, rows in zip(members, first, strict=True)], int(before.sum())
 
     def first_rows(self, index: int) -> np.ndarray:
-        """int64: first row in the node table of every member of a slice; of every rank's workload (-1).
+        """int64: first row in the node table of every member of a call; of every rank's workload (-1).
 
         Empty where a group of one has nothing to do.
         """
@@ -338,10 +339,10 @@ class Plan:
 
     @cached_property
     def node_rows(self) -> tuple[dict[tuple[int, int], int], int]:
-        """First row of each (rank, slice) in the node table (workload: slice -1), and the row count."""
+        """First row of each (rank, call) in the node table (workload: call -1), and the row count."""
         starts, total = self._rows
         pairs = [((rank, -1), row) for rank, row in enumerate(starts[0].tolist())]
-        for index, part in enumerate(self.slices):
+        for index, part in enumerate(self.calls):
             pairs += [((rank, index), row) for rank, row in zip(part.members, starts[index + 1].tolist(), strict=False)]
         # In the order of rows; a program without nodes comes before the one that begins in its row.
         return dict(sorted(pairs, key=lambda pair: pair[0])), total
@@ -351,7 +352,7 @@ class Plan:
         """Messages that a complete run sends, control messages of the rendezvous excluded."""
         total = _sends(self.workload)
         known: dict[int, int] = {}
-        for part in self.slices:
+        for part in self.calls:
             if id(part.programs) not in known:
                 copies = 1 if part.rotation is None else len(part.members)
                 known[id(part.programs)] = copies * _sends(part.different)
@@ -359,16 +360,16 @@ class Plan:
         return total
 
     def position(self, rank: int, index: int) -> int:
-        """Place of a rank among the members of a slice."""
-        part = self.slices[index]
+        """Place of a rank among the members of a call."""
+        part = self.calls[index]
         key = ("positions", id(part))
         if key not in self._cache:
             self._cache[key] = {member: position for position, member in enumerate(part.members)}
         return self._cache[key][rank]
 
-    def program(self, rank: int, index: int) -> Program:
-        """What a rank runs in a slice (-1: its workload)."""
-        return self.workload[rank] if index < 0 else self.slices[index].programs[self.position(rank, index)]
+    def program(self, rank: int, index: int) -> RankProgram:
+        """What a rank runs in a call (-1: its workload)."""
+        return self.workload[rank] if index < 0 else self.calls[index].programs[self.position(rank, index)]
 
     def serialization(self) -> list[dict[int, int]]:
         """Per bandwidth class of the topology: bytes → ps on a link, for every message size, rounded up."""
@@ -387,7 +388,7 @@ class _Computed(dict):
         return route
 
 
-def _sends(programs: Sequence[Program]) -> int:
+def _sends(programs: Sequence[RankProgram]) -> int:
     known: dict[int, int] = {}
     total = 0
     for program in programs:

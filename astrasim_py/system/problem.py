@@ -11,7 +11,7 @@ from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.system.planning import Planner
+from astrasim_py.system.planner_api import Planner
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 

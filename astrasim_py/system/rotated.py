@@ -10,20 +10,20 @@ import numpy as np
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.system.plan import RECV, SEND, Program
+from astrasim_py.system.plan import RECV, SEND, RankProgram
 
 #: Bytes of all members' nodes that are bound at once when one is asked for.
 _BOUND_NODES = 2**20
 
 
-class RotatedPrograms(Sequence[Program]):
+class RotatedPrograms(Sequence[RankProgram]):
     """One program per member, made from the first one's when asked for, and kept.
 
     Parameters
     ----------
     algorithm : Algorithm
         Of a rotation.
-    base : Program
+    base : RankProgram
         Of its rank 0.
     size : int
         Full buffer, bytes.
@@ -36,10 +36,10 @@ class RotatedPrograms(Sequence[Program]):
         Whether all members send, receive and reduce what the first one does, node by node.
     """
 
-    def __init__(self, algorithm: Algorithm, base: Program, size: int, verbatim: bool) -> None:
+    def __init__(self, algorithm: Algorithm, base: RankProgram, size: int, verbatim: bool) -> None:
         self.algorithm, self.base, self.size, self.verbatim = algorithm, base, size, verbatim
         self.uniform_bytes = verbatim or algorithm.same_bytes(size)
-        self._kept: dict[int, Program] = {0: base}
+        self._kept: dict[int, RankProgram] = {0: base}
         self._bytes: np.ndarray | None = None
 
     @property
@@ -111,12 +111,12 @@ class RotatedMatching:
         posted on a channel of the sender meets the k-th receive posted there. 0 of other nodes.
     channels : int
         Channels of each sender are numbered below this.
-    meet : sequence of numpy.ndarray
-        By member, int64[n]: as `astrasim_py.system.plan.Matching.meet`, made when asked for.
-    points : int
+    match_key : sequence of numpy.ndarray
+        By member, int64[n]: as `astrasim_py.system.plan.Matching.match_key`, made when asked for.
+    keys : int
     """
 
-    def __init__(self, rotation: Rotation, base: Program, what: str) -> None:
+    def __init__(self, rotation: Rotation, base: RankProgram, what: str) -> None:
         self.rotation, self.base = rotation, base
         sends, receives, tags, known, inverse = _channels(rotation, base)
         sent, received = _counts(sends, known, inverse)
@@ -138,15 +138,15 @@ class RotatedMatching:
         self.channels = int(several.sum())
 
     @property
-    def meet(self) -> Sequence[np.ndarray]:
-        return _Meet(self)
+    def match_key(self) -> Sequence[np.ndarray]:
+        return _MatchKeys(self)
 
     @property
-    def points(self) -> int:
+    def keys(self) -> int:
         return self.rotation.ranks * max(len(self.base), self.channels)
 
-    def meet_of(self, position: int) -> np.ndarray:
-        """int64[n]: meeting points of one member."""
+    def match_key_of(self, position: int) -> np.ndarray:
+        """int64[n]: match keys of one member."""
         base, partner = self.base, self.partner.astype(np.int64)
         kind, peer = base.structure.kind, base.peer.astype(np.int64)
         node = np.arange(len(base), dtype=np.int64)
@@ -157,8 +157,8 @@ class RotatedMatching:
         return np.where((peer >= 0) & (received | (kind == SEND)), meet, 0)
 
 
-class _Meet(Sequence[np.ndarray]):
-    """Meeting points by member."""
+class _MatchKeys(Sequence[np.ndarray]):
+    """Match keys by member."""
 
     def __init__(self, matching: RotatedMatching) -> None:
         self.matching = matching
@@ -168,11 +168,11 @@ class _Meet(Sequence[np.ndarray]):
 
     def __getitem__(self, index):
         if isinstance(index, slice):
-            return tuple(self.matching.meet_of(p) for p in range(len(self))[index])
-        return self.matching.meet_of(range(len(self))[index])
+            return tuple(self.matching.match_key_of(p) for p in range(len(self))[index])
+        return self.matching.match_key_of(range(len(self))[index])
 
 
-def _channels(rotation: Rotation, base: Program) -> tuple[np.ndarray, ...]:
+def _channels(rotation: Rotation, base: RankProgram) -> tuple[np.ndarray, ...]:
     """Sends and receives, their distinct tags, the keys (distance, tag) of the first member's channels, and of each
     send and then of each receive which of these it is on.
     """

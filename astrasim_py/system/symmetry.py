@@ -24,9 +24,9 @@ import numpy as np
 
 from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.errors import FoldError
-from astrasim_py.system.alike import AlikePlan
 from astrasim_py.system.lowering import MAX_ROUTE_LINKS
-from astrasim_py.system.plan import KIND_NAMES, MEMORY, SEND, Counters, Instance, Plan, Program, Slice
+from astrasim_py.system.plan import KIND_NAMES, MEMORY, SEND, CollectiveCall, Counters, Instance, Plan, RankProgram
+from astrasim_py.system.symmetric_plan import SymmetricPlan
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
 
@@ -93,7 +93,7 @@ class Symmetry:
     @cached_property
     def tabled(self) -> bool:
         """Whether the full run has a table of routes; without one it records links that nobody uses, too."""
-        if isinstance(self.plan, AlikePlan):
+        if isinstance(self.plan, SymmetricPlan):
             walked = self.plan.problem.topology.walked
             return not walked or self.plan.ranks * len(self.route_class) <= MAX_ROUTE_LINKS
         return self.plan.route_links is not None
@@ -163,7 +163,7 @@ def _groups(plan: Plan) -> Iterator[Rotation]:
     """Groups of rotations to try: that of the topology's dimensions, then those of the algorithms."""
     n = plan.ranks
     given = [tuple(d.size for d in plan.problem.topology.dims)]
-    given += [part.rotation.dims for part in plan.slices if getattr(part, "rotation", None) is not None]
+    given += [part.rotation.dims for part in plan.calls if getattr(part, "rotation", None) is not None]
     given += [(n,), (2,) * (n.bit_length() - 1)]
     seen = set()
     for dims in given:
@@ -335,7 +335,7 @@ def _programs(plan: Plan, group: Rotation) -> tuple[dict[int, tuple[int, ...]], 
     if memory.kind not in ("none", "per_npu") and bool((base.structure.kind == MEMORY).any()):
         raise refuse(f"ranks share their memory ({memory.kind})")
     alike = _Alike()
-    mine = np.unique(base.call[base.call >= 0]).tolist()
+    mine = np.unique(base.instance[base.instance >= 0]).tolist()
     called: dict[int, dict[int, Sequence[int]]] = {index: {index: range(1, plan.ranks)} for index in mine}
     if _several(plan):
         found: dict[int, dict[int, list[int]]] = {index: {} for index in mine}
@@ -356,7 +356,11 @@ def _workload(plan: Plan, group: Rotation, rank: int, alike: _Alike) -> list[tup
     if bool((turned != other.peer).any()):
         node = int(base.node_id[np.flatnonzero(turned != other.peer)[0]])
         raise refuse(f"node {node} of the workload has another peer on rank {rank} than on rank 0, rotated")
-    pairs = [tuple(pair) for pair in np.unique(np.stack([base.call, other.call]), axis=1).T.tolist() if max(pair) >= 0]
+    pairs = [
+        tuple(pair)
+        for pair in np.unique(np.stack([base.instance, other.instance]), axis=1).T.tolist()
+        if max(pair) >= 0
+    ]
     theirs = [index for _, index in pairs]
     if len({index for index, _ in pairs}) != len(pairs) or sorted(set(theirs)) != theirs or min(theirs, default=0) < 0:
         raise refuse(f"ranks 0 and {rank} meet in collectives in different orders")
@@ -378,7 +382,7 @@ def _whole(instance: Instance, ranks: int) -> bool:
     return in_order and (not part.programs or getattr(part, "rotation", None) is not None)
 
 
-def _check(program: Program, what: str) -> np.ndarray:
+def _check(program: RankProgram, what: str) -> np.ndarray:
     """Peers that a program sends to; nothing of it may depend on the order in which messages arrive."""
     counters = program.counters
     if counters is not None and bool((counters.start >= 0).any()):
@@ -393,7 +397,7 @@ class _Alike:
         self.known: set[tuple[int, int]] = set()
         self.keep: list[object] = []
 
-    def check(self, one: Program, other: Program, problem: str) -> None:
+    def check(self, one: RankProgram, other: RankProgram, problem: str) -> None:
         """Raise unless they are equal but for peers and instances."""
         key = (id(one), id(other))
         if one is other or key in self.known:
@@ -427,19 +431,19 @@ def _turned(group: Rotation, peers: np.ndarray, rank: int | np.ndarray) -> np.nd
     return np.where(peers >= 0, group.shift(np.maximum(peers, 0), rank), -1)
 
 
-def parts_of(instance: Instance, rank: int) -> list[tuple[int, Slice]]:
+def calls_of(instance: Instance, rank: int) -> list[tuple[int, CollectiveCall]]:
     """The slices of a collective that a rank runs, in order: their indices, and they."""
     if instance.whole is not None:
         return [(instance.first, instance.whole)]
-    visits = [visit for stream in instance.streams for visit in stream.visits]
-    return [(visit.first + visit.slice_of[rank], visit.slices[visit.slice_of[rank]]) for visit in visits]
+    visits = [visit for stream in instance.chunks for visit in stream.phases]
+    return [(visit.first + visit.call_of[rank], visit.calls[visit.call_of[rank]]) for visit in visits]
 
 
 def _shape(instance: Instance) -> tuple:
     """What two collectives must have in common besides programs."""
     streams = tuple(
-        (stream.priority, stream.turns, tuple((visit.queue, visit.priority) for visit in stream.visits))
-        for stream in instance.streams
+        (stream.priority, stream.turns, tuple((visit.queue, visit.priority) for visit in stream.phases))
+        for stream in instance.chunks
     )
     return instance.type, instance.size, len(instance.members), instance.whole is None, streams
 
@@ -448,14 +452,14 @@ def _instance(
     plan: Plan, group: Rotation, instance: Instance, others: Mapping[int, Sequence[int]], alike: _Alike
 ) -> list[np.ndarray]:
     """Peers of rank 0 in a collective, once the ranks of `others` (by their collective) are shown to run the same."""
-    if any(len(stream.turns) != len(stream.visits) for stream in instance.streams):
+    if any(len(stream.turns) != len(stream.phases) for stream in instance.chunks):
         raise refuse("a planner gives no turns to the phases of a collective, and the order of arrivals decides")
     for index, listed in others.items():
         if _shape(plan.instances[index]) != _shape(instance):
             raise refuse(f"rank {listed[0]} calls another collective than rank 0, or one that is planned otherwise")
     found = []
     done: set[tuple] = set()
-    for place, (_, part) in enumerate(parts_of(instance, 0)):
+    for place, (_, part) in enumerate(calls_of(instance, 0)):
         # Chunks of equal size share the slices of a phase.
         key = tuple(id(slices) for index in others for slices in [_slices(plan.instances[index], place)])
         if (id(part), key) in done:
@@ -471,7 +475,7 @@ def _instance(
     return found
 
 
-def _of_all(plan: Plan, group: Rotation, instance: Instance, part: Slice, what: str) -> np.ndarray:
+def _of_all(plan: Plan, group: Rotation, instance: Instance, part: CollectiveCall, what: str) -> np.ndarray:
     """Peers of rank 0 in an algorithm among all ranks that is declared to turn."""
     if not part.uniform_bytes:
         raise _uneven(part, instance)
@@ -497,7 +501,7 @@ def _of_part(
     what: str,
 ) -> np.ndarray:
     """Peers of rank 0 in one slice, once the slices of the other ranks at that place are shown to be the same."""
-    part = parts_of(instance, 0)[place][1]
+    part = calls_of(instance, 0)[place][1]
     if getattr(part, "rotation", None) is not None and not part.uniform_bytes:
         raise _uneven(part, instance)
     program, deltas = peers_in(part, part.members.index(0))
@@ -525,20 +529,20 @@ def _of_part(
     return deltas[program.structure.kind == SEND]
 
 
-def _slices(instance: Instance, place: int) -> tuple[Slice, ...]:
+def _slices(instance: Instance, place: int) -> tuple[CollectiveCall, ...]:
     """The slices of a collective at one place: its only one, or those of a visit."""
     if instance.whole is not None:
         return (instance.whole,)
-    return [visit for stream in instance.streams for visit in stream.visits][place].slices
+    return [visit for stream in instance.chunks for visit in stream.phases][place].calls
 
 
 def _slice_of(instance: Instance, place: int) -> Mapping[int, int] | None:
     if instance.whole is not None:
         return None
-    return [visit for stream in instance.streams for visit in stream.visits][place].slice_of
+    return [visit for stream in instance.chunks for visit in stream.phases][place].call_of
 
 
-def peers_in(part: Slice, at: int) -> tuple[Program, np.ndarray]:
+def peers_in(part: CollectiveCall, at: int) -> tuple[RankProgram, np.ndarray]:
     """The program of the member at a position of a slice, and the ranks of its peers by node."""
     rotation = getattr(part, "rotation", None)
     members = np.asarray(part.members, dtype=np.int64)
@@ -549,7 +553,7 @@ def peers_in(part: Slice, at: int) -> tuple[Program, np.ndarray]:
     return program, np.where(peers >= 0, members[np.maximum(peers, 0)], -1)
 
 
-def _uneven(part: Slice, instance: Instance) -> FoldError:
+def _uneven(part: CollectiveCall, instance: Instance) -> FoldError:
     chunks = part.algorithm.chunks
     return refuse(
         f"{instance.size} bytes of {instance.type} are not a multiple of the {chunks} chunks of {part.algorithm.name}: "

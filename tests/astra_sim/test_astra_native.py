@@ -30,7 +30,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.planning import Call
+from astrasim_py.system.planner_api import CollectiveRequest
 from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
@@ -205,14 +205,14 @@ def test_dimensions_follow_each_other():
     assert set(times("all_reduce", size, topology, planner)) == {expected}
 
 
-def call(kind: str, size: int, ranks, **more) -> Call:
+def call(kind: str, size: int, ranks, **more) -> CollectiveRequest:
     members = tuple(range(ranks)) if isinstance(ranks, int) else tuple(ranks)
-    return Call(type=kind, size=size, members=members, group=more.pop("group", "world"), node=3, **more)
+    return CollectiveRequest(type=kind, size=size, members=members, group=more.pop("group", "world"), node=3, **more)
 
 
 def shown(streams) -> list[list[tuple]]:
     """(collective, queue, bytes, number of slices) of each phase of each stream."""
-    return [[(p.slices[0][1].collective, p.queue, p.size, len(p.slices)) for p in stream.phases] for stream in streams]
+    return [[(p.calls[0][1].collective, p.queue, p.size, len(p.calls)) for p in stream.phases] for stream in streams]
 
 
 def test_phases_and_sizes_by_dimension():
@@ -245,7 +245,7 @@ def test_trees_take_turns_and_a_repeated_call_gets_the_same_plan():
     def tree(collective: str, end: str):
         return native_algorithm("doubleBinaryTree", collective, 512, 4, charges, tree=end)
 
-    built = [[phase.slices[0][1] for phase in stream.phases] for stream in streams]
+    built = [[phase.calls[0][1] for phase in stream.phases] for stream in streams]
     # Each dimension counts on by itself, chunk after chunk: the first is visited twice by each, the last once.
     assert [each is tree("reduce_scatter", MAX) for each in (built[0][0], built[1][0])] == [True, True]
     assert [built[0][1] is tree("all_reduce", MAX), built[1][1] is tree("all_reduce", MIN)] == [True, True]
@@ -257,13 +257,13 @@ def test_groups_smaller_than_the_world():
     config = system("halvingDoubling", endpoint_delay=500)
     planner = CompatiblePlanner(config, (8,))
     (stream,) = planner.plan(call("all_reduce", 1024, (6, 2, 0, 4), group="3"))
-    ((ranks, algorithm),) = stream.phases[0].slices
+    ((ranks, algorithm),) = stream.phases[0].calls
     assert ranks == (6, 2, 0, 4) and algorithm.name == "halvingDoubling"
     assert algorithm is native_algorithm("halvingDoubling", "all_reduce", 1024, 4, Charges(memory_bandwidth=MEMORY))
     assert QUIRKS["local_delay"] in planner.warnings
     planner = CompatiblePlanner(system("direct direct"), (4, 2))
     (stream,) = planner.plan(call("all_gather", 1024, (0, 1, 4, 5), group="1"))
-    assert stream.phases[0].slices[0][1].name == "ring"
+    assert stream.phases[0].calls[0][1].name == "ring"
     assert QUIRKS["local_ring"] in planner.warnings
 
 

@@ -56,7 +56,7 @@ def kinds(plan: Plan, records: Records | str) -> set[str]:
     problem = plan.problem
     semantics, network = problem.semantics, problem.network
     jobs = problem.jobs
-    programs = [*plan.workload, *(p for part in plan.slices for p in part.programs)]
+    programs = [*plan.workload, *(p for part in plan.calls for p in part.programs)]
     counters = [p.counters for p in programs if p.counters is not None]
     found = {
         network.model: True,
@@ -69,9 +69,9 @@ def kinds(plan: Plan, records: Records | str) -> set[str]:
         "lowest dimension": semantics.analytical_route == "lowest_dim" and network.model == "analytical",
         "exposed as in ASTRA-sim": semantics.exposed == "finish_minus_compute",
         "few slots": semantics.comm_slots is not None,
-        "connections": any(part.fifos is not None for part in plan.slices),
-        "streams": any(i.streams for i in plan.instances),
-        "turns": any(s.turns for i in plan.instances for s in i.streams),
+        "connections": any(part.connections is not None for part in plan.calls),
+        "streams": any(i.chunks for i in plan.instances),
+        "turns": any(s.turns for i in plan.instances for s in i.chunks),
         "counters": bool(counters),
         "counts from a node": any((c.start >= 0).any() for c in counters),
         "detached sends": any(c.detached.any() for c in counters),

@@ -20,11 +20,11 @@ from astrasim_py.core.errors import FoldError
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold import FoldedPlan, fold
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.alike import AlikePlan, plan_alike
-from astrasim_py.system.dimensions import DimensionPlanner
+from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, Limits, MemoryModel, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
+from astrasim_py.system.symmetric_plan import SymmetricPlan, make_symmetric_plan
 from astrasim_py.system.symmetry import symmetry_of
 from astrasim_py.topology.model import placement
 from astrasim_py.workload.microbenchmarks import Collective, Compute, Memory, Send, generate
@@ -478,8 +478,8 @@ def test_a_stuck_run_is_left_to_the_full_one():
 
 def test_a_shared_trace_is_planned_for_one_rank_whatever_their_number():
     given = _ring(6, size=6000)
-    plan = plan_alike(given)
-    assert isinstance(plan, AlikePlan) and len({id(program) for program in plan.workload}) == 1
+    plan = make_symmetric_plan(given)
+    assert isinstance(plan, SymmetricPlan) and len({id(program) for program in plan.workload}) == 1
     assert not differences(simulate(plan, fold=True), simulate(make_plan(given), fold=True))
     folded = fold(symmetry_of(plan))
     assert isinstance(folded, FoldedPlan) and folded.ranks == 1 and len(folded.route_pairs) == 1

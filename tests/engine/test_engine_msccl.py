@@ -24,8 +24,8 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
-from astrasim_py.system.channels import messages_of
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.msccl_connections import messages_of
 from astrasim_py.system.plan import SEND
 from astrasim_py.system.problem import Job, MscclModel, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
@@ -377,5 +377,5 @@ def test_models_that_make_no_sense_are_refused(wrong):
 
 def test_without_the_model_nothing_is_planned_for_it():
     plan = make_plan(problem(ring(3, fused=True), 64, None))
-    assert plan.instances[0].fifos is None
+    assert plan.instances[0].connections is None
     assert (plan.instances[0].programs[0].structure.kind == SEND).sum() == 2

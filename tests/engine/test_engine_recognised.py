@@ -120,8 +120,8 @@ def test_records_are_those_of_traces_planned_one_by_one(ranks, verbatim):
         given = given_by_rank(algorithm, size if verbatim else None)
         problem, plain = (problem_of(each, size, semantics=semantics) for each in (given, apart(given)))
         plan = make_plan(problem)
-        turned += plan.slices[0].rotation is not None
-        assert make_plan(plain).slices[0].rotation is None
+        turned += plan.calls[0].rotation is not None
+        assert make_plan(plain).calls[0].rotation is None
         for rank in range(ranks):
             place = plan.position(rank, 0)
             assert plan.program(rank, 0).trace is given.traces[place]
@@ -250,7 +250,7 @@ def test_files_of_a_rotation_fold_to_the_records_of_all_ranks():
     problem = problem_of(given, 6000)
     job = replace(problem.jobs[0], placement=tuple(range(6)))
     problem = replace(problem, jobs=(job,))
-    assert make_plan(problem).slices[0].rotation is not None
+    assert make_plan(problem).calls[0].rotation is not None
     assert differences(simulate(problem, engine="simpy", fold=True), simulate(problem, engine="compiled")) == []
 
 
@@ -258,7 +258,7 @@ def test_files_of_a_rotation_fold_to_the_records_of_all_ranks():
 
 
 def is_turned(problem: Problem) -> bool:
-    return any(part.rotation is not None for part in make_plan(problem).slices)
+    return any(part.rotation is not None for part in make_plan(problem).calls)
 
 
 def assert_as_apart(algorithm: Algorithm, size: int, semantics: Semantics = BY_BYTES, status: str = "done") -> None:

@@ -20,7 +20,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.planning import Phase, Stream
+from astrasim_py.system.planner_api import PlannedChunk, PlannedPhase
 from astrasim_py.system.problem import Job, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
@@ -118,10 +118,10 @@ def busy_planner(rng: random.Random, *, queues: int = 2, most: int = 2) -> Plann
     def make(call):
         def phase():
             nodes = [[{"type": COMP, "duration_ps": rng.randint(1, 5) * US + next(length)}] for _ in call.members]
-            return Phase(queue=rng.randrange(queues), size=0, slices=((call.members, algorithm(nodes)),))
+            return PlannedPhase(queue=rng.randrange(queues), size=0, calls=((call.members, algorithm(nodes)),))
 
         return tuple(
-            Stream(phases=tuple(phase() for _ in range(rng.randint(1, 3))), priority=rng.randint(0, 1))
+            PlannedChunk(phases=tuple(phase() for _ in range(rng.randint(1, 3))), priority=rng.randint(0, 1))
             for _ in range(rng.randint(1, 5))
         )
 
@@ -134,10 +134,10 @@ def visits(plan, records, rank):
     start, end = records.node["start"], records.node["end"]
     out: dict[int, list[tuple]] = {}
     for instance in plan.instances:
-        for stream in instance.streams:
+        for stream in instance.chunks:
             arrival = 0
-            for visit in stream.visits:
-                row = first[rank, visit.first + visit.slice_of[rank]]
+            for visit in stream.phases:
+                row = first[rank, visit.first + visit.call_of[rank]]
                 out.setdefault(visit.queue, []).append((stream.priority, arrival, int(start[row]), int(end[row])))
                 arrival = int(end[row])
     return out
@@ -166,10 +166,10 @@ def test_queues_keep_their_capacity_and_order(seed):
 
 def test_of_equal_arrival_the_lower_chunk_goes_first():
     phases = [
-        Phase(queue=0, size=0, slices=(((0, 1), algorithm([[{"type": COMP, "duration_ps": US}]] * 2)),))
+        PlannedPhase(queue=0, size=0, calls=(((0, 1), algorithm([[{"type": COMP, "duration_ps": US}]] * 2)),))
         for _ in range(4)
     ]
-    plan = make_plan(one_call(2, Planned((1,), lambda call: tuple(Stream(phases=(p,)) for p in phases))))
+    plan = make_plan(one_call(2, Planned((1,), lambda call: tuple(PlannedChunk(phases=(p,)) for p in phases))))
     records = simulate(plan, level="nodes")
     rows = records.node["instance"] >= 0
     assert records.node["start"][rows].tolist() == [0, US, 2 * US, 3 * US] * 2
@@ -179,9 +179,9 @@ def test_of_equal_arrival_the_lower_chunk_goes_first():
 
 def test_turns_hold_a_chunk_back_until_it_is_due():
     compute = algorithm([[{"type": COMP, "duration_ps": US}]] * 2)
-    phase = Phase(queue=0, size=0, slices=(((0, 1), compute),))
+    phase = PlannedPhase(queue=0, size=0, calls=(((0, 1), compute),))
     turns = (2, 0, 1)
-    planner = Planned((2,), lambda call: tuple(Stream(phases=(phase,), turns=(t,)) for t in turns))
+    planner = Planned((2,), lambda call: tuple(PlannedChunk(phases=(phase,), turns=(t,)) for t in turns))
     plan = make_plan(one_call(2, planner))
     records = simulate(plan, level="nodes")
     start = records.node["start"][records.node["instance"] >= 0].tolist()
@@ -197,8 +197,8 @@ def test_a_collective_without_streams_takes_no_time():
 def test_chunks_pipeline_over_dimensions():
     """With two queues of one, C chunks of two equal phases take C + 1 times a phase."""
     compute = algorithm([[{"type": COMP, "duration_ps": US}]] * 2)
-    phases = tuple(Phase(queue=q, size=0, slices=(((0, 1), compute),)) for q in (0, 1))
-    records = simulate(one_call(2, Planned((1, 1), lambda call: (Stream(phases=phases),) * 5)))
+    phases = tuple(PlannedPhase(queue=q, size=0, calls=(((0, 1), compute),)) for q in (0, 1))
+    records = simulate(one_call(2, Planned((1, 1), lambda call: (PlannedChunk(phases=phases),) * 5)))
     assert records.makespan == 6 * US
 
 
@@ -226,9 +226,9 @@ def ring_planner(sizes, chunks) -> Planned:
         for kind, dim in [*order, ("all_reduce", last), *(("all_gather", d) for _, d in reversed(order))]:
             size *= sizes[dim] if kind == "all_gather" else 1
             slices = tuple((row, ring(kind, sizes[dim])) for row in rows(dim, len(call.members)))
-            phases.append(Phase(queue=dim, size=size, slices=slices))
+            phases.append(PlannedPhase(queue=dim, size=size, calls=slices))
             size //= sizes[dim] if kind == "reduce_scatter" else 1
-        return (Stream(phases=tuple(phases)),) * chunks
+        return (PlannedChunk(phases=tuple(phases)),) * chunks
 
     return Planned((1,) * len(sizes), make)
 
@@ -256,26 +256,26 @@ def test_bytes_are_conserved_over_dimensions():
 
 def test_programs_of_equal_chunks_are_shared():
     plan = make_plan(torus_call((4, 4, 4), 64, 2**20))
-    assert len(plan.slices) == 64 * 5 * 16
-    assert len({id(part) for part in plan.slices}) == 5 * 16
-    assert len({id(p) for part in plan.slices for p in part.programs}) == 5 * 4
+    assert len(plan.calls) == 64 * 5 * 16
+    assert len({id(part) for part in plan.calls}) == 5 * 16
+    assert len({id(p) for part in plan.calls for p in part.programs}) == 5 * 4
     assert plan.messages == 64 * 64 * (2 * 3 * 2 + 2 * 3)
 
 
 @pytest.mark.parametrize(
     ("phase", "what"),
     [
-        (lambda a: Phase(queue=1, size=0, slices=(((0, 1), a),)), "queue 1"),
-        (lambda a: Phase(queue=0, size=0, slices=(((0, 0), a),)), "twice"),
-        (lambda a: Phase(queue=0, size=0, slices=(((0, 1), a), ((1, 0), a))), "two slices"),
-        (lambda a: Phase(queue=0, size=0, slices=()), "each member"),
-        (lambda a: Phase(queue=0, size=0, slices=(((0,), a),)), "made for 2 ranks"),
+        (lambda a: PlannedPhase(queue=1, size=0, calls=(((0, 1), a),)), "queue 1"),
+        (lambda a: PlannedPhase(queue=0, size=0, calls=(((0, 0), a),)), "twice"),
+        (lambda a: PlannedPhase(queue=0, size=0, calls=(((0, 1), a), ((1, 0), a))), "two slices"),
+        (lambda a: PlannedPhase(queue=0, size=0, calls=()), "each member"),
+        (lambda a: PlannedPhase(queue=0, size=0, calls=(((0,), a),)), "made for 2 ranks"),
     ],
 )
 def test_ill_made_phases_are_refused(phase, what):
     made = phase(algorithm([[{"type": COMP}]] * 2))
     with pytest.raises(AlgorithmError, match=what):
-        make_plan(one_call(2, Planned((1,), lambda call: (Stream(phases=(made,)),))))
+        make_plan(one_call(2, Planned((1,), lambda call: (PlannedChunk(phases=(made,)),))))
 
 
 # -- counters and detached sends --------------------------------------------------------------------------------
@@ -284,8 +284,8 @@ def test_ill_made_phases_are_refused(phase, what):
 def planned_once(per_rank, **more) -> Problem:
     made = algorithm(per_rank)
     members = tuple(range(len(per_rank)))
-    phase = Phase(queue=0, size=0, slices=((members, made),))
-    return one_call(len(per_rank), Planned((1,), lambda call: (Stream(phases=(phase,)),)), **more)
+    phase = PlannedPhase(queue=0, size=0, calls=((members, made),))
+    return one_call(len(per_rank), Planned((1,), lambda call: (PlannedChunk(phases=(phase,)),)), **more)
 
 
 def comp(micros, **more) -> dict:
@@ -380,9 +380,9 @@ def test_a_chunk_that_waits_for_its_turn_is_explained():
         [{"type": SEND, "peer": 0, **message}, {"type": RECV, "peer": 0, **message}]
     ])  # fmt: skip
     skew = [algorithm([[comp(a)], [comp(b)]]) for a, b in ((1, 2), (2, 1))]
-    before = [Phase(queue=0, size=0, slices=(((0, 1), made),)) for made in skew]
-    meet = Phase(queue=1, size=0, slices=(((0, 1), meets),))
-    planner = Planned((2, 1), lambda call: tuple(Stream(phases=(first, meet)) for first in before))
+    before = [PlannedPhase(queue=0, size=0, calls=(((0, 1), made),)) for made in skew]
+    meet = PlannedPhase(queue=1, size=0, calls=(((0, 1), meets),))
+    planner = Planned((2, 1), lambda call: tuple(PlannedChunk(phases=(first, meet)) for first in before))
     records = simulate(one_call(2, planner))
     assert records.outcome.status == "stuck"
     text = "\n".join(explanation(records.outcome))
@@ -395,8 +395,8 @@ def test_chunks_never_meet_messages_of_the_workload(match):
     """Both send 1 kB with tag 0 from rank 0 to rank 1; the workload's receive comes 5 µs later."""
     message = {"comm_size": 1000, "comm_tag": 0}
     made = algorithm([[{"type": SEND, "peer": 1, **message}], [{"type": RECV, "peer": 0, **message}]])
-    phase = Phase(queue=0, size=0, slices=(((0, 1), made),))
-    planner = Planned((1,), lambda call: (Stream(phases=(phase,)),))
+    phase = PlannedPhase(queue=0, size=0, calls=(((0, 1), made),))
+    planner = Planned((1,), lambda call: (PlannedChunk(phases=(phase,)),))
     problem = one_call(2, planner, semantics=Semantics.native(message_match=match))
     collective = {"type": COLL, "comm_type": 0, "comm_size": 1000}
     ends = {"comm_src": 0, "comm_dst": 1, **message}

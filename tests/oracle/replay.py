@@ -46,7 +46,7 @@ class Replay:
     def program(self, rank, index):
         if index < 0:
             return self.plan.workload[rank]
-        part = self.plan.slices[index]
+        part = self.plan.calls[index]
         return part.programs[part.members.index(rank)]
 
     def open(self, rank, index):
@@ -119,7 +119,7 @@ class Replay:
     # -- streams --------------------------------------------------------------------------------------------
 
     def begin_streams(self, rank, call, node):
-        streams = self.plan.instances[call].streams
+        streams = self.plan.instances[call].chunks
         self.called.setdefault(rank, []).append(call)
         self.caller[rank, ("streams", call)] = node
         self.streams_left[rank, call] = len(streams)
@@ -132,11 +132,11 @@ class Replay:
         self.drain()
 
     def visit(self, rank, call, number):
-        return self.plan.instances[call].streams[number].visits[self.phase[rank, call, number]]
+        return self.plan.instances[call].chunks[number].phases[self.phase[rank, call, number]]
 
     def next_phase(self, rank, call, number):
         self.phase[rank, call, number] += 1
-        if self.phase[rank, call, number] == len(self.plan.instances[call].streams[number].visits):
+        if self.phase[rank, call, number] == len(self.plan.instances[call].chunks[number].phases):
             self.streams_left[rank, call] -= 1
             if self.streams_left[rank, call] == 0:
                 self.complete(rank, -1, self.caller[rank, ("streams", call)])
@@ -164,15 +164,15 @@ class Replay:
         self.draining = False
 
     def may_start(self, rank, queue, call, number):
-        turns = self.plan.instances[call].streams[number].turns
+        turns = self.plan.instances[call].chunks[number].turns
         if not turns:
             return True
         first = next(c for c in self.called[rank] if self.turn.get((rank, queue, c), 0) < self.turns_of(c, queue))
         return first == call and turns[self.phase[rank, call, number]] == self.turn.get((rank, queue, call), 0)
 
     def turns_of(self, call, queue):
-        streams = self.plan.instances[call].streams
-        return sum(visit.queue == queue for stream in streams if stream.turns for visit in stream.visits)
+        streams = self.plan.instances[call].chunks
+        return sum(visit.queue == queue for stream in streams if stream.turns for visit in stream.phases)
 
     def serve(self, rank, only=None):
         """Start streams of this rank that wait, as long as one may."""
@@ -181,7 +181,7 @@ class Replay:
             running = self.running.setdefault((rank, queue), [])
             while len(running) < capacity[queue]:
                 line = [
-                    (-self.plan.instances[c].streams[s].priority, -self.visit(rank, c, s).priority, arrival, c, s)
+                    (-self.plan.instances[c].chunks[s].priority, -self.visit(rank, c, s).priority, arrival, c, s)
                     for arrival, c, s in self.lines.get((rank, queue), [])
                     if self.may_start(rank, queue, c, s)
                 ]
@@ -189,7 +189,7 @@ class Replay:
                     break
                 _, _, arrival, call, number = min(line)
                 self.lines[rank, queue].remove((arrival, call, number))
-                if self.plan.instances[call].streams[number].turns:
+                if self.plan.instances[call].chunks[number].turns:
                     self.turn[rank, queue, call] = self.turn.get((rank, queue, call), 0) + 1
                 running.append((call, number))
                 self.most_running[rank, queue] = max(self.most_running.get((rank, queue), 0), len(running))
@@ -197,7 +197,7 @@ class Replay:
 
     def start_phase(self, rank, call, number):
         visit = self.visit(rank, call, number)
-        index = visit.first + visit.slice_of[rank]
+        index = visit.first + visit.call_of[rank]
         if len(self.program(rank, index)):
             self.open(rank, index)
         else:
@@ -206,10 +206,10 @@ class Replay:
     # -- slots of connections -------------------------------------------------------------------------------
 
     def of_connection(self, what, rank, index, node):
-        part = self.plan.slices[index] if index >= 0 else None
-        if part is None or part.fifos is None:
+        part = self.plan.calls[index] if index >= 0 else None
+        if part is None or part.connections is None:
             return -1
-        return int(getattr(part.fifos, what)[part.members.index(rank)][node])
+        return int(getattr(part.connections, what)[part.members.index(rank)][node])
 
     def may_send(self, rank, index, node):
         needed = self.of_connection("needs", rank, index, node)
@@ -301,7 +301,7 @@ class Replay:
             self.leave(rank, index)
         if kind in (SEND, RECV):
             peer = int(program.peer[node])
-            other = self.plan.slices[index].members[peer] if index >= 0 else self.rank_of(rank, peer)
+            other = self.plan.calls[index].members[peer] if index >= 0 else self.rank_of(rank, peer)
             pair = (rank, other) if kind == SEND else (other, rank)
             key = (index if index >= 0 else -1 - self.plan.job_of[rank], *pair, int(program.tag[node]))
             counters = self.sent if kind == SEND else self.posted
@@ -335,7 +335,7 @@ class Replay:
             else:
                 self.timer(rank, end, lambda: self.complete(rank, index, node))
         elif kind == COLLECTIVE:
-            instance = self.plan.instances[int(program.call[node])]
+            instance = self.plan.instances[int(program.instance[node])]
             call = instance.first
             if instance.whole is None:
                 self.begin_streams(rank, instance.index, node)
@@ -362,7 +362,7 @@ class Replay:
         def rate(link):
             return topology.bandwidths[int(topology.bandwidth_class[link])]
 
-        fifos = self.plan.slices[index].fifos if index >= 0 and not request else None
+        fifos = self.plan.calls[index].connections if index >= 0 and not request else None
         longer = fifos.latency_ps if fifos else 0
 
         def latency(link):

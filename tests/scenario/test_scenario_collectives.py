@@ -20,7 +20,7 @@ from astrasim_py.study.again import explain_folder
 from astrasim_py.study.point import make_task, run_task
 from astrasim_py.study.prepare import count_messages, prepare
 from astrasim_py.system.bound import problem_bound
-from astrasim_py.system.dimensions import PLANNED
+from astrasim_py.system.dimension_planner import PLANNED
 from astrasim_py.system.lowering import make_plan
 
 LINK = "bandwidth: 50 GB/s, latency: 500 ns"
@@ -169,8 +169,8 @@ def test_groups_fill_a_grid_or_are_carried_out_at_once(tmp_path):
     (point,) = points(tmp_path, torus, work + ", {all_reduce: {size: 1 MiB, group: odd}}, barrier]", text)
     _, warnings = ran(point)
     plan = make_plan(prepare(point))
-    assert [len(instance.streams) for instance in plan.instances] == [2, 2, 0, 0]
-    assert [len(stream.visits) for instance in plan.instances[:2] for stream in instance.streams] == [1, 1, 3, 3]
+    assert [len(instance.chunks) for instance in plan.instances] == [2, 2, 0, 0]
+    assert [len(stream.phases) for instance in plan.instances[:2] for stream in instance.chunks] == [1, 1, 3, 3]
     (warning,) = warnings
     assert "the 2 ranks of group odd do not fill a grid" in warning and "s.yaml:5" in warning
 
@@ -181,7 +181,7 @@ def test_placement_decides_the_dimensions_of_ranks(tmp_path):
     found = [make_plan(prepare(point)) for point in points(tmp_path, torus, "[{all_reduce: {size: 1 MiB}}]", text)]
     for plan in found:
         (instance,) = plan.instances
-        rows = [part.members for part in instance.streams[0].visits[0].slices]
+        rows = [part.members for part in instance.chunks[0].phases[0].calls]
         assert all({plan.npu_of[rank] // 4 for rank in row} in ({0}, {1}) for row in rows)
 
 
@@ -192,7 +192,7 @@ def test_cases_choose_by_size_group_and_node(tmp_path):
     for more in ("", "collectives: {chunks: 2}"):
         (point,) = points(tmp_path, RING, work, cases + more)
         plan = make_plan(prepare(point))
-        node_of = [int(np.flatnonzero(plan.workload[0].call == k)[0]) for k in range(3)]
+        node_of = [int(np.flatnonzero(plan.workload[0].instance == k)[0]) for k in range(3)]
         ids = [int(plan.workload[0].node_id[row]) for row in node_of]
         expected = ["direct" if k == 0 else "halving_doubling" if ids[k] == 2 else "ring" for k in range(3)]
         assert [instance.algorithm_name for instance in plan.instances] == expected
@@ -238,7 +238,7 @@ def test_jobs_share_the_rules(tmp_path):
         "utf-8",
     )
     plan = make_plan(prepare(expand(load_scenario(path))[0]))
-    assert [len(instance.streams) for instance in plan.instances] == [4, 4]
+    assert [len(instance.chunks) for instance in plan.instances] == [4, 4]
     assert [instance.algorithm_name for instance in plan.instances] == ["ring", "direct"]
     assert simulate(plan).outcome.status == "done"
 

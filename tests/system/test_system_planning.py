@@ -18,17 +18,17 @@ from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.timed import with_endpoint_delay, with_sizes
 from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.system.dimensions import (
+from astrasim_py.system.dimension_planner import (
     DimensionPlanner,
+    DimensionVisit,
     QueueTurns,
-    Visit,
     cut,
     cut_rounded_up,
+    dimension_visits,
     grid,
     rows_along,
-    visits,
 )
-from astrasim_py.system.planning import Call
+from astrasim_py.system.planner_api import CollectiveRequest
 
 
 @lru_cache
@@ -40,14 +40,14 @@ def make(collective: str, ranks: int, dim: int, size: int):
     return built(collective, ranks)
 
 
-def call(kind: str, size: int, ranks, **more) -> Call:
+def call(kind: str, size: int, ranks, **more) -> CollectiveRequest:
     members = tuple(range(ranks)) if isinstance(ranks, int) else tuple(ranks)
-    return Call(type=kind, size=size, members=members, group="world", node=0, **more)
+    return CollectiveRequest(type=kind, size=size, members=members, group="world", node=0, **more)
 
 
 def sent(phase, rank: int) -> int:
     """Bytes that a rank sends in a phase."""
-    for ranks, algorithm in phase.slices:
+    for ranks, algorithm in phase.calls:
         if rank in ranks:
             at = ranks.index(rank)
             moved = algorithm.message_bytes(at, phase.size)
@@ -88,25 +88,25 @@ def test_small_chunks_are_raised_to_the_least():
 
 
 def test_visits_of_each_collective():
-    once = lambda kind, dims: tuple(Visit(kind, dim, "once") for dim in dims)  # noqa: E731
-    assert visits("reduce_scatter", (0, 1, 2)) == once("reduce_scatter", (0, 1, 2))
-    assert visits("all_to_all", (0, 2)) == once("all_to_all", (0, 2))
-    assert visits("all_gather", (0, 1, 2)) == once("all_gather", (2, 1, 0))
-    assert visits("all_reduce", (0, 1), "baseline") == once("all_reduce", (0, 1))
-    assert [(v.collective, v.dim) for v in visits("all_reduce", (0, 1, 2))] == [
+    once = lambda kind, dims: tuple(DimensionVisit(kind, dim, "once") for dim in dims)  # noqa: E731
+    assert dimension_visits("reduce_scatter", (0, 1, 2)) == once("reduce_scatter", (0, 1, 2))
+    assert dimension_visits("all_to_all", (0, 2)) == once("all_to_all", (0, 2))
+    assert dimension_visits("all_gather", (0, 1, 2)) == once("all_gather", (2, 1, 0))
+    assert dimension_visits("all_reduce", (0, 1), "baseline") == once("all_reduce", (0, 1))
+    assert [(v.collective, v.dim) for v in dimension_visits("all_reduce", (0, 1, 2))] == [
         ("reduce_scatter", 0),
         ("reduce_scatter", 1),
         ("all_reduce", 2),
         ("all_gather", 1),
         ("all_gather", 0),
     ]
-    assert [(v.collective, v.dim) for v in visits("all_reduce", (1, 0), "two_way")] == [
+    assert [(v.collective, v.dim) for v in dimension_visits("all_reduce", (1, 0), "two_way")] == [
         ("reduce_scatter", 1),
         ("reduce_scatter", 0),
         ("all_gather", 0),
         ("all_gather", 1),
     ]
-    assert visits("all_reduce", (1,)) == (Visit("all_reduce", 1, "out"),)
+    assert dimension_visits("all_reduce", (1,)) == (DimensionVisit("all_reduce", 1, "out"),)
 
 
 def test_queues_in_turn():
@@ -154,10 +154,10 @@ def test_every_rank_takes_part_once_and_shards_sum_to_their_buffer(sizes, kind, 
     assert len(planner.capacity) == len(sizes) * queues
     for stream in streams:
         for phase in stream.phases:
-            assert Counter(rank for ranks, _ in phase.slices for rank in ranks) == Counter(range(n))
+            assert Counter(rank for ranks, _ in phase.calls for rank in ranks) == Counter(range(n))
             assert 0 <= phase.queue < len(planner.capacity)
             dim = phase.queue // queues
-            assert all(len(ranks) == algorithm.ranks == sizes[dim] for ranks, algorithm in phase.slices)
+            assert all(len(ranks) == algorithm.ranks == sizes[dim] for ranks, algorithm in phase.calls)
     if kind == "all_to_all" or (way == "baseline" and kind == "all_reduce"):
         assert sum(stream.phases[0].size for stream in streams) == full
         return
@@ -167,7 +167,7 @@ def test_every_rank_takes_part_once_and_shards_sum_to_their_buffer(sizes, kind, 
         moved = sum(sent(stream.phases[position], rank) for stream in streams for rank in range(n))
         phase = streams[0].phases[position]
         dim = phase.queue // queues
-        collective = phase.slices[0][1].collective
+        collective = phase.calls[0][1].collective
         later = prod(n_d for d, n_d in enumerate(sizes) if d > dim and n_d > 1)
         factor = 2 if collective == "all_reduce" else 1
         assert moved == full * (sizes[dim] - 1) * later * factor
@@ -177,7 +177,7 @@ def test_involved_dims_and_groups():
     planner = DimensionPlanner(sizes=(2, 3, 2), make=make)
     (stream,) = planner.plan(call("all_reduce", 1200, 12, dims=(True, False, True)))
     assert [phase.queue for phase in stream.phases] == [0, 2, 0]
-    assert {len(ranks) for phase in stream.phases for ranks, _ in phase.slices} == {2}
+    assert {len(ranks) for phase in stream.phases for ranks, _ in phase.calls} == {2}
     (stream,) = planner.plan(call("all_reduce", 1200, (0, 1, 2, 3)))
     assert [phase.queue for phase in stream.phases] == [0, 1, 0]
     assert planner.plan(call("all_reduce", 1200, (0, 3))) is None
@@ -189,7 +189,7 @@ def test_placement_moves_ranks_and_not_the_grid():
     placement = (3, 2, 1, 0)
     planner = DimensionPlanner(sizes=(2, 2), make=make, placement=placement)
     (stream,) = planner.plan(call("reduce_scatter", 64, 4))
-    rows = [[tuple(placement[rank] for rank in ranks) for ranks, _ in phase.slices] for phase in stream.phases]
+    rows = [[tuple(placement[rank] for rank in ranks) for ranks, _ in phase.calls] for phase in stream.phases]
     assert rows == [[(0, 1), (2, 3)], [(0, 2), (1, 3)]]
 
 
@@ -205,8 +205,8 @@ def test_equal_phases_are_one_object():
 def test_second_half_of_the_queues_runs_backwards():
     planner = DimensionPlanner(sizes=(4,), make=make, chunks=2, queues=2)
     one, two = planner.plan(call("all_gather", 64, 4))
-    assert one.phases[0].slices[0][0] == (0, 1, 2, 3)
-    assert two.phases[0].slices[0][0] == (3, 2, 1, 0)
+    assert one.phases[0].calls[0][0] == (0, 1, 2, 3)
+    assert two.phases[0].calls[0][0] == (3, 2, 1, 0)
 
 
 @given(chunks=st.integers(2, 12), active=st.integers(1, 3), order=st.sampled_from(["fixed", "themis"]))

@@ -19,7 +19,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.builders import build
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.dimensions import DimensionPlanner
+from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, NetworkModel, Problem

@@ -60,7 +60,7 @@ def test_a_rotated_slice_says_what_its_programs_say(case, size):
     algorithm = build(name, collective, ranks, **options)
     plan = make_plan(problem_of(algorithm, size, order=-1))
     other = make_plan(problem_of(written_out(algorithm), size, order=-1))
-    part, plain = plan.slices[0], other.slices[0]
+    part, plain = plan.calls[0], other.calls[0]
     assert part.rotation == algorithm.rotation and plain.rotation is None
     assert part.base is part.programs[0]
     kind = part.base.structure.kind
@@ -68,7 +68,7 @@ def test_a_rotated_slice_says_what_its_programs_say(case, size):
     matrix = part.nbytes_matrix(range(ranks))
     for position, (ours, theirs) in enumerate(zip(part.programs, plain.programs, strict=True)):
         assert ours.structure.key == theirs.structure.key
-        for column in ("peer", "tag", "duration", "node_id", "rows", "slot", "call"):
+        for column in ("peer", "tag", "duration", "node_id", "rows", "slot", "instance"):
             assert np.array_equal(getattr(ours, column), getattr(theirs, column)), column
         assert np.array_equal(ours.nbytes[message], theirs.nbytes[message])
         assert np.array_equal(part.nbytes_of(position), matrix[position])
@@ -91,13 +91,13 @@ def test_a_rotated_slice_says_what_its_programs_say(case, size):
 def test_messages_meet_where_they_meet_written_out(case):
     name, collective, ranks, options = case
     algorithm = build(name, collective, ranks, **options)
-    ours = make_plan(problem_of(algorithm, 2**20)).slices[0]
-    theirs = make_plan(problem_of(written_out(algorithm), 2**20)).slices[0]
+    ours = make_plan(problem_of(algorithm, 2**20)).calls[0]
+    theirs = make_plan(problem_of(written_out(algorithm), 2**20)).calls[0]
     pairs = {}
     for part in (ours, theirs):
         ends = {}
         for position, program in enumerate(part.programs):
-            meet = part.matching.meet[position]
+            meet = part.matching.match_key[position]
             for node in np.flatnonzero(program.peer >= 0).tolist():
                 ends.setdefault(int(meet[node]), []).append((position, node))
         pairs[part] = sorted(map(tuple, ends.values()))
@@ -117,17 +117,17 @@ def doubled(tags: bool):
 
 
 def test_several_messages_of_one_tag_share_a_channel():
-    part = make_plan(problem_of(doubled(tags=False), 0)).slices[0]
+    part = make_plan(problem_of(doubled(tags=False), 0)).calls[0]
     kind = part.base.structure.kind
     assert part.matching.channels == 1 and (part.matching.partner[kind == SEND] == -1).all()
-    meets = [part.matching.meet[p] for p in range(3)]
+    meets = [part.matching.match_key[p] for p in range(3)]
     assert all((meet < 0).all() for meet in meets)
     for position in range(3):
         program = part.programs[position]
         assert set(meets[position][kind == SEND]) == set(meets[(position + 1) % 3][kind == RECV])
         assert set(program.peer[kind == SEND]) == {(position + 1) % 3}
     assert len({int(meet[0]) for meet in meets} | {int(meet[1]) for meet in meets}) == 3
-    assert make_plan(problem_of(doubled(tags=True), 0)).slices[0].matching.channels == 0
+    assert make_plan(problem_of(doubled(tags=True), 0)).calls[0].matching.channels == 0
 
 
 def test_a_send_without_its_receive_is_refused_alike():
@@ -146,11 +146,11 @@ def test_what_members_do_not_share_is_written_out():
     ring = build("ring", "all_reduce", 4)
     gamma = Semantics(gamma=Fraction(1, 10**9))
     slow = {0: Fraction(1, 2)}
-    assert make_plan(problem_of(ring, 4096, semantics=gamma)).slices[0].rotation
-    assert make_plan(problem_of(ring, 4097)).slices[0].rotation
-    assert make_plan(problem_of(ring, 4096, speed=slow)).slices[0].rotation
-    assert make_plan(problem_of(ring, 4097, semantics=gamma)).slices[0].rotation is None
-    assert make_plan(problem_of(ring, 4096, semantics=gamma, speed=slow)).slices[0].rotation is None
+    assert make_plan(problem_of(ring, 4096, semantics=gamma)).calls[0].rotation
+    assert make_plan(problem_of(ring, 4097)).calls[0].rotation
+    assert make_plan(problem_of(ring, 4096, speed=slow)).calls[0].rotation
+    assert make_plan(problem_of(ring, 4097, semantics=gamma)).calls[0].rotation is None
+    assert make_plan(problem_of(ring, 4096, semantics=gamma, speed=slow)).calls[0].rotation is None
 
 
 def test_a_table_of_routes_that_would_be_too_large_is_not_made(monkeypatch):

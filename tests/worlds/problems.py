@@ -15,7 +15,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm, options_of
 from astrasim_py.core.errors import AstraError
-from astrasim_py.system.dimensions import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
+from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
 from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, NetworkModel, Problem
 from astrasim_py.system.semantics import Semantics
 

@@ -11,7 +11,7 @@ import strategies
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import build
-from astrasim_py.system.planning import Phase, Stream
+from astrasim_py.system.planner_api import PlannedChunk, PlannedPhase
 from astrasim_py.system.problem import MscclModel
 
 GB = Fraction(10**9)
@@ -89,7 +89,7 @@ def random_planner(rng: random.Random) -> Planned:
     queues = rng.randint(1, 3)
     pool: dict[tuple[int, int], Algorithm] = {}
 
-    def phase(members: tuple[int, ...]) -> Phase:
+    def phase(members: tuple[int, ...]) -> PlannedPhase:
         left, slices = rng.sample(members, len(members)), []
         while left:
             n = rng.choice((rng.randint(1, len(left)), len(left)))
@@ -98,14 +98,16 @@ def random_planner(rng: random.Random) -> Planned:
                 pool[key] = random_algorithm(rng, n)
             slices.append((tuple(left[:n]), pool[key]))
             left = left[n:]
-        return Phase(queue=rng.randrange(queues), size=1000, slices=tuple(slices), priority=rng.choice((0, 0, 1)))
+        return PlannedPhase(queue=rng.randrange(queues), size=1000, calls=tuple(slices), priority=rng.choice((0, 0, 1)))
 
     def make(call):
         if rng.random() < 0.2:
             return rng.choice((None, build("ring", "all_reduce", len(call.members)) if len(call.members) > 1 else None))
         phases = [phase(call.members) for _ in range(3)]
         streams = [
-            Stream(phases=tuple(rng.choice(phases) for _ in range(rng.randint(0, 3))), priority=rng.choice((0, 0, 5)))
+            PlannedChunk(
+                phases=tuple(rng.choice(phases) for _ in range(rng.randint(0, 3))), priority=rng.choice((0, 0, 5))
+            )
             for _ in range(rng.randint(0, 4))
         ]
         if rng.random() < 0.3:

@@ -12,9 +12,9 @@ import numpy as np
 from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX, PS_PER_NS, transfer_ps
 from astrasim_py.engine.compiled import layout as at
-from astrasim_py.system.lowest import lowest_dimension
-from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND, Counters, Program
+from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND, Counters, RankProgram
 from astrasim_py.system.problem import Problem
+from astrasim_py.system.routes import lowest_dimension
 
 _MODELS = {"cut_through": at.CUT_THROUGH, "store_and_forward": at.STORE_AND_FORWARD, "analytical": at.ANALYTICAL}
 
@@ -47,7 +47,7 @@ class Turned(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connected:
-    """Connections of one template under the MSCCL link model: columns of `astrasim_py.system.plan.Fifos`."""
+    """Connections of one template under the MSCCL link model: columns of `astrasim_py.system.plan.MscclConnections`."""
 
     needs: np.ndarray
     frees: np.ndarray
@@ -109,7 +109,7 @@ class Builder:
         self.head[at.H_COMPUTED] = 0
         self.request = semantics.rendezvous_bytes
         self.pace = network.msccl.channel_bandwidth if network.msccl is not None else None
-        self.programs: list[Program] = []
+        self.programs: list[RankProgram] = []
         self.bytes_of: list[np.ndarray] = []
         self.peers: list[np.ndarray] = []
         self.partners: list[np.ndarray] = []
@@ -187,7 +187,7 @@ class Builder:
 
     def template(
         self,
-        program: Program,
+        program: RankProgram,
         partner: np.ndarray,
         route: np.ndarray | None = None,
         *,
@@ -200,7 +200,7 @@ class Builder:
 
         Parameters
         ----------
-        program : Program
+        program : RankProgram
         partner : numpy.ndarray
             int[n]: of a send the node of its receive in the peer's program, of a receive that of its send; or
             ``~channel`` where several messages meet.
@@ -537,7 +537,7 @@ class Builder:
             tags=np.concatenate([*(p.tag for p in self.programs), np.zeros(0, np.int64)]),
         )
 
-    def _fill(self, rows: np.ndarray, small: np.ndarray, t: int, program: Program) -> None:
+    def _fill(self, rows: np.ndarray, small: np.ndarray, t: int, program: RankProgram) -> None:
         """Node rows of one template."""
         structure = program.structure
         if self.slots_of[t]:
@@ -545,7 +545,7 @@ class Builder:
         if program.counters is not None:
             rows[program.counters.detached, at.N_KIND] |= at.DETACHED
         calls = structure.kind == COLLECTIVE
-        rows[calls, at.N_SIZE] = program.call[calls]
+        rows[calls, at.N_SIZE] = program.instance[calls]
         rows[:, at.N_PEER] = self.peers[t]
         rows[:, at.N_MEET] = self.partners[t]
         rows[:, at.N_SUCC] = self.structures[structure.key][0] + structure.succ_ptr[:-1]

@@ -57,12 +57,12 @@ def _unequal(plan: Plan, state: State) -> SimulationError:
     block, node = state.blocks[entry >> 32], entry & 0xFFFFFFFF
     index = int(block[at.B_SLICE])
     # A block that has just done its last node is free, and knows no rank.
-    rank = entry >> 32 if index < 0 else plan.slices[index].members[int(block[at.B_POSITION])]
+    rank = entry >> 32 if index < 0 else plan.calls[index].members[int(block[at.B_POSITION])]
     if state.image.node[block[at.B_FIRST] + node, at.N_MEET] < 0:
         sender, send_slice, send = who >> 32, (who & 0xFFFFFFFF) - 1, sent & 0xFFFFFFFF
     else:
         send_slice, send = index, sent
-        sender = int(block[at.B_RANKS]) + who if index < 0 else plan.slices[index].members[who]
+        sender = int(block[at.B_RANKS]) + who if index < 0 else plan.calls[index].members[who]
     nbytes = int(state.image.longs[state.image.head[at.H_SIZES] + size])
     return unequal_bytes(plan, (sender, send_slice, send), nbytes, (rank, index, node))
 
@@ -117,7 +117,7 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
     exposed = ranks[:, at.R_EXPOSED]
     if plan.problem.semantics.exposed == "finish_minus_compute":
         exposed = finish - ranks[:, at.R_COMPUTE_SUM]
-    slices = len(plan.slices)
+    slices = len(plan.calls)
     spans = np.full((len(plan.instances), 2), -1, dtype=np.int64)
     for instance in plan.instances:
         row = instance.first if instance.whole is not None else slices + instance.index

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.engine.compiled import layout as at
 from astrasim_py.engine.compiled.builder import Builder, Connected, Image, Turned
-from astrasim_py.system.plan import RECV, SEND, Instance, Matching, Plan, Program, Slice
+from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Plan, RankProgram
 
 #: Most entries of a table of peers or routes by position and delta; beyond, the kernel computes them.
 MAX_TABLE = 2**24
@@ -70,7 +70,7 @@ class _Lowering:
 
     # -- where messages meet --------------------------------------------------------------------------------
 
-    def partner(self, programs: Sequence[Program], matching: Matching) -> tuple[list[np.ndarray], int]:
+    def partner(self, programs: Sequence[RankProgram], matching: Matching) -> tuple[list[np.ndarray], int]:
         """By member, the node of the partner of each send and receive, or ~channel; and the number of channels."""
         key = id(programs), id(matching)
         if key in self.partners:
@@ -80,7 +80,7 @@ class _Lowering:
             nobody = {each: np.zeros(len(p), dtype=np.int64) for each, p in distinct.items()}
             self.partners[key] = [nobody[id(p)] for p in programs], 0
             return self.partners[key]
-        meets = [np.asarray(matching.meet[p]) for p in range(len(programs))]
+        meets = [np.asarray(matching.match_key[p]) for p in range(len(programs))]
         messages = [np.flatnonzero(p.peer >= 0) for p in programs]
         every = np.concatenate([m[i] for m, i in zip(meets, messages, strict=True)] or [np.zeros(0, np.int64)])
         receive = np.concatenate(
@@ -112,7 +112,7 @@ class _Lowering:
         self.partners[key] = found, channels
         return self.partners[key]
 
-    def routed(self, program: Program) -> np.ndarray:
+    def routed(self, program: RankProgram) -> np.ndarray:
         """Nodes of a program whose messages need a route to the peer."""
         kind = program.structure.kind
         return np.flatnonzero((kind == SEND) | (kind == RECV) if self.asks else kind == SEND)
@@ -172,10 +172,10 @@ class _Lowering:
             builder.instance(first, instance.members)
             return
         streams = []
-        for stream in instance.streams:
+        for stream in instance.chunks:
             visits = []
-            for phase, visit in enumerate(stream.visits):
-                for k, part in enumerate(visit.slices):
+            for phase, visit in enumerate(stream.phases):
+                for k, part in enumerate(visit.calls):
                     self.slice(part, instance.index, visit.first + k, planned=True)
                 turn = stream.turns[phase] if stream.turns else 0
                 visits.append((visit.queue, visit.priority, visit.first, turn, self.who_is_where(visit, instance)))
@@ -185,16 +185,16 @@ class _Lowering:
 
     def who_is_where(self, visit, instance: Instance) -> int:
         """Table of the slice of each member in a visit, and the position there."""
-        key = id(visit.slice_of), id(instance.members)
+        key = id(visit.call_of), id(instance.members)
         if key not in self.maps:
             place = np.zeros((self.plan.ranks, 2), dtype=np.int64)
-            for k, part in enumerate(visit.slices):
+            for k, part in enumerate(visit.calls):
                 members = np.asarray(part.members, dtype=np.int64)
                 place[members, 0], place[members, 1] = k, np.arange(len(members))
             self.maps[key] = self.builder.visit_of(place[np.asarray(instance.members, dtype=np.int64)])
         return self.maps[key]
 
-    def slice(self, part: Slice, instance: int, index: int, *, planned: bool) -> int:
+    def slice(self, part: CollectiveCall, instance: int, index: int, *, planned: bool) -> int:
         """One slice."""
         rows = self.first_rows(index)
         if id(part) in self.slices:
@@ -209,9 +209,9 @@ class _Lowering:
         self.slices[id(part)] = made
         return made
 
-    def plain_slice(self, part: Slice, common: dict, *, shared: bool) -> int:
+    def plain_slice(self, part: CollectiveCall, common: dict, *, shared: bool) -> int:
         """A slice of a program per member."""
-        programs, fifos = part.programs, part.fifos
+        programs, fifos = part.programs, part.connections
         partners, channels = self.partner(programs, part.matching)
         key = id(programs), id(part.matching), id(fifos)
         if key not in self.templates:
@@ -251,7 +251,7 @@ class _Lowering:
             **common,
         )
 
-    def rotated_slice(self, part: Slice, common: dict) -> int:
+    def rotated_slice(self, part: CollectiveCall, common: dict) -> int:
         """A slice of one program for all members, its peers turned."""
         base, n = part.base, len(part.members)
         extra, low = None, base.nbytes
@@ -283,7 +283,7 @@ class _Lowering:
             part.members, made, rotation=turned, routes=routes, extra_bytes=extra, channels=channels, **common
         )
 
-    def turn(self, part: Slice, nbytes: np.ndarray) -> tuple[int, int, Turned, np.ndarray | None]:
+    def turn(self, part: CollectiveCall, nbytes: np.ndarray) -> tuple[int, int, Turned, np.ndarray | None]:
         """What all slices of one rotated program share: template, channels of a member, and peers."""
         base, rotation, n = part.base, part.rotation, len(part.members)
         messages = np.flatnonzero(base.peer >= 0)

@@ -99,7 +99,7 @@ class Waiting:
     def held(self) -> list[Posted]:
         """Sends that wait for a free slot of their connection."""
         state, found = self.state, []
-        for s in np.flatnonzero(state.slices[: len(self.plan.slices), at.C_LEFT] > 0).tolist():
+        for s in np.flatnonzero(state.slices[: len(self.plan.calls), at.C_LEFT] > 0).tolist():
             messages = int(state.image.slices[s, at.S_MESSAGES])
             begin = int(state.slices[s, at.C_FIFO])
             if not messages or state.slices[s, at.C_START] < 0:
@@ -169,18 +169,18 @@ class Waiting:
         """The phase that a run is in or waits for."""
         arena = self.state.arena
         instance = self.plan.instances[int(arena[int(arena[run + at.U_SHARE]) + at.A_CALL])]
-        return instance.streams[int(arena[run + at.U_STREAM])].visits[int(arena[run + at.U_PHASE])]
+        return instance.chunks[int(arena[run + at.U_STREAM])].phases[int(arena[run + at.U_PHASE])]
 
     def slice_of(self, run: int, rank: int) -> int:
         """Index of the slice in which a rank takes part in the phase of a run."""
         visit = self.visit(run)
-        return visit.first + visit.slice_of[rank]
+        return visit.first + visit.call_of[rank]
 
     def ranks(self, block: int):
         """Ranks by position in the group of a block."""
         index = int(self.blocks[block, at.B_SLICE])
         if index >= 0:
-            return self.plan.slices[index].members
+            return self.plan.calls[index].members
         first = int(self.blocks[block, at.B_RANKS])
         return range(first, self.plan.ranks)
 
@@ -196,7 +196,7 @@ class Waiting:
     def told(self, rank: int, index: int, node: int, since: int) -> Posted:
         """A node in the words of the explanation."""
         program = self.plan.program(rank, index)
-        members = self.plan.slices[index].members if index >= 0 else None
+        members = self.plan.calls[index].members if index >= 0 else None
         peer = int(program.peer[node])
         if peer >= 0:
             peer = members[peer] if members is not None else self.plan.first_rank[self.plan.job_of[rank]] + peer

@@ -313,7 +313,7 @@ class Engine:
         call = self.calls.get(index)
         if call is None:
             plan = self.plan
-            part = plan.slices[index]
+            part = plan.calls[index]
             members = part.members
             instance = plan.instances[plan.instance_of[index]]
             whole = instance.whole is not None
@@ -351,11 +351,11 @@ class Engine:
 
     def algorithm_block(self, npu: Npu, index: int, call: Call, parent: int) -> Block | None:
         """The block of one member, None if it has nothing to do."""
-        part = self.plan.slices[index]
+        part = self.plan.calls[index]
         if not part.programs:
             return None
         position = call.positions[npu.rank]
-        fifos = part.fifos
+        fifos = part.connections
         template = self.templates.get(part.programs[position], part.matching, position, fifos=fifos)
         if not template.count:
             return None

@@ -1,8 +1,8 @@
 """Connections of MSCCL-style runtimes on SimPy: slots that sends wait for, and the pace at which messages enter.
 
-The messages of a connection are numbered when it is planned (`astrasim_py.system.channels`), so a slot is one fact:
-whether the slot of message k is free again. A send that finds the one it needs taken stays ready; the node that frees
-it makes the send ready again. Nothing here costs an event, but a message that must wait to enter.
+The messages of a connection are numbered when it is planned (`astrasim_py.system.msccl_connections`), so a slot is one
+fact: whether the slot of message k is free again. A send that finds the one it needs taken stays ready; the node that
+frees it makes the send ready again. Nothing here costs an event, but a message that must wait to enter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from astrasim_py.engine.simpy_engine.network import Message, Model
 from astrasim_py.engine.simpy_engine.splice import Block
-from astrasim_py.system.plan import SEND, Fifos
+from astrasim_py.system.plan import SEND, MscclConnections
 
 if TYPE_CHECKING:
     from astrasim_py.engine.simpy_engine.engine import Engine
@@ -33,7 +33,7 @@ class Connections:
 
     __slots__ = ("entered", "free", "waiting")
 
-    def __init__(self, fifos: Fifos) -> None:
+    def __init__(self, fifos: MscclConnections) -> None:
         self.free = bytearray(fifos.messages)
         self.waiting: dict[int, tuple[Block, int, int]] = {}
         self.entered: dict[int, int] = {}

@@ -24,7 +24,7 @@ from simpy import Environment
 from simpy.events import Event
 
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
-from astrasim_py.system.lowest import lowest_dimension
+from astrasim_py.system.routes import lowest_dimension
 
 #: Priority of wake-ups under ``event_order: scheduled``: before every numbered event, and after SimPy's own, so that
 #: the failure of a process ends the run before anybody else dispatches.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from astrasim_py.system.plan import Counters, Fifos, Matching, Program, Structure
+from astrasim_py.system.plan import Counters, Matching, MscclConnections, RankProgram, Structure
 
 if TYPE_CHECKING:
     from astrasim_py.engine.simpy_engine.npu import Npu
@@ -76,11 +76,11 @@ class Template:
 
     def __init__(
         self,
-        program: Program,
+        program: RankProgram,
         shape: Shape,
         meet: np.ndarray | None,
         of_workload: bool,
-        fifos: Fifos | None = None,
+        fifos: MscclConnections | None = None,
         position: int = 0,
     ) -> None:
         self.program = program
@@ -91,7 +91,7 @@ class Template:
         self.peer: list[int] = program.peer.tolist()
         self.meet: list[int] = meet.tolist() if meet is not None else []
         self.slot: list[int] = program.slot.tolist() if of_workload else []
-        self.call: list[int] = program.call.tolist() if of_workload else []
+        self.call: list[int] = program.instance.tolist() if of_workload else []
         self.counts = None if program.counters is None else Counts(program.counters)
         self.fifos = fifos
         if self.counts is not None and any(self.counts.detached):
@@ -113,11 +113,11 @@ class Templates:
 
     def get(
         self,
-        program: Program,
+        program: RankProgram,
         matching: Matching | None,
         position: int,
         of_workload: bool = False,
-        fifos: Fifos | None = None,
+        fifos: MscclConnections | None = None,
     ) -> Template:
         """The template of one program in one space."""
         key = (id(program), id(matching), position)
@@ -127,7 +127,7 @@ class Templates:
             shape = self._shapes.get(structure.key)
             if shape is None:
                 shape = self._shapes[structure.key] = Shape(structure)
-            meet = matching.meet[position] if matching is not None else None
+            meet = matching.match_key[position] if matching is not None else None
             template = self._templates[key] = Template(program, shape, meet, of_workload, fifos, position)
         return template
 

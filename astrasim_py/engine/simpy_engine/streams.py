@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from simpy import Environment, Resource
 
-from astrasim_py.system.plan import Instance, PlannedStream, Visit
+from astrasim_py.system.plan import Chunk, Instance, Phase
 
 if TYPE_CHECKING:
     from astrasim_py.engine.simpy_engine.npu import Npu
@@ -44,10 +44,10 @@ class Share:
     def __init__(self, session: Session, node: int) -> None:
         self.session = session
         self.node = node
-        self.left = len(session.instance.streams)
+        self.left = len(session.instance.chunks)
         self.turn: dict[int, int] = {}
         self.turns = Counter(
-            visit.queue for stream in session.instance.streams if stream.turns for visit in stream.visits
+            visit.queue for stream in session.instance.chunks if stream.turns for visit in stream.phases
         )
         self.early: dict[tuple[int, int], Run] = {}
 
@@ -57,7 +57,7 @@ class Run:
 
     __slots__ = ("arrival", "phase", "share", "stream")
 
-    def __init__(self, share: Share, stream: PlannedStream) -> None:
+    def __init__(self, share: Share, stream: Chunk) -> None:
         self.share = share
         self.stream = stream
         self.phase = 0
@@ -65,14 +65,14 @@ class Run:
         self.arrival = 0
 
     @property
-    def visit(self) -> Visit:
+    def visit(self) -> Phase:
         """Its phase."""
-        return self.stream.visits[self.phase]
+        return self.stream.phases[self.phase]
 
     def slice(self, rank: int) -> int:
         """Index of the slice in which a rank takes part in this phase."""
         visit = self.visit
-        return visit.first + visit.slice_of[rank]
+        return visit.first + visit.call_of[rank]
 
 
 class Queue(Resource):
@@ -118,7 +118,7 @@ class Streams:
     def begin(self, session: Session, node: int) -> None:
         """This rank dispatches a planned collective, its workload's `node`."""
         share = Share(session, node)
-        streams = session.instance.streams
+        streams = session.instance.chunks
         if not streams:
             self.done(share, -1)
             return
@@ -127,7 +127,7 @@ class Streams:
             self._shares[queue].append(share)
         for stream in streams:
             run = Run(share, stream)
-            if stream.visits:
+            if stream.phases:
                 self.join(run)
             else:
                 self.finish(run, -1)
@@ -169,7 +169,7 @@ class Streams:
         queue = run.visit.queue
         self.queues[queue].users.remove(run)
         self.serve(queue, row)
-        if run.phase + 1 < len(run.stream.visits):
+        if run.phase + 1 < len(run.stream.phases):
             run.phase += 1
             self.join(run)
             self.serve(run.visit.queue, row)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.timed import with_endpoint_delay, with_sizes
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.system.planning import Call, Phase, Stream
+from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
 
 # ---------------------------------------------------------------------------------------------- chunks
 
@@ -118,7 +118,7 @@ class QueueTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class DimensionVisit:
     """One phase before it has a size: what is done in which dimension.
 
     Attributes
@@ -137,7 +137,9 @@ class Visit:
 BASELINE, LOCAL_FIRST, TWO_WAY = "baseline", "local_first", "two_way"
 
 
-def visits(collective: str, order: Sequence[int], all_reduce: str = LOCAL_FIRST) -> tuple[Visit, ...]:
+def dimension_visits(
+    collective: str, order: Sequence[int], all_reduce: str = LOCAL_FIRST
+) -> tuple[DimensionVisit, ...]:
     """Phases of a collective over some dimensions.
 
     Parameters
@@ -152,13 +154,13 @@ def visits(collective: str, order: Sequence[int], all_reduce: str = LOCAL_FIRST)
         all_gather on the way back.
     """
     if collective == "all_gather":
-        return tuple(Visit(collective, dim, "once") for dim in reversed(order))
+        return tuple(DimensionVisit(collective, dim, "once") for dim in reversed(order))
     if collective != "all_reduce" or all_reduce == BASELINE:
-        return tuple(Visit(collective, dim, "once") for dim in order)
+        return tuple(DimensionVisit(collective, dim, "once") for dim in order)
     turn = len(order) - 1 if all_reduce == LOCAL_FIRST else len(order)
-    there = [Visit("reduce_scatter", dim, "out") for dim in order[:turn]]
-    top = [Visit("all_reduce", dim, "out") for dim in order[turn:]]
-    return (*there, *top, *(Visit("all_gather", visit.dim, "back") for visit in reversed(there)))
+    there = [DimensionVisit("reduce_scatter", dim, "out") for dim in order[:turn]]
+    top = [DimensionVisit("all_reduce", dim, "out") for dim in order[turn:]]
+    return (*there, *top, *(DimensionVisit("all_gather", visit.dim, "back") for visit in reversed(there)))
 
 
 def grid(npus: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
@@ -219,7 +221,7 @@ class DimensionPlanner:
     queues : int
         Queues of each dimension, among which they are divided.
     all_reduce : str
-        ``local_first``, ``baseline`` or ``two_way``: see `visits`.
+        ``local_first``, ``baseline`` or ``two_way``: see `dimension_visits`.
     order : str
         ``fixed``: innermost dimension first. ``themis``: every chunk in an order of its own, which balances the load
         of the dimensions, and in each dimension the smallest waiting chunk first (Rashidi et al., ISCA 2022).
@@ -273,7 +275,7 @@ class DimensionPlanner:
         """Streams that each queue of an NPU runs at once; queue = dim · queues + number."""
         return (-(-self.active // self.queues),) * (len(self.sizes) * self.queues)
 
-    def plan(self, call: Call) -> tuple[Stream, ...] | None:
+    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Streams of a call; None where the planner does not apply."""
         if call.type not in PLANNED:
             return None
@@ -313,12 +315,12 @@ class DimensionPlanner:
                     load[dim] += self.estimate(share, dim, len(taken[dim]))
                     share //= len(taken[dim])
             phases = []
-            for visit in visits(call.type, order, way):
+            for visit in dimension_visits(call.type, order, way):
                 queue, direction = getattr(turns[visit.dim], visit.way)()
                 # Dimensions in which the buffer is already cut when this one is visited.
                 cut_by = order[: order.index(visit.dim)] if self.cuts(call.type, way) else ()
                 phases.append(self.phase(visit, queue, direction, size, cut_by, where, rank_at))
-            streams.append(Stream(phases=tuple(phases), priority=call.priority))
+            streams.append(PlannedChunk(phases=tuple(phases), priority=call.priority))
         return self.in_turn(streams, {dim: len(taken[dim]) for dim in dims})
 
     @staticmethod
@@ -333,7 +335,7 @@ class DimensionPlanner:
         steps = (n - 1).bit_length()
         return int(size * (n - 1) * 10**12 / (n * rate)) + steps * (latency + self.endpoint_delay_ps)
 
-    def in_turn(self, streams: Sequence[Stream], n: Mapping[int, int]) -> tuple[Stream, ...]:
+    def in_turn(self, streams: Sequence[PlannedChunk], n: Mapping[int, int]) -> tuple[PlannedChunk, ...]:
         """The streams with the order in which every queue serves them: as they would be if phases took as estimated.
 
         Without one, NPUs that finish phases at different times may start chunks in different orders, and then wait
@@ -366,7 +368,7 @@ class DimensionPlanner:
                     phase = streams[chunk].phases[p]
                     dim = queue // self.queues
                     time = self.estimate(phase.size, dim, n[dim])
-                    twice = phase.slices[0][1].collective == "all_reduce"
+                    twice = phase.calls[0][1].collective == "all_reduce"
                     heapq.heappush(ends, (now + time * (2 if twice else 1), chunk, p))
             if not ends:
                 break
@@ -380,34 +382,34 @@ class DimensionPlanner:
 
     def phase(
         self,
-        visit: Visit,
+        visit: DimensionVisit,
         queue: int,
         direction: int,
         size: int,
         cut_by: tuple[int, ...],
         where: tuple[int, ...],
         rank_at: Mapping[int, int],
-    ) -> Phase:
+    ) -> PlannedPhase:
         """The phase of a visit of a chunk of `size` bytes; equal ones are one object."""
         key = (visit, queue, direction, size, cut_by, where, tuple(rank_at.values()))
         if key in self._phases:
             return self._phases[key]
         rows = rows_along(where, visit.dim, self.sizes)
-        slices, amounts = [], []
+        calls, amounts = [], []
         for row in rows:
             amounts.append(self.shard(size, row[0], cut_by, where))
             ordered = row if direction > 0 else row[::-1]
             algorithm = self.algorithm(visit.collective, len(row), visit.dim, amounts[-1])
-            slices.append((tuple(rank_at[npu] for npu in ordered), algorithm))
+            calls.append((tuple(rank_at[npu] for npu in ordered), algorithm))
         if len(set(amounts)) > 1:
-            slices = [
+            calls = [
                 (ranks, self.bound(algorithm, amount))
-                for (ranks, algorithm), amount in zip(slices, amounts, strict=True)
+                for (ranks, algorithm), amount in zip(calls, amounts, strict=True)
             ]
-        made = Phase(
+        made = PlannedPhase(
             queue=visit.dim * self.queues + queue,
             size=max(amounts),
-            slices=tuple(slices),
+            calls=tuple(calls),
             priority=-max(amounts) if self.order == THEMIS else 0,
         )
         self._phases[key] = made
@@ -436,7 +438,7 @@ class DimensionPlanner:
         return self._made[key][1]
 
     def bound(self, algorithm: Algorithm, size: int) -> Algorithm:
-        """The algorithm with its sizes bound to a buffer: slices of one phase may differ by a byte."""
+        """The algorithm with its sizes bound to a buffer: calls of one phase may differ by a byte."""
         key = ("bound", id(algorithm), size)
         if key not in self._made:
             self._made[key] = algorithm, with_sizes(algorithm, size)

@@ -12,8 +12,8 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.core.errors import AlgorithmError, TraceError
-from astrasim_py.system import channels
-from astrasim_py.system import compute as durations
+from astrasim_py.system import durations
+from astrasim_py.system import msccl_connections as msccl
 from astrasim_py.system.plan import (
     COLLECTIVE,
     COMM_SLOT,
@@ -27,7 +27,7 @@ from astrasim_py.system.plan import (
     RECV,
     SEND,
     Counters,
-    Program,
+    RankProgram,
     Structure,
 )
 from astrasim_py.system.problem import Job, Problem
@@ -49,7 +49,7 @@ def node_place(trace: ExecutionTrace, row: int, default: str = "trace") -> str:
     return f"{trace.place or default}: node {int(trace.node_id[row])}"
 
 
-class Programs:
+class RankPrograms:
     """Programs of one problem, each made once."""
 
     def __init__(self, problem: Problem) -> None:
@@ -57,8 +57,8 @@ class Programs:
         self.semantics = problem.semantics
         self.structures: dict[bytes, Structure] = {}
         self.skeletons: dict[tuple, tuple] = {}
-        self.programs: dict[tuple, Program] = {}
-        self.sets: dict[tuple, Sequence[Program]] = {}
+        self.programs: dict[tuple, RankProgram] = {}
+        self.sets: dict[tuple, Sequence[RankProgram]] = {}
         self.keep: list[object] = []  # keeps objects alive whose id() is a key
 
     def skeleton(
@@ -116,12 +116,12 @@ class Programs:
             self.structures[digest] = structure
         return structure
 
-    def of_job(self, job: Job, kind_of: np.ndarray, calls: Sequence[np.ndarray]) -> list[Program]:
+    def of_job(self, job: Job, kind_of: np.ndarray, calls: Sequence[np.ndarray]) -> list[RankProgram]:
         """Programs of all ranks of a job, of which those of one kind share a trace and `calls`."""
         if job.compute_speed or len(calls) == job.ranks:
             return [self.of_workload(job, r, calls[kind]) for r, kind in enumerate(kind_of.tolist())]
         programs = []
-        alone: dict[int, Program] = {}
+        alone: dict[int, RankProgram] = {}
         for rank, kind in enumerate(kind_of.tolist()):
             program = alone.get(kind)
             if program is None:
@@ -131,7 +131,7 @@ class Programs:
             programs.append(program)
         return programs
 
-    def of_workload(self, job: Job, rank: int, call: np.ndarray) -> Program:
+    def of_workload(self, job: Job, rank: int, call: np.ndarray) -> RankProgram:
         trace = job.workload.traces[rank]
         rows, ids, structure, counters = self.skeleton(trace, job.dependencies or self.semantics.dependencies)
         kind = structure.kind
@@ -156,7 +156,7 @@ class Programs:
         slot[(kind == SEND) | (kind == COLLECTIVE) | (kind == MEMORY)] = COMM_SLOT
         stated = trace.column("slot_kind")[rows]
         slot = np.where((stated >= NO_SLOT) & (stated <= COMM_SLOT), stated, slot).astype(np.int8)
-        program = Program(
+        program = RankProgram(
             trace=trace,
             rows=rows,
             node_id=ids,
@@ -166,7 +166,7 @@ class Programs:
             peer=peer[rows],
             tag=tag[rows],
             slot=slot,
-            call=call[rows],
+            instance=call[rows],
             counters=counters,
         )
         if shared is not None:
@@ -220,7 +220,7 @@ class Programs:
 
     def of_algorithm(
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool, *, rotated: bool
-    ) -> Sequence[Program]:
+    ) -> Sequence[RankProgram]:
         """Programs of all ranks of an algorithm for a full buffer of `size` bytes; no speeds: all are 1.
 
         With `rotated` one program stands for all where it can (`RotatedPrograms`).
@@ -258,7 +258,7 @@ class Programs:
 
     def algorithm_program(
         self, algorithm: Algorithm, position: int, trace: ExecutionTrace, size: int, speed: Fraction, planned: bool
-    ) -> Program:
+    ) -> RankProgram:
         verbatim = self.verbatim(trace, planned)
         key = (id(algorithm), position, size, speed, planned)
         if key in self.programs:
@@ -303,7 +303,7 @@ class Programs:
         nbytes, duration = nbytes[rows], duration[rows]
         if self.problem.network.msccl is not None and not verbatim:
             most = self.problem.network.msccl.max_count_for(algorithm, size)
-            parts = channels.parts_of(trace, most)[rows]
+            parts = msccl.parts_of(trace, most)[rows]
             if int(parts.max(initial=1)) > 1:
                 if counters is not None:
                     problem = "has counters or detached sends, and steps of several messages"
@@ -311,9 +311,9 @@ class Programs:
                 rows, structure = self.pieces(trace, rows, structure, parts, place)
                 origin = np.repeat(np.arange(len(parts)), parts)
                 ids = ids[origin]
-                nbytes = channels.piece_bytes(trace, rows, nbytes[origin], size, most)
-                duration = channels.piece_duration(rows, duration[origin])
-        program = Program(
+                nbytes = msccl.piece_bytes(trace, rows, nbytes[origin], size, most)
+                duration = msccl.piece_duration(rows, duration[origin])
+        program = RankProgram(
             trace=trace,
             rows=rows,
             node_id=ids,
@@ -323,7 +323,7 @@ class Programs:
             peer=peer[rows],
             tag=tag[rows],
             slot=np.full(len(ids), NO_SLOT, dtype=np.int8),
-            call=np.full(len(ids), -1, dtype=np.int32),
+            instance=np.full(len(ids), -1, dtype=np.int32),
             counters=counters,
         )
         self.programs[key] = program
@@ -334,15 +334,15 @@ class Programs:
         self, trace: ExecutionTrace, rows: np.ndarray, structure: Structure, parts: np.ndarray, place: str
     ) -> tuple[np.ndarray, Structure]:
         """Rows and structure of a program whose steps are cut into messages."""
-        if int(parts.sum()) > channels.MAX_PIECES:
+        if int(parts.sum()) > msccl.MAX_PIECES:
             raise AlgorithmError(
                 trace.place or place,
-                f"makes {int(parts.sum()):,} messages and operations of one rank, more than {channels.MAX_PIECES:,}",
+                f"makes {int(parts.sum()):,} messages and operations of one rank, more than {msccl.MAX_PIECES:,}",
                 "use a smaller size or fewer chunks per step",
             )
         at = np.empty(len(rows), dtype=np.int64)
         at[rows] = np.arange(len(rows))
-        made = channels.cut(structure, at[channels.step_of(trace)[rows]], parts)
+        made = msccl.cut(structure, at[msccl.step_of(trace)[rows]], parts)
         need = np.bincount(made.child, minlength=len(made.origin))
         return rows[made.origin], self.structure(structure.kind[made.origin], need, made.child, made.parent)
 

@@ -21,7 +21,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm, chunk_bytes
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.system.plan import Fifos, Program, Structure
+from astrasim_py.system.plan import MscclConnections, RankProgram, Structure
 from astrasim_py.system.problem import MscclModel
 
 #: Most nodes of one rank, once its steps are cut into messages.
@@ -179,7 +179,7 @@ def numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # -- slots ------------------------------------------------------------------------------------------------------
 
 
-def fifos_of(algorithm: Algorithm, programs: Sequence[Program], model: MscclModel) -> Fifos:
+def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model: MscclModel) -> MscclConnections:
     """Number the messages of an algorithm, and say which node takes and which frees each slot.
 
     Raises
@@ -207,7 +207,7 @@ def fifos_of(algorithm: Algorithm, programs: Sequence[Program], model: MscclMode
         needs[member][sends.node[at]] = np.where(token[at] - base[at] >= slots, token[at] - slots, -1)
         at = np.flatnonzero((receives.member == member) & (token + slots < end))
         frees[member][releasing[member][receives.node[at]]] = at
-    return Fifos(
+    return MscclConnections(
         protocol=model.protocol_for(algorithm.protocol),
         slots=slots,
         latency_ps=model.latency_for(algorithm.protocol),
@@ -225,7 +225,7 @@ class _Side:
     `keys` is int64[m, 5] of source, destination, whether the tag is the connection, channel or tag, tag.
     """
 
-    def __init__(self, programs: Sequence[Program], kind: NodeType) -> None:
+    def __init__(self, programs: Sequence[RankProgram], kind: NodeType) -> None:
         member, node, place, keys = [], [], [], []
         places: dict[int, np.ndarray] = {}
         for position, program in enumerate(programs):
@@ -250,7 +250,7 @@ class _Side:
         self.member, self.node, self.keys = self.member[order], self.node[order], table[order]
 
 
-def _releasing(program: Program, place: str) -> np.ndarray:
+def _releasing(program: RankProgram, place: str) -> np.ndarray:
     """int64[n]: the node that frees the slot of what a node has received: the step's send, else its last node."""
     trace, rows = program.trace, program.rows
     own = np.arange(len(program), dtype=np.int64)
@@ -275,7 +275,7 @@ def _releasing(program: Program, place: str) -> np.ndarray:
     return first[last[step[rows]]] + number
 
 
-def _mismatch(programs: Sequence[Program], sends: _Side, receives: _Side) -> tuple[str, str]:
+def _mismatch(programs: Sequence[RankProgram], sends: _Side, receives: _Side) -> tuple[str, str]:
     """What differs between the two sides, for an error."""
     shorter = min(len(sends.keys), len(receives.keys))
     differ = np.flatnonzero((sends.keys[:shorter] != receives.keys[:shorter]).any(axis=1))

@@ -1,7 +1,7 @@
 """What a planner says of a collective: chunks (streams), each with its phases, and the queues they wait in.
 
 A collective may be cut into *streams*. A stream carries out its *phases* one after the other, usually one per
-dimension of the topology; in a phase the members of the collective form *slices*, and each slice runs one algorithm
+dimension of the topology; in a phase the members of the collective form *calls*, and each slice runs one algorithm
 among its ranks. On every NPU a stream waits for each phase in a queue, of which only so many streams run at once.
 """
 
@@ -14,7 +14,7 @@ from astrasim_py.collectives.algorithm import Algorithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class PlannedPhase:
     """One visit of one dimension by one stream.
 
     Attributes
@@ -23,7 +23,7 @@ class Phase:
         Queue of each NPU in which the stream waits for its turn.
     size : int
         Full buffer in bytes, for algorithms whose sizes are in chunks; an absolute ``comm_size`` stands as written.
-    slices : tuple of (tuple of int, Algorithm)
+    calls : tuple of (tuple of int, Algorithm)
         Ranks in the order of the algorithm's ranks, and the algorithm. Each rank of the collective is in exactly one.
     priority : int
         Among waiting streams of equal priority the higher goes first in this phase's queue, before arrival.
@@ -31,17 +31,17 @@ class Phase:
 
     queue: int
     size: int
-    slices: tuple[tuple[tuple[int, ...], Algorithm], ...]
+    calls: tuple[tuple[tuple[int, ...], Algorithm], ...]
     priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class PlannedChunk:
     """One chunk of a collective.
 
     Attributes
     ----------
-    phases : tuple of Phase
+    phases : tuple of PlannedPhase
         In order.
     priority : int
         Of waiting streams the higher goes first.
@@ -52,13 +52,13 @@ class Stream:
         phases at different times cannot block each other. Empty: priority and arrival decide alone.
     """
 
-    phases: tuple[Phase, ...]
+    phases: tuple[PlannedPhase, ...]
     priority: int = 0
     turns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CollectiveRequest:
     """One collective call of one group: what a planner is asked.
 
     Attributes
@@ -107,6 +107,6 @@ class Planner(Protocol):
 
     capacity: tuple[int, ...]
 
-    def plan(self, call: Call) -> tuple[Stream, ...] | Algorithm | None:
+    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
         """Streams of a call; or one algorithm over all members, without queues; None: as the job's table says."""
         ...

@@ -9,9 +9,9 @@ import numpy as np
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
-from astrasim_py.system.planning import Call
+from astrasim_py.system.planner_api import CollectiveRequest
 from astrasim_py.system.problem import Job
-from astrasim_py.system.programs import node_place
+from astrasim_py.system.rank_programs import node_place
 from astrasim_py.system.semantics import Semantics
 
 _CODES = {name: code for code, name in COLLECTIVE_NAMES.items()}
@@ -21,7 +21,7 @@ _ROOTED = np.array([_CODES[name] for name in ROOTED], dtype=np.int64)
 WORLD = "world"
 
 
-class Calls:
+class Instances:
     """Collective calls of workloads."""
 
     def __init__(self, semantics: Semantics) -> None:
@@ -77,7 +77,7 @@ class Calls:
             "members": members,
             "place": node_place(work.traces[kind], row, f"rank {rank}"),
             "node": int(work.traces[leader].node_id[first]),
-            "call": self.call(job, (name, number), signature, members, first) if job.planner else None,
+            "request": self.request(job, (name, number), signature, members, first) if job.planner else None,
         }
 
     def of_shared(self, job: Job) -> tuple[np.ndarray, list[dict]] | None:
@@ -92,7 +92,9 @@ class Calls:
         _, calls, instances = self.of_job(job)
         return calls[0], instances
 
-    def call(self, job: Job, key: tuple[str, int], signature: tuple, members: Sequence[int], row: int) -> Call:
+    def request(
+        self, job: Job, key: tuple[str, int], signature: tuple, members: Sequence[int], row: int
+    ) -> CollectiveRequest:
         """What a planner is asked of the call ``(group, number)``, a node of its first member."""
         group, number = key
         kind, size, root = signature
@@ -101,7 +103,7 @@ class Calls:
         if exact != MISSING:
             stated = exact // len(members) if kind == "all_gather" else exact
         involved = trace.node(row).get("involved_dim")
-        return Call(
+        return CollectiveRequest(
             type=kind,
             size=max(stated, 0),
             members=tuple(members),
@@ -216,7 +218,7 @@ class _Sequences:
         Groups that are called, in order of appearance.
     """
 
-    def __init__(self, calls: Calls, job: Job) -> None:
+    def __init__(self, calls: Instances, job: Job) -> None:
         self.calls, self.job = calls, job
         self.groups = {WORLD: tuple(range(job.ranks)), **job.workload.groups}
         every = job.workload.traces
