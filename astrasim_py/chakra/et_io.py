@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from astrasim_py.chakra.storage import Csr, Names, frozen
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import OutputError, TraceError
+from astrasim_py.core.files import open_regular, write_file, write_files
 
 #: Largest file that is read, bytes.
 MAX_FILE = 2 * 2**30
@@ -40,16 +39,6 @@ _HEAD = 2**14
 _GZIP = b"\x1f\x8b"
 
 
-def _open(place: str) -> int:
-    try:
-        # Without O_NONBLOCK a FIFO would wait for a writer for ever.
-        handle = os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise TraceError(place, f"cannot be read: {reason}", "name a readable file") from None
-    return handle
-
-
 def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
     """Content of a regular file of bounded size, unzipped if it begins with gzip's magic number.
 
@@ -65,24 +54,15 @@ def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
         Not a regular file, not readable, too large, or a damaged gzip stream.
     """
     place = os.fspath(path)
-    handle = _open(place)
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        raise TraceError(place, "is not a regular file", "name a file")
-    try:
-        with os.fdopen(handle, "rb") as file:
-            if status.st_size > MAX_FILE:
-                raise TraceError(place, f"has {status.st_size} bytes, more than {MAX_FILE}", "split the trace")
-            data = file.read(_HEAD)
-            zipped = data[:2] == _GZIP
-            if head and not zipped and status.st_size > _PART:
-                frame(data, place, whole=False)
-            if len(data) == _HEAD:
-                file.seek(0)
-                data = file.read(status.st_size or MAX_FILE)
-    except OSError as error:
-        raise TraceError(place, f"cannot be read: {error.strerror}", "name a readable file") from None
+    with open_regular(place, TraceError, what="a file", most=MAX_FILE, remedy="split the trace") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(_HEAD)
+        zipped = data[:2] == _GZIP
+        if head and not zipped and size > _PART:
+            frame(data, place, whole=False)
+        if len(data) == _HEAD:
+            file.seek(0)
+            data = file.read(size or MAX_FILE)
     return gunzip(data, place, head=head) if zipped else data
 
 
@@ -451,54 +431,6 @@ def gzip_bytes(data: bytes) -> bytes:
     return b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff" + body + tail
 
 
-def write_bytes(path: str | os.PathLike, data: bytes) -> None:
-    """Write a file whole or not at all.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    """
-    write_files([(path, data)])
-
-
-def write_files(files: Iterable[tuple[str | os.PathLike, bytes]]) -> None:
-    """Write several files, whole, and none before the content of all of them is known.
-
-    Parameters
-    ----------
-    files : iterable of (path, bytes)
-
-    Raises
-    ------
-    OutputError
-        One of them cannot be written.
-    """
-    written: list[tuple[str, str]] = []
-    target = ""
-    try:
-        try:
-            for path, data in files:
-                target = os.fspath(path)
-                temporary = f"{target}.tmp-{os.getpid()}"
-                written.append((temporary, target))
-                with open(temporary, "wb") as file:
-                    file.write(data)
-            while written:
-                temporary, target = written[0]
-                os.replace(temporary, target)
-                del written[0]
-        except BaseException:
-            for temporary, _ in written:
-                if os.path.exists(temporary):
-                    os.unlink(temporary)
-            raise
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        remedy = "free some space" if error.errno == errno.ENOSPC else "choose a writable place"
-        raise OutputError(target, f"cannot be written: {reason}", remedy) from None
-
-
 def write_trace(
     path: str | os.PathLike, trace: ExecutionTrace, *, gzip: bool = False, dialect: str | None = None
 ) -> None:
@@ -512,7 +444,7 @@ def write_trace(
         As `encode_trace`.
     """
     data = encode_trace(trace, dialect=dialect)
-    write_bytes(path, gzip_bytes(data) if gzip else data)
+    write_file(path, gzip_bytes(data) if gzip else data)
 
 
 def write_prefix(

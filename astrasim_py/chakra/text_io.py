@@ -24,11 +24,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from astrasim_py.chakra import messages, plain
 from astrasim_py.chakra.encode import varint
-from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_bytes, write_bytes
+from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_bytes
 from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import Attribute, IOInfo, Node, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.files import write_file
 
 #: Version of this text form.
 FORMAT = 1
@@ -159,7 +160,7 @@ def write_jsonl(path: str | os.PathLike, trace: ExecutionTrace) -> None:
     TraceError
         As `to_lines`.
     """
-    write_bytes(path, jsonl_bytes(trace))
+    write_file(path, jsonl_bytes(trace))
 
 
 def jsonl_bytes(trace: ExecutionTrace) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.files import read_regular
 
 #: Largest communicator-group file that is read, bytes.
 MAX_GROUP_FILE = 64 * 2**20
@@ -108,16 +108,9 @@ def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
     """
     place = os.fspath(path)
     remedy = 'write {"1": [0, 1], "2": [2, 3]}'
+    data = read_regular(path, MAX_GROUP_FILE, TraceError, what="a JSON file", remedy=remedy)
     try:
-        with open(place, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise TraceError(place, "is not a regular file", "name a JSON file")
-            if status.st_size > MAX_GROUP_FILE:
-                raise TraceError(place, f"has {status.st_size} bytes, more than {MAX_GROUP_FILE}", remedy)
-            value = json.loads(file.read(MAX_GROUP_FILE).decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
-    except OSError as error:
-        raise TraceError(place, f"cannot be read: {error.strerror}", "name a readable JSON file") from None
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as error:
         text = "too deeply nested" if isinstance(error, RecursionError) else str(error)
         raise TraceError(place, f"is not JSON: {text}", remedy) from None

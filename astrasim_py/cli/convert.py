@@ -197,7 +197,8 @@ def _make_folder(target: str) -> None:
 
 
 def _write(args: argparse.Namespace, traces: Sequence, single: bool) -> list[Path]:
-    from astrasim_py.chakra.et_io import write_files, write_prefix, write_trace
+    from astrasim_py.chakra.et_io import write_prefix, write_trace
+    from astrasim_py.core.files import write_files
 
     if args.target.endswith(".jsonl"):
         from astrasim_py.chakra.text_io import jsonl_bytes

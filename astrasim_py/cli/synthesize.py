@@ -347,9 +347,9 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
 
         write_holds(args.schedule, schedule)
     if picture is not None:
-        from astrasim_py.study.store import write_file
+        from astrasim_py.core.files import write_file
 
-        write_file(args.figure, picture)
+        write_file(args.figure, picture, make_folder=True)
     if args.out is not None:
         row["out"] = _write(args.out, algorithm, schedule.transfers)
         if args.out.endswith(".xml"):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.files import read_regular
 
 #: (rank, chunk): an input chunk of a rank, or an output chunk of one.
 Cell = tuple[int, int]
@@ -164,13 +165,9 @@ def read_contract(path: str | os.PathLike) -> Contract:
     import yaml
 
     place = os.fspath(path)
+    data = read_regular(path, MAX_FILE, AlgorithmError, what="a contract in YAML", remedy="cut the contract")
     try:
-        if os.path.getsize(place) > MAX_FILE or not os.path.isfile(place):
-            raise AlgorithmError(place, f"is no file of at most {MAX_FILE} bytes", "name a contract in YAML")
-        with open(place, encoding="utf-8") as file:
-            document = yaml.load(file, Loader=_loader())
-    except OSError as error:
-        raise AlgorithmError(place, f"cannot be read: {error.strerror}", "name a contract in YAML") from None
+        document = yaml.load(data, Loader=_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place

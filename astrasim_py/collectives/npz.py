@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
-import stat
 import zipfile
 from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
 
-from astrasim_py.chakra.et_io import write_bytes
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, Attribute
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -27,6 +25,7 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.collectives.recognise import GivenTraces
 from astrasim_py.collectives.rotation import MAX_NODES, RotatedTraces, Rotation
 from astrasim_py.core.errors import AlgorithmError, OutputError
+from astrasim_py.core.files import open_regular, write_file
 
 #: Largest `.npz` that is read, bytes after unpacking; and its texts (metadata, contract) alone.
 MAX_NPZ_BYTES = 4 * 2**30
@@ -181,7 +180,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
     }
     packed = io.BytesIO()
     np.savez_compressed(packed, allow_pickle=False, **arrays)
-    write_bytes(place, packed.getvalue())
+    write_file(place, packed.getvalue())
 
 
 def kept_metadata(attribute: Attribute) -> bool:
@@ -231,9 +230,7 @@ def _load_npz(place: str) -> dict[str, np.ndarray]:
     known |= {f"{part}_{name}" for name in INT_COLUMNS for part in ("col", "has")}
     known |= {"rotation", "turned", *(f"all_{name}" for name in _TURNING)}
     try:
-        with open(place, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise AlgorithmError(place, "is not a regular file", "name an .npz file")
+        with open_regular(place, AlgorithmError, what="an .npz file") as file:
             with zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
                 for member in members:
@@ -244,8 +241,6 @@ def _load_npz(place: str) -> dict[str, np.ndarray]:
             file.seek(0)
             with np.load(file, allow_pickle=False, max_header_size=4096) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-    except OSError as error:
-        raise AlgorithmError(place, f"cannot be read: {error.strerror or error}", "name an .npz file") from None
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
         text = " ".join(str(error).split())[:120]
         raise AlgorithmError(place, f"is not an .npz of an algorithm: {text}", "write it with convert") from None

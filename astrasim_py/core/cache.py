@@ -1,9 +1,18 @@
-"""The folder in which what is costly to find out is kept from run to run."""
+"""What is costly to find out, kept: from run to run in a folder of files, within a process in memory."""
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from pathlib import Path
+from typing import Generic, TypeVar
+
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import AstraError, InternalError
+from astrasim_py.core.files import read_regular, write_file
+
+T = TypeVar("T")
 
 
 def cache_folder() -> Path | None:
@@ -21,3 +30,84 @@ def cache_folder() -> Path | None:
         return Path.home() / ".cache" / "astrasim_py"
     except RuntimeError:
         return None
+
+
+def cache_file(kind: str, key: object, suffix: str) -> Path | None:
+    """The file of a key (see `astrasim_py.core.digest.digest`) among those of a kind; None where nothing is kept."""
+    folder = cache_folder()
+    return None if folder is None else folder / kind / f"{digest(key)}{suffix}"
+
+
+def cached(
+    path: Path | None,
+    make: Callable[[], T],
+    *,
+    load: Callable[[bytes], T | None],
+    dump: Callable[[T], bytes | None],
+    most: int = 2**30,
+    fresh: bool = False,
+) -> T:
+    """The value that a file keeps; where it keeps none, a new one, which is then kept there.
+
+    Parameters
+    ----------
+    path : Path or None
+        None: nothing is kept.
+    make : callable
+        Makes the value.
+    load : callable
+        Bytes → value. Returns None, or raises an error of the user's or of malformed data, where they are none.
+    dump : callable
+        Value → bytes; None where this value is not to be kept.
+    most : int
+        Largest file that is read, bytes.
+    fresh : bool
+        Make it in any case.
+
+    Notes
+    -----
+    A file that cannot be read or written is passed over.
+    """
+    if path is not None and not fresh:
+        try:
+            value = load(read_regular(path, most, AstraError, what="a file of the cache", remedy="delete it"))
+            if value is not None:
+                return value
+        except (AstraError, InternalError, OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+    value = make()
+    if path is not None:
+        try:
+            data = dump(value)
+            if data is not None:
+                write_file(path, data, make_folder=True, sync=False)
+        except (AstraError, OSError):
+            pass
+    return value
+
+
+class Memo(Generic[T]):
+    """The values made last, by key: what makes a value may be large or mutable, and is no part of the key.
+
+    Parameters
+    ----------
+    most : int
+        How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._values: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of a key, made if it is not kept."""
+        if key not in self._values:
+            self._values[key] = make()
+            if len(self._values) > self.most:
+                self._values.popitem(last=False)
+        self._values.move_to_end(key)
+        return self._values[key]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._values.clear()

@@ -15,9 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.errors import TraceError
-
-#: Bytes of a file that are read at a time.
-_CHUNK = 2**20
+from astrasim_py.core.files import open_regular
 
 
 def digest(value: object) -> str:
@@ -128,11 +126,7 @@ def file_digest(path: Path | str) -> str:
     TraceError
         It is not a regular file, or cannot be read.
     """
-    stamp = file_stamp(path)
-    try:
-        return _file_digest(stamp)
-    except OSError as error:
-        raise _unreadable(stamp.path, error) from None
+    return _file_digest(file_stamp(path))
 
 
 def _unreadable(place: str, error: Exception) -> TraceError:
@@ -142,8 +136,5 @@ def _unreadable(place: str, error: Exception) -> TraceError:
 
 @lru_cache(maxsize=2**16)
 def _file_digest(stamp: FileStamp) -> str:
-    state = hashlib.sha256()
-    with open(stamp.path, "rb") as stream:
-        while block := stream.read(_CHUNK):
-            state.update(block)
-    return state.hexdigest()
+    with open_regular(stamp.path, TraceError, what="a file") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

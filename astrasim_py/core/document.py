@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.files import open_regular
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
@@ -190,19 +190,10 @@ def read_document(path: str | os.PathLike) -> Value:
         Missing, not a regular file, larger than `MAX_BYTES`, or not the YAML described above.
     """
     file = os.fspath(path)
-    try:
-        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise ScenarioError(file, f"cannot be read: {error.strerror}", "check the name") from None
-    except ValueError:
-        raise ScenarioError(repr(file), "is not a file name", "check the name") from None
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise ScenarioError(file, "is not a regular file", "name a YAML file")
-    with open(descriptor, "rb") as stream:
-        if status.st_size > MAX_BYTES:
-            raise ScenarioError(file, f"{status.st_size:,} bytes; a scenario has at most {MAX_BYTES:,}")
+    with open_regular(file, ScenarioError, what="a YAML file") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > MAX_BYTES:
+            raise ScenarioError(file, f"{size:,} bytes; a scenario has at most {MAX_BYTES:,}")
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ScenarioError(file, f"more than {MAX_BYTES:,} bytes")

@@ -1,46 +1,197 @@
-"""Reading a file that somebody else names: a regular one, of bounded size, without waiting."""
+"""The one way to open a file that the user names, and the one way to write a file: whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import os
+import secrets
+import socket
 import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
 
-from astrasim_py.core.errors import AstraError
+from astrasim_py.core.errors import AstraError, OutputError
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space, or {}",
+    errno.EDQUOT: "free some of your quota, or {}",
+    errno.ENAMETOOLONG: "use a shorter path, or {}",
+}
 
 
-def read_regular(path: str | os.PathLike, most: int, error: type[AstraError], *, what: str, remedy: str) -> bytes:
-    """Content of a regular file of at most `most` bytes.
+# -- reading ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def open_regular(
+    path: str | os.PathLike, error: type[AstraError], *, what: str, most: int | None = None, remedy: str = ""
+) -> Iterator[BinaryIO]:
+    """A regular file, open for reading; a FIFO or device is refused without waiting for it.
 
     Parameters
     ----------
     path : path
-    most : int
-        Bytes.
     error : type of AstraError
-        Family of what is raised.
+        What is raised.
     what : str
-        What it should be, as in ``a topology file``.
+        What the file should be, as in ``a topology file``.
+    most : int, optional
+        Largest size, bytes.
     remedy : str
         What to do with a file that is too large.
 
     Raises
     ------
     AstraError
-        Of the given family: no such file, not readable, a folder, device or FIFO, too large.
+        Of the given family: no such file, not readable (here or in the block), not a regular file, too large.
     """
     place = os.fspath(path)
     try:
-        # A FIFO must not block the open; that it is no regular file is seen afterwards.
         descriptor = os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise error(place, "is not a regular file", f"name {what}")
-            data = stream.read(most + 1) if status.st_size <= most else b""
-    except OSError as failure:
-        raise error(place, f"cannot be read: {failure.strerror}", "check the name") from None
     except ValueError:
         raise error(repr(place), "is not a file name", "check the name") from None
-    if status.st_size > most or len(data) > most:
-        raise error(place, f"more than {most} bytes, the cap for such a file", remedy)
+    except OSError as failure:
+        raise error(place, f"cannot be read: {failure.strerror}", "check the name") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise error(place, "is not a regular file", f"name {what}")
+        with open(descriptor, "rb") as stream:
+            if most is not None and status.st_size > most:
+                raise error(place, f"more than {most} bytes, the cap for such a file", remedy)
+            yield stream
+    except OSError as failure:
+        raise error(place, f"cannot be read: {failure.strerror}", "check the name") from None
+
+
+def read_regular(path: str | os.PathLike, most: int, error: type[AstraError], *, what: str, remedy: str) -> bytes:
+    """Content of a regular file of at most `most` bytes; parameters and errors as `open_regular`."""
+    with open_regular(path, error, what=what, most=most, remedy=remedy) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:  # files of /proc have no size
+        raise error(os.fspath(path), f"more than {most} bytes, the cap for such a file", remedy)
     return data
+
+
+# -- writing ----------------------------------------------------------------------------------------------------
+
+
+def host_mark() -> str:
+    """Eight hexadecimal digits that stand for this machine."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def temporary_name(kind: str = "tmp") -> str:
+    """``.<kind>-<process>-<machine><random>``: a name that no other process takes."""
+    return f".{kind}-{os.getpid()}-{host_mark()}{secrets.token_hex(4)}"
+
+
+def output_error(path: os.PathLike | str, error: OSError, place: str = "choose a writable place") -> OutputError:
+    """What a user reads of a file that cannot be written; `place` says which other place to choose."""
+    remedy = _REMEDIES.get(error.errno, "{}").format(place)
+    return OutputError(os.fspath(path), f"cannot be written: {error.strerror or error}", remedy)
+
+
+def write_new(path: Path, chunks: Iterable[bytes], *, sync: bool = True) -> tuple[str, int]:
+    """Write a file that must not exist yet, to the disk where `sync`; returns its SHA-256 and length.
+
+    Raises
+    ------
+    OSError
+    """
+    state, length = hashlib.sha256(), 0
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        for chunk in chunks:
+            view = memoryview(chunk)
+            state.update(view)
+            length += len(view)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        if sync:
+            os.fsync(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the error of the write itself is on its way up
+            os.close(descriptor)
+        raise
+    os.close(descriptor)  # the last place where a full disk may show
+    return state.hexdigest(), length
+
+
+def sync_folder(path: Path) -> None:
+    """Bring renames within a folder to the disk."""
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_file(
+    path: str | os.PathLike, data: bytes | Iterable[bytes], *, make_folder: bool = False, sync: bool = True
+) -> Path:
+    """Write or replace one file atomically: readers see the old bytes or the new ones.
+
+    Parameters
+    ----------
+    path : path
+    data : bytes, or iterable of bytes
+    make_folder : bool
+        Make the folder if it is not there.
+    sync : bool
+        Wait until all is on the disk.
+
+    Raises
+    ------
+    OutputError
+        Disk full, read-only, no such folder …
+    """
+    path = Path(path)
+    temporary = path.parent / temporary_name()
+    try:
+        if make_folder:
+            os.makedirs(path.parent, exist_ok=True)
+        write_new(temporary, (data,) if isinstance(data, bytes) else data, sync=sync)
+        os.replace(temporary, path)
+        if sync:
+            sync_folder(path.parent)
+    except OSError as error:
+        raise output_error(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+    return path
+
+
+def write_files(files: Iterable[tuple[str | os.PathLike, bytes]]) -> None:
+    """Write several files, each atomically, and none before the content of all of them is on its way to the disk.
+
+    Raises
+    ------
+    OutputError
+        One of them cannot be written.
+    """
+    written: list[tuple[Path, Path]] = []
+    target = Path()
+    try:
+        for path, data in files:
+            target = Path(path)
+            written.append((target.parent / temporary_name(), target))
+            write_new(written[-1][0], (data,), sync=False)
+        for temporary, target in written:
+            os.replace(temporary, target)
+    except OSError as error:
+        raise output_error(target, error) from None
+    finally:
+        for temporary, _ in written:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 
-from astrasim_py.chakra.et_io import write_bytes
 from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
 from astrasim_py.core.errors import AlgorithmError, UsageError
+from astrasim_py.core.files import write_file
 from astrasim_py.msccl.check import MAX_CHILDREN
 from astrasim_py.msccl.lower import LIMITS, lower
 from astrasim_py.msccl.model import Program
@@ -111,7 +111,7 @@ def write_msccl(
         if low and high and high < low:
             raise UsageError("max_bytes", f"{high} is less than min_bytes, {low}", "write a window that holds a size")
         program = program._replace(min_bytes=low, max_bytes=high)
-    write_bytes(path, program_text(program, dialect).encode())
+    write_file(path, program_text(program, dialect).encode())
     return program
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from astrasim_py.core.files import write_file
 from astrasim_py.core.records import LEVELS
 from astrasim_py.report import plots
 from astrasim_py.report.tables import json_text, parse_json
-from astrasim_py.study.store import StoredPoint, write_file
+from astrasim_py.study.store import StoredPoint
 
 STUDY = "study.json"
 FIGURES = "figures"
@@ -19,7 +20,7 @@ def write_study(
 ) -> Path:
     """Note beside the points what the scenario draws of them, and in which order."""
     study = {"scenario": scenario, "title": title, "plots": list(specs), "points": list(points)}
-    return write_file(folder / STUDY, (json_text(study) + "\n").encode())
+    return write_file(folder / STUDY, (json_text(study) + "\n").encode(), make_folder=True)
 
 
 def read_study(folder: Path) -> dict:
@@ -97,5 +98,5 @@ def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Seq
             name = f"{name}-{taken[name]}"
         images = plots.draw(spec, rows, panels=panels, title=title, place=place)
         for form, data in images.items():
-            written.append(write_file(folder / FIGURES / f"{name}.{form}", data))
+            written.append(write_file(folder / FIGURES / f"{name}.{form}", data, make_folder=True))
     return written

@@ -7,9 +7,8 @@ import os
 import numpy as np
 
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.core.files import read_regular
+from astrasim_py.core.files import read_regular, write_file
 from astrasim_py.report.csv_io import csv_chunks, read_csv
-from astrasim_py.study.store import write_file
 from astrasim_py.synthesis.model.network import Occupied
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.topology.model import Topology
@@ -36,7 +35,7 @@ def write_holds(path: str | os.PathLike, schedule: Schedule) -> None:
         npus[schedule.dst[transfer]], schedule.chunk[transfer], schedule.reduces[transfer],
     )  # fmt: skip
     table = {name: np.asarray(column, dtype=np.int64) for name, column in zip(HOLDS, columns, strict=True)}
-    write_file(path, csv_chunks(table))
+    write_file(path, csv_chunks(table), make_folder=True)
 
 
 def read_holds(path: str | os.PathLike, topology: Topology, place: str = "") -> Occupied:

@@ -7,7 +7,7 @@ the worker processes of a run, too.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -25,6 +25,7 @@ from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorith
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.collectives.selection import CONDITIONS, AlgorithmTable, Case, Condition
 from astrasim_py.collectives.verify import Verdict, verify
+from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import FileStamp, digest, file_digest, file_stamp
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
 from astrasim_py.core.units import PS_PER_S
@@ -61,6 +62,12 @@ from astrasim_py.topology.hardware import preset
 from astrasim_py.topology.model import Topology, placement
 from astrasim_py.topology.spec import build as build_topology
 from astrasim_py.workload import microbenchmarks
+
+_TOPOLOGIES: Memo[Topology] = Memo(32)
+_WORKLOADS: Memo[Workload] = Memo(4)
+_ALGORITHMS: Memo[tuple[Algorithm, tuple[str, ...]]] = Memo(32)
+_BUILT: Memo[Algorithm] = Memo(64)
+_VERDICTS: Memo[Verdict] = Memo(256)
 
 
 def prepare(
@@ -159,7 +166,8 @@ class _Preparation:
                 content = file_digest(path)
             except TraceError as error:
                 raise TopologyError(*error.args) from None
-        return _topology(_Keyed((digest(parameters), content, place), (parameters, place))).named(name)
+        key = (digest(parameters), content, place)
+        return _TOPOLOGIES.get(key, lambda: build_topology(parameters, place)).named(name)
 
     def network(self) -> NetworkModel:
         network, factory = self.spec.network, None
@@ -264,8 +272,21 @@ class _Preparation:
         files = self._files(prefix, ranks, place)
         stamps = tuple(file_stamp(path) for path in (*files, *([groups] if groups else [])))
         options = (spec.size_unit, spec.dtype_bytes, spec.macs, ranks)
-        given = (str(prefix), groups, spec, ranks, self._beside(stamps))
-        return _workload(_Keyed((str(prefix), stamps, options), given))
+        key = (str(prefix), stamps, options)
+
+        def read_files() -> Workload:
+            return read_workload(
+                str(prefix),
+                groups=groups,
+                size_unit=spec.size_unit,
+                dtype_bytes=spec.dtype_bytes,
+                macs=spec.macs,
+                ranks=ranks,
+                keep_raw=False,
+            )
+
+        beside = self._beside(stamps)
+        return _WORKLOADS.get(key, lambda: shared(beside, digest(("workload", key)), read_files))
 
     def _beside(self, stamps: Sequence[FileStamp]) -> Path | None:
         """Where what these files hold is shared, if that pays."""
@@ -339,7 +360,7 @@ class _Preparation:
                 return self._made(self._own(case.python, place), case.python, case, collective, ranks, rooted, place)
             if case.builder in ALGORITHMS:
                 key = (case.builder, collective, ranks, digest({**case.options, **rooted}))
-                return _built(_Keyed(key, (case, collective, ranks, rooted, place)))
+                return _BUILT.get(key, lambda: _built(case, collective, ranks, rooted, place))
             factory = provided("algorithm", case.builder)
             return self._made(factory, case.builder, case, collective, ranks, rooted, place)
 
@@ -401,7 +422,14 @@ class _Preparation:
         files += [contract] if contract else []
         stamps = tuple(file_stamp(file) for file in files)
         key = (str(path), str(contract), stamps, collective, case.made_for, case.root)
-        return _algorithm(_Keyed(key, (str(path), files, contract, case, collective, self._beside(stamps))))
+
+        def read_files() -> tuple[Algorithm, tuple[str, ...]]:
+            content = tuple(file_digest(file) for file in files)
+            algorithm = read_algorithm(str(path), collective, made_for=case.made_for, root=case.root)
+            return algorithm if contract is None else replace(algorithm, contract=read_contract(contract)), content
+
+        beside = self._beside(stamps)
+        return _ALGORITHMS.get(key, lambda: shared(beside, digest(("algorithm", key)), read_files))
 
     def _made(self, factory, text, case, collective, ranks, rooted, place) -> Algorithm:
         """What a function of the user's or of another package builds: trusted with nothing."""
@@ -425,10 +453,10 @@ class _Preparation:
         if policy is False:
             return algorithm.with_verdict(None)
         if content is None:
-            verdict = _verdict(_Keyed(algorithm.digest(), (algorithm, None)))
+            verdict = _VERDICTS.get(algorithm.digest(), lambda: verify(algorithm))
         else:
-            contract = (content, algorithm.collective, algorithm.root, algorithm.in_place)
-            verdict = _verdict(_Keyed(contract, (algorithm, content)))
+            key = (content, algorithm.collective, algorithm.root, algorithm.in_place)
+            verdict = _VERDICTS.get(key, lambda: kept_verdict(algorithm, content))
         what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
         refused, doubts = self.objections(algorithm, verdict)
         if refused:
@@ -535,60 +563,7 @@ def _item(item: Item) -> microbenchmarks.Item:
 # -- kept per process -------------------------------------------------------------------------------------------
 
 
-class _Keyed:
-    """A value that is told apart by a key only: lets `lru_cache` keep what it makes of large or mutable values."""
-
-    __slots__ = ("key", "value")
-
-    def __init__(self, key: object, value: object) -> None:
-        self.key, self.value = key, value
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Keyed) and self.key == other.key
-
-
-@lru_cache(maxsize=32)
-def _topology(keyed: _Keyed) -> Topology:
-    parameters, place = keyed.value
-    return build_topology(parameters, place)
-
-
-@lru_cache(maxsize=4)
-def _workload(keyed: _Keyed) -> Workload:
-    prefix, groups, spec, ranks, beside = keyed.value
-
-    def read() -> Workload:
-        return read_workload(
-            prefix,
-            groups=groups,
-            size_unit=spec.size_unit,
-            dtype_bytes=spec.dtype_bytes,
-            macs=spec.macs,
-            ranks=ranks,
-            keep_raw=False,
-        )
-
-    return shared(beside, digest(("workload", keyed.key)), read)
-
-
-@lru_cache(maxsize=32)
-def _algorithm(keyed: _Keyed) -> tuple[Algorithm, tuple[str, ...]]:
-    path, files, contract, case, collective, beside = keyed.value
-
-    def read() -> tuple[Algorithm, tuple[str, ...]]:
-        content = tuple(file_digest(file) for file in files)
-        algorithm = read_algorithm(path, collective, made_for=case.made_for, root=case.root)
-        return algorithm if contract is None else replace(algorithm, contract=read_contract(contract)), content
-
-    return shared(beside, digest(("algorithm", keyed.key)), read)
-
-
-@lru_cache(maxsize=64)
-def _built(keyed: _Keyed) -> Algorithm:
-    case, collective, ranks, rooted, place = keyed.value
+def _built(case: Builder, collective: str, ranks: int, rooted: Mapping[str, int], place: str) -> Algorithm:
     try:
         # The builders' own algorithms are verified by the tests of this package, not at every run.
         return build(case.builder, collective, ranks, **rooted, **case.options).with_verdict(True)
@@ -600,12 +575,6 @@ def _built(keyed: _Keyed) -> Algorithm:
 def _default(collective: str, ranks: int, root: int) -> Algorithm:
     rooted = {"root": root} if collective in _ROOTED else {}
     return build(default_algorithm(collective), collective, ranks, **rooted).with_verdict(True)
-
-
-@lru_cache(maxsize=256)
-def _verdict(keyed: _Keyed):
-    algorithm, content = keyed.value
-    return verify(algorithm) if content is None else kept_verdict(algorithm, content)
 
 
 # -- what it comes to -------------------------------------------------------------------------------------------

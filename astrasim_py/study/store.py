@@ -18,8 +18,6 @@ import errno
 import hashlib
 import os
 import re
-import secrets
-import socket
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +29,7 @@ from pathlib import Path
 from astrasim_py.core.digest import digest
 from astrasim_py.core.engines import AUTO, BOTH, FOLDED
 from astrasim_py.core.errors import InternalError, OutputError, UnitError, UsageError
+from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_file, write_new
 from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Table
 from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
 from astrasim_py.report.csv_io import read_csv
@@ -63,6 +62,8 @@ _STALE_SECONDS = 24 * 3600
 _READABLE = 72
 _HASH = 12
 _TRIES = 8
+#: What to do where results cannot be written.
+_PLACE = "name a folder that you may write with --out"
 
 
 # -- names ------------------------------------------------------------------------------------------------------
@@ -124,61 +125,6 @@ def scenario_folder(out: str | os.PathLike, scenario: str) -> Path:
 # -- writing ----------------------------------------------------------------------------------------------------
 
 
-def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-
-
-def _temporary(kind: str) -> str:
-    return f".{kind}-{os.getpid()}-{_host()}{secrets.token_hex(4)}"
-
-
-def _output_error(path: os.PathLike | str, error: OSError) -> OutputError:
-    remedies = {
-        errno.ENOSPC: "free some space, or name another folder with --out",
-        errno.EDQUOT: "free some of your quota, or name another folder with --out",
-        errno.ENAMETOOLONG: "name a folder with a shorter path with --out",
-    }
-    problem = f"cannot be written: {error.strerror or error}"
-    return OutputError(str(path), problem, remedies.get(error.errno, "name a folder that you may write with --out"))
-
-
-def _write_file(path: Path, chunks: Iterable[bytes]) -> tuple[str, int]:
-    """Write and sync one new file; returns its SHA-256 and length."""
-    state, length = hashlib.sha256(), 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        for chunk in chunks:
-            view = memoryview(chunk)
-            state.update(view)
-            length += len(view)
-            while view:
-                view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    except BaseException:
-        _close_quietly(descriptor)
-        raise
-    os.close(descriptor)  # the last place where a full disk may show
-    return state.hexdigest(), length
-
-
-def _close_quietly(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # an error of the write itself is on its way up
-        os.close(descriptor)
-
-
-def _sync_folder(path: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot sync a folder
-            raise
-    finally:
-        os.close(descriptor)
-
-
 def _remove(path: Path) -> None:
     """Delete a leftover (our folders hold files only). One that stays is harmless, and the next run tries again."""
     with contextlib.suppress(OSError):
@@ -190,29 +136,6 @@ def _remove(path: Path) -> None:
         os.rmdir(path)
 
 
-def write_file(path: str | os.PathLike, data: bytes | Iterable[bytes]) -> Path:
-    """Replace one file atomically: readers see the old bytes or the new ones.
-
-    Raises
-    ------
-    OutputError
-    """
-    path = Path(path)
-    temporary = path.parent / _temporary("tmp")
-    chunks = (data,) if isinstance(data, bytes) else data
-    try:
-        os.makedirs(path.parent, exist_ok=True)
-        _write_file(temporary, chunks)
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise _output_error(path, error) from error
-    finally:
-        if os.path.lexists(temporary):
-            _remove(temporary)
-    return path
-
-
 @contextlib.contextmanager
 def marker(folder: Path) -> Iterator[Path]:
     """An empty file in a folder, for as long as other processes may look for it.
@@ -222,12 +145,12 @@ def marker(folder: Path) -> Iterator[Path]:
     OutputError
         The folder cannot be written.
     """
-    path = folder / _temporary("tmp")
+    path = folder / temporary_name("tmp")
     try:
         os.makedirs(folder, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     except OSError as error:
-        raise _output_error(path, error) from error
+        raise output_error(path, error, _PLACE) from error
     try:
         yield path
     finally:
@@ -237,7 +160,7 @@ def marker(folder: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def scratch(folder: Path) -> Iterator[Path | None]:
     """A folder of this process's own beside the points, for as long as it is used; None where there can be none."""
-    path = folder / _temporary("tmp")
+    path = folder / temporary_name("tmp")
     try:
         os.makedirs(folder, exist_ok=True)
         os.mkdir(path, 0o700)
@@ -329,22 +252,22 @@ def write_point(
         raise InternalError(f"a point without {missing or SUMMARY}, or of another name than its folder")
     manifest = {"format": FORMAT, **manifest}
     parent = folder.parent
-    temporary = parent / _temporary("tmp")
+    temporary = parent / temporary_name("tmp")
     try:
         os.makedirs(parent, exist_ok=True)
         os.mkdir(temporary)
         entries = {}
         for name, content in files.items():
             chunks = (content,) if isinstance(content, bytes) else content
-            sha256, length = _write_file(temporary / name, chunks)
+            sha256, length = write_new(temporary / name, chunks)
             entries[name] = {"sha256": sha256, "bytes": length}
-        _write_file(temporary / VOLATILE, (_json_bytes(volatile),))
-        _write_file(temporary / MANIFEST, (_json_bytes({**manifest, "files": entries}),))
-        _sync_folder(temporary)
+        write_new(temporary / VOLATILE, (_json_bytes(volatile),))
+        write_new(temporary / MANIFEST, (_json_bytes({**manifest, "files": entries}),))
+        sync_folder(temporary)
         _move_in(temporary, folder, wanted, replace)
-        _sync_folder(parent)
+        sync_folder(parent)
     except OSError as error:
-        raise _output_error(folder, error) from error
+        raise output_error(folder, error, _PLACE) from error
     finally:
         if os.path.lexists(temporary):
             _remove(temporary)
@@ -368,7 +291,7 @@ def _move_in(temporary: Path, folder: Path, wanted: Wanted, replace: bool) -> No
             there = read_manifest(folder, contents=True)
             if there is not None and wanted.met_by(there):
                 return
-        aside = folder.parent / _temporary("old")
+        aside = folder.parent / temporary_name("old")
         try:
             os.rename(folder, aside)
         except FileNotFoundError:
@@ -408,7 +331,7 @@ def clean(folder: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise _output_error(folder, error) from error
+        raise output_error(folder, error, _PLACE) from error
     removed = 0
     for name in names:
         match = _TEMPORARY.fullmatch(name)
@@ -431,7 +354,7 @@ def _in_use(path: Path, pid: int, host: str) -> bool:
             return False
     except OSError:
         return True  # gone meanwhile, or not ours to judge
-    if host != _host():
+    if host != host_mark():
         return True
     try:
         os.kill(pid, 0)
@@ -641,6 +564,6 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
             row["folder"] = point.folder.name
             collectives.append(row)
     return (
-        write_file(folder / "summary.csv", csv_rows(header, rows)),
-        write_file(folder / "collectives.csv", csv_rows([*COLLECTIVE_KEYS, "folder"], collectives)),
+        write_file(folder / "summary.csv", csv_rows(header, rows), make_folder=True),
+        write_file(folder / "collectives.csv", csv_rows([*COLLECTIVE_KEYS, "folder"], collectives), make_folder=True),
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -22,9 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.core.cache import cache_folder
+from astrasim_py.core.cache import cache_file, cached
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import AstraError, InternalError
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
@@ -149,16 +147,14 @@ def find(
     ------
     TopologyError, AlgorithmError
     """
-    folder = cache_folder() if record else None
-    path = None if folder is None else folder / "schedules" / f"{digest((request.key(), _edition()))}.npz"
-    if path is not None and not fresh:
-        kept = _read(path, request)
-        if kept is not None:
-            return kept
-    found = _search(request, record, jobs, progress)
-    if path is not None:
-        _keep(path, _packed(found))
-    return found
+    return cached(
+        cache_file("schedules", (request.key(), _edition()), ".npz") if record else None,
+        lambda: _search(request, record, jobs, progress),
+        load=lambda data: _read(data, request),
+        dump=_packed,
+        most=MAX_BYTES,
+        fresh=fresh,
+    )
 
 
 def _search(request: Request, record: bool, jobs: int | None, progress: Callable | None) -> Found:
@@ -246,14 +242,12 @@ def _packed(found: Found) -> bytes:
     return stream.getvalue()
 
 
-def _read(path: Path, request: Request) -> Found | None:
+def _read(data: bytes, request: Request) -> Found | None:
     """What is kept, if it is there and right."""
     from astrasim_py.synthesis.model.checker import check
 
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return None
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
             facts = json.loads(bytes(file["facts"]))
             columns = {name: file[name] for name in _COLUMNS}
         if any(column.dtype != _COLUMNS[name] or column.ndim != 1 for name, column in columns.items()):
@@ -274,17 +268,6 @@ def _read(path: Path, request: Request) -> Found | None:
         search=search,
     )
     return None if check(schedule) else Found(schedule=schedule, chunks=chunks, reused=True)
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Write a file whole; what cannot be kept is passed over."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
 
 
 # -- algorithms of scenarios --------------------------------------------------------------------------------------
@@ -321,24 +304,19 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
 
     name = f"{request.collective}-{digest((request.key(), clock))[:16]}.npz"
     path = None if folder is None else folder / name
-    if path is not None:
-        kept = _read_algorithm(path, request)
-        if kept is not None:
-            return kept
-    found = find(request)
-    algorithm = emit(found.schedule, clock=clock)
-    facts = {"file": name, **facts_of(found)}
-    if path is not None:
-        temporary = path.with_name(f"{path.stem}.{os.getpid()}.npz")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_npz(temporary, algorithm)
-            os.replace(temporary, path)
-            _keep(path.with_suffix(".json"), json_text(facts).encode())
-        except (OSError, AstraError):
-            # The results themselves say what cannot be written.
-            temporary.unlink(missing_ok=True)
-    return Synthesized(algorithm=algorithm, facts=facts)
+
+    def make() -> Synthesized:
+        found = find(request)
+        return Synthesized(algorithm=emit(found.schedule, clock=clock), facts={"file": name, **facts_of(found)})
+
+    def dump(made: Synthesized) -> bytes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_npz(path, made.algorithm)
+        return json_text(made.facts).encode()
+
+    # What cannot be kept is passed over: the results themselves say what cannot be written.
+    kept = None if path is None else path.with_suffix(".json")
+    return cached(kept, make, load=lambda data: _read_algorithm(data, path, request), dump=dump)
 
 
 def facts_of(found: Found) -> dict:
@@ -364,16 +342,11 @@ def facts_of(found: Found) -> dict:
     }
 
 
-def _read_algorithm(path: Path, request: Request) -> Synthesized | None:
+def _read_algorithm(facts: bytes, path: Path, request: Request) -> Synthesized | None:
     from astrasim_py.collectives.npz import read_npz
 
-    if not path.is_file():
-        return None
-    try:
-        facts = parse_json(path.with_suffix(".json").read_text(encoding="utf-8"))
-        algorithm = read_npz(path)
-    except (OSError, ValueError, AstraError, InternalError):
-        return None
+    facts = parse_json(facts.decode())
+    algorithm = read_npz(path)
     fits = (algorithm.collective, algorithm.ranks) == (request.collective, len(request.npus))
     if not fits or not isinstance(facts, dict):
         return None

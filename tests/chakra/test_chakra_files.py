@@ -308,7 +308,7 @@ def test_a_huge_file_of_nothing_is_refused_at_its_beginning(tmp_path):
     assert peak_mib() - memory < 100
     with open(file, "wb") as sparse:
         sparse.truncate(et_io.MAX_FILE + 1)
-    with pytest.raises(TraceError, match="bytes, more than"):
+    with pytest.raises(TraceError, match="more than 2147483648 bytes"):
         et_io.read_trace(file)
 
 
@@ -327,7 +327,7 @@ def test_only_regular_files_are_read(tmp_path):
         with pytest.raises(TraceError, match="is not a regular file"):
             et_io.read_trace(path)
     for path in (tmp_path / "absent.et", "nul\0byte"):
-        with pytest.raises(TraceError, match="cannot be read"):
+        with pytest.raises(TraceError, match="cannot be read|is not a file name"):
             et_io.read_trace(path)
 
 
@@ -388,7 +388,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(et_io.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OutputError, match="cannot be written: No space left on device; free some space"):
         et_io.write_trace(target, small(0))
     assert target.read_bytes() == b"old"

@@ -10,6 +10,7 @@ import pytest
 import astrasim_py as ap
 from astrasim_py.cli.main import main
 from astrasim_py.collectives.verify import verify
+from astrasim_py.core import cache
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.run import run_scenario
 
@@ -27,9 +28,8 @@ KEYS = (
 @pytest.fixture(autouse=True)
 def own_schedules(monkeypatch, tmp_path):
     """Schedules of this test alone; compiled code is that of all."""
-    from astrasim_py.study import synthesized
 
-    monkeypatch.setattr(synthesized, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path / "cache")
 
 
 def synthesize(capsys, *more: str, topology: str = TORUS) -> tuple[int, str, str]:

@@ -108,7 +108,7 @@ def test_points_share_where_files_are_large(tmp_path, monkeypatch):
     point = expand(load_scenario(tmp_path / "small.yaml"))[0]
     for worth in (1, 2**30):
         monkeypatch.setattr(module, "WORTH", worth)
-        module._algorithm.cache_clear()
+        module._ALGORITHMS.clear()
         jobs = module.prepare(point, beside=tmp_path).jobs
         jobs[0].algorithms.select("all_reduce", 2**20, 6, "world", 0, npus=tuple(range(6)))
     assert seen == [tmp_path, None]

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.core.files import host_mark, write_file
 from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.tables import json_text
@@ -267,12 +268,12 @@ def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path):
 
 def test_write_file_replaces_in_one_step(tmp_path):
     path = tmp_path / "a" / "b.csv"
-    store.write_file(path, b"old")
+    write_file(path, b"old", make_folder=True)
     failures = 0
     for n in range(1, 100):
         with Nth(n, fail) as calls:
             try:
-                store.write_file(path, [b"n", b"ew"])
+                write_file(path, [b"n", b"ew"])
             except OutputError:
                 failures += 1
         assert path.read_bytes() in (b"old", b"new")
@@ -309,7 +310,7 @@ def dead_pid() -> int:
 
 
 def test_leftovers_of_dead_processes_are_removed_and_of_living_ones_kept(tmp_path):
-    host = store._host()
+    host = host_mark()
     dead, alive = f".tmp-{dead_pid()}-{host}00000000", f".tmp-{os.getppid()}-{host}00000000"
     elsewhere, old = f".tmp-1-{'0' * 16}", f".tmp-1-{'0' * 15}1"
     for name in (dead, alive, elsewhere, old):
@@ -324,7 +325,7 @@ def test_leftovers_of_dead_processes_are_removed_and_of_living_ones_kept(tmp_pat
 
 def test_a_point_moved_aside_by_a_dead_process_comes_back(tmp_path):
     point = save(tmp_path)
-    aside = point.parent / f".old-{dead_pid()}-{store._host()}00000000"
+    aside = point.parent / f".old-{dead_pid()}-{host_mark()}00000000"
     point.rename(aside)
     assert store.read_points(point.parent) == ()
     store.clean(point.parent)

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from astrasim_py.core import cache
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import synthesized
 from astrasim_py.study.run import run_scenario
@@ -33,7 +34,7 @@ sweep: {topology: [mesh, switch]}
 @pytest.fixture(autouse=True)
 def own_schedules(monkeypatch, tmp_path):
     """Schedules of this test alone; compiled code is that of all."""
-    monkeypatch.setattr(synthesized, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path / "cache")
 
 
 def run(tmp_path, placement="linear", options="", bandwidth="50 GB/s", **more):
