@@ -327,7 +327,7 @@ def test_only_regular_files_are_read(tmp_path):
         with pytest.raises(TraceError, match="is not a regular file"):
             et_io.read_trace(path)
     for path in (tmp_path / "absent.et", "nul\0byte"):
-        with pytest.raises(TraceError, match="cannot be read|is not a file name"):
+        with pytest.raises(TraceError, match=r"cannot be read|is not a file name"):
             et_io.read_trace(path)
 
 
