@@ -178,7 +178,8 @@ def collective(
     from astrasim_py.collectives.builders import build, default_algorithm
     from astrasim_py.collectives.selection import AlgorithmTable, Case
     from astrasim_py.core.units import parse_size
-    from astrasim_py.system.problem import Job, NetworkModel, Problem
+    from astrasim_py.system.machine_models import NetworkModel
+    from astrasim_py.system.problem import Job, Problem
     from astrasim_py.topology.model import placement
     from astrasim_py.workload.microbenchmarks import Collective, generate
 

@@ -13,7 +13,8 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.builders import build
-from astrasim_py.system.problem import Job, MemoryModel, NetworkModel, Problem
+from astrasim_py.system.machine_models import MemoryModel, NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 

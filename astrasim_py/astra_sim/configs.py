@@ -16,7 +16,7 @@ from astrasim_py.astra_sim.native import Implementation
 from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.units import INT64_MAX
-from astrasim_py.system.problem import MemoryModel
+from astrasim_py.system.machine_models import MemoryModel
 from astrasim_py.topology.model import NPU_CAP, Dim
 
 #: ASTRA-sim's words for a dimension.

@@ -22,9 +22,10 @@ from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.collectives.timed import with_endpoint_delay
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.system.dimension_planner import BASELINE, LOCAL_FIRST, DimensionPlanner
+from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
-from astrasim_py.system.problem import Job, Limits, NetworkModel, Problem
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import DATA_AND_CTRL, Semantics
 from astrasim_py.topology import shapes
 

@@ -11,8 +11,8 @@ from astrasim_py.core.records import Outcome, Records
 from astrasim_py.core.units import PS_PER_NS
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.plan import Plan
-from astrasim_py.system.problem import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.system.durations import roofline_ps
-from astrasim_py.system.problem import ComputeModel
+from astrasim_py.system.machine_models import ComputeModel
 from astrasim_py.system.rank_programs import node_place
 from astrasim_py.system.semantics import Semantics
 

@@ -124,7 +124,7 @@ def _json(done, request) -> None:
 
 def _limits(args: argparse.Namespace):
     from astrasim_py.core.units import parse_time
-    from astrasim_py.system.problem import Limits
+    from astrasim_py.system.machine_models import Limits
 
     if args.max_events is not None and args.max_events < 1:
         raise UsageError("--max-events", f"{args.max_events} is less than 1", "write 1 or more")

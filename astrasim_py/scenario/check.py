@@ -8,14 +8,16 @@ from pathlib import Path
 
 from astrasim_py.core.document import Value
 from astrasim_py.core.errors import AstraError, ScenarioError
-from astrasim_py.scenario.quantities import did_you_mean
-from astrasim_py.scenario.workload_models import (
+from astrasim_py.core.fields import did_you_mean
+from astrasim_py.scenario.algorithm_models import (
     AlgorithmByDimension,
     AlgorithmCode,
     AlgorithmFile,
     AlgorithmSynthesis,
-    BarrierItem,
     Builder,
+)
+from astrasim_py.scenario.workload_models import (
+    BarrierItem,
     CollectiveItem,
     ComputeItem,
     MemoryItem,
@@ -246,7 +248,7 @@ class JobCheck:
     def _builder(self, collective: str | None, case: Builder, at: tuple[str | int, ...]) -> Iterator[AstraError]:
         """A builder that does not exist, has no `collective` (None: which is not known yet), or has no such option."""
         from astrasim_py.collectives.builders import ALGORITHMS, options_of
-        from astrasim_py.scenario.registry import names
+        from astrasim_py.core.registry import names
 
         place = self.place(*at, "builder")
         if case.builder in names("algorithm"):

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from astrasim_py.core.document import Value, join
-from astrasim_py.scenario import resolve
+from astrasim_py.scenario import variables
 
 if TYPE_CHECKING:
     from astrasim_py.scenario.load import LoadedScenario
@@ -86,18 +86,18 @@ class Point:
     @cached_property
     def spec(self) -> PointSpec:
         """The typed form of `config`."""
-        from astrasim_py.scenario.sections import default, read_plain, tuples
+        from astrasim_py.scenario.keys import default, read_plain
 
-        semantics = read_plain("semantics", tuples(self.config.get("semantics", "native")))
+        semantics = read_plain("semantics", self.config.get("semantics", "native"))
         binary = semantics.binary_bandwidth
 
         def read(key: str) -> Any:
             if key not in self.config:
                 return default(key)
-            return read_plain(key, tuples(self.config[key]), binary=binary)
+            return read_plain(key, self.config[key], binary=binary)
 
         name = self.config["topology_name"]
-        topology = read_plain("topologies", {name: tuples(self.config["topology"])}, binary=binary)[name]
+        topology = read_plain("topologies", {name: self.config["topology"]}, binary=binary)[name]
         keys = [key for key in PointSpec.__dataclass_fields__ if key not in ("topology", "topology_name", "semantics")]
         return PointSpec(topology_name=name, topology=topology, semantics=semantics, **{key: read(key) for key in keys})
 
@@ -119,7 +119,7 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
 
     points = []
     folder = str(scenario.folder)
-    for index, (assignment, labels) in enumerate(resolve.assignments(scenario.axes)):
+    for index, (assignment, labels) in enumerate(variables.assignments(scenario.axes)):
         config: dict[str, Any] = {}
         places: dict[str, str] = {}
         for key in resolver.sections:
@@ -131,7 +131,9 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
         topologies = resolver.section("topologies", assignment)
         chosen = resolver.section("topology", assignment)
         name = (
-            resolve.label_of(chosen) if chosen is not None and chosen.data is not None else next(iter(topologies.data))
+            variables.label_of(chosen)
+            if chosen is not None and chosen.data is not None
+            else next(iter(topologies.data))
         )
         config["topology"], below = section("topology", topologies.data[name])
         config["topology_name"] = name

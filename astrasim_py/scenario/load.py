@@ -11,11 +11,11 @@ from typing import Any
 from astrasim_py.collectives.algorithm import CUSTOM
 from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
-from astrasim_py.scenario import resolve
+from astrasim_py.core.fields import did_you_mean
+from astrasim_py.scenario import variables
 from astrasim_py.scenario.check import JobCheck, algorithm_files, file_errors, npus_of, split_code
-from astrasim_py.scenario.quantities import did_you_mean
+from astrasim_py.scenario.keys import default, read_key
 from astrasim_py.scenario.schema import PlotSpec, Scenario
-from astrasim_py.scenario.sections import default, read_section
 
 #: Most errors that are told at once.
 MAX_ERRORS = 100
@@ -52,15 +52,15 @@ class LoadedScenario:
     fold: bool
     record: str
     plots: tuple[PlotSpec, ...]
-    axes: tuple[resolve.Axis, ...]
-    resolver: resolve.Resolver = field(repr=False)
+    axes: tuple[variables.Axis, ...]
+    resolver: variables.Resolver = field(repr=False)
     allow_outside: bool = False
     allow_code: bool = False
 
     @property
     def points(self) -> int:
         """How many points it has."""
-        return resolve.count_points(self.axes)
+        return variables.count_points(self.axes)
 
 
 def load_scenario(
@@ -95,7 +95,7 @@ def load_scenario(
     if not isinstance(document.data, dict):
         raise ScenarioError(document.place, "the document is not a mapping", "begin with e.g. name: my_scenario")
     for text in overrides:
-        document = resolve.apply_override(document, text, tuple(Scenario.model_fields))
+        document = variables.apply_override(document, text, tuple(Scenario.model_fields))
     return _Loading(document, Path(path), allow_outside, allow_code).run()
 
 
@@ -113,19 +113,19 @@ class _Loading:
         self._top_level()
         before = len(self.errors)
         study = {"sweep": self._study("sweep")}
-        axes = resolve.read_axes(self.document.get("sweep"), self.errors)
-        count = resolve.count_points(axes)
-        if count > resolve.MAX_POINTS:
+        axes = variables.read_axes(self.document.get("sweep"), self.errors)
+        count = variables.count_points(axes)
+        if count > variables.MAX_POINTS:
             remedy = "sweep fewer values"
-            problem = f"{count:,} points are more than the cap of {resolve.MAX_POINTS:,}"
+            problem = f"{count:,} points are more than the cap of {variables.MAX_POINTS:,}"
             self._fail(self._place("sweep"), problem, remedy)
         swept = len(self.errors) == before and "topologies" in self.document.data
-        study |= {key: self._study(key) for key in resolve.STUDY_KEYS if key != "sweep"}
+        study |= {key: self._study(key) for key in variables.STUDY_KEYS if key != "sweep"}
         resolver = None
         if swept:
-            resolver = resolve.Resolver.of(self.document, axes)
+            resolver = variables.Resolver.of(self.document, axes)
             self._sweep(resolver)
-            for assignment, _ in resolve.assignments(axes):
+            for assignment, _ in variables.assignments(axes):
                 self._point(resolver, assignment)
                 if len(self.errors) > MAX_ERRORS:
                     break
@@ -157,12 +157,12 @@ class _Loading:
     def _constant_sections(self) -> None:
         """Where the sweep itself is wrong: read at least what does not depend on it."""
         for key, value in self.document.data.items():
-            if key not in Scenario.model_fields or key in resolve.STUDY_KEYS:
+            if key not in Scenario.model_fields or key in variables.STUDY_KEYS:
                 continue
             texts = (scalar.data for scalar in value.scalars() if isinstance(scalar.data, str))
-            if not any(resolve.variables_in(text) for text in texts):
+            if not any(variables.variables_in(text) for text in texts):
                 found: list[AstraError] = []
-                read_section(key, value, found)
+                read_key(key, value, found)
                 self._tell(found)
 
     def _place(self, key: str) -> str:
@@ -203,24 +203,24 @@ class _Loading:
         if value is None:
             return default(key) if key != "name" else None
         found: list[AstraError] = []
-        typed = read_section(key, value, found)
+        typed = read_key(key, value, found)
         self._tell(found)
         return typed
 
-    def _sweep(self, resolver: resolve.Resolver) -> None:
+    def _sweep(self, resolver: variables.Resolver) -> None:
         sweep = self.document.get("sweep")
         topologies = self.document.get("topologies")
         names = list(topologies.data) if topologies is not None and isinstance(topologies.data, dict) else []
         for key in resolver.unused():
             value = self._swept(sweep, key)
-            if resolve.is_path(key):
+            if variables.is_path(key):
                 self._fail(value, f"{key} leads nowhere", "write the path of a key of the scenario")
             else:
                 self._fail(value, f'"{key}" is swept and never used', f"write ${key} where it belongs, or delete it")
-        known = tuple(key for key in Scenario.model_fields if key not in resolve.STUDY_KEYS)
+        known = tuple(key for key in Scenario.model_fields if key not in variables.STUDY_KEYS)
         for axis in resolver.axes:
             for i, key in enumerate(axis.keys):
-                first = str(resolve.split_path(key, self.document)[0]) if resolve.is_path(key) else known[0]
+                first = str(variables.split_path(key, self.document)[0]) if variables.is_path(key) else known[0]
                 if first not in known:
                     place = self._swept(sweep, key)
                     self._fail(place, f'{key} leads nowhere: there is no key "{first}"', did_you_mean(first, known))
@@ -244,11 +244,11 @@ class _Loading:
         return self._place("sweep")
 
     def _known_topology(self, value: Value, names: Sequence[str]) -> None:
-        name = resolve.label_of(value)
-        if name not in names and not resolve.variables_in(str(value.data)):
+        name = variables.label_of(value)
+        if name not in names and not variables.variables_in(str(value.data)):
             self._fail(value.place, f'no topology is called "{name}"', did_you_mean(name, names))
 
-    def _plots(self, plots: Sequence[PlotSpec], axes: Sequence[resolve.Axis]) -> None:
+    def _plots(self, plots: Sequence[PlotSpec], axes: Sequence[variables.Axis]) -> None:
         labels = {key: [row[i] for row in axis.labels] for axis in axes for i, key in enumerate(axis.keys)}
         known = (*labels, *(c for c in _COLUMNS if c not in labels))
         seen: dict[str, int] = {}
@@ -271,7 +271,7 @@ class _Loading:
                 self._fail(place(), "a slowdown needs a baseline", "write series: KEY and baseline: one of its values")
             for key, value in plot.where.items():
                 written = self.document.get("plots", number, "where", key)
-                text = resolve.label_of(written) if written is not None else str(value)
+                text = variables.label_of(written) if written is not None else str(value)
                 if key not in known:
                     self._fail(place("where", key), f'"{key}" is not swept', did_you_mean(key, labels or known))
                 elif text not in labels.get(key, [text]):
@@ -296,16 +296,16 @@ class _Loading:
         memo = (key, id(value), binary)
         if memo not in self.memo:
             found: list[AstraError] = []
-            self.memo[memo] = read_section(key, value, found, binary=binary)
+            self.memo[memo] = read_key(key, value, found, binary=binary)
             self._tell(found)
         return value, self.memo[memo]
 
-    def _point(self, resolver: resolve.Resolver, assignment: Mapping[str, Value]) -> None:
+    def _point(self, resolver: variables.Resolver, assignment: Mapping[str, Value]) -> None:
         semantics = self._section(resolver, "semantics", assignment)[1]
         binary = semantics is not None and semantics.binary_bandwidth
         pairs = {"semantics": (None, semantics)}
         for key in Scenario.model_fields:
-            if key not in resolve.STUDY_KEYS and key != "semantics":
+            if key not in variables.STUDY_KEYS and key != "semantics":
                 pairs[key] = self._section(resolver, key, assignment, binary)
         if any(typed is None and key in ("topologies", "groups", "algorithms", "jobs", "stragglers")
                for key, (_, typed) in pairs.items()):  # fmt: skip
@@ -382,7 +382,7 @@ class _Loading:
     def _machines(self, typed: Mapping[str, Any], values: Mapping[str, Value | None]) -> None:
         """Items that need a machine which the scenario does not describe."""
         compute, memory = typed["compute"], typed["memory"]
-        rated = compute is None or ((compute.peak or compute.preset) and compute.roofline is not False)
+        rated = compute is None or compute.roofline
         jobs = [(typed["workload"], values["workload"])]
         jobs += [(job.workload, values["jobs"].get(name, "workload")) for name, job in (typed["jobs"] or {}).items()]
         for workload, value in jobs:

@@ -17,17 +17,7 @@ from pydantic import (
 )
 
 from astrasim_py.core.engines import ENGINES
-from astrasim_py.core.records import LEVELS
-from astrasim_py.scenario.machine_models import (
-    Collectives,
-    Compute,
-    LimitsSpec,
-    Memory,
-    Network,
-    SemanticsSpec,
-    Stragglers,
-)
-from astrasim_py.scenario.quantities import (
+from astrasim_py.core.fields import (
     Count,
     Name,
     NewFileName,
@@ -38,16 +28,20 @@ from astrasim_py.scenario.quantities import (
     shown,
     wrong,
 )
-from astrasim_py.scenario.resolve import STUDY_KEYS
-from astrasim_py.scenario.strict import Strict, example
+from astrasim_py.core.records import LEVELS
+from astrasim_py.core.strict_model import StrictModel, example
+from astrasim_py.scenario.algorithm_models import AlgorithmSpec, CollectiveName, Collectives
 from astrasim_py.scenario.topology_models import Placement, TopologySpec
-from astrasim_py.scenario.workload_models import AlgorithmSpec, CollectiveName, GroupSpec, WorkloadSpec
+from astrasim_py.scenario.variables import STUDY_KEYS
+from astrasim_py.scenario.workload_models import GroupSpec, Stragglers, WorkloadSpec
+from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.semantics import Semantics
 
 #: Version of this format; raised when an old scenario would mean something else.
 SCENARIO_SCHEMA = 1
 
 
-class JobSpec(Strict):
+class JobSpec(StrictModel):
     """One of several jobs that share the network, on NPUs of its own."""
 
     workload: WorkloadSpec = Field(examples=["[{all_reduce: {size: 64 MiB}}]"])
@@ -62,7 +56,7 @@ Level = choice(*LEVELS)
 PLOT_KINDS = ("slowdown", "time", "busbw", "breakdown", "links", "gantt")
 
 
-class PlotSpec(Strict):
+class PlotSpec(StrictModel):
     """A figure; `x`, `series` and `facet` name swept keys."""
 
     kind: choice(*PLOT_KINDS) = example("slowdown")
@@ -136,7 +130,7 @@ ZipGroups = Annotated[
 ]
 
 
-class Sweep(Strict):
+class Sweep(StrictModel):
     """Keys and the values they take: every combination, but for the keys under `zip`, which vary together.
 
     A key is a variable, used as `$key` elsewhere; or `topology`, `placement`, `ranks`, `semantics`; or a path
@@ -149,7 +143,7 @@ class Sweep(Strict):
     zip: ZipGroups | None = None
 
 
-class Scenario(Strict):
+class Scenario(StrictModel):
     """A scenario: what to simulate, over which values, and which figures to draw."""
 
     model_config = ConfigDict(title="astrasim_py scenario")
@@ -173,15 +167,15 @@ class Scenario(Strict):
     )
     stragglers: Stragglers = Field(default_factory=Stragglers)
     jobs: dict[Name, JobSpec] = Field(default={}, description="several workloads that share the network")
-    network: Network = Field(default_factory=Network)
-    compute: Compute = Field(default_factory=Compute)
-    memory: Memory = Field(default_factory=lambda: Memory(kind="none"))
-    semantics: SemanticsSpec = Field(default_factory=SemanticsSpec)
+    network: NetworkModel = Field(default_factory=NetworkModel)
+    compute: ComputeModel = Field(default_factory=ComputeModel)
+    memory: MemoryModel = Field(default_factory=lambda: NO_MEMORY)
+    semantics: Semantics = Field(default_factory=Semantics)
     engine: Engine = "auto"
     fold: bool = Field(default=False, description="simulate one rank for all where all are alike")
     verify: choice(True, False, "strict") = Field(default=True, description="verification of injected algorithms")
     record: Level = "links"
-    limits: LimitsSpec = Field(default_factory=LimitsSpec)
+    limits: Limits = Field(default_factory=Limits)
     sweep: Sweep = Field(default_factory=Sweep)
     plots: tuple[PlotSpec, ...] = ()
 
@@ -200,8 +194,8 @@ def json_schema() -> dict[str, Any]:
         if name not in STUDY_KEYS:
             _admit_variables(sub)
             properties[name] = _or_variable(sub)
-    definitions["SemanticsSpec"] = {"anyOf": [{"enum": ["native", "astra_sim"]}, definitions["SemanticsSpec"]]}
-    definitions["Msccl"] = {"anyOf": [{"type": "boolean"}, definitions["Msccl"]]}
+    definitions["Semantics"] = {"anyOf": [{"enum": ["native", "astra_sim"]}, definitions["Semantics"]]}
+    definitions["MscclModel"] = {"anyOf": [{"type": "boolean"}, definitions["MscclModel"]]}
     definitions["ProtocolLatency"] = {"anyOf": [{"type": "string"}, definitions["ProtocolLatency"]]}
     definitions["Item"] = {"anyOf": [{"const": "barrier"}, definitions["Item"]]}
     schema["anyOf"] = [{"required": ["workload"]}, {"required": ["jobs"]}]

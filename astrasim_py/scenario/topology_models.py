@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from astrasim_py.scenario.quantities import (
+from astrasim_py.core.fields import (
     NPU_CAP,
     Bandwidth,
     Count,
@@ -35,7 +35,7 @@ from astrasim_py.scenario.quantities import (
     whole,
     wrong,
 )
-from astrasim_py.scenario.strict import Strict
+from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology.hardware import preset, preset_names
 from astrasim_py.topology.spec import COMMON, SHAPES, Param, ShapeSpec
 
@@ -85,7 +85,7 @@ Vertex = Annotated[
 ]
 
 
-class Link(Strict):
+class Link(StrictModel):
     """A link by its ends."""
 
     source: Vertex = Field(alias="from", examples=["0"])
@@ -114,7 +114,7 @@ def _pair(value: object) -> object:
     return value
 
 
-class Failed(Strict):
+class Failed(StrictModel):
     """What is broken; links that go with a vertex need not be named."""
 
     links: tuple[Annotated[Link, BeforeValidator(_pair, json_schema_input_type=Link | tuple[Vertex, Vertex])], ...] = ()
@@ -122,14 +122,14 @@ class Failed(Strict):
     switches: tuple[Vertex, ...] = ()
 
 
-class RoutingSpec(Strict):
+class RoutingSpec(StrictModel):
     """How routes are chosen where several are shortest."""
 
     ecmp: bool = Field(default=False, description="spread pairs over equal routes by a hash")
     seed: whole(0, 2**63 - 1) = 0
 
 
-class ProductDim(Strict):
+class ProductDim(StrictModel):
     """One dimension of a product; the first is the innermost."""
 
     kind: choice("ring", "mesh", "fully_connected", "switch") = Field(examples=["ring"])
@@ -147,7 +147,7 @@ class ProductDim(Strict):
         return self
 
 
-class Edge(Strict):
+class Edge(StrictModel):
     """A link; a number or name twice makes parallel links."""
 
     src: Vertex = Field(examples=["0"])
@@ -165,7 +165,7 @@ def _needs_link(model: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """A model as a mapping of what was written (pydantic's own would turn fractions into text)."""
-    if isinstance(value, Strict):
+    if isinstance(value, StrictModel):
         fields = type(value).model_fields
         given = {**value.__dict__, **(value.model_extra or {})}
         names = {name: fields[name].alias or name if name in fields else name for name in given}
@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if isinstance(value, tuple) else value
 
 
-class TopologyBase(Strict):
+class TopologyBase(StrictModel):
     """What every topology may say."""
 
     placement: Placement | None = None
@@ -276,7 +276,7 @@ class ForeignShape(TopologyBase):
 
 
 def _other_shape(value: Any) -> Any:
-    from astrasim_py.scenario.registry import names
+    from astrasim_py.core.registry import names
 
     shape = value["shape"]
     if isinstance(shape, str) and shape in names("shape"):

@@ -12,31 +12,29 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
 
-from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM
-from astrasim_py.core.units import PS_PER_S
-from astrasim_py.scenario.quantities import (
+from astrasim_py.core.fields import (
     Count,
     FileName,
     Name,
     Operations,
     Rank,
     Ranks,
-    Scalar,
     Size,
-    Text,
+    Speed,
     Time,
+    by_rank,
     choice,
-    did_you_mean,
     either,
     shown,
     whole,
     wrong,
 )
-from astrasim_py.scenario.strict import Strict, example
+from astrasim_py.core.strict_model import StrictModel, example
 
 
 def _one_or_more(value: object) -> object:
@@ -57,7 +55,7 @@ Repeat = whole(1, 100_000)
 RootPosition = whole(0, 2**20 - 1, "position in the group")
 
 
-class ItemBase(Strict):
+class ItemBase(StrictModel):
     name: Name | None = Field(default=None, description="for `after`")
     after: After | None = None
     repeat: Repeat = Field(default=1, description="so many times, one after the other")
@@ -136,7 +134,7 @@ class MemoryItem(ItemBase):
 _EXAMPLES = {"compute": "time: 100 us", "send": "from: 0, to: 1, size: 1 MiB", "memory": "load: 1 MiB"}
 
 
-class Item(Strict):
+class Item(StrictModel):
     """One thing that ranks do; exactly one kind."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
@@ -156,7 +154,7 @@ class Item(Strict):
     memory: MemoryItem | None = None
 
     @classmethod
-    def _normalized(cls, value: object) -> object:
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, str) and value == "barrier":
             return {"barrier": {}}
         if isinstance(value, Mapping):
@@ -180,7 +178,7 @@ class Item(Strict):
         return getattr(self, self.kind)
 
 
-class TraceWorkload(Strict):
+class TraceWorkload(StrictModel):
     """A workload read from files ``<trace>.<rank>.et``."""
 
     trace: FileName = example("traces/gpt3")
@@ -220,7 +218,7 @@ WorkloadSpec = Annotated[
 ]
 
 
-class Partition(Strict):
+class Partition(StrictModel):
     """All ranks cut into groups of equal size: members are `stride` apart."""
 
     size: Count = example("8")
@@ -253,156 +251,16 @@ GroupSpec = Annotated[
 ]
 
 
-class When(Strict):
-    """When a case applies; conditions such as ``<= 256 KiB``."""
+def _by_rank(value: object) -> object:
+    return by_rank(value) if isinstance(value, Mapping) else value
 
-    size: Text | None = example('"<= 256 KiB"', default=None)
-    ranks: Scalar | None = example('">= 8"', default=None)
-    group: Name | None = None
-    node: whole(0, 2**63 - 1, "id of a node") | None = Field(
-        default=None, description="id of the workload's node on the first rank of its group"
+
+class Stragglers(StrictModel):
+    """Ranks that are slow or late: ``{3: 0.5}``, ``{"0-7": 5 us}``."""
+
+    compute_speed: Annotated[dict[int, Speed], BeforeValidator(_by_rank)] = Field(
+        default={}, description="rank → speed; 0.5 takes twice as long"
     )
-
-
-class AlgorithmBase(Strict):
-    when: When | None = None
-
-
-class Builder(AlgorithmBase):
-    """An algorithm that the package builds; its options stand beside it."""
-
-    model_config = ConfigDict(extra="allow")
-
-    builder: Text = example("ring")
-
-    @property
-    def options(self) -> dict[str, object]:
-        """Options of the builder."""
-        return dict(self.model_extra or {})
-
-
-class AlgorithmFile(AlgorithmBase):
-    """An algorithm in files: MSCCL-IR in an ``.xml``, one ``.npz``, or a prefix of ``.et`` files, one per rank."""
-
-    file: FileName = example("algorithms/ring_all_reduce_64")
-    made_for: Size | None = Field(default=None, description="size for which its absolute sizes were computed")
-    root: Rank | None = None
-    contract: FileName | None = Field(
-        default=None, description="YAML: what it promises, for custom collectives; see docs/verify.md"
+    start_delay: Annotated[dict[int, Time], BeforeValidator(_by_rank)] = Field(
+        default={}, description="rank → time before it begins"
     )
-
-
-class AlgorithmCode(AlgorithmBase):
-    """An algorithm that your own Python builds: ``function(collective, ranks, **options) -> Algorithm``."""
-
-    model_config = ConfigDict(extra="allow")
-
-    python: Text = example("my_algorithms.py:tree")
-
-    @property
-    def options(self) -> dict[str, object]:
-        """Options of the function."""
-        return dict(self.model_extra or {})
-
-
-class Synthesis(Strict):
-    """How an algorithm is synthesized for the topology, the placement and the size of a call; see docs/synthesis.md."""
-
-    chunks: choice("auto", whole_numbers=True) = Field(
-        default=1, description="per shard (of broadcast and reduce: of the buffer), or auto: as many as suit the size"
-    )
-    rounds: whole(1, 10**6) = Field(default=200, description="runs of the search at most")
-    seed: whole(0, 2**31 - 1) = 1
-    budget: Time | None = Field(
-        default=None, description="wall-clock time at most: whether it cut the search is recorded"
-    )
-    relays: bool = Field(default=False, description="NPUs outside the group may hand data on")
-    occupied: tuple[FileName, ...] = Field(
-        default=(), description="files of synthesize --schedule: links that other schedules hold", examples=["[a.csv]"]
-    )
-    exact: bool = Field(default=False, description="prove the result, or find a faster one: up to 16 ranks")
-    exact_limit: Time = Field(default=60 * PS_PER_S, description="wall-clock time for that", examples=["60 s"])
-    clock: bool | None = Field(
-        default=None,
-        description="post sends at their claimed times, by nodes that take the NPU's compute slot; by default only "
-        "where links are occupied",
-    )
-
-
-class AlgorithmSynthesis(AlgorithmBase):
-    """An algorithm that is synthesized."""
-
-    synthesize: Annotated[Synthesis, BeforeValidator(lambda value: {} if value is None else value)] = example(
-        "{chunks: 4, rounds: 200, seed: 1}"
-    )
-
-
-def _named_builder(value: object) -> object:
-    return {"builder": value} if isinstance(value, str) else value
-
-
-_DimensionBuilder = Annotated[Builder, BeforeValidator(_named_builder, json_schema_input_type=Builder | str)]
-
-
-class AlgorithmByDimension(AlgorithmBase):
-    """One builder per dimension of the topology, the innermost first."""
-
-    dims: Annotated[tuple[_DimensionBuilder, ...], Field(min_length=1, max_length=32)] = example(
-        "[ring, halving_doubling]"
-    )
-
-
-def _ways(value: Mapping) -> list[str]:
-    given = [key for key in ("builder", "file", "python", "synthesize") if key in value]
-    return given or [key for key in ("dims",) if key in value]  # dims beside builder is an option of it
-
-
-def _algorithm_tag(value: object) -> str:
-    if not isinstance(value, Mapping):
-        return "<builder>"
-    given = _ways(value)
-    return f"<{given[0]}>" if len(given) == 1 else "<none>"
-
-
-def _refuse_algorithm(value: Any) -> Any:
-    given = _ways(value)
-    if given:
-        raise wrong(f"says {' and '.join(given)}", "keep one of them")
-    raise wrong("says neither builder nor file", "write e.g. builder: ring")
-
-
-_Algorithm = Annotated[
-    Annotated[Builder, Tag("<builder>")]
-    | Annotated[AlgorithmFile, Tag("<file>")]
-    | Annotated[AlgorithmCode, Tag("<python>")]
-    | Annotated[AlgorithmSynthesis, Tag("<synthesize>")]
-    | Annotated[AlgorithmByDimension, Tag("<dims>")]
-    | Annotated[Any, BeforeValidator(_refuse_algorithm), WithJsonSchema({"not": {}}), Tag("<none>")],
-    Discriminator(_algorithm_tag),
-]
-OneAlgorithm = Annotated[_Algorithm, BeforeValidator(_named_builder, json_schema_input_type=_Algorithm | str)]
-
-
-def _cases(value: object) -> object:
-    if isinstance(value, list | tuple) and not value:
-        raise wrong("an empty list of cases", "write at least one")
-    return value if isinstance(value, list | tuple) else (value,)
-
-
-#: One algorithm, the name of a builder, or a list of cases of which the first that applies is used.
-AlgorithmSpec = Annotated[
-    tuple[OneAlgorithm, ...],
-    BeforeValidator(_cases, json_schema_input_type=_Algorithm | str | tuple[_Algorithm | str, ...]),
-]
-
-
-_NAMES = (*COLLECTIVES, CUSTOM)
-
-
-def _collective(value: object) -> object:
-    if value not in _NAMES:
-        raise wrong("is not a collective", did_you_mean(str(value), _NAMES), ("@key",))
-    return value
-
-
-CollectiveName = Annotated[str, BeforeValidator(_collective), WithJsonSchema({"enum": list(_NAMES)})]

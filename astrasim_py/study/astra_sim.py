@@ -18,7 +18,7 @@ from astrasim_py.study.meter import Meter
 from astrasim_py.study.notes import Notes, limits_json, package_version
 from astrasim_py.study.rows import empty_row, files_of, summary_of
 from astrasim_py.study.store import StoredPoint, Wanted
-from astrasim_py.system.problem import Limits
+from astrasim_py.system.machine_models import Limits
 
 #: Folder of these points, and what their manifests say they are.
 SCENARIO = FRONT_END = "astra_sim"

@@ -82,7 +82,8 @@ class ClosedForm:
         from astrasim_py.collectives.builders import build
         from astrasim_py.collectives.selection import AlgorithmTable, Case
         from astrasim_py.engine.simulation import simulate
-        from astrasim_py.system.problem import Job, NetworkModel, Problem
+        from astrasim_py.system.machine_models import NetworkModel
+        from astrasim_py.system.problem import Job, Problem
         from astrasim_py.topology import shapes
         from astrasim_py.topology.model import placement
         from astrasim_py.workload.microbenchmarks import Collective, generate

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from astrasim_py.core.errors import OutputError, UsageError
-from astrasim_py.scenario.quantities import did_you_mean
+from astrasim_py.core.fields import did_you_mean
 
 _SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 SCHEMA = "scenario.schema.json"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from astrasim_py.system.problem import Limits
+from astrasim_py.system.machine_models import Limits
 
 
 @cache

@@ -10,7 +10,7 @@ from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.selection import AlgorithmTable, Case
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
-from astrasim_py.scenario.workload_models import AlgorithmByDimension, Builder
+from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, Builder
 from astrasim_py.system.dimension_planner import LOCAL_FIRST, PLANNED, DimensionPlanner
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
 from astrasim_py.topology.model import Dim, Topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from astrasim_py.core.errors import (
     UsageError,
 )
 from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Outcome, Records
+from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.registry import own_line
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.meter import Meter
@@ -29,7 +29,7 @@ from astrasim_py.study.notes import Notes, limits_json, package_version
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.rows import empty_row, files_of, summary_of
 from astrasim_py.study.store import StoredPoint, Wanted
-from astrasim_py.system.problem import Limits
+from astrasim_py.system.machine_models import Limits
 
 FAILED = "failed"
 #: Folder beside the points in which synthesized algorithms are kept.
@@ -92,9 +92,10 @@ class Result:
 def limits_of(point: Point, max_events: int | None, max_sim_time_ps: int | None) -> Limits:
     """Limits of a point: those of the command line before those of the scenario."""
     given = point.spec.limits
-    limits = Limits(max_sim_time_ps=given.max_sim_time if max_sim_time_ps is None else max_sim_time_ps)
-    most = given.max_events if max_events is None else max_events
-    return limits if most is None else replace(limits, max_events=most)
+    return Limits(
+        max_events=given.max_events if max_events is None else max_events,
+        max_sim_time_ps=given.max_sim_time_ps if max_sim_time_ps is None else max_sim_time_ps,
+    )
 
 
 def make_task(

@@ -28,20 +28,23 @@ from astrasim_py.collectives.verify import Verdict, verify
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import FileStamp, digest, file_digest, file_stamp
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
+from astrasim_py.core.fields import CodeText
+from astrasim_py.core.registry import names, own_code, provided
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.traces import read_algorithm
-from astrasim_py.scenario.check import confined, split_code
-from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.machine_models import Collectives
-from astrasim_py.scenario.registry import names, own_code, provided
-from astrasim_py.scenario.topology_models import ForeignShape
-from astrasim_py.scenario.workload_models import (
+from astrasim_py.scenario.algorithm_models import (
     AlgorithmByDimension,
     AlgorithmCode,
     AlgorithmFile,
     AlgorithmSynthesis,
-    BarrierItem,
     Builder,
+    Collectives,
+)
+from astrasim_py.scenario.check import confined, split_code
+from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.topology_models import ForeignShape
+from astrasim_py.scenario.workload_models import (
+    BarrierItem,
     CollectiveItem,
     ComputeItem,
     Item,
@@ -55,10 +58,9 @@ from astrasim_py.study.shared import WORTH, shared
 from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.synthesis.model.network import CostModel
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.machine_models import Limits, MscclModel, NetworkModel
 from astrasim_py.system.msccl_connections import messages_of
-from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, MscclModel, NetworkModel, Problem
-from astrasim_py.system.semantics import NAMED, Semantics
-from astrasim_py.topology.hardware import preset
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology, placement
 from astrasim_py.topology.spec import build as build_topology
 from astrasim_py.workload import microbenchmarks
@@ -131,10 +133,10 @@ class _Preparation:
             topology=topology,
             jobs=jobs,
             network=self.network(),
-            semantics=self.semantics(),
-            compute=self.compute(),
-            memory=self.memory(),
-            limits=limits or self.limits(),
+            semantics=spec.semantics,
+            compute=spec.compute,
+            memory=spec.memory,
+            limits=limits or spec.limits,
         )
 
     def at(self, *path: str) -> str:
@@ -170,62 +172,20 @@ class _Preparation:
         return _TOPOLOGIES.get(key, lambda: build_topology(parameters, place)).named(name)
 
     def network(self) -> NetworkModel:
-        network, factory = self.spec.network, None
-        place = self.at("network.model")
-        if ".py:" in network.model:
+        network, place = self.spec.network, self.at("network.model")
+        if isinstance(network.model, CodeText):
             factory = _model(self._own(network.model, place), network.model, place)
         elif network.model in names("network"):
             factory = _model(provided("network", network.model), network.model, place)
-        return NetworkModel(
-            model=network.model,
-            link_busy=network.link_busy,
-            send_completes=network.completes,
-            factory=factory,
-            msccl=network.msccl.model() if network.msccl else None,
-        )
+        else:
+            return network
+        return network.model_copy(update={"factory": factory})
 
     def _own(self, text: str, place: str) -> Callable:
         if not self.point.allow_code:
             raise ScenarioError(place, f'"{text}" is Python code', "run with --allow-code if you trust it")
         file, name = split_code(text, place)
         return own_code(self.path(file, place), name, place)
-
-    def semantics(self) -> Semantics:
-        return NAMED[self.spec.semantics.base](**self.spec.semantics.overrides())
-
-    def compute(self) -> ComputeModel:
-        compute, place = self.spec.compute, self.at("compute")
-        peak, bandwidth = compute.peak, compute.memory_bandwidth
-        if compute.preset is not None:
-            figures = preset(compute.preset, self.at("compute.preset"), "compute").compute
-            formats = figures.peak
-            precision = compute.precision or next(iter(formats))
-            if precision not in formats:
-                raise ScenarioError(
-                    self.at("compute.precision"),
-                    f"{figures.npu} has no peak for {precision}",
-                    f"write one of {', '.join(formats)}",
-                )
-            peak = peak or formats[precision]
-            bandwidth = bandwidth or figures.memory_bandwidth
-        roofline = compute.roofline if compute.roofline is not None else peak is not None
-        if roofline and peak is None:
-            raise ScenarioError(place, "the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"')
-        return ComputeModel(roofline=roofline, peak=peak, memory_bandwidth=bandwidth)
-
-    def memory(self) -> MemoryModel:
-        memory = self.spec.memory
-        return MemoryModel(
-            kind=memory.kind,
-            latency_ps=memory.latency,
-            bandwidth=memory.bandwidth,
-            npus_per_node=memory.npus_per_node,
-        )
-
-    def limits(self) -> Limits:
-        given = self.spec.limits
-        limits = Limits(max_sim_time_ps=given.max_sim_time)
-        return limits if given.max_events is None else replace(limits, max_events=given.max_events)
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 

@@ -207,7 +207,8 @@ def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None
     """
     from astrasim_py.collectives.selection import AlgorithmTable, Case
     from astrasim_py.engine.simulation import simulate
-    from astrasim_py.system.problem import Job, NetworkModel, Problem
+    from astrasim_py.system.machine_models import NetworkModel
+    from astrasim_py.system.problem import Job, Problem
     from astrasim_py.workload.microbenchmarks import Collective, generate
 
     network, demand = schedule.network, schedule.demand

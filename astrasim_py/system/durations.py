@@ -10,7 +10,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import ScenarioError, TraceError
 from astrasim_py.core.units import INT64_MAX, PS_PER_NS, PS_PER_S
-from astrasim_py.system.problem import ComputeModel, MemoryModel
+from astrasim_py.system.machine_models import ComputeModel, MemoryModel
 from astrasim_py.system.semantics import Semantics
 
 PS_PER_US = 10**6

@@ -21,8 +21,8 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.algorithm import Algorithm, chunk_bytes
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.system.machine_models import MscclModel
 from astrasim_py.system.plan import MscclConnections, RankProgram, Structure
-from astrasim_py.system.problem import MscclModel
 
 #: Most nodes of one rank, once its steps are cut into messages.
 MAX_PIECES = 2**22

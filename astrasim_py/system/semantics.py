@@ -1,121 +1,130 @@
-"""What the numbers mean: every rule in which two simulators of the same input may differ, as one value."""
+"""What the numbers mean: every rule in which two simulators of the same input may differ, declared once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
-from astrasim_py.core.errors import ScenarioError
+from pydantic import Field, ValidationInfo, model_validator
+
+from astrasim_py.core.fields import Gamma, Size, Time, choice, did_you_mean, shown, written, wrong
+from astrasim_py.core.strict_model import StrictModel, example
 
 DATA = "data"
 DATA_AND_CTRL = "data+ctrl"
 
-CHOICES = {
-    "dependencies": (DATA, DATA_AND_CTRL),
-    "rounding": ("up_ps", "floor_ns"),
-    "decimal_bandwidth": ("as_written", "binary"),
-    "injected_sizes": ("symbolic", "verbatim"),
-    "analytical_route": ("all_hops", "lowest_dim"),
-    "message_match": ("instance", "bytes"),
-    "event_order": ("issued", "scheduled"),
-    "exposed": ("waiting", "finish_minus_compute"),
+_NATIVE = {
+    "dependencies": DATA,
+    "rounding": "up_ps",
+    "decimal_bandwidth": "as_written",
+    "zero_duration_ps": 0,
+    "gamma": Fraction(0),
+    "cpu_slots": 1,
+    "compute_slots": 1,
+    "comm_slots": "unlimited",
+    "injected_sizes": "symbolic",
+    "analytical_route": "all_hops",
+    "message_match": "instance",
+    "rendezvous_bytes": 0,
+    "event_order": "issued",
+    "exposed": "waiting",
 }
+#: Our own rules, and those of ASTRA-sim 2.x's analytical backends.
+NAMED: Mapping[str, Mapping[str, Any]] = {
+    "native": _NATIVE,
+    "astra_sim": _NATIVE
+    | {
+        "dependencies": DATA_AND_CTRL,
+        "rounding": "floor_ns",
+        "decimal_bandwidth": "binary",
+        "zero_duration_ps": 1000,
+        "comm_slots": 1,
+        "injected_sizes": "verbatim",
+        "analytical_route": "lowest_dim",
+        "message_match": "bytes",
+        "exposed": "finish_minus_compute",
+    },
+}
+_SLOTS = ("cpu_slots", "compute_slots", "comm_slots")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Semantics:
-    """The rules of one simulation.
+class Semantics(StrictModel):
+    """A named set of rules, with any of them replaced."""
 
-    Attributes
-    ----------
-    name : str
-        ``native`` or ``astra_sim``: where the defaults came from.
-    dependencies : str
-        Edges honoured in workload traces: ``data`` or ``data+ctrl``. Algorithm traces honour both always.
-    rounding : str
-        ``up_ps``: delays round up to whole picoseconds. ``floor_ns``: each delay is the floor of a
-        double-precision number of nanoseconds, taken once.
-    decimal_bandwidth : str
-        ``binary``: network bandwidths written in kB, MB, GB per second mean powers of 1024.
-    zero_duration_ps : int
-        What a recorded duration of 0 costs.
-    gamma : fractions.Fraction
-        Local reduction time, seconds per byte, for reductions whose size is known.
-    cpu_slots, compute_slots, comm_slots : int or None
-        Nodes of a workload that may be in flight on one NPU; None is unlimited.
-    injected_sizes : str
-        ``symbolic``: a message's bytes follow the collective's size. ``verbatim``: the algorithm's own
-        ``comm_size`` is used whatever the workload asks for.
-    analytical_route : str
-        Under the analytical model a message pays ``all_hops``, or only those of the ``lowest_dim`` in which
-        source and destination differ.
-    message_match : str
-        ``instance``: the k-th send matches the k-th receive of one (instance, src, dst, tag), and unequal
-        bytes are an error. ``bytes``: of one (src, dst, tag, bytes), across instances.
-    rendezvous_bytes : int
-        Bytes of the control message that a receiver sends to the sender when it posts a receive, and whose arrival
-        lets the message go; 0: messages go when they are sent.
-    event_order : str
-        Of events at one time: ``issued``: those of the action that was issued first go first, and ranks dispatch
-        when none is left. ``scheduled``: first scheduled, first taken (each hop of a message is scheduled when its
-        link begins to serve it; the timers of a rank for one time go with their first), and whoever is made ready
-        dispatches before the next.
-    exposed : str
-        ``waiting``: time with communication in flight and no compute running. ``finish_minus_compute``:
-        a rank's finish less the sum of its compute.
-    """
+    _place = "semantics"
 
-    name: str = "native"
-    dependencies: str = DATA
-    rounding: str = "up_ps"
-    decimal_bandwidth: str = "as_written"
-    zero_duration_ps: int = 0
-    gamma: Fraction = Fraction(0)
-    cpu_slots: int | None = 1
-    compute_slots: int | None = 1
-    comm_slots: int | None = None
-    injected_sizes: str = "symbolic"
-    analytical_route: str = "all_hops"
-    message_match: str = "instance"
-    rendezvous_bytes: int = 0
-    event_order: str = "issued"
-    exposed: str = "waiting"
-
-    def __post_init__(self) -> None:
-        for key, allowed in CHOICES.items():
-            value = getattr(self, key)
-            if value not in allowed:
-                raise ScenarioError(f"semantics.{key}", f'"{value}" is unknown', f"write one of {', '.join(allowed)}")
-        for key in ("cpu_slots", "compute_slots", "comm_slots"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ScenarioError(f"semantics.{key}", f"{value} is less than 1", "write 1 or more")
-        if self.gamma < 0 or self.zero_duration_ps < 0 or self.rendezvous_bytes < 0:
-            raise ScenarioError("semantics", "gamma, zero_duration_ps and rendezvous_bytes cannot be negative")
+    #: Where the rules that are not given come from.
+    name: choice("native", "astra_sim") = Field(default="native", alias="base")
+    #: Edges honoured in workload traces. Algorithm traces honour both kinds always.
+    dependencies: choice(DATA, DATA_AND_CTRL) | None = None
+    #: ``up_ps``: delays round up to whole picoseconds. ``floor_ns``: each delay is the floor of a double-precision
+    #: number of nanoseconds, taken once.
+    rounding: choice("up_ps", "floor_ns") | None = None
+    #: ``binary``: network bandwidths written in kB, MB, GB per second mean powers of 1024.
+    decimal_bandwidth: choice("as_written", "binary") | None = None
+    #: Cost of a recorded duration of 0.
+    zero_duration_ps: Time | None = Field(default=None, alias="zero_duration", examples=["1 ns"])
+    #: Local reduction time in seconds per byte, for reductions whose size is known.
+    gamma: Gamma | None = example("20 ns/MiB", default=None)
+    #: Nodes of a workload that may be in flight on one NPU; None is unlimited.
+    cpu_slots: choice("unlimited", whole_numbers=True) | None = None
+    compute_slots: choice("unlimited", whole_numbers=True) | None = None
+    comm_slots: choice("unlimited", whole_numbers=True) | None = None
+    #: ``symbolic``: a message's bytes follow the collective's size. ``verbatim``: the algorithm's own ``comm_size``
+    #: is used whatever the workload asks for.
+    injected_sizes: choice("symbolic", "verbatim") | None = None
+    #: Under the analytical model a message pays ``all_hops``, or only those of the ``lowest_dim`` in which source and
+    #: destination differ.
+    analytical_route: choice("all_hops", "lowest_dim") | None = None
+    #: ``instance``: the k-th send matches the k-th receive of one (instance, src, dst, tag), and unequal bytes are an
+    #: error. ``bytes``: of one (src, dst, tag, bytes), across instances.
+    message_match: choice("instance", "bytes") | None = None
+    #: Bytes of the control message that a receiver sends when it posts a receive, and whose arrival lets the message
+    #: go; 0: messages go when they are sent.
+    rendezvous_bytes: Size | None = Field(
+        default=None,
+        description="of the message with which a receive calls for its payload; 0 B for none",
+        examples=["8 KiB"],
+    )
+    #: Of events at one time: ``issued``: those of the action issued first go first, and ranks dispatch when none is
+    #: left. ``scheduled``: first scheduled, first taken (each hop is scheduled when its link begins to serve it; the
+    #: timers of a rank for one time go with their first), and a rank made ready dispatches before the next event.
+    event_order: choice("issued", "scheduled") | None = None
+    #: ``waiting``: time with communication in flight and no compute running. ``finish_minus_compute``: a rank's finish
+    #: less the sum of its compute.
+    exposed: choice("waiting", "finish_minus_compute") | None = None
 
     @classmethod
-    def native(cls, **overrides) -> Semantics:
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            if value not in NAMED:
+                raise wrong(f"{shown(value)} are no semantics", did_you_mean(value, NAMED))
+            return {"base": value}
+        if not written(info) and isinstance(value, Mapping):
+            return {k: "unlimited" if k in _SLOTS and v is None else v for k, v in value.items()}
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self):
+        for key, rule in NAMED[self.name].items():
+            if self.__dict__[key] is None:
+                self.__dict__[key] = rule
+            if self.__dict__[key] == "unlimited":
+                self.__dict__[key] = None
+        return self
+
+    @classmethod
+    def native(cls, **overrides: Any) -> Semantics:
         """Our own rules, with any of them replaced."""
-        return replace(cls(), **overrides)
+        return cls(**overrides)
 
     @classmethod
-    def astra_sim(cls, **overrides) -> Semantics:
+    def astra_sim(cls, **overrides: Any) -> Semantics:
         """The rules of ASTRA-sim 2.x's analytical backends, with any of them replaced."""
-        base = cls(
-            name="astra_sim",
-            dependencies=DATA_AND_CTRL,
-            rounding="floor_ns",
-            decimal_bandwidth="binary",
-            zero_duration_ps=1000,
-            comm_slots=1,
-            injected_sizes="verbatim",
-            analytical_route="lowest_dim",
-            message_match="bytes",
-            exposed="finish_minus_compute",
-        )
-        return replace(base, **overrides)
+        return cls(name="astra_sim", **overrides)
 
-
-#: The two named sets of rules.
-NAMED = {"native": Semantics.native, "astra_sim": Semantics.astra_sim}
-PARAMETERS = tuple(f.name for f in fields(Semantics) if f.name != "name")
+    @property
+    def binary_bandwidth(self) -> bool:
+        """Whether GB of network bandwidth means 2**30."""
+        return self.decimal_bandwidth == "binary"

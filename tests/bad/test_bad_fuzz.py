@@ -26,7 +26,8 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import prepare
-from astrasim_py.system.problem import Job, Limits, Problem
+from astrasim_py.system.machine_models import Limits
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.spec import build as build_topology
 

@@ -15,7 +15,8 @@ from astrasim_py.collectives.bounds import Capacities, closed_form_ps, cut_deman
 from astrasim_py.collectives.builders import ALGORITHMS, build
 from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, generate

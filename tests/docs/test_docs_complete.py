@@ -7,7 +7,6 @@ import importlib
 import inspect
 import json
 import re
-from dataclasses import fields
 
 import pytest
 
@@ -25,8 +24,8 @@ from astrasim_py.core import records
 from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.writer import DIALECTS
 from astrasim_py.report.tables import ROW_KEYS
-from astrasim_py.system.problem import MscclModel
-from astrasim_py.system.semantics import PARAMETERS
+from astrasim_py.system.machine_models import MscclModel
+from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.hardware import preset_names
 
 
@@ -74,7 +73,7 @@ def test_msccl_ir_is_described(page):
 
 
 def test_connections_are_described(page):
-    keys = {field.name.removesuffix("_ps") for field in fields(MscclModel)}
+    keys = {field.alias or name for name, field in MscclModel.model_fields.items()}
     assert not missing(page("semantics.md"), keys | {"msccl"})
     assert not missing(page("reference/scenario.md"), keys | {"msccl"})
 
@@ -113,7 +112,7 @@ def test_every_builder_with_its_options_is_described(page):
 
 
 def test_every_rule_of_semantics_is_described(page):
-    keys = {"zero_duration" if key == "zero_duration_ps" else key for key in PARAMETERS}
+    keys = {field.alias or name for name, field in Semantics.model_fields.items()}
     assert not missing(page("semantics.md"), keys)
 
 

@@ -19,7 +19,7 @@ from astrasim_py.engine.simpy_engine.network import CutThrough
 from astrasim_py.engine.simulation import engine_for, predicted_hops, simulate
 from astrasim_py.system import lowering
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.problem import NetworkModel
+from astrasim_py.system.machine_models import NetworkModel
 
 
 def runs(count: int, level: str = "messages"):

@@ -15,8 +15,8 @@ from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simpy_engine import npu
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.plan import Plan
-from astrasim_py.system.problem import Limits
 
 #: In the suite so many, in the nightly profile as many as it says.
 EXAMPLES = max(300, settings().max_examples)

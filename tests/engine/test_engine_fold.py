@@ -22,7 +22,8 @@ from astrasim_py.engine.fold import FoldedPlan, fold
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.problem import Job, Limits, MemoryModel, NetworkModel, Problem
+from astrasim_py.system.machine_models import NO_MEMORY, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.system.symmetric_plan import SymmetricPlan, make_symmetric_plan
 from astrasim_py.system.symmetry import symmetry_of
@@ -71,7 +72,7 @@ def problem(
         ),
         network=NetworkModel(**net),
         semantics=semantics or Semantics.native(),
-        memory=memory or MemoryModel(),
+        memory=memory or NO_MEMORY,
     )
 
 

@@ -16,7 +16,8 @@ from astrasim_py.core.records import LEVELS
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.model import translations
 from astrasim_py.workload.microbenchmarks import Collective, generate

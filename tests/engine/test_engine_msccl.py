@@ -25,9 +25,10 @@ from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.msccl_connections import messages_of
 from astrasim_py.system.plan import SEND
-from astrasim_py.system.problem import Job, MscclModel, NetworkModel, Problem
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, generate
@@ -128,7 +129,7 @@ def test_both_engines_agree_on_thread_blocks(algorithm, model, size, calls, netw
 @given(strategies.problems(), models)
 def test_both_engines_agree_on_any_problem_and_beat_no_bound(made, model):
     free = make_plan(made)
-    made = dataclasses.replace(made, network=dataclasses.replace(made.network, msccl=model))
+    made = dataclasses.replace(made, network=made.network.model_copy(update={"msccl": model}))
     done = same_records(made)
     plan = make_plan(made)
     bound = problem_bound(plan)
@@ -159,7 +160,7 @@ def test_a_run_is_stuck_exactly_if_the_program_needs_more_slots(algorithm, slots
 @given(programs, models, st.sampled_from(SIZES), network_choices)
 def test_no_byte_is_lost_and_every_start_has_its_cause(algorithm, model, size, network):
     free = problem(algorithm, size, None, **network)
-    limited = dataclasses.replace(free, network=dataclasses.replace(free.network, msccl=model))
+    limited = dataclasses.replace(free, network=free.network.model_copy(update={"msccl": model}))
     records = simulate(limited, level="messages")
     if records.outcome.status == "done":
         totals = explain(records).totals

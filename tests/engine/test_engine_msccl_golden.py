@@ -13,7 +13,8 @@ from astrasim_py.collectives.steps import steps_of
 from astrasim_py.collectives.termination import Flow
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.traces import read_msccl
-from astrasim_py.system.problem import Job, MscclModel, NetworkModel, Problem
+from astrasim_py.system.machine_models import MscclModel, NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
@@ -59,7 +60,7 @@ def test_trees_that_need_three_slots_are_stuck_with_two(name):
     assert [outcome.status for outcome in made.values()] == ["stuck", "done"]
     assert made[2].cycle
     assert any(entry.slots == 2 for entry in made[2].waiting)
-    protocols = [outcome(problem(algorithm, 64 * MIB, MscclModel(protocol=p))) for p in ("", "LL")]
+    protocols = [outcome(problem(algorithm, 64 * MIB, MscclModel(protocol=p))) for p in (None, "LL")]
     assert [outcome.status for outcome in protocols] == ["stuck", "done"]  # it is made for Simple
 
 

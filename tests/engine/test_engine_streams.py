@@ -20,8 +20,9 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.planner_api import PlannedChunk, PlannedPhase
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 
@@ -82,7 +83,7 @@ def same(problem: Problem) -> str:
     st.sampled_from(["issued", "scheduled"]),
 )
 def test_both_engines_agree_on_random_planners(problem, seed, rendezvous, order):
-    semantics = replace(problem.semantics, rendezvous_bytes=rendezvous, event_order=order)
+    semantics = problem.semantics.model_copy(update={"rendezvous_bytes": rendezvous, "event_order": order})
     job = replace(problem.jobs[0], planner=random_planner(random.Random(seed)))
     same(replace(problem, jobs=(job,), semantics=semantics))
 

@@ -21,7 +21,8 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.report.drawing import edge_table
 from astrasim_py.report.explain import CATEGORIES, _covered, _union, busiest_links, explain, explanation_text
 from astrasim_py.report.tables import json_text
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, Compute, Send, generate
 

@@ -15,7 +15,7 @@ from astrasim_py.study.again import explain_folder
 from astrasim_py.study.point import make_task, run_task
 from astrasim_py.study.prepare import count_messages, prepare
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.problem import MscclModel
+from astrasim_py.system.machine_models import MscclModel
 
 HEAD = "name: demo\ntopologies: {r: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}}\n"
 RING = HEAD + "workload: [{all_reduce: {size: 1 MiB}}]\n"

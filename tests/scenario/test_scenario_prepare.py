@@ -275,8 +275,8 @@ def test_an_own_network_model_runs_on_the_simpy_engine(tmp_path):
 def test_other_packages_add_algorithms_shapes_and_networks(tmp_path, monkeypatch):
     from importlib.metadata import EntryPoint
 
+    from astrasim_py.core import registry
     from astrasim_py.engine.simpy_engine.network import Model
-    from astrasim_py.scenario import registry
     from astrasim_py.topology.shapes import ring
 
     class Tunnel(Model):

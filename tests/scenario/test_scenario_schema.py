@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from astrasim_py.scenario.machine_models import SemanticsSpec
 from astrasim_py.scenario.schema import Scenario, json_schema
-from astrasim_py.system.semantics import PARAMETERS
+from astrasim_py.system.semantics import NAMED, Semantics
 
 
 def test_the_schema_that_ships_is_up_to_date(repo):
@@ -43,15 +42,15 @@ def test_every_reference_of_the_schema_leads_somewhere():
 
 def test_every_example_of_a_key_is_what_the_key_accepts():
     from astrasim_py.core.document import parse_document
-    from astrasim_py.scenario.sections import read_section
+    from astrasim_py.scenario.keys import read_key
 
     for key, field in Scenario.model_fields.items():
         for example in field.examples or ():
             errors: list = []
-            read_section(key, parse_document(example, "example"), errors)
+            read_key(key, parse_document(example, "example"), errors)
             assert not errors, (key, [str(e) for e in errors])
 
 
 def test_a_scenario_may_replace_every_rule():
-    keys = set(SemanticsSpec.model_fields) - {"base"}
-    assert {"zero_duration_ps" if key == "zero_duration" else key for key in keys} == set(PARAMETERS)
+    for rules in NAMED.values():
+        assert set(rules) == set(Semantics.model_fields) - {"name"}

@@ -16,7 +16,7 @@ from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import CostModel, Network
 from astrasim_py.synthesis.portfolio import spread
-from astrasim_py.system.problem import NetworkModel
+from astrasim_py.system.machine_models import NetworkModel
 
 #: The first test compiles.
 pytestmark = pytest.mark.timeout(600)

@@ -20,7 +20,7 @@ from astrasim_py.synthesis.model.network import CostModel, Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search
 from astrasim_py.synthesis.model.transfers import as_schedule, copied
 from astrasim_py.synthesis.portfolio import SPREADING, synthesize
-from astrasim_py.system.problem import NetworkModel
+from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import Topology, build
 
 #: The first test compiles.

@@ -16,7 +16,8 @@ from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.portfolio import ROUTED, SPREADING, synthesize
 from astrasim_py.synthesis.search.multi_start import compete
 from astrasim_py.synthesis.search.tree_packing_search import improved
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import build
 from astrasim_py.workload.microbenchmarks import Collective, generate
 

@@ -20,7 +20,8 @@ from astrasim_py.synthesis.model.network import CostModel, Network
 from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.synthesis.search.routed import RoutePolicy, Side
 from astrasim_py.synthesis.search.tree_packing_runs import NEVER
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import build
 from astrasim_py.workload.microbenchmarks import Collective, generate
 

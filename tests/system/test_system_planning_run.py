@@ -21,8 +21,9 @@ from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.plan import Plan
-from astrasim_py.system.problem import Job, NetworkModel, Problem
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.model import Dim
 

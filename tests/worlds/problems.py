@@ -16,7 +16,8 @@ from astrasim_py.collectives.algorithm import ROOTED, Algorithm
 from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm, options_of
 from astrasim_py.core.errors import AstraError
 from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
-from astrasim_py.system.problem import ComputeModel, Job, Limits, MemoryModel, NetworkModel, Problem
+from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 
 COLLECTIVES = (
@@ -152,7 +153,7 @@ def _network(rng: random.Random) -> NetworkModel:
 def _memory(rng: random.Random) -> MemoryModel:
     kind = rng.choice(("none", "per_npu", "per_node", "pool"))
     if kind == "none":
-        return MemoryModel()
+        return NO_MEMORY
     return MemoryModel(
         kind=kind, latency_ps=rng.choice((0, 1000)), bandwidth=strategies.GB, npus_per_node=rng.randint(1, 3)
     )

@@ -11,8 +11,8 @@ import strategies
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.collectives.builders import build
+from astrasim_py.system.machine_models import MscclModel
 from astrasim_py.system.planner_api import PlannedChunk, PlannedPhase
-from astrasim_py.system.problem import MscclModel
 
 GB = Fraction(10**9)
 US = 1_000_000
@@ -233,7 +233,7 @@ def thread_blocks(rng: random.Random) -> Algorithm:
 def slots_model(rng: random.Random) -> MscclModel:
     """Few slots, often a slow channel, sometimes latency."""
     return MscclModel(
-        protocol=rng.choice(("", "", "LL128")),
+        protocol=rng.choice((None, None, "LL128")),
         slots=rng.choice((None, 1, 2, 3)),
         channel_bandwidth=rng.choice((None, GB / 2, GB, 3 * GB)),
         latency_ps={"Simple": rng.choice((0, 1000)), "LL": 500},

@@ -1,15 +1,21 @@
-"""Field types of the scenario: text with units in, exact numbers out, and what an editor should know of them."""
+"""Types of fields of strict models: text with units in, exact numbers out, and a JSON Schema for editors.
+
+Fields are read in one of two ways. What a person *wrote* (a scenario; the validation context says ``written``) must
+be text with a unit. Python code may pass exact numbers as well: picoseconds, bytes, bytes per second, operations.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
+    BaseModel,
     BeforeValidator,
     Discriminator,
     PlainValidator,
@@ -22,6 +28,7 @@ from pydantic_core import PydanticCustomError
 
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.units import (
+    INT64_MAX,
     PS_PER_S,
     parse_bandwidth,
     parse_compute_rate,
@@ -107,12 +114,27 @@ def _scalar(value: object) -> object:
 Scalar = Annotated[Any, PlainValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 
 
-def _quantity(parse: Callable[..., Any], what: str, example: str, *, contextual: bool = False):
+def written(info: ValidationInfo) -> bool:
+    """Whether a person wrote the value, so that units are required."""
+    return bool((info.context or {}).get("written"))
+
+
+def _exact(value: object, kind: type) -> bool:
+    whole_number = isinstance(value, int) and not isinstance(value, bool)
+    if kind is int:
+        return whole_number and 0 <= value <= INT64_MAX
+    return (whole_number or isinstance(value, Fraction)) and 0 < value <= INT64_MAX
+
+
+def _quantity(
+    kind: type, parse: Callable[..., Any], what: str, example: str, *, contextual: bool = False, zero: bool = False
+):
     def check(value: object, info: ValidationInfo) -> object:
+        if not written(info) and (_exact(value, kind) or (zero and value == 0)):
+            return kind(value)
         if not isinstance(value, str):
-            reason = (
-                "it has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else "it is not text"
-            )
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            reason = "it has no unit" if number else "it is not text"
             raise wrong(f"{shown(value)} is not a {what}: {reason}", f'write e.g. "{example}"')
         try:
             if contextual:
@@ -122,16 +144,16 @@ def _quantity(parse: Callable[..., Any], what: str, example: str, *, contextual:
             raise wrong(error.problem, error.remedy) from None
 
     schema = {"type": "string", "description": f"a {what}, e.g. {example}", "examples": [example]}
-    return PlainValidator(check), WithJsonSchema(schema)
+    return Annotated[kind, PlainValidator(check), WithJsonSchema(schema)]
 
 
-Time = Annotated[int, *_quantity(parse_time, "time", "500 ns")]
-Size = Annotated[int, *_quantity(parse_size, "size", "64 KiB")]
-Bandwidth = Annotated[Fraction, *_quantity(parse_bandwidth, "bandwidth", "50 GB/s", contextual=True)]
+Time = _quantity(int, parse_time, "time", "500 ns")
+Size = _quantity(int, parse_size, "size", "64 KiB")
+Bandwidth = _quantity(Fraction, parse_bandwidth, "bandwidth", "50 GB/s", contextual=True)
 #: Bandwidth of a memory: never read as binary.
-MemoryBandwidth = Annotated[Fraction, *_quantity(parse_bandwidth, "bandwidth", "2 TB/s")]
-ComputeRate = Annotated[Fraction, *_quantity(parse_compute_rate, "compute rate", "312 TFLOP/s")]
-Operations = Annotated[int, *_quantity(parse_operations, "count of operations", "2.5 GFLOP")]
+MemoryBandwidth = _quantity(Fraction, parse_bandwidth, "bandwidth", "2 TB/s")
+ComputeRate = _quantity(Fraction, parse_compute_rate, "compute rate", "312 TFLOP/s")
+Operations = _quantity(int, parse_operations, "count of operations", "2.5 GFLOP")
 
 
 def parse_gamma(text: str) -> Fraction:
@@ -145,7 +167,7 @@ def parse_gamma(text: str) -> Fraction:
     return Fraction(parse_time(time), PS_PER_S * size)
 
 
-Gamma = Annotated[Fraction, *_quantity(parse_gamma, "time per size", "20 ns/MiB")]
+Gamma = _quantity(Fraction, parse_gamma, "time per size", "20 ns/MiB", zero=True)
 
 
 def _name(value: object) -> str:
@@ -172,7 +194,48 @@ Name = Annotated[str, PlainValidator(_name), _NAME_SCHEMA]
 NewFileName = Annotated[str, PlainValidator(_file_name), _NAME_SCHEMA]
 
 Text = Annotated[str, StringConstraints(max_length=4000)]
-FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+
+
+class FileText(str):
+    """The name of a file, or the prefix of ``.et`` files, as written. `named_files` finds it in any model."""
+
+    __slots__ = ()
+
+    @property
+    def file(self) -> str:
+        """The file itself."""
+        return str(self)
+
+
+class CodeText(FileText):
+    """``file.py:name``: a function or class in a Python file."""
+
+    __slots__ = ()
+
+    @property
+    def file(self) -> str:
+        return self.rpartition(":")[0]
+
+
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(FileText)]
+CodeName = Annotated[Text, AfterValidator(CodeText)]
+
+
+def named_files(value: object, *at: str | int) -> Iterator[tuple[tuple[str | int, ...], FileText]]:
+    """Every file that a model names, with the keys that lead to it as written."""
+    if isinstance(value, FileText):
+        yield at, value
+    elif isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        for name, inner in value:
+            alias = fields[name].alias if name in fields else None
+            yield from named_files(inner, *at, alias or name)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from named_files(inner, *at, key)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from named_files(inner, *at, index)
 
 
 def whole(low: int, high: int, what: str = "whole number", example: int | None = None):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from astrasim_py.core.document import Mark, Value, join, parse_document
 from astrasim_py.core.errors import AstraError, ScenarioError, UsageError
-from astrasim_py.scenario.quantities import did_you_mean
+from astrasim_py.core.fields import did_you_mean
 
 #: Most points of one scenario.
 MAX_POINTS = 10_000

@@ -1,0 +1,156 @@
+"""The base of all models of parameters: strict, frozen, and helpful about what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from astrasim_py.core.errors import AstraError, ScenarioError
+from astrasim_py.core.fields import did_you_mean, shown, written, wrong
+
+#: What pydantic's own errors say in our words: (problem, remedy).
+_WORDS = {
+    "string_type": ("{value} is not text", "put it in quotes"),
+    "string_too_long": ("a text of more than {max_length} characters", "write less"),
+    "string_too_short": ("an empty text", "write at least one character"),
+    "bool_type": ("{value} is not true or false", "write true or false"),
+    "bool_parsing": ("{value} is neither true nor false", "write true or false"),
+    "int_type": ("{value} is not a whole number", "write e.g. 8"),
+    "float_type": ("{value} is not a number", "write e.g. 1.5"),
+    "finite_number": ("{value} is not a finite number", "write e.g. 1.5"),
+    "tuple_type": ("{value} is not a list", "write [ … ]"),
+    "dict_type": ("{value} is not a mapping", "write {{key: value}}"),
+    "too_short": ("{actual_length} items are fewer than {min_length}", "write more"),
+    "too_long": ("{actual_length} items are more than {max_length}", "write fewer"),
+    "missing": ("a value is missing", "write it"),
+    "literal_error": ("{value} is not {expected}", "write {expected}"),
+}
+
+
+class StrictModel(BaseModel):
+    """No unknown keys, no conversions, no NaN, frozen.
+
+    Built from Python, a wrong value raises `_error` at once. Validated with the context ``written``, it raises
+    pydantic's `ValidationError`, of which `mistakes` makes sentences; a field with an alias then has that name only.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True, populate_by_name=True
+    )
+    #: What Python code gets for a wrong value, and the place that it names.
+    _error: ClassVar[type[AstraError]] = ScenarioError
+    _place: ClassVar[str] = ""
+    #: Fields that nobody can write.
+    _python_only: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls, value: Any, handler, info: ValidationInfo):
+        if isinstance(value, cls):
+            return value
+        try:
+            return cls._with_suggestions(cls._normalized(value, info), handler, written(info))
+        except (ValidationError, PydanticCustomError) as error:
+            if written(info):
+                raise
+            found = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else _custom(error)
+            mistake = _mistake(found)
+            raise cls._error(mistake.path(cls._place), mistake.problem, mistake.remedy) from None
+
+    @classmethod
+    def _with_suggestions(cls, value: Any, handler, is_written: bool):
+        """Say of an unknown key what it may have meant."""
+        if not isinstance(value, Mapping):
+            raise wrong(f"{shown(value)} is not a mapping", f"write {cls._example()}")
+        fields = {name: field.alias or name for name, field in cls.model_fields.items()}
+        known = [key for name, key in fields.items() if name not in cls._python_only]
+        for key in value if is_written else ():
+            if key in fields and key not in known:
+                raise wrong("is not a key here", did_you_mean(str(key), known), (key, "@key"))
+        try:
+            return handler(value)
+        except ValidationError as error:
+            details: list[InitErrorDetails] = []
+            for one in error.errors(include_url=False):
+                kind: Any = one["type"]
+                context = one.get("ctx", {})
+                if kind == "extra_forbidden" and len(one["loc"]) == 1:
+                    kind = wrong("is not a key here", did_you_mean(str(one["loc"][0]), known), ("@key",))
+                elif kind == "missing" and len(one["loc"]) == 1:
+                    name = str(one["loc"][0])
+                    kind = wrong(f'"{name}" is missing', f"write {cls._example(name)}")
+                elif kind == "scenario":
+                    kind = wrong(context["problem"], context["remedy"], tuple(context["at"]))
+                details.append(InitErrorDetails(type=kind, loc=one["loc"], input=one["input"], ctx=context))
+            raise ValidationError.from_exception_data(error.title, details) from None
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        """The value with shorthands written out."""
+        return value
+
+    @classmethod
+    def _example(cls, name: str | None = None) -> str:
+        if name is None:
+            required = [n for n, f in cls.model_fields.items() if f.is_required()] or list(cls.model_fields)[:1]
+            return "{" + ", ".join(f"{cls.model_fields[n].alias or n}: …" for n in required) + "}"
+        for key, field in cls.model_fields.items():
+            if name in (key, field.alias) and field.examples:
+                return f"e.g. {name}: {field.examples[0]}"
+        return f"{name}: …"
+
+
+def example(value: str, **more):
+    """A field with an example for messages and editors."""
+    return Field(examples=[value], **more)
+
+
+class Mistake(NamedTuple):
+    """One thing that is wrong: the steps to it, whether it is the key itself, the problem, and the remedy."""
+
+    steps: tuple[str | int, ...]
+    on_key: bool
+    problem: str
+    remedy: str
+
+    def path(self, above: str = "") -> str:
+        """``above.links[0].bandwidth``."""
+        for step in self.steps:
+            above += f"[{step}]" if isinstance(step, int) else f".{step}" if above else str(step)
+        return above
+
+
+def mistakes(error: ValidationError) -> Iterator[Mistake]:
+    """What pydantic found, in plain sentences."""
+    return map(_mistake, error.errors(include_url=False))
+
+
+def _custom(error: PydanticCustomError) -> Mapping[str, Any]:
+    return {"type": error.type, "loc": (), "ctx": error.context}
+
+
+def _mistake(error: Mapping[str, Any]) -> Mistake:
+    context = error.get("ctx", {})
+    at = list(context.get("at", ()))
+    on_key = bool(at) and at[-1] == "@key"
+    # Steps such as <list> and [key] are pydantic's own: branches of a union, keys of a mapping.
+    steps = [step for step in error["loc"] if not (isinstance(step, str) and step.startswith("<")) and step != "[key]"]
+    steps += at[:-1] if on_key else at
+    if error["type"] == "scenario":
+        return Mistake(tuple(steps), on_key, context["problem"], context["remedy"])
+    fields = {**context, "value": shown(error["input"])}
+    text = error["msg"].replace("{", "{{").replace("}", "}}")
+    problem, remedy = (part.format_map(fields) for part in _WORDS.get(error["type"], (text, "")))
+    return Mistake(tuple(steps), on_key, problem, remedy)
+
+
+def tuples(plain: object) -> object:
+    """Plain values with tuples for lists, as strict models want them."""
+    if isinstance(plain, Mapping):
+        return {key: tuples(value) for key, value in plain.items()}
+    if isinstance(plain, list | tuple):
+        return tuple(tuples(value) for value in plain)
+    return plain

@@ -1,0 +1,221 @@
+"""The parameters of a problem: network, NPUs, remote memory, limits.
+
+Scenarios and Python code share this one declaration. A scenario validates these models with the context ``written``:
+quantities are text with units. Python code may pass exact numbers: picoseconds, bytes, bytes per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.collectives.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
+from astrasim_py.core.errors import UnitError
+from astrasim_py.core.fields import (
+    Bandwidth,
+    CodeText,
+    ComputeRate,
+    Count,
+    MemoryBandwidth,
+    Text,
+    Time,
+    choice,
+    did_you_mean,
+    shown,
+    whole,
+    written,
+    wrong,
+)
+from astrasim_py.core.registry import names
+from astrasim_py.core.strict_model import StrictModel, example
+from astrasim_py.core.units import parse_time
+from astrasim_py.topology.hardware import preset, preset_names
+
+NETWORK_MODELS = ("cut_through", "store_and_forward", "analytical")
+#: Events after which a run gives up, unless something else is written.
+MAX_EVENTS = 10**9
+
+
+class ProtocolLatency(StrictModel):
+    """Time that every hop takes longer, by protocol; a plain time is meant for all."""
+
+    _place = "network.msccl.latency"
+
+    Simple: Time = example("1 us", default=0)
+    LL: Time = example("300 ns", default=0)
+    LL128: Time = example("400 ns", default=0)
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Mapping):
+            return value
+        if not isinstance(value, str):
+            raise wrong(f"{shown(value)} is not a time", 'write e.g. "300 ns", or {LL: 300 ns}')
+        try:
+            parse_time(value)
+        except UnitError as error:
+            raise wrong(error.problem, error.remedy) from None
+        return dict.fromkeys(cls.model_fields, value)
+
+
+class MscclModel(StrictModel):
+    """Connections of MSCCL-style runtimes, for the messages of collectives: slots, pace, latency."""
+
+    _place = "network.msccl"
+
+    protocol: choice(*PROTOCOLS) | None = Field(
+        default=None, description="of all algorithms; by default each one's own, else Simple"
+    )
+    slots: Count | None = Field(
+        default=None, description="messages that a connection holds; by default 2 (Simple) or 8 (LL, LL128)"
+    )
+    channel_bandwidth: Bandwidth | None = Field(
+        default=None, description="pace of the messages of one connection", examples=["20 GB/s"]
+    )
+    latency_ps: ProtocolLatency = Field(
+        default_factory=ProtocolLatency,
+        alias="latency",
+        description="what every hop takes longer",
+        examples=["{LL: 300 ns}"],
+    )
+
+    def protocol_for(self, own: str) -> str:
+        """Protocol of an algorithm whose own is `own` (empty: none)."""
+        return self.protocol or own or "Simple"
+
+    def slots_for(self, own: str) -> int:
+        """Slots of the connections of an algorithm whose own protocol is `own` (empty: none)."""
+        return PROTOCOL_SLOTS[self.protocol_for(own)] if self.slots is None else self.slots
+
+    def latency_for(self, own: str) -> int:
+        """Ps that each hop of its messages takes longer."""
+        return getattr(self.latency_ps, self.protocol_for(own))
+
+    def max_count_for(self, algorithm: Algorithm, size: int) -> int:
+        """Chunks of an algorithm that one message holds, for a full buffer of `size` bytes."""
+        return max_count(self.protocol_for(algorithm.protocol), size, algorithm.chunks)
+
+
+def _on_or_off(value: object) -> object:
+    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
+
+class NetworkModel(StrictModel):
+    """How messages use links."""
+
+    _place = "network"
+    _python_only = ("factory",)
+
+    model: Text = Field(
+        default="cut_through",
+        description="cut_through, store_and_forward, analytical (no contention), or file.py:name of your own",
+        examples=["cut_through"],
+    )
+    link_busy: choice("bytes", "latency+bytes") = "bytes"
+    send_completes: choice("delivery", "injected") = Field(
+        default="delivery", description="with msccl: injected, unless it is written"
+    )
+    msccl: Annotated[MscclModel | None, BeforeValidator(_on_or_off)] = Field(
+        default=None,
+        description="connections with slots as MSCCL-style runtimes have them; true for their own defaults",
+        examples=["{slots: 2}"],
+    )
+    #: ``factory(engine) -> model`` of a network model of the user's own; it runs on the SimPy engine.
+    factory: SkipJsonSchema[Callable | None] = None
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if written(info) and isinstance(value, Mapping) and value.get("msccl") not in (None, False):
+            return {"send_completes": "injected", **value}
+        return value
+
+    @model_validator(mode="after")
+    def _known_model(self):
+        known = (*NETWORK_MODELS, *names("network"))
+        if self.factory is None and self.model not in known and ".py:" not in self.model:
+            raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
+        if ".py:" in self.model:
+            self.__dict__["model"] = CodeText(self.model)
+        return self
+
+    @property
+    def contention(self) -> bool:
+        """Whether links serve one message at a time."""
+        return self.model in ("cut_through", "store_and_forward")
+
+
+class ComputeModel(StrictModel):
+    """What an NPU computes."""
+
+    _place = "compute"
+
+    preset: Text | None = Field(default=None, examples=["dgx_a100"])
+    precision: Text | None = Field(default=None, description="number format of the preset's peak, e.g. bf16")
+    roofline: bool | None = Field(default=None, description="take times from operations and bytes")
+    peak: ComputeRate | None = example("312 TFLOP/s", default=None)
+    memory_bandwidth: MemoryBandwidth | None = example("2 TB/s", default=None)
+
+    @model_validator(mode="after")
+    def _complete(self):
+        """Fill in the figures of the preset; the roofline is on by default where there is a peak."""
+        figures = self._figures()
+        if figures is not None:
+            precision = self.precision or next(iter(figures.peak))
+            if precision not in figures.peak:
+                problem = f"{figures.npu} has no peak for {precision}"
+                raise wrong(problem, f"write one of {', '.join(figures.peak)}", ("precision",))
+            self.__dict__["peak"] = self.peak or figures.peak[precision]
+            self.__dict__["memory_bandwidth"] = self.memory_bandwidth or figures.memory_bandwidth
+        if self.roofline and self.peak is None:
+            raise wrong("the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"', ("roofline",))
+        if self.roofline is None:
+            self.__dict__["roofline"] = self.peak is not None
+        return self
+
+    def _figures(self):
+        if self.preset is None:
+            if self.precision is not None:
+                raise wrong("precision without preset", "drop it, or name a preset", ("precision",))
+            return None
+        if self.preset not in (known := preset_names("compute")):
+            raise wrong(f"there is no preset {shown(self.preset)}", did_you_mean(self.preset, known), ("preset",))
+        return preset(self.preset).compute
+
+
+class MemoryModel(StrictModel):
+    """Remote memory."""
+
+    _place = "memory"
+
+    kind: choice("none", "per_npu", "per_node", "pool") = "per_npu"
+    latency_ps: Time = Field(default=0, alias="latency")
+    bandwidth: MemoryBandwidth | None = example("100 GB/s", default=None)
+    npus_per_node: Count = 1
+
+    @model_validator(mode="after")
+    def _has_bandwidth(self):
+        if self.kind != "none" and self.bandwidth is None:
+            raise wrong('"bandwidth" is missing', 'write e.g. bandwidth: "100 GB/s"')
+        return self
+
+
+NO_MEMORY = MemoryModel(kind="none")
+
+
+class Limits(StrictModel):
+    """When to give up."""
+
+    _place = "limits"
+
+    max_events: whole(1, 2**62) | None = None
+    max_sim_time_ps: Time | None = Field(default=None, alias="max_sim_time", examples=["10 s"])
+
+    @model_validator(mode="after")
+    def _complete(self):
+        if self.max_events is None:
+            self.__dict__["max_events"] = MAX_EVENTS
+        return self
