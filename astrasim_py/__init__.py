@@ -27,17 +27,18 @@ from typing import Any
 
 #: Public name → module.
 _HOME = {
-    "Algorithm": "astrasim_py.collectives.algorithm",
+    "Algorithm": "astrasim_py.program.algorithm",
     "AstraError": "astrasim_py.core.errors",
     "Contract": "astrasim_py.collectives.contract",
     "Problem": "astrasim_py.system.problem",
     "Records": "astrasim_py.core.records",
     "Topology": "astrasim_py.topology.model",
     "Workload": "astrasim_py.chakra.workload",
-    "algorithm": "astrasim_py.collectives.dsl",
+    "algorithm": "astrasim_py.builders.dsl",
     "build_algorithm": "astrasim_py.api",
     "build_topology": "astrasim_py.api",
     "collective": "astrasim_py.api",
+    "compose": "astrasim_py.builders.compose",
     "expand": "astrasim_py.scenario.expand",
     "load_scenario": "astrasim_py.scenario.load",
     "prepare": "astrasim_py.study.prepare",
@@ -46,7 +47,8 @@ _HOME = {
     "read_workload": "astrasim_py.chakra.et_io",
     "run": "astrasim_py.api",
     "simulate": "astrasim_py.engine.simulation",
-    "verify": "astrasim_py.collectives.verify",
+    "split": "astrasim_py.builders.split",
+    "verify": "astrasim_py.verification.verifier",
     "write_algorithm": "astrasim_py.api",
 }
 

@@ -6,8 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from astrasim_py.program.selection import AlgorithmTable, Case
+
 if TYPE_CHECKING:
-    from astrasim_py.collectives.algorithm import Algorithm
+    from astrasim_py.program.algorithm import Algorithm
     from astrasim_py.scenario.load import LoadedScenario
     from astrasim_py.study.run import RunResult
     from astrasim_py.system.problem import Problem
@@ -95,7 +97,7 @@ def build_algorithm(algorithm: str, collective: str, ranks: int, **options: Any)
     >>> build_algorithm("ring", "all_reduce", 4).messages
     24
     """
-    from astrasim_py.collectives.builders import build
+    from astrasim_py.builders.registry import build
 
     return build(algorithm, collective, ranks, **options)
 
@@ -124,12 +126,12 @@ def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: An
 
         write_msccl(path, algorithm, **options)
     elif os.fspath(path).endswith(".npz"):
-        from astrasim_py.collectives.npz import write_npz
+        from astrasim_py.program.npz import write_npz
 
         write_npz(path, algorithm, **options)
     else:
         from astrasim_py.chakra.et_io import write_prefix
-        from astrasim_py.collectives.algorithm import algorithm_traces
+        from astrasim_py.program.interchange import algorithm_traces
 
         write_prefix(path, algorithm_traces(algorithm, **options))
 
@@ -174,9 +176,8 @@ def collective(
     >>> simulate(collective("all_gather", "1 MiB", ring)).makespan
     17228640
     """
-    from astrasim_py.collectives.algorithm import ROOTED, Algorithm, collective_name
-    from astrasim_py.collectives.builders import build, default_algorithm
-    from astrasim_py.collectives.selection import AlgorithmTable, Case
+    from astrasim_py.builders.registry import build, default_algorithm
+    from astrasim_py.collectives.collective import collective_name, promise_of
     from astrasim_py.core.units import parse_size
     from astrasim_py.system.machine_models import NetworkModel
     from astrasim_py.system.problem import Job, Problem
@@ -189,7 +190,7 @@ def collective(
     def make(collective: str, ranks: int, root: int) -> Algorithm:
         if isinstance(algorithm, Algorithm):
             return algorithm
-        rooted = {"root": root} if collective in ROOTED else {}
+        rooted = {"root": root} if promise_of(collective).rooted else {}
         return build(algorithm or default_algorithm(collective), collective, ranks, **rooted)
 
     npus = placement(topology)

@@ -18,10 +18,10 @@ COLUMNS = ("steps", "start", "read", "check", "table", "verify", "total", "peak 
 
 def measure(case: str) -> dict:
     """Run one case in this process; CPU seconds. `case` is a builder's of CASES, or a folder or file of XML."""
-    from astrasim_py.collectives.builders import build
-    from astrasim_py.collectives.steps import steps_of
-    from astrasim_py.collectives.verify import verify
+    from astrasim_py.builders.registry import build
     from astrasim_py.msccl import check, reader, table
+    from astrasim_py.program.steps import steps_of
+    from astrasim_py.verification.verifier import verify
 
     files = []
     if case not in CASES:

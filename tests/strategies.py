@@ -8,11 +8,11 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.builders import build
 from astrasim_py.system.machine_models import MemoryModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics

@@ -9,12 +9,13 @@ import numpy as np
 from astrasim_py.astra_sim.inputs import Inputs, read_set
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.chakra.schema import MISSING, NodeType
-from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces
-from astrasim_py.collectives.recognise import GivenTraces
-from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.interchange import algorithm_from_traces
+from astrasim_py.program.recognise import GivenTraces
 from astrasim_py.system.planner_api import CollectiveRequest
 from astrasim_py.system.rank_programs import node_place
+from astrasim_py.verification.verifier import verify
 
 
 class Injected:

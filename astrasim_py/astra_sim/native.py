@@ -1,7 +1,7 @@
 """ASTRA-sim's own collective algorithms with the charges that its analytical backends make for them, as traces.
 
 They are made for one size, in whole bytes, with ASTRA-sim's truncations: what they move need not be what the
-collective needs. For algorithms that move the right bytes see `astrasim_py.collectives.builders`.
+collective needs. For algorithms that move the right bytes see `astrasim_py.builders`.
 
 A rank sends and receives in *packets*. A packet passes the NPU's memory before it lets the rank go on: that takes
 the endpoint delay, and the reduction where the packet is one to be reduced. Which packets are, follows from their
@@ -18,13 +18,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from astrasim_py.builders.draft import check_program
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.builders.draft import check_program
-from astrasim_py.collectives.rotation import RotatedTraces, Rotation
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.rotation import RotatedTraces, Rotation
 
 #: Counters of a rank: packets received, and packets that have passed the memory.
 RECEIVED, PASSED = 0, 1

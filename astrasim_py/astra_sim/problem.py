@@ -15,12 +15,13 @@ from astrasim_py.astra_sim.planner import QUIRKS as NATIVE_QUIRKS
 from astrasim_py.astra_sim.planner import CompatiblePlanner
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.astra_sim.workload import compatible_workload, compute_model, corrected_workload
+from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.algorithm import ROOTED, Algorithm
-from astrasim_py.collectives.builders import build, default_algorithm
-from astrasim_py.collectives.selection import AlgorithmTable
-from astrasim_py.collectives.timed import with_endpoint_delay
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmTable
+from astrasim_py.program.timed import with_endpoint_delay
 from astrasim_py.system.dimension_planner import BASELINE, LOCAL_FIRST, DimensionPlanner
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.plan import Plan
@@ -267,7 +268,7 @@ class CorrectedPlanner:
         if collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
             made = self.built(collective, ranks, words[0] if words else None)
             return with_endpoint_delay(made, self.inputs.endpoint_delay_ns * 1000)
-        rooted = {"root": root} if collective in ROOTED else {}
+        rooted = {"root": root} if promise_of(collective).rooted else {}
         return build(default_algorithm(collective), collective, ranks, **rooted)
 
     def built(self, collective: str, ranks: int, word: Implementation | None) -> Algorithm:

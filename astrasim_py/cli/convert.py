@@ -52,7 +52,7 @@ def built(text: str):
 
     ``builder:NAME:RANKS`` is the first collective that the builder is for.
     """
-    from astrasim_py.collectives.builders import ALGORITHMS, build
+    from astrasim_py.builders.registry import ALGORITHMS, build
 
     parts = text.split(":", 4)
     if len(parts) == 3 and parts[1] in ALGORITHMS:
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     if algorithm is not None:
         dropped = _lost(traces or algorithm.traces, form)
         if form in (".et", ".jsonl"):
-            from astrasim_py.collectives.algorithm import algorithm_traces
+            from astrasim_py.program.interchange import algorithm_traces
 
             traces = algorithm_traces(algorithm, sizes.get("size"))
     if args.source.endswith(".xml"):
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         dropped += _without(args.dialect, traces)
     _make_folder(args.target)
     if form == ".npz":
-        from astrasim_py.collectives.npz import write_npz
+        from astrasim_py.program.npz import write_npz
 
         write_npz(args.target, algorithm)
         written = [Path(args.target)]
@@ -174,11 +174,11 @@ def _as_algorithm(args: argparse.Namespace, traces, algorithm, form: str, sizes:
     if algorithm is None:
         if form not in (".npz", ".xml") and "size" not in sizes and not (args.protocol or args.contract):
             return None
-        from astrasim_py.collectives.algorithm import algorithm_from_traces
+        from astrasim_py.program.interchange import algorithm_from_traces
 
         algorithm = algorithm_from_traces(traces, args.collective, source=args.source, **said)
     elif args.collective is not None or any(value is not None for value in said.values()):
-        from astrasim_py.collectives.algorithm import promised
+        from astrasim_py.program.interchange import promised
 
         algorithm = promised(algorithm, args.collective, **said)
     if args.contract:
@@ -275,8 +275,8 @@ def _unread(path: str) -> list[str]:
 def _lost(traces: Sequence, form: str) -> list[str]:
     """What a format cannot hold of some traces."""
     from astrasim_py.chakra.schema import INT_COLUMNS, MISSING
-    from astrasim_py.collectives.algorithm import STATED
-    from astrasim_py.collectives.npz import kept_metadata
+    from astrasim_py.program.interchange import STATED
+    from astrasim_py.program.npz import kept_metadata
 
     names, attributes, tensors, left = False, set(), False, _SEARCHED
     distinct = list({id(t): t for t in traces}.values())

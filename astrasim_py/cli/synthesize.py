@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, OutputError, UsageError
 
 if TYPE_CHECKING:
-    from astrasim_py.collectives.algorithm import Algorithm
+    from astrasim_py.program.algorithm import Algorithm
     from astrasim_py.study.synthesized import Found, Request
     from astrasim_py.synthesis.model.schedule import Schedule
     from astrasim_py.topology.model import Topology
@@ -122,7 +122,7 @@ def _check(args: argparse.Namespace) -> None:
 def _request(args: argparse.Namespace, topology: Topology) -> Request:
     """What the arguments ask for."""
     from astrasim_py.cli.topologies import npu_list, size_matrix
-    from astrasim_py.collectives.algorithm import CUSTOM, ROOTED, collective_name
+    from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
     from astrasim_py.core.units import PS_PER_S, parse_size, parse_time
     from astrasim_py.study.holds import read_holds
     from astrasim_py.study.synthesized import Request
@@ -142,7 +142,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
         raise UsageError("--collective", f"a {collective} cannot be synthesized", "name a collective that moves data")
     if args.blocks is not None and collective != "all_to_all":
         raise UsageError("--blocks", f"{collective} has no blocks of unequal size", "write --size")
-    if args.root is not None and collective not in ROOTED:
+    if args.root is not None and not promise_of(collective).rooted:
         raise UsageError("--root", f"{collective} has no root", "drop it")
     size = 0 if args.size is None else parse_size(args.size, "--size")
     chunks = _chunks(args.chunks)
@@ -154,7 +154,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
         raise UsageError("--exact", problem, "leave it out, or choose a smaller group by --npus")
     if not limit:
         raise UsageError("--exact-limit", "no time at all", 'write e.g. "60 s"')
-    root = (args.root or 0) if collective in ROOTED else None
+    root = (args.root or 0) if promise_of(collective).rooted else None
     if root is not None and not 0 <= root < len(npus):
         raise UsageError("--root", f"{root} is not one of {len(npus)} ranks", f"write 0 to {len(npus) - 1}")
     parts = (chunks or 1) * (1 if collective in ("broadcast", "reduce") else len(npus))
@@ -366,7 +366,7 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
 
 
 def _verified(algorithm: Algorithm) -> bool:
-    from astrasim_py.collectives.verify import verify
+    from astrasim_py.verification.verifier import verify
 
     verdict = verify(algorithm)
     if verdict.ok is False:

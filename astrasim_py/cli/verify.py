@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
 
 if TYPE_CHECKING:
-    from astrasim_py.collectives.verify import Verdict
+    from astrasim_py.verification.verifier import Verdict
 
 #: Slots that may be asked for.
 MAX_SLOTS = 2**20
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, object, Verdict]:
     """(source, what was verified, verdict)."""
-    from astrasim_py.collectives.verify import verify
+    from astrasim_py.verification.verifier import verify
 
     if source.endswith(".xml"):
         from astrasim_py.msccl.check import findings
@@ -80,7 +80,7 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
         verdict = verify(what, slots=args.slots, contract=contract, problems=said.problems, warnings=warnings)
         return source, what, verdict
     from astrasim_py.cli.convert import built, read
-    from astrasim_py.collectives.algorithm import algorithm_from_traces
+    from astrasim_py.program.interchange import algorithm_from_traces
 
     if source.startswith("builder:"):
         what = built(source)
@@ -96,7 +96,7 @@ def _renamed(what, source: str, args: argparse.Namespace):
     """The same program for the collective and root of the command line."""
     from dataclasses import replace
 
-    from astrasim_py.collectives.algorithm import CUSTOM, ROOTED, collective_name
+    from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
 
     collective = what.collective
     if args.collective is not None:
@@ -105,12 +105,17 @@ def _renamed(what, source: str, args: argparse.Namespace):
             problem = f"is made for {what.collective}, not for {collective}"
             raise UsageError(source, problem, "drop --collective")
     root = what.root if args.root is None else args.root
-    if args.root is not None and (collective not in ROOTED or not 0 <= args.root < what.ranks):
+    rooted = [c.name for c in COLLECTIVES.values() if c.rooted]
+    if args.root is not None and (not promise_of(collective).rooted or not 0 <= args.root < what.ranks):
         problem = f"{args.root} is no root of {collective} on {what.ranks} ranks"
-        raise UsageError("--root", problem, f"write 0 to {what.ranks - 1}, for {', '.join(ROOTED)}")
-    if collective in ROOTED and root is None:
+        raise UsageError(
+            "--root",
+            problem,
+            f"write 0 to {what.ranks - 1}, for {', '.join(rooted)}",
+        )
+    if promise_of(collective).rooted and root is None:
         raise UsageError(source, f"{collective} has no root", "add --root RANK")
-    root = root if collective in ROOTED else None
+    root = root if promise_of(collective).rooted else None
     if (collective, root) == (what.collective, what.root):
         return what
     return replace(what, collective=collective, root=root, contract=None)

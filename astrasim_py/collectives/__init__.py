@@ -1,1 +1,1 @@
-"""Collective algorithms: their representation, builders, verification, bounds and selection."""
+"""Collectives: what each of them promises."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from astrasim_py.collectives.collective import COLLECTIVES, collective_name, promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.files import read_regular
 
@@ -66,42 +67,31 @@ class Contract:
 
     @classmethod
     def of(cls, collective: str, ranks: int, chunks: int, root: int | None = None) -> Contract:
-        """The contract of a collective that has a name; see `astrasim_py.collectives.verify` for the table.
+        """The contract of a collective that has a name; see `astrasim_py.verification.verifier` for the table.
 
         Raises
         ------
         AlgorithmError
             Chunks that do not divide among the ranks, or a collective that moves no data.
         """
-        per, rest = divmod(chunks, ranks)
-        sharded = collective in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-        if sharded and rest:
+        promise = promise_of(collective)
+        if collective == "barrier" or collective not in COLLECTIVES:
+            raise AlgorithmError(collective, "has no contract of its own", "give one")
+        if promise.sharded and chunks % ranks:
             problem = f"{chunks} chunks do not divide among {ranks} ranks"
             raise AlgorithmError(collective, problem, f"take a multiple of {ranks}")
-        everybody = range(ranks)
-        outputs: dict[Cell, Mapping[Cell, int]] = {}
+        root = root or 0
         inputs = None
-        sums = [{(q, k): 1 for q in everybody} for k in range(chunks)] if "reduce" in collective else []
-        if collective in ("all_gather", "gather"):
-            inputs = frozenset((r, k) for r in everybody for k in range(per))
-        elif collective in ("broadcast", "scatter"):
-            inputs = frozenset((root or 0, k) for k in range(chunks))
-        if collective in ("all_reduce", "reduce"):
-            members = everybody if collective == "all_reduce" else (root or 0,)
-            outputs = {(r, k): sums[k] for r in members for k in range(chunks)}
-        elif collective == "reduce_scatter":
-            outputs = {(r, k): sums[r * per + k] for r in everybody for k in range(per)}
-        elif collective in ("all_gather", "gather"):
-            members = everybody if collective == "all_gather" else (root or 0,)
-            outputs = {(r, k): {(k // per, k % per): 1} for r in members for k in range(chunks)}
-        elif collective == "all_to_all":
-            outputs = {(r, k): {(k // per, r * per + k % per): 1} for r in everybody for k in range(chunks)}
-        elif collective == "broadcast":
-            outputs = {(r, k): {(root or 0, k): 1} for r in everybody for k in range(chunks)}
-        elif collective == "scatter":
-            outputs = {(r, k): {(root or 0, r * per + k): 1} for r in everybody for k in range(per)}
-        else:
-            raise AlgorithmError(collective, "has no contract of its own", "give one")
+        if promise.gathers or promise.from_root:
+            inputs = frozenset((r, k) for r in range(ranks) for k in promise.before(r, ranks, chunks, root))
+        # Ranks that are promised the same value share its mapping.
+        terms: dict[tuple[range, int], Mapping[Cell, int]] = {}
+        outputs: dict[Cell, Mapping[Cell, int]] = {}
+        for rank in range(ranks):
+            for k, value in enumerate(promise.after(rank, ranks, chunks, root)):
+                if value not in terms:
+                    terms[value] = {(source, value[1]): 1 for source in value[0]}
+                outputs[rank, k] = terms[value]
         return cls(ranks=ranks, chunks=chunks, outputs=outputs, inputs=inputs, place=collective)
 
     def to_text(self) -> str:
@@ -230,10 +220,8 @@ def contract_from_data(document: object, place: str = "contract") -> Contract:
     if "collective" in document:
         if "outputs" in document or "inputs" in document:
             raise bad("names a collective and says what it does", "write one of both")
-        from astrasim_py.collectives.algorithm import ROOTED, collective_name
-
         collective = collective_name(str(document["collective"]), place)
-        root = whole("root", 0, ranks - 1) if collective in ROOTED else None
+        root = whole("root", 0, ranks - 1) if promise_of(collective).rooted else None
         return Contract.of(collective, ranks, chunks, root)
     outputs: dict[Cell, dict[Cell, int]] = {}
     for rank, cells in _ranked(document.get("outputs"), "outputs", ranks, bad):

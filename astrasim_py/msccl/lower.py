@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.collectives.algorithm import ROOTED, SHARDED, Algorithm, Buffer
-from astrasim_py.collectives.steps import Steps, Unusable, steps_of
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.assign import Assignment, Block, Blocked, schedule
 from astrasim_py.msccl.check import MAX_NODES, RUNTIMES, Runtime
@@ -27,6 +27,8 @@ from astrasim_py.msccl.operations import (
     overlap,
     scratch_ends,
 )
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.steps import Steps, Unusable, steps_of
 
 #: Runtimes by dialect.
 LIMITS = dict(zip(("classic", "azure", "rccl"), RUNTIMES, strict=True))
@@ -171,7 +173,7 @@ def _check(algorithm: Algorithm, place: str) -> None:
             "does not state in chunks which cells its steps read and write, as MSCCL-IR must",
             "give src_buf/src_off and dst_buf/dst_off, as builders do",
         )
-    if algorithm.collective in SHARDED and algorithm.chunks % algorithm.ranks:
+    if promise_of(algorithm.collective).sharded and algorithm.chunks % algorithm.ranks:
         raise AlgorithmError(
             place,
             f"its {algorithm.chunks} chunks do not divide among {algorithm.ranks} ranks",
@@ -258,7 +260,7 @@ def _within(limits: Runtime, ranks: int, draft: Draft, place: str) -> list[Gpu]:
 
 def _name(algorithm: Algorithm) -> str:
     """Name in the XML: readers take the root of a rooted collective from it."""
-    if algorithm.collective in ROOTED:
+    if promise_of(algorithm.collective).rooted:
         return f"{algorithm.collective.title()}(n={algorithm.ranks},root={algorithm.root})"
     return algorithm.name
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from astrasim_py.collectives.algorithm import Buffer
-from astrasim_py.collectives.cells import cells, layout
-from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE as MAX_COUNT
-from astrasim_py.collectives.steps import Steps
+from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.buffers import cells, layout
+from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE as MAX_COUNT
+from astrasim_py.program.steps import Steps
 
 SEND, RECEIVE, RECEIVE_REDUCE, REDUCE, COPY, JOIN = range(6)
 

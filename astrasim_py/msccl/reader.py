@@ -16,10 +16,10 @@ from typing import NoReturn
 
 from lxml import etree
 
-from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.files import read_regular
 from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
+from astrasim_py.program.protocols import PROTOCOL_SLOTS
 
 #: Largest file, bytes, and most elements in it.
 MAX_FILE = 64 * 2**20

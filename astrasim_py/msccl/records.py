@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp
+from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.msccl.model import READING, WRITING, Gpu, Program, Step, ThreadBlock
+from astrasim_py.program.algorithm import Algorithm
 
 #: Fields of a nop that says nothing but whom to wait for: srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep.
 PLAIN_NOP = ("i", -1, "o", -1, 0, 0)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from astrasim_py.collectives.algorithm import CUSTOM, ROOTED, SHARDED, Buffer, collective_name
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.collectives.contract import Contract
-from astrasim_py.collectives.steps import NEVER, Connection, Steps
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.model import (
     READING,
@@ -25,6 +25,7 @@ from astrasim_py.msccl.model import (
     Step,
     ThreadBlock,
 )
+from astrasim_py.program.steps import NEVER, Connection, Steps
 
 #: Cells of a contract that are written out at most.
 MAX_PROMISED = 2**22
@@ -45,12 +46,12 @@ def collective_of(program: Program) -> tuple[str, int | None, Contract | None]:
     ranks, chunks = program.ngpus, program.nchunksperloop
     collective = _named(program.coll)
     if collective != CUSTOM:
-        return collective, (stated_root(program) or 0) if collective in ROOTED else None, None
+        return collective, (stated_root(program) or 0) if promise_of(collective).rooted else None, None
     if program.coll != CUSTOM:
         return CUSTOM, None, None
     if found := _ROOTED.match(program.name):
         collective, root = found.group(1).lower(), int(found.group(3))
-        whole = collective not in SHARDED or chunks % ranks == 0
+        whole = not promise_of(collective).sharded or chunks % ranks == 0
         return (collective, root, None) if int(found.group(2)) == ranks > root and whole else (CUSTOM, None, None)
     found = _TO_NEXT.match(program.name)
     if found and ranks * chunks <= MAX_PROMISED:
@@ -78,12 +79,12 @@ def _named(coll: str) -> str:
 
 def sharded(coll: str) -> bool:
     """Whether the full buffer of a collective, as the XML names it, consists of one shard per rank."""
-    return _named(coll) in SHARDED
+    return promise_of(_named(coll)).sharded
 
 
 def rooted(coll: str) -> bool:
     """Whether a collective, as the XML names it, has a root."""
-    return _named(coll) in ROOTED
+    return promise_of(_named(coll)).rooted
 
 
 def steps_from(program: Program, *, in_place: bool | None = None) -> Steps:

@@ -16,13 +16,15 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import Algorithm, Buffer, CompOp, promised
-from astrasim_py.collectives.algorithm import read_algorithm as read_columns
-from astrasim_py.collectives.recognise import GivenTraces
+from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.model import READING, RECEIVING, SENDING, STEP_TYPES, WRITING, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.records import PLAIN_NOP, nop_fields, recorded_program
 from astrasim_py.msccl.table import collective_of
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.files import read_algorithm as read_columns
+from astrasim_py.program.interchange import promised
+from astrasim_py.program.recognise import GivenTraces
 
 __all__ = ["algorithm_of", "read_algorithm", "read_msccl", "recorded_program"]
 
@@ -52,7 +54,7 @@ def read_algorithm(path: str | os.PathLike, collective: str | None = None, **pro
     collective : str, optional
         May be left out where the file states it.
     **promises
-        ``made_for``, ``root``, ``in_place`` and ``name``, as of `astrasim_py.collectives.algorithm.read_algorithm`.
+        ``made_for``, ``root``, ``in_place`` and ``name``, as of `astrasim_py.program.files.read_algorithm`.
 
     Raises
     ------

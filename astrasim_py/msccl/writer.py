@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 
-from astrasim_py.collectives.algorithm import ROOTED, Algorithm
-from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.core.files import write_file
 from astrasim_py.msccl.check import MAX_CHILDREN
 from astrasim_py.msccl.lower import LIMITS, lower
 from astrasim_py.msccl.model import Program
 from astrasim_py.msccl.table import collective_of
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.protocols import PROTOCOL_SLOTS
 
 #: Dialects: the classic runtime; Azure's executor; RCCL, which reads the same XML as Azure's but runs less of it.
 DIALECTS = tuple(LIMITS)
@@ -145,7 +146,7 @@ def program_text(program: Program, dialect: str | None = None) -> str:
 
     Examples
     --------
-    >>> from astrasim_py.collectives.builders import build
+    >>> from astrasim_py.builders.registry import build
     >>> print(program_text(program_of(build("ring", "all_gather", 2))).splitlines()[0][:40])
     <algo name="ring" proto="Simple" nchanne
     """
@@ -225,7 +226,7 @@ def _coll(program: Program, dialect: str, place: str) -> str:
         other = "azure"
     else:
         coll = {"reduce_scatter": "reducescatter"}.get(coll, coll)
-        if coll == "custom" and collective in ROOTED:
+        if coll == "custom" and promise_of(collective).rooted:
             return collective
         other = "classic"
     known = LIMITS[dialect].collectives

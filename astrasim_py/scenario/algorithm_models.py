@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM
+from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core.fields import (
     CodeName,
     FileName,

@@ -205,7 +205,7 @@ class JobCheck:
                     yield ScenarioError(self.place(*at), problem, "put it last")
 
     def _when(self, when, at: tuple[str | int, ...]) -> Iterator[AstraError]:
-        from astrasim_py.collectives.selection import Condition
+        from astrasim_py.program.selection import Condition
 
         for key in ("size", "ranks", "group"):
             value = getattr(when, key)
@@ -247,7 +247,7 @@ class JobCheck:
 
     def _builder(self, collective: str | None, case: Builder, at: tuple[str | int, ...]) -> Iterator[AstraError]:
         """A builder that does not exist, has no `collective` (None: which is not known yet), or has no such option."""
-        from astrasim_py.collectives.builders import ALGORITHMS, options_of
+        from astrasim_py.builders.registry import ALGORITHMS, options_of
         from astrasim_py.core.registry import names
 
         place = self.place(*at, "builder")

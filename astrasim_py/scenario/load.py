@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astrasim_py.collectives.algorithm import CUSTOM
+from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
 from astrasim_py.core.fields import did_you_mean

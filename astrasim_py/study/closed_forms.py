@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from astrasim_py.core.records import Records
+from astrasim_py.program.selection import AlgorithmTable, Case
 
 #: Latency of a link and time per byte (50 GB/s), ps.
 LATENCY, BYTE = 500_000, 20
@@ -78,9 +79,8 @@ class ClosedForm:
 
     def run(self, engine: str = "auto") -> Records:
         """Simulate it."""
-        from astrasim_py.collectives.algorithm import ROOTED
-        from astrasim_py.collectives.builders import build
-        from astrasim_py.collectives.selection import AlgorithmTable, Case
+        from astrasim_py.builders.registry import build
+        from astrasim_py.collectives.collective import promise_of
         from astrasim_py.engine.simulation import simulate
         from astrasim_py.system.machine_models import NetworkModel
         from astrasim_py.system.problem import Job, Problem
@@ -89,7 +89,7 @@ class ClosedForm:
         from astrasim_py.workload.microbenchmarks import Collective, generate
 
         topology = getattr(shapes, self.shape)(self.npus, Fraction(10**12, BYTE), LATENCY)
-        rooted = {"root": 0} if self.collective in ROOTED else {}
+        rooted = {"root": 0} if promise_of(self.collective).rooted else {}
         algorithm = build(self.algorithm, self.collective, self.npus, **rooted)
         table = AlgorithmTable({self.collective: [Case(make=lambda kind, ranks, root: algorithm)]})
         workload = generate([Collective(type=self.collective, size=self.size)], self.npus, name=self.collective)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
-from astrasim_py.collectives.selection import AlgorithmTable, Case
+from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, Builder
 from astrasim_py.system.dimension_planner import LOCAL_FIRST, PLANNED, DimensionPlanner
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk

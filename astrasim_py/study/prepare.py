@@ -16,15 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.chakra.et_io import find_prefix, read_workload
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.contract import read_contract
-from astrasim_py.collectives.selection import CONDITIONS, AlgorithmTable, Case, Condition
-from astrasim_py.collectives.verify import Verdict, verify
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import FileStamp, digest, file_digest, file_stamp
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
@@ -32,6 +29,8 @@ from astrasim_py.core.fields import CodeText
 from astrasim_py.core.registry import names, own_code, provided
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.traces import read_algorithm
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import CONDITIONS, AlgorithmTable, Case, Condition
 from astrasim_py.scenario.algorithm_models import (
     AlgorithmByDimension,
     AlgorithmCode,
@@ -63,6 +62,7 @@ from astrasim_py.system.msccl_connections import messages_of
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology, placement
 from astrasim_py.topology.spec import build as build_topology
+from astrasim_py.verification.verifier import Verdict, verify
 from astrasim_py.workload import microbenchmarks
 
 _TOPOLOGIES: Memo[Topology] = Memo(32)

@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.collectives.bounds import CLOSED_FORMS, busbw_factor, closed_form_ps
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.records import LEVELS, Records, Table
 from astrasim_py.engine.stuck import explanation
@@ -26,6 +25,7 @@ from astrasim_py.report.tables import (
 from astrasim_py.report.timeline import timeline
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.plan import COLLECTIVE, INSTANT, Instance, Plan
+from astrasim_py.verification.bounds import CLOSED_FORMS, busbw_factor, closed_form_ps
 
 #: Tables of records by the level from which on they are kept.
 _FROM = {"rank": "summary", "collective": "summary", "link": "summary", "node": "nodes", "message": "messages"}

@@ -20,9 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.core.cache import cache_file, cached
 from astrasim_py.core.digest import digest
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
@@ -205,7 +206,6 @@ def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None
     str
         Which engine ran.
     """
-    from astrasim_py.collectives.selection import AlgorithmTable, Case
     from astrasim_py.engine.simulation import simulate
     from astrasim_py.system.machine_models import NetworkModel
     from astrasim_py.system.problem import Job, Problem
@@ -300,7 +300,7 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
     folder : Path or None
         Where it is kept beside the results; None: nowhere.
     """
-    from astrasim_py.collectives.npz import write_npz
+    from astrasim_py.program.npz import write_npz
     from astrasim_py.synthesis.emit.emitter import emit
 
     name = f"{request.collective}-{digest((request.key(), clock))[:16]}.npz"
@@ -344,7 +344,7 @@ def facts_of(found: Found) -> dict:
 
 
 def _read_algorithm(facts: bytes, path: Path, request: Request) -> Synthesized | None:
-    from astrasim_py.collectives.npz import read_npz
+    from astrasim_py.program.npz import read_npz
 
     facts = parse_json(facts.decode())
     algorithm = read_npz(path)

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, fields
 from importlib.metadata import version
 
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.verify import Verdict, verify
 from astrasim_py.core.cache import cache_file, cached
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.verification.verifier import Verdict, verify
 
 #: Counts up when verification finds more, or says it otherwise: what was kept before is then verified again.
 _EDITION = 2

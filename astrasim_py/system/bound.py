@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.collectives.bounds import Capacities, demand, member_times
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Plan, RankProgram
+from astrasim_py.verification.bounds import Capacities, demand, member_times
 
 #: Collectives at whose end every member has heard from every member.
 _ALL_TO_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")

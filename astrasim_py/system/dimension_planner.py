@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.timed import with_endpoint_delay, with_sizes
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.timed import with_endpoint_delay, with_sizes
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
 
 # ---------------------------------------------------------------------------------------------- chunks

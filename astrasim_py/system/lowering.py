@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.collectives.algorithm import CUSTOM, Algorithm
-from astrasim_py.collectives.bounds import lower_bound_ps
-from astrasim_py.collectives.rotation import Rotation
+from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.rotation import Rotation
 from astrasim_py.system import msccl_connections
 from astrasim_py.system.instances import Instances
 from astrasim_py.system.matching import Matchings
@@ -31,6 +31,7 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.rotated import RotatedPrograms, bytes_tell_nothing
 from astrasim_py.topology.model import Topology
+from astrasim_py.verification.bounds import lower_bound_ps
 
 #: Links in a table of routes; where it would have more, routes are computed when they are asked for.
 MAX_ROUTE_LINKS = 2**26

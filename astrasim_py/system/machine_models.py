@@ -12,8 +12,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.fields import (
     Bandwidth,
@@ -33,6 +31,8 @@ from astrasim_py.core.fields import (
 from astrasim_py.core.registry import names
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import parse_time
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.topology.hardware import preset, preset_names
 
 NETWORK_MODELS = ("cut_through", "store_and_forward", "analytical")

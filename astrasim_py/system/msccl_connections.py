@@ -1,7 +1,7 @@
 """The link model of MSCCL-style runtimes: FIFO slots, bandwidth and latency of connections. Optional.
 
 A *connection* is (source, destination, channel); where an algorithm states no channel, each tag is a connection of
-its own, as for verification (`astrasim_py.collectives.steps`). Its messages are numbered in the order of the
+its own, as for verification (`astrasim_py.program.steps`). Its messages are numbered in the order of the
 thread blocks, the k-th sent being the k-th received. It has S slots: message k + S may be sent only once the slot of
 message k is free. A slot is taken when the send is accepted, and freed when the receiver has used the data: when a
 receive completes, when the reduction of a fused step completes, and in a fused step that sends on, when that
@@ -19,8 +19,9 @@ import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import Algorithm, chunk_bytes
+from astrasim_py.collectives.chunks import chunk_bytes
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.machine_models import MscclModel
 from astrasim_py.system.plan import MscclConnections, RankProgram, Structure
 

@@ -18,9 +18,9 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.units import transfer_ps
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.problem import Problem
 from astrasim_py.topology.model import Topology
 

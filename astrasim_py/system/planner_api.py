@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from astrasim_py.collectives.algorithm import Algorithm
+from astrasim_py.program.algorithm import Algorithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.selection import AlgorithmTable
+from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.planner_api import Planner
 from astrasim_py.system.semantics import Semantics

@@ -10,8 +10,8 @@ import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.core.errors import AlgorithmError, TraceError
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system import durations
 from astrasim_py.system import msccl_connections as msccl
 from astrasim_py.system.plan import (

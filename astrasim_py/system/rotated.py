@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import RECV, SEND, RankProgram
 
 #: Bytes of all members' nodes that are bound at once when one is asked for.

@@ -1,7 +1,7 @@
 """Symmetry of a plan under rotations: the proof that lets one rank stand for all.
 
 A *rotation* adds a vector, digit by digit and modulo the dimensions, to the number of every rank and every NPU
-(`astrasim_py.collectives.rotation.Rotation`). A plan is symmetric if every rotation
+(`astrasim_py.program.rotation.Rotation`). A plan is symmetric if every rotation
 
 * maps links to links of equal bandwidth and latency, and the switch behind a link to a switch,
 * maps the route of every pair that exchanges messages to the route of the rotated pair,
@@ -22,8 +22,8 @@ from math import prod
 
 import numpy as np
 
-from astrasim_py.collectives.rotation import Rotation
 from astrasim_py.core.errors import FoldError
+from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.lowering import MAX_ROUTE_LINKS
 from astrasim_py.system.plan import KIND_NAMES, MEMORY, SEND, CollectiveCall, Counters, Instance, Plan, RankProgram
 from astrasim_py.system.symmetric_plan import SymmetricPlan

@@ -27,9 +27,9 @@ from astrasim_py.astra_sim.planner import QUIRKS, CompatiblePlanner
 from astrasim_py.chakra.schema import MISSING, CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.planner_api import CollectiveRequest
 from astrasim_py.system.problem import Job, Problem

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from astrasim_py.astra_sim.inputs import AWARE
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import algorithm_traces
-from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
+from astrasim_py.program.interchange import algorithm_traces
 
 MIB = 2**20
 INVALID, METADATA = NodeType.INVALID, NodeType.METADATA

@@ -13,16 +13,16 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import parse_trace, read_prefix
 from astrasim_py.chakra.text_io import parse_jsonl, to_lines
 from astrasim_py.chakra.workload import Workload, groups_from_json
-from astrasim_py.collectives.algorithm import Algorithm, read_algorithm
-from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.npz import write_npz
-from astrasim_py.collectives.selection import AlgorithmTable
-from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.files import read_algorithm
+from astrasim_py.program.npz import write_npz
+from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import prepare
@@ -30,6 +30,7 @@ from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.spec import build as build_topology
+from astrasim_py.verification.verifier import verify
 
 #: Longest that one damaged input may take.
 SECONDS = 20.0
@@ -181,7 +182,7 @@ def test_npz_algorithms_with_other_numbers(feed, tmp_path):
 
 def test_damaged_sets_of_algorithm_files(feed, tmp_path, monkeypatch):
     from astrasim_py.chakra.et_io import encode_trace
-    from astrasim_py.collectives.algorithm import algorithm_from_traces, algorithm_traces
+    from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
 
     files = [encode_trace(t) for t in algorithm_traces(build("ring", "all_reduce", 2), None)]
     others = [parse_trace(data, f"a.{rank}.et", rank) for rank, data in enumerate(files)]

@@ -175,7 +175,7 @@ def test_row_34_a_worker_that_is_killed_takes_its_own_point_only(cli):
     cli.write(
         "mine.py",
         "import os, signal\n"
-        "from astrasim_py.collectives.builders import build\n"
+        "from astrasim_py.builders.registry import build\n"
         "def f(collective, ranks):\n"
         "    if ranks == 3:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -325,7 +325,7 @@ def test_row_13_an_algorithm_that_adds_twice(cli, base, ring):
     ],
 )
 def test_row_14_python_that_misbehaves(cli, base, body, says):
-    cli.write("mine.py", f"from astrasim_py.collectives.builders import build\ndef f(collective, ranks):\n    {body}\n")
+    cli.write("mine.py", f"from astrasim_py.builders.registry import build\ndef f(collective, ranks):\n    {body}\n")
     path = cli.write("s.yaml", base + 'algorithms: {all_reduce: {python: "mine.py:f"}}\n')
     cli.refused(cli("run", path, "--allow-code", "--jobs", 1, "--quiet"), 3, r"mine\.py:f|algorithms\.all_reduce", says)
 

@@ -9,10 +9,10 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.cli.main import main
-from astrasim_py.collectives.verify import verify
 from astrasim_py.core import cache
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.run import run_scenario
+from astrasim_py.verification.verifier import verify
 
 #: The first test compiles.
 pytestmark = pytest.mark.timeout(600)

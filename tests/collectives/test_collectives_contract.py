@@ -6,17 +6,17 @@ import dataclasses
 
 import pytest
 
-from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM, ROOTED
-from astrasim_py.collectives.builders import build, default_algorithm
+from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract, contract_from_data, read_contract
-from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.verification.verifier import verify
 
 MOVING = [name for name in COLLECTIVES if name != "barrier"]
 
 
 def made(collective: str, n: int):
-    root = n - 1 if collective in ROOTED else None
+    root = n - 1 if promise_of(collective).rooted else None
     return build(default_algorithm(collective), collective, n, root=root)
 
 

@@ -11,22 +11,22 @@ import re
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.builders import dsl
+from astrasim_py.builders.dsl_machine import Machine, Rank
+from astrasim_py.builders.registry import ALGORITHMS, options_of
 from astrasim_py.chakra import lint
 from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.cli.main import VERBS, main
-from astrasim_py.collectives import dsl
-from astrasim_py.collectives.algorithm import COLLECTIVES, CUSTOM
-from astrasim_py.collectives.bounds import CLOSED_FORMS
-from astrasim_py.collectives.builders import ALGORITHMS, options_of
-from astrasim_py.collectives.machine import Machine, Rank
-from astrasim_py.collectives.protocols import PROTOCOL_SLOTS
+from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core import records
 from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.writer import DIALECTS
+from astrasim_py.program.protocols import PROTOCOL_SLOTS
 from astrasim_py.report.tables import ROW_KEYS
 from astrasim_py.system.machine_models import MscclModel
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.hardware import preset_names
+from astrasim_py.verification.bounds import CLOSED_FORMS
 
 
 def missing(page: str, words) -> list[str]:

@@ -10,8 +10,8 @@ import yaml
 
 from astrasim_py.chakra.et_io import read_prefix, read_traces
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.algorithm import Algorithm
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics

@@ -7,14 +7,14 @@ from fractions import Fraction
 
 import pytest
 
-from astrasim_py.collectives.bounds import closed_form_ps, lower_bound_ps
-from astrasim_py.collectives.builders import build
+from astrasim_py.builders.registry import build
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
+from astrasim_py.verification.bounds import closed_form_ps, lower_bound_ps
 from astrasim_py.workload.microbenchmarks import Collective, Send, generate
 
 RATE = Fraction(50 * 10**9)

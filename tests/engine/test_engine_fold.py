@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from astrasim_py.api import build_topology, collective
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.cli.main import main
-from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import FoldError
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold import FoldedPlan, fold

@@ -11,7 +11,7 @@ import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astrasim_py.collectives.builders import build
+from astrasim_py.builders.registry import build
 from astrasim_py.core.records import LEVELS
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.bound import problem_bound

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from oracle.replay import Replay
 from worlds.programs import Blocks, slots_model, thread_blocks
 
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.protocols import MAX_CHUNKS_PER_MESSAGE, max_count
-from astrasim_py.collectives.steps import steps_of
-from astrasim_py.collectives.termination import Flow
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE, max_count
+from astrasim_py.program.steps import steps_of
 from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
@@ -31,6 +30,7 @@ from astrasim_py.system.plan import SEND
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
+from astrasim_py.verification.termination import Flow
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
 GB = Fraction(10**9)

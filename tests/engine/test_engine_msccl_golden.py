@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from oracle.replay import Replay
 
-from astrasim_py.collectives.steps import steps_of
-from astrasim_py.collectives.termination import Flow
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.traces import read_msccl
+from astrasim_py.program.steps import steps_of
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
+from astrasim_py.verification.termination import Flow
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
 FOLDER = Path(os.environ.get("ASTRASIM_GOLDEN", "")) / "msccl" / "public"

@@ -9,17 +9,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import Algorithm, algorithm_from_traces, algorithm_traces, read_algorithm
-from astrasim_py.collectives.builders import ALGORITHMS, build
-from astrasim_py.collectives.npz import write_npz
-from astrasim_py.collectives.recognise import GivenTraces, rotation_of
 from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.files import read_algorithm
+from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
+from astrasim_py.program.npz import write_npz
+from astrasim_py.program.recognise import GivenTraces, rotation_of
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics

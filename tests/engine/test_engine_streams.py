@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from oracle.replay import Replay
 from worlds.programs import Planned, algorithm, random_planner
 
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.collectives.builders import build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation

@@ -9,13 +9,13 @@ import pytest
 from oracle import msccl_mutants as mutants
 from oracle import msccl_oracle as oracle
 
-from astrasim_py.collectives.builders import ALGORITHMS, build
-from astrasim_py.collectives.verify import verify
+from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.check import findings
 from astrasim_py.msccl.reader import parse_program
 from astrasim_py.msccl.table import steps_from
 from astrasim_py.msccl.writer import program_of, program_text
+from astrasim_py.verification.verifier import verify
 
 
 def verdict_of(text):

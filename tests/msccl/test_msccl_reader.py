@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrasim_py.collectives.steps import NEVER
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.check import findings
 from astrasim_py.msccl.model import STEP_TYPES
 from astrasim_py.msccl.reader import MAX_FILE, parse_program, read_program
 from astrasim_py.msccl.table import collective_of, steps_from
+from astrasim_py.program.steps import NEVER
 
 #: Two ranks add up two chunks in place; tb 1 keeps a copy, after waiting for two steps of tb 0.
 RANK = """\

@@ -7,9 +7,9 @@ from collections import Counter
 
 from oracle import msccl_oracle as oracle
 
-from astrasim_py.collectives.dsl import algorithm
-from astrasim_py.collectives.verify import verify
+from astrasim_py.builders.dsl import algorithm
 from astrasim_py.msccl.writer import program_of, program_text
+from astrasim_py.verification.verifier import verify
 
 
 class Memory:

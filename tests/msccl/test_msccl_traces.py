@@ -12,28 +12,25 @@ import numpy as np
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, write_prefix
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, Attribute, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.text_io import read_jsonl, write_jsonl
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.algorithm import (
-    Algorithm,
-    CompOp,
-    algorithm_from_traces,
-    algorithm_traces,
-    read_algorithm,
-)
-from astrasim_py.collectives.builders import build
+from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.collectives.contract import Contract
-from astrasim_py.collectives.npz import read_npz, write_npz
-from astrasim_py.collectives.steps import Unusable, steps_of
 from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.check import findings
 from astrasim_py.msccl.model import Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.reader import read_program
 from astrasim_py.msccl.traces import algorithm_of, read_msccl, recorded_program
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.files import read_algorithm
+from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
+from astrasim_py.program.npz import read_npz, write_npz
+from astrasim_py.program.steps import Unusable, steps_of
 
 SEND, RECV, COMP = NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.api import build_topology, collective
+from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.chakra.schema import MISSING, NodeType
-from astrasim_py.collectives.algorithm import ROOTED, Algorithm, Buffer, CompOp
-from astrasim_py.collectives.builders import ALGORITHMS, build
+from astrasim_py.collectives.chunks import Buffer, CompOp
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import Contract
-from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError, OutputError, UsageError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.check import findings
@@ -24,6 +24,8 @@ from astrasim_py.msccl.reader import parse_program, read_program
 from astrasim_py.msccl.table import collective_of, steps_from
 from astrasim_py.msccl.traces import algorithm_of
 from astrasim_py.msccl.writer import program_of, program_text, write_msccl
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.verification.verifier import verify
 from tests.strategies import trace
 
 
@@ -71,7 +73,7 @@ def builds(ranks: int):
             if kind == "barrier" or (name == "halving_doubling" and ranks & (ranks - 1)):
                 continue
             for options in options_of(name, kind, ranks):
-                root = {"root": (ranks - 1) // 2} if kind in ROOTED else {}
+                root = {"root": (ranks - 1) // 2} if promise_of(kind).rooted else {}
                 yield build(name, kind, ranks, **options, **root), kind
 
 
@@ -184,7 +186,7 @@ def test_text_is_what_small_parsers_read(dialect):
     ],
 )
 def test_each_dialect_has_its_names_and_both_keep_the_root(kind, classic, azure):
-    root = 2 if kind in ROOTED else None
+    root = 2 if promise_of(kind).rooted else None
     program = lower(build("direct", kind, 4, root=root))
     for dialect, name in (("classic", classic), ("azure", azure), ("rccl", azure)):
         back = written(program, dialect)

@@ -14,7 +14,7 @@ import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astrasim_py.collectives.builders import build
+from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
 from astrasim_py.engine.simulation import simulate

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.builders.draft import NONE, Flat, finish
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import CommType
-from astrasim_py.collectives.algorithm import Buffer, algorithm_traces
-from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.builders.draft import NONE, Flat, finish
+from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.inputs import input_digests

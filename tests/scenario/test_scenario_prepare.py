@@ -7,13 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING
-from astrasim_py.collectives.algorithm import algorithm_traces
-from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.npz import write_npz
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.interchange import algorithm_traces
+from astrasim_py.program.npz import write_npz
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import count_messages, prepare
@@ -232,7 +232,7 @@ def test_messages_are_counted_without_running(tmp_path):
 
 def test_own_code_runs_only_when_allowed(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from astrasim_py.collectives.builders import build\n"
+        "from astrasim_py.builders.registry import build\n"
         "def tree(collective, ranks, **options):\n    return build('ring', collective, ranks, **options)\n"
         "def broken(collective, ranks):\n    raise RuntimeError('no')\n"
     )

@@ -9,7 +9,6 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.synthesis.emit.emitter import emit
@@ -17,6 +16,7 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import CostModel, Network
 from astrasim_py.synthesis.portfolio import spread
 from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.verification.verifier import verify
 
 #: The first test compiles.
 pytestmark = pytest.mark.timeout(600)

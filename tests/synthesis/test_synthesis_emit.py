@@ -9,7 +9,6 @@ import pytest
 
 import astrasim_py as ap
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.synthesized import measured as on_its_npus
@@ -22,6 +21,7 @@ from astrasim_py.synthesis.model.transfers import as_schedule, copied
 from astrasim_py.synthesis.portfolio import SPREADING, synthesize
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import Topology, build
+from astrasim_py.verification.verifier import verify
 
 #: The first test compiles.
 pytestmark = pytest.mark.timeout(600)

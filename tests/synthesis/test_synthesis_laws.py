@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from worlds.networks import COSTS, case, edge_list
 
-from astrasim_py.collectives.selection import AlgorithmTable, Case
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Schedule

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import settings
 from worlds.networks import COSTS
 
-from astrasim_py.collectives.builders import build as algorithm
-from astrasim_py.collectives.selection import AlgorithmTable, Case
+from astrasim_py.builders.registry import build as algorithm
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand

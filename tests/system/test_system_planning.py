@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.timed import with_endpoint_delay, with_sizes
-from astrasim_py.collectives.verify import verify
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.program.timed import with_endpoint_delay, with_sizes
 from astrasim_py.system.dimension_planner import (
     DimensionPlanner,
     DimensionVisit,
@@ -29,6 +28,7 @@ from astrasim_py.system.dimension_planner import (
     rows_along,
 )
 from astrasim_py.system.planner_api import CollectiveRequest
+from astrasim_py.verification.verifier import verify
 
 
 @lru_cache

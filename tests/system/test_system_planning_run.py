@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.builders import build
-from astrasim_py.collectives.selection import AlgorithmTable
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from astrasim_py.collectives.builders import build
+from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.system import lowering
 from astrasim_py.system.lowering import make_plan

@@ -10,11 +10,12 @@ import strategies
 from worlds.programs import random_algorithm, random_planner, slots_model, thread_blocks
 from worlds.topologies import topology
 
+from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm, options_of
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.chakra.workload import Workload
-from astrasim_py.collectives.algorithm import ROOTED, Algorithm
-from astrasim_py.collectives.builders import ALGORITHMS, build, default_algorithm, options_of
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AstraError
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
 from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
@@ -52,7 +53,7 @@ class AnyAlgorithm:
         able = [name for name, (served, _) in ALGORITHMS.items() if collective in served]
         name = rng.choice(able)
         known, options = options_of(name), {}
-        if collective in ROOTED:
+        if promise_of(collective).rooted:
             options["root"] = root
         if "chunks" in known and rng.random() < 0.4:
             options["chunks"] = rng.randint(2, 3)
@@ -65,7 +66,7 @@ class AnyAlgorithm:
         try:
             return build(name, collective, ranks, **options)
         except AstraError:  # it does not serve such a group
-            rooted = {"root": root} if collective in ROOTED else {}
+            rooted = {"root": root} if promise_of(collective).rooted else {}
             return build(default_algorithm(collective), collective, ranks, **rooted)
 
 

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import strategies
 
+from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.collectives.algorithm import Algorithm
-from astrasim_py.collectives.builders import build
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.machine_models import MscclModel
 from astrasim_py.system.planner_api import PlannedChunk, PlannedPhase
 

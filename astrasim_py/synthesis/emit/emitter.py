@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from astrasim_py.builders.draft import NONE, Flat, check_nodes, finish
 from astrasim_py.chakra.schema import MISSING, NodeType
-from astrasim_py.collectives.algorithm import CUSTOM, Algorithm, Buffer
-from astrasim_py.collectives.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule

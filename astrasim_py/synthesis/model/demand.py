@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from astrasim_py.collectives.algorithm import COLLECTIVES, ROOTED, SHARDED, chunk_bytes
+from astrasim_py.collectives.chunks import chunk_bytes
+from astrasim_py.collectives.collective import COLLECTIVES, promise_of
 from astrasim_py.core.errors import AlgorithmError
 
 #: Most chunks of a demand.
@@ -83,7 +84,7 @@ class Demand:
             raise AlgorithmError(collective, "cannot be synthesized", "name a collective that moves data")
         if per_rank < 1:
             raise AlgorithmError(collective, f"{per_rank} chunks", "cut it into at least 1")
-        if collective in ROOTED and (root is None or not 0 <= root < ranks):
+        if promise_of(collective).rooted and (root is None or not 0 <= root < ranks):
             raise AlgorithmError(collective, f"root {root} is not one of {ranks} ranks", f"name one in 0..{ranks - 1}")
         whole = collective in ("broadcast", "reduce")
         total = per_rank if whole else ranks * per_rank
@@ -110,7 +111,7 @@ class Demand:
             collective=collective,
             ranks=ranks,
             chunks=total,
-            root=root if collective in ROOTED else None,
+            root=root if promise_of(collective).rooted else None,
             size=size,
             origin=origin.astype(np.int32),
             receivers=None if receivers is None else receivers.astype(np.int32),
@@ -185,4 +186,4 @@ class Demand:
     @property
     def sharded(self) -> bool:
         """Whether the full buffer consists of one shard per rank."""
-        return self.collective in SHARDED
+        return promise_of(self.collective).sharded

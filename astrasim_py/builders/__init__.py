@@ -1,0 +1,1 @@
+"""Builders of collective algorithms, one module per algorithm."""

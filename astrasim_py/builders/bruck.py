@@ -1,0 +1,147 @@
+"""Bruck's algorithms: ⌈log2 n⌉ steps for any n.
+
+Source: Bruck et al. 1997 ("Efficient algorithms for all-to-all communications in multiport message-passing systems"),
+as described by Thakur, Rabenseifner & Gropp 2005 (§3.1, §3.4).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from astrasim_py.builders.draft import NONE, Flat, Uniform, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.rotation import Rotation
+
+COLLECTIVES = ("all_gather", "all_to_all")
+
+
+def build(collective: str, ranks: int) -> Algorithm:
+    """Bruck's algorithm.
+
+    all_gather doubles what a rank has in each step; blocks are received where they belong, so a range that wraps
+    around the end of the buffer is two messages, sent together. all_to_all moves the block for the rank at distance
+    j in the steps of the set bits of j, all blocks of a step packed into one message (local copies before and
+    after). Such a message counts as its number of blocks times 1/n of the buffer, rounded down.
+
+    Parameters
+    ----------
+    collective : str
+        all_gather or all_to_all.
+    ranks : int
+        Any number.
+
+    Returns
+    -------
+    Algorithm
+    """
+    n = ranks
+    place = f"bruck {collective} over {n} ranks"
+    nodes = 4 * n.bit_length()
+    if collective == "all_gather":
+        # Which ranges wrap around, and are two messages, differs from rank to rank.
+        check_nodes(place, n * nodes)
+        return finish(_all_gather(n), "bruck", collective)
+    check_program(place, nodes + 2 * n)
+    return finish_rotated(partial(_all_to_all, n), Rotation((n,)), "bruck", collective, in_place=False)
+
+
+def _ranges(begin: np.ndarray, count: int, n: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """[begin, begin + count) mod n as two ranges (first, number), the second of which may be empty."""
+    begin = begin % n
+    first = np.minimum(count, n - begin)
+    return (begin, first), (np.zeros_like(begin), count - first)
+
+
+def _all_gather(n: int) -> Flat:
+    draft = Flat(n, n)
+    r = np.arange(n)
+    done = np.full(n, NONE, dtype=np.int64)
+    step, distance = 0, 1
+    while distance < n:
+        count = min(distance, n - distance)
+        for part, (begin, number) in enumerate(_ranges(r, count, n)):
+            e = np.flatnonzero(number > 0)
+            draft.send(
+                rank=e, peer=(e - distance) % n, tag=2 * step + part, idx=begin[e], cnt=number[e],
+                src=(Buffer.OUTPUT, begin[e]), after=(done[e],),
+            )  # fmt: skip
+        done = done.copy()
+        for part, (begin, number) in enumerate(_ranges(r + distance, count, n)):
+            e = np.flatnonzero(number > 0)
+            done[e] = draft.recv(
+                rank=e, peer=(e + distance) % n, tag=2 * step + part, idx=begin[e], cnt=number[e],
+                dst=(Buffer.OUTPUT, begin[e]), after=(done[e],),
+            )  # fmt: skip
+        step, distance = step + 1, 2 * distance
+    return draft
+
+
+def _all_to_all(n: int, which: np.ndarray) -> Uniform:
+    """all_to_all without unpacking between steps.
+
+    A block that has distance j to go from its origin is forwarded in the steps of j's set bits, from the lowest. Write
+    j = h + low with low < 2**k, k the lowest set bit of h: before step k all blocks of such a "run" h are at one
+    rank and go the same way. Every run has a place of its own in scratch, the runs of a step side by side, so that
+    the message of a step is one range; what arrives is copied to where its next step (or the output) wants it.
+    Within a run blocks lie by descending low, that is by ascending origin.
+    """
+    draft = Uniform(len(which), n)
+    r = which[:, None]
+    draft.copy(idx=r, src=(Buffer.INPUT, r), dst=(Buffer.OUTPUT, r))
+    if n == 1:
+        return draft
+    h = np.arange(n)
+    bit = h & -h
+    length = np.minimum(bit, n - h)
+    levels = (n - 1).bit_length()
+    base = np.zeros(n, dtype=np.int64)  # where each run lies in scratch
+    packed, at = [], 0
+    for k in range(levels):
+        runs = np.arange(1 << k, n, 2 << k)
+        base[runs] = at + np.concatenate(([0], np.cumsum(length[runs])[:-1]))
+        packed.append((runs, at, int(length[runs].sum())))
+        at += packed[-1][2]
+    own = np.arange(1, n)
+    home = (r + own) % n
+    copies = draft.copy(idx=home, src=(Buffer.INPUT, home), dst=(Buffer.SCRATCH, base[own] + length[own] - 1))
+    filled = {int(run): [int(handle)] for run, handle in zip(own, copies, strict=True)}
+    before = np.array([NONE])
+    for k, (runs, begin, count) in enumerate(packed):
+        distance = 1 << k
+        # A message of one block knows which it is.
+        sent, got = ((r + distance) % n, r) if count == 1 else (0, 0)
+        parts = [handle for run in runs.tolist() for handle in filled[run]]
+        draft.send(peer=(r + distance) % n, tag=k, idx=sent, cnt=count, src=(Buffer.SCRATCH, begin), after=parts)
+        arrived = at
+        at += count
+        before = draft.recv(
+            peer=(r - distance) % n, tag=k, idx=got, cnt=count, dst=(Buffer.SCRATCH, arrived), after=(before,)
+        )
+        # Of the first run all blocks are home; of the others as many again lie before them in their next run.
+        final = int(length[runs[0]])
+        origin = (r - distance - final + 1) % n
+        offset = 0
+        for part, (first, number) in enumerate(_ranges(origin, final, n)):
+            if part and final == 1:
+                break
+            draft.copy(
+                idx=first, cnt=number, src=(Buffer.SCRATCH, arrived + offset), dst=(Buffer.OUTPUT, first),
+                after=(before,),
+            )  # fmt: skip
+            offset = number
+        rest = runs[1:]
+        if len(rest):
+            there = rest - distance
+            moved = draft.copy(
+                idx=0,
+                cnt=length[rest],
+                src=(Buffer.SCRATCH, arrived + base[rest] - begin),
+                dst=(Buffer.SCRATCH, base[there] + length[there] - distance - length[rest]),
+                after=(before,),
+            )
+            for run, handle in zip(there.tolist(), moved.tolist(), strict=True):
+                filled[run].append(handle)
+    return draft

@@ -1,0 +1,428 @@
+"""Algorithms made of algorithms: one after the other (`compose`), and one in several groups at once (`over`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import lcm
+from operator import index as integer
+
+import numpy as np
+
+from astrasim_py.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.builders.parts import Parts, checked, numbered, spread
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
+from astrasim_py.collectives.contract import MAX_OUTPUTS, Cell, Contract
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
+
+#: Terms of a contract that is worked out, at most.
+MAX_TERMS = 2**24
+
+
+def compose(
+    first: Algorithm, second: Algorithm, *, barrier: bool = False, name: str = "", verify: bool = True
+) -> Algorithm:
+    """One algorithm after the other, as one: what the first leaves in its output is the input of the second.
+
+    The second begins on every cell as soon as the first is done with it; with `barrier` a rank begins the second when
+    it is done with the first. The outcome is a named collective where its contract is that of one, and custom
+    otherwise. In place, both work on one buffer; else the second reads what the first wrote from scratch.
+
+    Parameters
+    ----------
+    first, second : Algorithm
+        Of as many ranks, both in place or both not. Their chunks are cut to a common number.
+    barrier : bool
+    name : str
+        By default both names.
+    verify : bool
+        Whether the outcome is verified.
+
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    AlgorithmError
+        The second needs a chunk that the first does not promise.
+
+    Examples
+    --------
+    >>> from astrasim_py.builders.registry import build
+    >>> compose(build("ring", "reduce_scatter", 4), build("direct", "all_gather", 4))
+    Algorithm(ring+direct: all_reduce, 4 ranks, 4 chunks)
+    """
+    place = f"{first.name} + {second.name}"
+    if first.ranks != second.ranks:
+        raise AlgorithmError(place, f"has {first.ranks} ranks, then {second.ranks}", "take as many in both")
+    if first.in_place != second.in_place:
+        ways = [f"{a.name} is {'' if a.in_place else 'not '}in place" for a in (first, second)]
+        raise AlgorithmError(place, " and ".join(ways), "make both in place, or neither")
+    check_nodes(place, first.nodes + second.nodes)
+    n, total = first.ranks, lcm(first.chunks or 1, second.chunks or 1)
+    if n * total > MAX_OUTPUTS:
+        raise AlgorithmError(place, f"{n} ranks of {total} chunks are too many to compare", "use fewer")
+    halves = [_Half(algorithm, total) for algorithm in (first, second)]
+    collective, root, contract = _composed(place, *halves)
+    in_place = first.in_place
+    home = Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT
+    draft = Flat(n, total)
+    ends = [half.scratch for half in halves]
+    # Scratch: of an algorithm that is not in place, what is handed over; then that of the first, of the second.
+    handed = 0 if in_place else total
+    if in_place:
+        buffers = [((home, 0), (home, 0))] * 2
+    else:
+        between = (Buffer.SCRATCH, 0)
+        buffers = [((Buffer.INPUT, 0), between), (between, (Buffer.OUTPUT, 0))]
+    reused = [np.zeros(n, dtype=np.int64) + handed, handed + ends[0]]
+    shift = turns = 0
+    keep_lines = first.source == second.source or not halves[0].has_lines or not halves[1].has_lines
+    for half, where, below in zip(halves, buffers, reused, strict=True):
+        values = half.columns(where, below, keep_lines or half is halves[0])
+        values["order"] = half.parts.at + shift
+        values["payload"] = np.where(half.parts.payload >= 0, half.parts.payload + shift, NONE)
+        turns = _retag(half, values, turns)
+        draft.extend(half.parts.size, values)
+        draft.depend(half.parts.child + shift, half.parts.parent + shift)
+        shift += half.parts.size
+    if barrier:
+        _hold(draft, *halves)
+    else:
+        draft.depend(*_hazards(*halves, in_place))
+    made = finish(draft, name or f"{first.name}+{second.name}", collective, root=root, in_place=in_place)
+    source = next((half.algorithm.source for half in halves if half.has_lines), first.source)
+    protocol = first.protocol if first.protocol == second.protocol else ""
+    made = replace(made, source=source, contract=contract, protocol=protocol)
+    return checked(made, place) if verify else made
+
+
+def over(
+    groups: Sequence[Sequence[int]],
+    algorithm: Algorithm,
+    *,
+    parts: Sequence[int] | None = None,
+    name: str = "",
+    verify: bool = True,
+) -> Algorithm:
+    """The same algorithm in several groups of ranks at once.
+
+    What it is for are hierarchies: with ``nodes = [[0, 1], [2, 3]]`` and ``columns = [[0, 2], [1, 3]]``,
+    ``over(nodes, reduce_scatter) + over(columns, all_reduce, parts=[0, 1]) + over(nodes, all_gather)`` is an
+    all_reduce, where column i works on part i of the buffer: what reduce_scatter left there.
+
+    Parameters
+    ----------
+    groups : sequence of sequence of int
+        Ranks of each group in their order, as many as the algorithm has; each rank from 0 on in one group.
+    algorithm : Algorithm
+    parts : sequence of int, optional
+        For each group the part of the buffer, of as many equal parts as the largest says, that it works on. By
+        default every group works on the whole buffer. Only in place.
+    name : str
+    verify : bool
+        Whether the outcome is verified.
+
+    Returns
+    -------
+    Algorithm
+        Of a custom collective, unless its contract is that of one with a name.
+
+    Raises
+    ------
+    AlgorithmError
+        Groups of another size, or that share a rank.
+    """
+    place = name or f"over({algorithm.name})"
+    members = [[_whole(rank, "a rank", place) for rank in group] for group in groups]
+    m = algorithm.ranks
+    for group in members:
+        if len(group) != m:
+            raise AlgorithmError(
+                place, f"group {group} has {len(group)} ranks, {algorithm.name} has {m}", "take groups of that size"
+            )
+    n = m * len(members)
+    if not n or sorted(rank for group in members for rank in group) != list(range(n)):
+        raise AlgorithmError(place, f"its groups do not have each of {n} ranks once", f"share 0 to {n - 1} out")
+    chosen = [0] * len(members) if parts is None else [_whole(part, "a part", place) for part in parts]
+    if len(chosen) != len(members):
+        raise AlgorithmError(place, f"has {len(chosen)} parts for {len(members)} groups", "give one per group")
+    count = max(chosen) + 1
+    if parts is not None and not algorithm.in_place:
+        raise AlgorithmError(place, f"{algorithm.name} is not in place, so it has no parts", "build it in place")
+    total = algorithm.chunks * count
+    check_nodes(place, algorithm.nodes * len(members))
+    if n * total > MAX_OUTPUTS:
+        raise AlgorithmError(place, f"{n} ranks of {total} chunks are too many", "use fewer")
+    half = _Half(algorithm, algorithm.chunks)
+    own = half.contract()
+    outputs: dict[Cell, Mapping[Cell, int]] = {}
+    inputs: list[Cell] = []
+    defined = own.inputs or [(r, k) for r in range(m) for k in range(algorithm.chunks)]
+    for group, part in zip(members, chosen, strict=True):
+        shift = part * algorithm.chunks
+        moved: dict[int, Mapping[Cell, int]] = {}
+        for (r, k), terms in own.outputs.items():
+            # Cells that share a mapping go on sharing it.
+            if id(terms) not in moved:
+                moved[id(terms)] = {(group[q], c + shift): times for (q, c), times in terms.items()}
+            outputs[group[r], k + shift] = moved[id(terms)]
+        inputs += [(group[r], k + shift) for r, k in defined]
+    everything = own.inputs is None and count == 1
+    contract = Contract(
+        ranks=n, chunks=total, outputs=outputs, inputs=None if everything else frozenset(inputs), place=place
+    )
+    roots = [] if algorithm.root is None else [group[algorithm.root] for group in members]
+    collective, root, contract = _named(contract, roots, algorithm.in_place)
+    home = Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT
+    draft = Flat(n, total)
+    size = half.parts.size
+    for number, (group, part) in enumerate(zip(members, chosen, strict=True)):
+        shift, ranks = part * algorithm.chunks, np.array(group)
+        where = ((home, shift),) * 2 if algorithm.in_place else ((Buffer.INPUT, 0), (Buffer.OUTPUT, 0))
+        values = half.columns(where, np.zeros(m, dtype=np.int64), True)
+        _retag(half, values, 0)
+        for column in ("rank", "comm_src", "comm_dst"):
+            given = values[column]
+            values[column] = np.where(given < 0, MISSING, ranks[np.maximum(given, 0)])
+        values["msg_chunk_idx"] = np.where(values["msg_chunk_idx"] < 0, MISSING, values["msg_chunk_idx"] + shift)
+        values["order"] = half.parts.at
+        values["payload"] = np.where(half.parts.payload >= 0, half.parts.payload + number * size, NONE)
+        draft.extend(size, values)
+        draft.depend(half.parts.child + number * size, half.parts.parent + number * size)
+    made = finish(draft, place, collective, root=root, in_place=algorithm.in_place)
+    made = replace(made, source=algorithm.source, contract=contract, protocol=algorithm.protocol)
+    return checked(made, place) if verify else made
+
+
+def _whole(value: object, what: str, place: str) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else integer(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise AlgorithmError(place, f"{value!r} is not {what}", "write a whole number from 0 on")
+    return number
+
+
+class _Half:
+    """One of two algorithms that are put together, its chunks cut to the common number."""
+
+    def __init__(self, algorithm: Algorithm, total: int) -> None:
+        self.parts = parts = Parts(algorithm, "composed")
+        self.algorithm, self.total, self.factor = algorithm, total, total // algorithm.chunks
+        self.has_lines = bool((parts.columns["source_line"] > 0).any())
+        where = parts.layout
+        self.reads, self.writes = parts.local(parts.reads), parts.local(parts.writes)
+        self.scratch = np.zeros(algorithm.ranks, dtype=np.int64)
+        for whole, cell in ((parts.reads, self.reads), (parts.writes, self.writes)):
+            mine = (whole >= 0) & (cell >= where.scratch)
+            ends = (cell - where.scratch + parts.count)[mine] * self.factor
+            np.maximum.at(self.scratch, parts.rank[mine], ends)
+
+    def columns(self, where: tuple[tuple, tuple], below: np.ndarray, lines: bool) -> dict[str, np.ndarray]:
+        """Columns of its nodes, with the cells where they come to lie: input, output, and scratch from `below`."""
+        parts, factor, lay = self.parts, self.factor, self.parts.layout
+        given = parts.columns
+        values = {name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "channel")}
+        values |= {"type": parts.type, "rank": parts.rank}
+        for name in ("msg_chunk_idx", "msg_chunk_cnt"):
+            values[name] = np.where(given[name] < 0, MISSING, given[name] * factor)
+        values["source_line"] = given["source_line"] if lines else np.full(parts.size, MISSING)
+        (in_buffer, in_shift), (out_buffer, out_shift) = where
+        for side, whole, cell in (("src", parts.reads, self.reads), ("dst", parts.writes, self.writes)):
+            kind = [whole < 0, cell >= lay.scratch, (cell >= lay.output) & (lay.output > 0)]
+            values[f"{side}_buf"] = np.select(kind, [MISSING, Buffer.SCRATCH, out_buffer], in_buffer)
+            values[f"{side}_off"] = np.select(
+                kind,
+                [
+                    np.full(parts.size, MISSING),
+                    below[parts.rank] + (cell - lay.scratch) * factor,
+                    out_shift + (cell - lay.output) * factor,
+                ],
+                in_shift + cell * factor,
+            )
+        return values
+
+    def contract(self) -> Contract:
+        """Its contract in cells: of the one buffer in place, else of the input and of the output buffer."""
+        algorithm, n, total = self.algorithm, self.algorithm.ranks, self.total
+        if algorithm.collective == CUSTOM:
+            if algorithm.contract is None:
+                problem = "is custom, and nothing says what it promises"
+                raise AlgorithmError(
+                    algorithm.source or algorithm.name, f"{algorithm.name} {problem}", "give a contract"
+                )
+            return spread(algorithm.contract, self.factor)
+        return _in_cells(algorithm.collective, n, total, algorithm.root, algorithm.in_place)
+
+    def told(self, cells_: np.ndarray, rank: int, cell: int, last: bool) -> str:
+        """The first node that reads a cell, or the last that writes it; empty if none does."""
+        parts, own = self.parts, cell // self.factor
+        rows = np.flatnonzero((parts.rank == rank) & (cells_ >= 0) & (cells_ <= own) & (own < cells_ + parts.count))
+        rows = rows[np.argsort(parts.at[rows])]
+        return parts.told(rows[::-1] if last else rows)
+
+
+def _in_cells(collective: str, n: int, total: int, root: int | None, in_place: bool) -> Contract:
+    contract = Contract.of(collective, n, total, root)
+    per = total // n
+    promise = promise_of(collective)
+    if not in_place or not (promise.gathers or promise.scatters):
+        return contract
+    inputs, outputs = contract.inputs, contract.outputs
+    if promise_of(collective).gathers:
+        inputs = frozenset((r, r * per + k) for r, k in inputs)
+        moved = [{(r, r * per + k): 1} for r in range(n) for k in range(per)]
+        outputs = {cell: moved[cell[1]] for cell in outputs}
+    else:
+        outputs = {(r, r * per + k): terms for (r, k), terms in outputs.items()}
+    return replace(contract, inputs=inputs, outputs=outputs)
+
+
+def _composed(place: str, one: _Half, two: _Half) -> tuple[str, int | None, Contract | None]:
+    """Collective, root and contract of two algorithms in a row."""
+    before, after = one.contract(), two.contract()
+    outputs: dict[Cell, Mapping[Cell, int]] = {}
+    budget = MAX_TERMS
+    known: dict[tuple, Mapping[Cell, int]] = {}
+    for cell, terms in after.outputs.items():
+        for needed in terms:
+            if needed not in before.outputs:
+                raise _mismatch(place, one, two, needed)
+        if len(terms) == 1 and 1 in terms.values():
+            outputs[cell] = before.outputs[next(iter(terms))]
+            continue
+        key = tuple(terms.items())
+        if key not in known:
+            total: dict[Cell, int] = {}
+            for needed, times in terms.items():
+                for leaf, often in before.outputs[needed].items():
+                    total[leaf] = total.get(leaf, 0) + times * often
+                budget -= len(before.outputs[needed])
+            if budget < 0:
+                raise AlgorithmError(place, "promises too much to work out", "use fewer ranks or chunks")
+            known[key] = total
+        outputs[cell] = known[key]
+    roots = [r for r in (one.algorithm.root, two.algorithm.root) if r is not None]
+    contract = replace(before, outputs=outputs, place=place)
+    return _named(contract, dict.fromkeys(roots), one.algorithm.in_place)
+
+
+def _named(contract: Contract, roots: Iterable[int], in_place: bool) -> tuple[str, int | None, Contract | None]:
+    """The collective whose contract this is, and its root; custom, with the contract, where it is none's."""
+    n, total = contract.ranks, contract.chunks
+    for collective in COLLECTIVES:
+        if collective == "barrier" or (promise_of(collective).sharded and total % n):
+            continue
+        size = total // n if promise_of(collective).scatters else total
+        if len(contract.outputs) != size * (1 if collective in ("reduce", "gather") else n):
+            continue
+        for root in roots if promise_of(collective).rooted else [None]:
+            other = _in_cells(collective, n, total, root, in_place)
+            if _same_inputs(contract, other) and _same_outputs(contract.outputs, other.outputs):
+                return collective, root, None
+    return CUSTOM, None, contract
+
+
+def _same_inputs(mine: Contract, other: Contract) -> bool:
+    """Whether a collective defines as much as this needs."""
+    return other.inputs is None or mine.inputs == other.inputs
+
+
+def _same_outputs(mine: Mapping[Cell, Mapping[Cell, int]], other: Mapping[Cell, Mapping[Cell, int]]) -> bool:
+    if mine.keys() != other.keys():
+        return False
+    # Many cells share one mapping: each pair of them is compared once.
+    alike: set[tuple[int, int]] = set()
+    for cell, terms in mine.items():
+        theirs = other[cell]
+        key = id(terms), id(theirs)
+        if key not in alike:
+            if terms != theirs:
+                return False
+            alike.add(key)
+    return True
+
+
+def _mismatch(place: str, one: _Half, two: _Half, cell: Cell) -> AlgorithmError:
+    """The second needs what the first does not promise."""
+    rank, chunk = cell
+    output = 0 if one.algorithm.in_place else one.parts.layout.output * one.factor
+    reader = two.told(two.reads, rank, chunk, last=False)
+    writer = one.told(one.writes, rank, chunk + output, last=True)
+    needs = f"the {two.algorithm.collective} of {two.algorithm.name} needs it" + (f" ({reader})" if reader else "")
+    leaves = f"the {one.algorithm.collective} of {one.algorithm.name} does not promise it"
+    leaves += f" (last written at {writer})" if writer else " (and does not write it)"
+    return AlgorithmError(place, f"rank {rank} chunk {chunk}: {needs}, but {leaves}", "compose what fits together")
+
+
+def _retag(half: _Half, values: dict[str, np.ndarray], turns: int) -> int:
+    """Number messages of each pair of ranks in their order, from `turns`; returns where the next begin."""
+    parts = half.parts
+    tag = np.full(parts.size, MISSING, dtype=np.int64)
+    sends = np.flatnonzero(parts.type == NodeType.COMM_SEND)
+    channel = parts.columns["channel"][sends]
+    tag[sends] = turns + numbered(parts.pair[sends], parts.turn[sends], channel)
+    receives = np.flatnonzero(parts.sender >= 0)
+    tag[receives] = tag[parts.sender[receives]]
+    values["comm_tag"] = tag
+    return int(tag.max(initial=turns - 1)) + 1
+
+
+def _hazards(one: _Half, two: _Half, in_place: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Dependencies of the second's nodes on the first's: after the last write, and before a write after all reads."""
+    # Cell -> the node of the first that wrote it last, and those that read it since.
+    last: dict[int, list[int]] = {}
+    ours, theirs = one.parts, two.parts
+    shared = one.total
+    output = 0 if in_place else ours.layout.output
+
+    def touched(half: _Half, cell: np.ndarray, whole: np.ndarray, base: int) -> tuple[list[int], list[int]]:
+        """First and last + 1 of the handed-over cells that each node touches; none where it touches others."""
+        begin = (cell - base) * half.factor
+        mine = (whole >= 0) & (begin >= 0) & (begin < shared)
+        begin = np.where(mine, begin + half.parts.rank * shared, 0)
+        return begin.tolist(), np.where(mine, begin + half.parts.count * half.factor, 0).tolist()
+
+    read_from, read_to = touched(one, one.reads, ours.reads, output)
+    write_from, write_to = touched(one, one.writes, ours.writes, output)
+    for g in ours.sequence:
+        for cell in range(read_from[g], read_to[g]):
+            last.setdefault(cell, [NONE]).append(g)
+        for cell in range(write_from[g], write_to[g]):
+            last[cell] = [g]
+    child, parent = [], []
+    read_from, read_to = touched(two, two.reads, theirs.reads, 0)
+    write_from, write_to = touched(two, two.writes, theirs.writes, 0)
+    for g in theirs.sequence:
+        for cell in range(read_from[g], read_to[g]):
+            before = last.get(cell)
+            if before is not None and before[0] >= 0:
+                child.append(g)
+                parent.append(before[0])
+        for cell in range(write_from[g], write_to[g]):
+            # Whatever touches the cell later waits for this node.
+            before = last.pop(cell, None)
+            if before is not None:
+                after = before[1:] or (before if before[0] >= 0 else [])
+                child.extend([g] * len(after))
+                parent.extend(after)
+    return np.array(child, dtype=np.int64) + ours.size, np.array(parent, dtype=np.int64)
+
+
+def _hold(draft: Flat, one: _Half, two: _Half) -> None:
+    """Let every rank begin the second when it is done with the first."""
+    ours, theirs = one.parts, two.parts
+    sinks = np.setdiff1d(np.arange(ours.size), ours.parent)
+    sources = np.setdiff1d(np.arange(theirs.size), theirs.child)
+    ranks = np.unique(ours.rank[sinks])
+    joins = np.full(one.algorithm.ranks, NONE, dtype=np.int64)
+    joins[ranks] = draft.join(ranks, order=ours.size - 1)
+    draft.depend(joins[ours.rank[sinks]], sinks)
+    held = sources[joins[theirs.rank[sources]] != NONE]
+    draft.depend(held + ours.size, joins[theirs.rank[held]])

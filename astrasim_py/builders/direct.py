@@ -1,0 +1,164 @@
+"""Direct algorithms: every rank exchanges with every other without intermediaries.
+
+Sources: Thakur, Rabenseifner & Gropp 2005 (§ on long-message alltoall and reduce_scatter); the all_reduce is the
+two-phase form of MSCCL's all-pairs: a direct reduce_scatter and a direct all_gather.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from astrasim_py.builders.draft import NONE, Flat, Uniform, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.options import check_count
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.rotation import Rotation
+
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+)
+
+
+def build(
+    collective: str, ranks: int, *, root: int | None = None, window: int | None = None, chunks: int = 1
+) -> Algorithm:
+    """Direct algorithm.
+
+    Rank r sends to r+1, r+2, … (mod n) and receives from r-1, r-2, …; receives are posted at once. Contributions
+    are summed in that order, one after the other, so the result has the same bits in every run. all_reduce
+    gathers when the own shard is summed: two phases.
+
+    Parameters
+    ----------
+    collective : str
+    ranks : int
+    root : int, optional
+        Of a rooted collective.
+    window : int, optional
+        At most this many sends of a rank are in flight (a send is in flight until it is delivered). Send i waits for
+        send i - window, so the sends form `window` chains of one send at a time. All at once by default.
+    chunks : int
+        Pieces into which every shard (or the buffer) is cut; each is a message of its own.
+
+    Returns
+    -------
+    Algorithm
+    """
+    place = f"direct {collective} over {ranks} ranks"
+    pieces = check_count(chunks, "chunks", place)
+    limit = None if window is None else check_count(window, "window", place)
+    name = "direct" if limit is None else f"direct{limit}"
+    if collective in ("broadcast", "reduce", "gather", "scatter"):
+        check_nodes(place, ranks * pieces * 3)
+        return finish(star(collective, ranks, root, window=limit, pieces=pieces), name, collective, root=root)
+    check_program(place, ranks * pieces * (5 if collective == "all_reduce" else 3))
+    lay = partial(_all_pairs, collective, ranks, limit, pieces)
+    return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
+
+
+def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:
+    """For each send the one that must be delivered before it."""
+    out = np.full(len(handles), NONE, dtype=np.int64)
+    if window is not None and window < len(handles):
+        out[window:] = handles[:-window]
+    return out
+
+
+def _all_pairs(collective: str, n: int, window: int | None, pieces: int, which: np.ndarray) -> Uniform:
+    barrier = collective == "barrier"
+    pieces = 1 if barrier else pieces
+    draft = Uniform(len(which), 1 if barrier else n * pieces)
+    r = which[:, None]
+    if collective == "all_to_all":
+        own = r * pieces
+        draft.copy(idx=own, cnt=pieces, src=(Buffer.INPUT, own), dst=(Buffer.OUTPUT, own), order=-1)
+    if n == 1:
+        return draft
+    # Peer distance k = 1..n-1, and within a peer its pieces.
+    k, piece = (a.ravel() for a in np.meshgrid(np.arange(1, n), np.arange(pieces), indexing="ij"))
+    m = len(k)
+    ahead, behind = (r + k) % n, (r - k) % n
+    mine, theirs_ahead, theirs_behind = r * pieces + piece, ahead * pieces + piece, behind * pieces + piece
+    buffer = Buffer.OUTPUT if collective in ("all_gather", "all_to_all") else Buffer.INPUT
+    sends = draft.next_handles(m)
+    waits = _chained(sends, window)
+    done: np.ndarray = np.array([NONE])
+    if barrier:
+        draft.send(peer=ahead, tag=0, idx=0, cnt=0, after=(waits,))
+        draft.recv(peer=behind, tag=0, idx=0, cnt=0)
+        return draft
+    if collective != "all_gather":
+        draft.send(peer=ahead, tag=piece, idx=theirs_ahead, src=(Buffer.INPUT, theirs_ahead), after=(waits,))
+        if collective == "all_to_all":
+            draft.recv(peer=behind, tag=piece, idx=mine, dst=(Buffer.OUTPUT, theirs_behind))
+            return draft
+        recvs = draft.recv(peer=behind, tag=piece, idx=mine)
+        reduces = draft.next_handles(m)
+        # Sums of one piece of the own shard are chained: they write the same cell.
+        before = np.append(np.full(pieces, NONE), reduces[:-pieces])
+        draft.reduce(payload=recvs, idx=mine, src=(buffer, mine), dst=(buffer, mine), after=(before,))
+        done = reduces[-pieces:]
+    if collective != "reduce_scatter":
+        first = collective == "all_reduce"
+        own_done = done[piece] if first else NONE
+        earlier = sends if first else np.empty(0, dtype=np.int64)
+        gathers = draft.next_handles(m)
+        waits = _chained(np.concatenate((earlier, gathers)), window)[len(earlier) :]
+        tag = piece + (pieces if first else 0)
+        draft.send(
+            peer=ahead, tag=tag, idx=np.broadcast_to(mine, (len(which), m)), src=(buffer, mine), after=(own_done, waits)
+        )
+        draft.recv(peer=behind, tag=tag, idx=theirs_behind, dst=(buffer, theirs_behind))
+    return draft
+
+
+def star(
+    collective: str, n: int, root: int, *, window: int | None = None, pieces: int = 1, in_order: bool = False
+) -> Flat:
+    """Rooted collectives in which the root exchanges with every other rank itself.
+
+    Parameters
+    ----------
+    collective : str
+        broadcast, reduce, gather or scatter.
+    n, root : int
+    window : int, optional
+        Of the root's sends.
+    pieces : int
+        Messages per peer.
+    in_order : bool
+        The root posts its receive from one peer when that from the peer before is done.
+    """
+    sharded = collective in ("gather", "scatter")
+    draft = Flat(n, n * pieces if sharded else pieces)
+    if n == 1:
+        return draft
+    k, piece = (a.ravel() for a in np.meshgrid(np.arange(1, n), np.arange(pieces), indexing="ij"))
+    peer = (root + k) % n
+    index = peer * pieces + piece if sharded else piece
+    cell = (Buffer.OUTPUT if collective == "gather" else Buffer.INPUT, index)
+    hub = np.full(len(k), root)
+    if collective in ("broadcast", "scatter"):
+        sends = draft.next_handles(len(k))
+        draft.send(rank=hub, peer=peer, tag=piece, idx=index, src=cell, after=(_chained(sends, window),))
+        draft.recv(rank=peer, peer=hub, tag=piece, idx=index, dst=cell)
+        return draft
+    draft.send(rank=peer, peer=hub, tag=piece, idx=index, src=cell)
+    recvs = draft.next_handles(len(k))
+    waits = _chained(recvs, 1) if in_order else NONE
+    draft.recv(rank=hub, peer=peer, tag=piece, idx=index, dst=cell if collective == "gather" else None, after=(waits,))
+    if collective == "reduce":
+        reduces = draft.next_handles(len(k))
+        before = np.append(np.full(pieces, NONE), reduces[:-pieces])
+        draft.reduce(payload=recvs, rank=hub, idx=index, src=cell, dst=cell, after=(before,))
+    return draft

@@ -1,0 +1,253 @@
+"""Algorithms written in Python, chunk by chunk: a function that is run once and leaves a trace.
+
+::
+
+    from astrasim_py.builders.dsl import algorithm
+
+    @algorithm("all_reduce")
+    def ring(a):
+        for s in range(a.n - 1):
+            for i in range(a.n):
+                a[(i + s + 1) % a.n][i] += a[(i + s) % a.n][i]
+        for s in range(a.n - 1):
+            for i in range(a.n):
+                a[(i + s) % a.n][i] = a[(i + s - 1) % a.n][i]
+
+    ring(8)  # an Algorithm of 8 ranks, verified
+
+``a[rank][i]`` is chunk i of a rank's buffer, ``a[rank][i:j]`` several that travel together. ``=`` copies and ``+=``
+adds; between two ranks either is a message. The program order of one cell is kept, and nothing else: a step waits for
+the last write of what it reads, and for the last write and the reads since of what it writes. Steps on different cells
+run in any order, all ranks at once. Sizes are counted in chunks only, so one algorithm serves every size.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from operator import index as whole
+
+from astrasim_py.builders.dsl_machine import Machine
+from astrasim_py.builders.dsl_trace import MAX_SCRATCH, Run, place_in, place_of
+from astrasim_py.builders.parts import checked
+from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
+from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.errors import AlgorithmError, AstraError
+from astrasim_py.program.algorithm import Algorithm
+
+#: Options that a call may give; everything else goes to the function.
+_RESERVED = ("ranks", "chunks", "root", "in_place", "contract", "protocol", "name", "verify")
+
+
+def algorithm(
+    collective: str = CUSTOM,
+    *,
+    ranks: int | None = None,
+    chunks: int | Callable[[int], int] | None = None,
+    root: int = 0,
+    in_place: bool | None = None,
+    contract: Contract | Callable[[int, int], Contract] | None = None,
+    scratch: Mapping[str, int] | None = None,
+    protocol: str = "",
+    name: str = "",
+    verify: bool = True,
+) -> Callable[[Callable], Definition]:
+    """Make an algorithm of a function that says, chunk by chunk, what moves where.
+
+    Parameters
+    ----------
+    collective : str
+        Name of a collective, or ``custom``.
+    ranks : int, optional
+        Size of the group, unless it is given when the algorithm is made.
+    chunks : int or function of ranks, optional
+        T: chunks of the full buffer. By default those of the contract, else one per rank.
+    root : int
+        Of a rooted collective.
+    in_place : bool, optional
+        Whether input and output are one buffer; by default they are, except for all_to_all and custom collectives.
+    contract : Contract or function of ranks and chunks, optional
+        What a custom collective promises. Without it nothing can be said of its result.
+    scratch : mapping of str to int, optional
+        Names of scratch buffers and their chunks. Left out, any name may be used and grows as it is.
+    protocol : str
+        ``Simple``, ``LL`` or ``LL128``, where it is made for one.
+    name : str
+        By default the function's.
+    verify : bool
+        Whether what it makes is verified.
+
+    Returns
+    -------
+    callable
+        Turns a function ``f(a, **parameters)``, with `a` a `Machine`, into a `Definition`.
+
+    Raises
+    ------
+    AlgorithmError
+        From here and from what the definition makes: at ``file:line`` of the user's function.
+
+    Examples
+    --------
+    >>> @algorithm("broadcast", chunks=1)
+    ... def star(a):
+    ...     for rank in range(a.n):
+    ...         a[rank][0] = a[a.root][0]
+    >>> star(4).messages
+    3
+    """
+    options = {
+        "collective": collective,
+        "ranks": ranks,
+        "chunks": chunks,
+        "root": root,
+        "in_place": in_place,
+        "contract": contract,
+        "scratch": scratch,
+        "protocol": protocol,
+        "name": name,
+        "verify": verify,
+    }
+    if callable(collective):
+        raise AlgorithmError(
+            place_of(sys._getframe(1)), "@algorithm names no collective", 'write e.g. @algorithm("all_reduce")'
+        )
+    return lambda function: Definition(function, options)
+
+
+class Definition:
+    """A function that `algorithm` decorates: call it to make an `Algorithm`.
+
+    ``definition(ranks, chunks, *, root, in_place, contract, protocol, name, verify, **parameters)``; everything left
+    out is as in the decorator, and the parameters go to the function. ``definition(collective, ranks, …)`` does the
+    same, as scenarios call it (``python: my_algorithms.py:ring``).
+    """
+
+    def __init__(self, function: Callable, options: Mapping[str, object]) -> None:
+        self.function = function
+        self._options = dict(options)
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", "algorithm")
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if code is None:
+            problem = f"@algorithm stands above {type(function).__name__} {self.__name__}, which is no Python function"
+            raise AlgorithmError(place_of(sys._getframe(1)), problem, "write a function of a")
+        self.file = code.co_filename
+        self.place = f"{self.file}:{code.co_firstlineno}"
+        collective = options["collective"]
+        self.collective = collective if collective == CUSTOM else collective_name(str(collective), self.place)
+        if self.collective == "barrier":
+            raise AlgorithmError(
+                self.place, "a barrier moves no chunks", 'use build("dissemination", "barrier", ranks)'
+            )
+        taken = [name for name in _RESERVED if name in inspect.signature(function).parameters]
+        if taken:
+            problem = f"its parameter {taken[0]} is an option of every algorithm"
+            raise AlgorithmError(self.place, problem, "take a.n, a.chunks or a.root, or another name")
+
+    def __repr__(self) -> str:
+        return f"Definition({self.__name__}: {self.collective}, {self.place})"
+
+    def __call__(self, *given: object, **parameters: object) -> Algorithm:
+        """Run the function, lay out what it did as one trace per rank, and verify that.
+
+        Returns
+        -------
+        Algorithm
+            With its verdict.
+
+        Raises
+        ------
+        AlgorithmError
+            Misuse, an exception in the function, or an algorithm that does not do what its collective promises.
+        """
+        own = self._options["ranks"], self._options["chunks"]
+        fixed = "chunks" not in parameters and None not in own and not callable(own[1])
+        options = {key: parameters.pop(key, self._options[key]) for key in _RESERVED}
+        if given and isinstance(given[0], str):
+            asked = given[0] if given[0] == CUSTOM else collective_name(given[0], self.place)
+            given = given[1:]
+            if asked != self.collective:
+                raise AlgorithmError(self.place, f"is made for {self.collective}, not for {asked}", "name another")
+        if len(given) > 2:
+            raise AlgorithmError(self.place, f"takes ranks and chunks, not {len(given)} values", "name the others")
+        options |= dict(zip(("ranks", "chunks"), given, strict=False))
+        if fixed and len(given) < 2 and options["ranks"] != own[0]:
+            problem = f"is written for {own[0]} ranks and {own[1]} chunks, and is asked for {options['ranks']} ranks"
+            raise AlgorithmError(self.place, problem, f"say how many chunks, e.g. {self.__name__}(RANKS, CHUNKS)")
+        run = self._run(options)
+        try:
+            result = self._asked(self.function, Machine(run), **parameters)
+        finally:
+            run.open = False
+        if inspect.isgenerator(result) or inspect.iscoroutine(result):
+            result.close()
+            problem = "yields or awaits, so that nothing of it has run"
+            raise AlgorithmError(self.place, f"{self.__name__} {problem}", "write a plain function")
+        if run.failed is not None:
+            raise run.failed
+        made = run.finish(options["name"] or self.__name__, options["protocol"])
+        return checked(made, self.place) if options["verify"] else made
+
+    def _asked(self, function: Callable, *given: object, **named: object) -> object:
+        """What a function of the user's returns; what it raises, at its line."""
+        try:
+            return function(*given, **named)
+        except AstraError:
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split())
+            problem = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            raise AlgorithmError(place_in(error.__traceback__) or self.place, problem, "") from error
+
+    def _run(self, options: Mapping[str, object]) -> Run:
+        """What a run of the function needs to know, checked."""
+        place, collective = self.place, self.collective
+        contract, ranks, chunks = options["contract"], options["ranks"], options["chunks"]
+        if isinstance(contract, Contract):
+            ranks = contract.ranks if ranks is None else ranks
+            chunks = contract.chunks if chunks is None else chunks
+        if ranks is None:
+            raise AlgorithmError(place, "has no number of ranks", f"write {self.__name__}(8), or ranks=8 above it")
+        ranks = _number(ranks, "ranks", place, 2**16)
+        if callable(chunks):
+            chunks = self._asked(chunks, ranks)
+        chunks = _number(ranks if chunks is None else chunks, "chunks", place, 2**20)
+        if callable(contract):
+            contract = self._asked(contract, ranks, chunks)
+        if contract is not None:
+            if collective != CUSTOM:
+                raise AlgorithmError(place, f"{collective} has a contract already", "drop contract, or the collective")
+            if not isinstance(contract, Contract):
+                raise AlgorithmError(place, f"contract is a {type(contract).__name__}", "give a Contract")
+            if (contract.ranks, contract.chunks) != (ranks, chunks):
+                problem = f"its contract is of {contract.ranks} ranks and {contract.chunks} chunks"
+                raise AlgorithmError(place, f"{problem}, not of {ranks} and {chunks}", "make both alike")
+        if promise_of(collective).sharded and chunks % ranks:
+            problem = f"{chunks} chunks do not divide among {ranks} ranks"
+            raise AlgorithmError(place, problem, f"take a multiple of {ranks} chunks")
+        root = None
+        if promise_of(collective).rooted:
+            root = options["root"]
+            if type(root) is not int or not 0 <= root < ranks:
+                raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write 0 to {ranks - 1}")
+        elif options["root"] != 0:
+            raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
+        in_place = options["in_place"]
+        if in_place is None:
+            in_place = collective not in ("all_to_all", CUSTOM)
+        scratch = self._options["scratch"]
+        for key, size in (scratch or {}).items():
+            _number(size, f"scratch {key!r}", place, MAX_SCRATCH)
+        return Run(self.file, place, collective, ranks, chunks, root, bool(in_place), contract, scratch)
+
+
+def _number(value: object, what: str, place: str, most: int) -> int:
+    try:
+        number = 0 if isinstance(value, bool) else whole(value)
+    except TypeError:
+        number = 0
+    if not 1 <= number <= most:
+        raise AlgorithmError(place, f"{what} is {value!r}", f"write a whole number, 1 to {most}")
+    return number

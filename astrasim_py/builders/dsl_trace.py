@@ -1,0 +1,340 @@
+"""One run of the function of an algorithm: what is in every cell, the steps so far, and in the end a trace per rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from array import array
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import index as whole
+from types import FrameType, TracebackType
+
+import numpy as np
+
+from astrasim_py.builders.draft import NONE, Flat, finish
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.collectives.chunks import Buffer, CompOp
+from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
+
+#: Steps that a function may take at most, and chunks of one scratch buffer.
+MAX_STEPS = 2**22
+MAX_SCRATCH = 2**20
+# of one buffer of a rank are numbered from a multiple of this: input, output, then scratch buffers.
+SPAN = 2**32
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_INPUT, _OUTPUT, _SCRATCH = range(3)
+#: What one step is, and the nodes it makes.
+_SEND_COPY, _SEND_REDUCE, _COPY, _REDUCE = range(4)
+_NODES = np.array([2, 3, 1, 1])
+#: Numbers kept of a step, and which of them is its line.
+_COLUMNS, _LINE = 9, 7
+
+
+def place_of(frame: FrameType | None) -> str:
+    """``file:line`` of the nearest caller outside the package."""
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_PACKAGE):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def place_in(trace: TracebackType | None) -> str:
+    """``file:line`` of the innermost place outside the package that an exception passed."""
+    place = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(_PACKAGE):
+            place = f"{file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+class Run:
+    """One run of a function: what is in every cell, and the steps so far."""
+
+    def __init__(
+        self,
+        file: str,
+        place: str,
+        collective: str,
+        ranks: int,
+        chunks: int,
+        root: int | None,
+        in_place: bool,
+        contract: Contract | None,
+        scratch: Mapping[str, int] | None,
+    ) -> None:
+        self.file, self.place, self.collective = file, place, collective
+        self.ranks, self.chunks, self.root = ranks, chunks, root
+        self.in_place, self.contract = in_place, contract
+        self.declared = scratch
+        self.names: dict[str, int] = {}
+        self.home = _OUTPUT if collective in ("all_gather", "gather") else _INPUT
+        self.open = True
+        self.failed: AlgorithmError | None = None
+        self.channel = NONE
+        self.steps = self.nodes = 0
+        # Cell -> [step that wrote it last, its node, chunk of the full buffer that it is, nodes that read it since].
+        self.cells: list[dict[int, list[int]]] = [{} for _ in range(ranks)]
+        self.rows = array("q")
+        self.edges = array("q")
+
+    # -- errors
+
+    def error(self, problem: str, remedy: str, place: str = "") -> AlgorithmError:
+        """An error at the user's line; the first one stands, whatever the function makes of it."""
+        found = AlgorithmError(place or place_of(sys._getframe(1)), problem, remedy)
+        self.failed = self.failed or found
+        return found
+
+    def closed(self) -> AlgorithmError:
+        """The function has returned."""
+        return self.error("uses a after the function of the algorithm has returned", "trace within the function")
+
+    def number(self, value: object, what: str, where: str) -> int:
+        """A whole number that the function gave."""
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            return whole(value)
+        except TypeError:
+            raise self.error(f"{where}: {shown(value)} is not {what}", "write a whole number") from None
+
+    # -- buffers
+
+    def input_of(self, rank: int) -> tuple[int, int]:
+        """First cell and number of cells of a rank's input."""
+        gathers = self.collective in ("all_gather", "gather")
+        size = self.chunks // self.ranks if gathers else self.chunks
+        if not self.in_place:
+            return _INPUT * SPAN, size
+        return self.home * SPAN + (rank * size if gathers else 0), size
+
+    def output_of(self, rank: int) -> tuple[int, int]:
+        """First cell and number of cells of a rank's output."""
+        scatters = self.collective in ("reduce_scatter", "scatter")
+        size = self.chunks // self.ranks if scatters else self.chunks
+        if not self.in_place:
+            return _OUTPUT * SPAN, size
+        return self.home * SPAN + (rank * size if scatters else 0), size
+
+    def scratch_of(self, name: object, label: str) -> tuple[int, int]:
+        """First cell of a scratch buffer, and how many it may have."""
+        if not isinstance(name, str):
+            raise self.error(f"{label}[{shown(name)}]: scratch buffers have names", f'write {label}["name"]')
+        size = MAX_SCRATCH
+        if self.declared is not None:
+            if name not in self.declared:
+                raise self.error(
+                    f'{label}["{name}"] is not declared', f"declared: {', '.join(self.declared) or 'none'}"
+                )
+            size = whole(self.declared[name])
+        return (_SCRATCH + self.names.setdefault(name, len(self.names))) * SPAN, size
+
+    def begin(self, rank: int, key: int) -> list[int] | None:
+        """A cell that nobody has written: what the collective puts there, or None."""
+        first, size = self.input_of(rank)
+        if not first <= key < first + size:
+            return None
+        chunk = key - first
+        if self.collective in ("broadcast", "scatter") and rank != self.root:
+            return None
+        if self.contract is not None and self.contract.inputs is not None and (rank, chunk) not in self.contract.inputs:
+            return None
+        if self.collective in ("all_gather", "gather"):
+            chunk += rank * size
+        cell = self.cells[rank][key] = [0, NONE, chunk]
+        return cell
+
+    # -- steps
+
+    def fresh(self, chunks) -> None:
+        """Refuse a reference to what has been overwritten, or to nothing."""
+        rank, cells = chunks._buffer._rank, self.cells[chunks._buffer._rank]
+        for key in range(chunks._key, chunks._key + chunks._count):
+            cell = cells.get(key) or self.begin(rank, key)
+            if cell is None:
+                raise self.undefined(chunks._buffer, key)
+            if cell[0] > chunks._made:
+                raise self.stale(chunks._buffer, key, cell[0])
+
+    def undefined(self, buffer, key: int) -> AlgorithmError:
+        """Reading what was never written."""
+        return self.error(
+            f"{buffer._named(key - buffer._base, 1)} holds nothing yet: no step before this one writes it, "
+            f"and it is no input of {self.collective}",
+            "write it first, or read another",
+        )
+
+    def stale(self, buffer, key: int, step: int) -> AlgorithmError:
+        """Using a reference to what has been overwritten."""
+        line = self.rows[(step - 1) * _COLUMNS + _LINE]
+        name = buffer._named(key - buffer._base, 1)
+        return self.error(
+            f"{name} was overwritten (line {line}) after this reference to it was made", f"write {name} here"
+        )
+
+    def step(self, target, source, reduce: bool, caller: FrameType) -> None:
+        """One copy (`target` := `source`) or reduction (`target` += `source`), local or between two ranks."""
+        if not self.open:
+            raise self.closed()
+        count = target._count
+        if source._count != count:
+            raise self.error(
+                f"{target!r} and {source!r} differ in length: {count} and {source._count} chunks", "make them alike"
+            )
+        to, of = target._buffer._rank, source._buffer._rank
+        into, start = target._key, source._key
+        line = caller.f_lineno if caller.f_code.co_filename is self.file else self._line(caller)
+        serial = self.steps + 1
+        if serial > MAX_STEPS:
+            raise self.error(f"takes more than {MAX_STEPS} steps", "use fewer ranks or chunks")
+        reader = self.nodes
+        if to != of:
+            kind = _SEND_REDUCE if reduce else _SEND_COPY
+            writer = reader + 1 + reduce
+        else:
+            kind = _REDUCE if reduce else _COPY
+            writer = reader
+            if abs(into - start) < count:
+                verb = "is added to" if reduce else "is copied onto"
+                raise self.error(f"{source!r} {verb} {target!r}, which overlaps it", "go by way of a scratch buffer")
+        made, edges, cells, origins = source._made, self.edges, self.cells[of], []
+        for key in range(start, start + count):
+            cell = cells.get(key) or self.begin(of, key)
+            if cell is None:
+                raise self.undefined(source._buffer, key)
+            if cell[0] > made:
+                raise self.stale(source._buffer, key, cell[0])
+            if cell[1] >= 0:
+                edges.extend((reader, cell[1]))
+            cell.append(reader)
+            origins.append(cell[2])
+        made, cells = target._made, self.cells[to]
+        for key, origin in zip(range(into, into + count), origins, strict=True):
+            cell = cells.get(key)
+            if reduce:
+                cell = cell or self.begin(to, key)
+                if cell is None:
+                    raise self.undefined(target._buffer, key)
+                if cell[0] > made:
+                    raise self.stale(target._buffer, key, cell[0])
+                origin = cell[2]
+            elif cell is None:
+                cells[key] = [serial, writer, origin]
+                continue
+            if len(cell) > 3:
+                # They have waited for the last write themselves.
+                for node in cell[3:]:
+                    edges.extend((writer, node))
+            elif cell[1] >= 0:
+                edges.extend((writer, cell[1]))
+            cell[:] = (serial, writer, origin)
+        # Bytes go by the place of the data in the full buffer, as long as it is one place.
+        origin = origins[0]
+        if count > 1 and origins != list(range(origin, origin + count)):
+            origin = 0
+        self.rows.extend((kind, of, to, start, into, count, origin, line, self.channel))
+        self.steps = serial
+        self.nodes = writer + 1
+
+    def _line(self, frame: FrameType | None) -> int:
+        """Line of the algorithm's own file that a step comes from, maybe through helpers elsewhere."""
+        while frame is not None:
+            if frame.f_code.co_filename == self.file:
+                return frame.f_lineno
+            frame = frame.f_back
+        return int(self.place.rpartition(":")[2])
+
+    # -- layout
+
+    def finish(self, name: str, protocol: str) -> Algorithm:
+        """The steps as one trace per rank."""
+        rows = np.frombuffer(self.rows, dtype=np.int64).reshape(-1, _COLUMNS)
+        kind, of, to, start, into, count, origin, line, channel = rows.T
+        reduces = (kind == _SEND_REDUCE) | (kind == _REDUCE)
+        remote = kind <= _SEND_REDUCE
+        owner = np.repeat(np.arange(len(rows)), _NODES[kind])
+        first = np.cumsum(_NODES[kind]) - _NODES[kind]
+        part = np.arange(self.nodes) - first[owner]
+        # Parts of a message: 0 sends, 1 receives, 2 adds.
+        sends, receives = remote[owner] & (part == 0), remote[owner] & (part == 1)
+        local = ~sends & ~receives
+        writes = local | receives & ~reduces[owner]
+        reads = ~receives
+        rank = np.where(sends, of[owner], to[owner])
+        source, target = self._placed(of, start, to, into, count)
+        # What arrives is added to the cells of the target itself.
+        added = local & remote[owner]
+        read = tuple(np.where(added, t[owner], s[owner]) for s, t in zip(source, target, strict=True))
+        draft = Flat(self.ranks, self.chunks)
+
+        def at(where: np.ndarray, values: np.ndarray) -> np.ndarray:
+            return np.where(where, values, MISSING)
+
+        handles = draft.extend(
+            self.nodes,
+            {
+                "type": np.select([sends, receives], [NodeType.COMM_SEND, NodeType.COMM_RECV], NodeType.COMP),
+                "rank": rank,
+                "order": np.arange(self.nodes),
+                "payload": np.where(added, np.arange(self.nodes) - 1, NONE),
+                "comm_dst": at(sends, to[owner]),
+                "comm_src": at(receives, of[owner]),
+                "comm_tag": at(~local, _numbered(of * self.ranks + to)[owner]),
+                "msg_chunk_idx": origin[owner],
+                "msg_chunk_cnt": count[owner],
+                "comp_op": at(local, np.where(reduces[owner], CompOp.REDUCE, CompOp.COPY)),
+                "src_buf": at(reads, read[0]),
+                "src_off": at(reads, read[1]),
+                "dst_buf": at(writes, target[0][owner]),
+                "dst_off": at(writes, target[1][owner]),
+                "channel": at(~local & (channel[owner] != NONE), channel[owner]),
+                "source_line": line[owner],
+            },
+        )
+        edges = np.frombuffer(self.edges, dtype=np.int64).reshape(-1, 2)
+        draft.depend(edges[:, 0], edges[:, 1])
+        draft.depend(handles[added], handles[added] - 1)
+        made = finish(draft, name, self.collective, root=self.root, in_place=self.in_place)
+        return replace(made, source=self.file, contract=self.contract, protocol=protocol)
+
+    def _placed(self, of, start, to, into, count) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Buffers and offsets of the cells that steps read (`start` of rank `of`) and write (`into` of rank `to`).
+
+        A rank's scratch buffers lie one after the other, in the order in which they were named first, each as long
+        as it was used.
+        """
+        sides = [(rank, *np.divmod(key, SPAN)) for rank, key in ((of, start), (to, into))]
+        sizes = np.zeros((self.ranks, len(self.names) + 1), dtype=np.int64)
+        for rank, which, offset in sides:
+            scratch = which >= _SCRATCH
+            np.maximum.at(sizes, (rank[scratch], which[scratch] - _SCRATCH), (offset + count)[scratch])
+        begin = np.cumsum(sizes, axis=1) - sizes
+        placed = []
+        for rank, which, offset in sides:
+            scratch = which >= _SCRATCH
+            shift = np.where(scratch, begin[rank, np.where(scratch, which - _SCRATCH, 0)], 0)
+            placed.append((np.minimum(which + Buffer.INPUT, Buffer.SCRATCH), offset + shift))
+        return placed
+
+
+def _numbered(pair: np.ndarray) -> np.ndarray:
+    """How many equal values stand before each."""
+    order = np.argsort(pair, kind="stable")
+    sorted_pairs = pair[order]
+    fresh = np.flatnonzero(np.append(True, sorted_pairs[1:] != sorted_pairs[:-1])) if len(pair) else order
+    begin = np.repeat(fresh, np.diff(np.append(fresh, len(pair))))
+    out = np.empty(len(pair), dtype=np.int64)
+    out[order] = np.arange(len(pair)) - begin
+    return out
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__}"

@@ -1,0 +1,169 @@
+"""What algorithms are made of, for making others of them: nodes of all ranks as columns, checked and in order.
+
+Thread blocks and fused steps are those of the program that an algorithm was read from, so they are left out here: what
+is made of its parts is another program. Channels stay apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.errors import AlgorithmError, TraceError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.buffers import cells, layout
+from astrasim_py.program.steps import Unusable, steps_of
+from astrasim_py.verification.termination import Flow
+from astrasim_py.verification.verifier import verify
+
+_KEPT = (
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "msg_chunk_idx",
+    "msg_chunk_cnt",
+    "comp_op",
+    "src_buf",
+    "src_off",
+    "dst_buf",
+    "dst_off",
+    "payload",
+    "channel",
+    "source_line",
+)
+
+
+def checked(algorithm: Algorithm, place: str) -> Algorithm:
+    """The algorithm with its verdict.
+
+    Raises
+    ------
+    AlgorithmError
+        It does not end, or not with what its collective promises: at the line of the step that wrote what is wrong,
+        or at `place`.
+    """
+    verdict = verify(algorithm)
+    if verdict.ok is False:
+        line = (verdict.counterexample or {}).get("line")
+        where = f"{algorithm.source}:{line}" if line else place
+        raise AlgorithmError(where, f"{algorithm.name} is no {algorithm.collective}: {verdict.problem}", "")
+    return algorithm.with_verdict(verdict.ok)
+
+
+def place_of(algorithm: Algorithm) -> str:
+    """Where an algorithm is from, for messages."""
+    return algorithm.name if algorithm.source in ("", "builder") else algorithm.source
+
+
+class Parts:
+    """The nodes of all ranks as columns, in one order in which they can run."""
+
+    def __init__(self, algorithm: Algorithm, doing: str) -> None:
+        place = place_of(algorithm)
+        if algorithm.collective == "barrier" or not algorithm.has_cells:
+            what = "moves no chunks" if algorithm.collective == "barrier" else "does not state the cells of its steps"
+            raise AlgorithmError(place, f"{algorithm.name} {what}, so it cannot be {doing}", "use another algorithm")
+        bare: dict[int, ExecutionTrace] = {}
+        traces = tuple(algorithm.traces)
+        for trace in traces:
+            if id(trace) not in bare:
+                bare[id(trace)] = _bare(trace)
+        self.algorithm = replace(algorithm, traces=tuple(bare[id(trace)] for trace in traces))
+        try:
+            steps = steps_of(self.algorithm)
+            flow = Flow(steps)
+            where = layout(steps)
+            self.reads = np.array(cells(steps, where, steps.read_buf, steps.read_off), dtype=np.int64)
+            self.writes = np.array(cells(steps, where, steps.write_buf, steps.write_off), dtype=np.int64)
+        except Unusable as found:
+            raise AlgorithmError(place, f"{found.problem}, so it cannot be {doing}", "mend it") from None
+        except TraceError as error:
+            raise AlgorithmError(place, f"{error}, so it cannot be {doing}", "mend it") from None
+        if not flow.ends:
+            raise AlgorithmError(place, f"{algorithm.name} never ends, so it cannot be {doing}", "mend it")
+        self.layout = where
+        self.size = len(steps)
+        self.rank = np.array(steps.rank, dtype=np.int64)
+        self.count = np.array(steps.count, dtype=np.int64)
+        self.payload = np.array(steps.payload, dtype=np.int64)
+        self.sender = np.array(flow.sender, dtype=np.int64)
+        self.sequence = flow.sequence
+        self.at = np.empty(self.size, dtype=np.int64)
+        self.at[np.array(flow.sequence, dtype=np.int64)] = np.arange(self.size)
+        lengths = [len(parents) for parents in steps.parents]
+        self.child = np.repeat(np.arange(self.size), lengths)
+        self.parent = np.array([p for parents in steps.parents for p in parents], dtype=np.int64)
+        traces = self.algorithm.traces
+        self.type = np.concatenate([trace.type for trace in traces]).astype(np.int64)
+        self.columns = {name: np.concatenate([trace.column(name) for trace in traces]) for name in _KEPT}
+        self.message = (self.type == NodeType.COMM_SEND) | (self.type == NodeType.COMM_RECV)
+        # A message belongs to a pair of ranks, and has its turn there.
+        peer = np.where(self.type == NodeType.COMM_SEND, self.columns["comm_dst"], self.columns["comm_src"])
+        sends = self.type == NodeType.COMM_SEND
+        n = algorithm.ranks
+        self.pair = np.where(sends, self.rank * n + peer, peer * n + self.rank)
+        # Queues are kept in their order; where there are none, messages take turns as they can arrive.
+        turn = self.at.copy()
+        receives = np.flatnonzero(self.sender >= 0)
+        turn[self.sender[receives]] = turn[receives]
+        if (self.columns["channel"] != MISSING).any():
+            order = np.lexsort((turn, self.columns["comm_tag"]))
+            turn[order] = np.arange(self.size)
+        self.turn = turn
+
+    def local(self, cell: np.ndarray) -> np.ndarray:
+        """Cells of all ranks as cells of one."""
+        return cell - self.rank * self.layout.stride
+
+    def told(self, rows: np.ndarray) -> str:
+        """The first of some nodes, for people."""
+        if not len(rows):
+            return ""
+        g = int(rows[0])
+        line, source = int(self.columns["source_line"][g]), self.algorithm.source
+        trace = self.algorithm.traces[int(self.rank[g])]
+        row = g - int(np.searchsorted(self.rank, self.rank[g]))
+        node = f"rank {int(self.rank[g])} node {int(trace.node_id[row])}"
+        return f"{source}:{line}" if line > 0 and source else node
+
+
+def _bare(trace: ExecutionTrace) -> ExecutionTrace:
+    """A trace with what an algorithm needs, and no record of thread blocks."""
+    return ExecutionTrace.from_columns(
+        node_id=trace.node_id,
+        type=trace.type,
+        data_deps=trace.data_deps,
+        ctrl_deps=trace.ctrl_deps,
+        metadata=trace.metadata,
+        place=trace.place,
+        **{name: trace.column(name) for name in _KEPT if trace.has_column(name)},
+    )
+
+
+def numbered(pair: np.ndarray, *turns: np.ndarray) -> np.ndarray:
+    """Numbers 0, 1 … within each pair, in the order of the turns, the last of which counts most."""
+    order = np.lexsort((*turns, pair))
+    begins = np.append(True, pair[order][1:] != pair[order][:-1]) if len(pair) else np.zeros(0, dtype=bool)
+    begin = np.maximum.accumulate(np.where(begins, np.arange(len(pair)), 0))
+    out = np.empty(len(pair), dtype=np.int64)
+    out[order] = np.arange(len(pair)) - begin
+    return out
+
+
+def spread(contract: Contract, k: int) -> Contract:
+    """The same contract with every chunk cut into k."""
+    if k == 1:
+        return contract
+    outputs = {
+        (r, c * k + j): {(q, i * k + j): times for (q, i), times in terms.items()}
+        for (r, c), terms in contract.outputs.items()
+        for j in range(k)
+    }
+    inputs = contract.inputs
+    if inputs is not None:
+        inputs = frozenset((r, c * k + j) for r, c in inputs for j in range(k))
+    return replace(contract, chunks=contract.chunks * k, outputs=outputs, inputs=inputs)

@@ -1,0 +1,132 @@
+"""The table of builders, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from astrasim_py.builders import (
+    binomial_tree,
+    bruck,
+    direct,
+    dissemination,
+    double_binary_tree,
+    halving_doubling,
+    hierarchical,
+    linear,
+    pairwise,
+    recursive_doubling,
+    ring,
+)
+from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
+
+#: What a collective uses when the user names no algorithm.
+_DEFAULTS = {
+    "all_reduce": "ring",
+    "all_gather": "ring",
+    "reduce_scatter": "ring",
+    "all_to_all": "direct",
+    "broadcast": "binomial_tree",
+    "reduce": "binomial_tree",
+    "gather": "binomial_tree",
+    "scatter": "binomial_tree",
+    "barrier": "dissemination",
+}
+
+_OF_YOUR_OWN = "give one of your own, e.g. algorithms: {custom: {file: alltonext.xml}}"
+
+#: Largest group that is built.
+MAX_RANKS = 2**20
+
+
+def default_algorithm(collective: str) -> str:
+    """Name of the builder that a collective uses unless one is chosen.
+
+    Raises
+    ------
+    AlgorithmError
+        Not a collective, or a custom one: nobody else can know what it does.
+    """
+    name = collective_name(collective)
+    if name == CUSTOM:
+        raise AlgorithmError("algorithms.custom", "a custom collective needs an algorithm", _OF_YOUR_OWN)
+    return _DEFAULTS[name]
+
+
+def options_of(algorithm: str) -> tuple[str, ...]:
+    """Names of the options that a builder takes."""
+    parameters = inspect.signature(ALGORITHMS[algorithm][1]).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
+    """Build an algorithm.
+
+    Parameters
+    ----------
+    algorithm : str
+        One of `ALGORITHMS`.
+    collective : str
+    ranks : int
+        Size of the group.
+    **options
+        What the builder takes, for example ``root``, ``chunks``, ``bidirectional``, ``window``. Rooted
+        collectives have root 0 unless told otherwise.
+
+    Returns
+    -------
+    Algorithm
+
+    Raises
+    ------
+    AlgorithmError
+        Unknown algorithm or option, a collective that it is not defined for, or a group that it cannot serve.
+
+    Examples
+    --------
+    >>> build("ring", "all_reduce", 4).messages
+    24
+    """
+    if algorithm not in ALGORITHMS:
+        raise AlgorithmError("", f'"{algorithm}" is not a builder', f"write one of {', '.join(ALGORITHMS)}")
+    collective = collective_name(collective, algorithm)
+    place = f"{algorithm} {collective} over {ranks} ranks"
+    collectives, factory = ALGORITHMS[algorithm]
+    if collective not in collectives:
+        able = ", ".join(name for name, (served, _) in ALGORITHMS.items() if collective in served)
+        raise AlgorithmError(place, f"{algorithm} has no {collective}", f"use one of {able}" if able else _OF_YOUR_OWN)
+    if type(ranks) is not int or not 1 <= ranks <= MAX_RANKS:
+        raise AlgorithmError(place, f"{ranks!r} is not a group size", f"use 1..{MAX_RANKS} ranks")
+    if options.get("root") is None:
+        options.pop("root", None)
+    known = options_of(algorithm)
+    for option in options:
+        if option not in known and not (option == "root" and not promise_of(collective).rooted):
+            listed = ", ".join(known) or "none"
+            raise AlgorithmError(place, f"{algorithm} has no option {option}", f"its options: {listed}")
+    if promise_of(collective).rooted:
+        root = options.setdefault("root", 0)
+        if type(root) is not int or not 0 <= root < ranks:
+            raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write a root in 0..{ranks - 1}")
+    elif "root" in options:
+        raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
+    return factory(collective, ranks, **options)
+
+
+#: Name -> (collectives it is defined for, factory taking collective, ranks and keyword options).
+ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
+    "ring": (ring.COLLECTIVES, ring.build),
+    "direct": (direct.COLLECTIVES, direct.build),
+    "recursive_doubling": (recursive_doubling.COLLECTIVES, recursive_doubling.build),
+    "halving_doubling": (halving_doubling.COLLECTIVES, halving_doubling.build),
+    "double_binary_tree": (double_binary_tree.COLLECTIVES, double_binary_tree.build),
+    "binomial_tree": (binomial_tree.COLLECTIVES, binomial_tree.build),
+    "bruck": (bruck.COLLECTIVES, bruck.build),
+    "pairwise": (pairwise.COLLECTIVES, pairwise.build),
+    "dissemination": (dissemination.COLLECTIVES, dissemination.build),
+    "hierarchical": (hierarchical.COLLECTIVES, partial(hierarchical.build, build)),
+    "linear": (linear.COLLECTIVES, linear.build),
+}

@@ -1,0 +1,285 @@
+"""Ring algorithms: every rank talks to its neighbours in rank order only.
+
+Sources: Patarasuk & Yuan 2009 ("Bandwidth optimal all-reduce algorithms for clusters of workstations", reduce-scatter
+followed by all-gather on a logical ring); Thakur, Rabenseifner & Gropp 2005 (ring all_gather); for broadcast and
+reduce the pipelined chain of Chan et al. 2007.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from astrasim_py.builders.draft import NONE, Flat, Uniform, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.options import check_count
+from astrasim_py.chakra.schema import MISSING
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.rotation import Rotation
+
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+)
+
+
+def build(
+    collective: str,
+    ranks: int,
+    *,
+    root: int | None = None,
+    bidirectional: bool = False,
+    chunks: int = 1,
+    overlap: bool = False,
+) -> Algorithm:
+    """Ring algorithm.
+
+    all_reduce takes 2(n-1) steps, all_gather and reduce_scatter n-1. In step s a rank sends to its successor,
+    receives from its predecessor, and reduces where the collective does; in step s+1 it sends what it got.
+
+    As on a GPU, where one thread block carries these steps out one after the other, a receive waits for the send
+    of its step, and a send is done when it is delivered. Where all steps take equally long that costs nothing;
+    where one neighbour is several hops away, everybody is paced by it. With `overlap` a receive waits for the
+    receive before it only, and a slow step delays just the chunk that takes it.
+
+    Parameters
+    ----------
+    collective : str
+    ranks : int
+    root : int, optional
+        Of a rooted collective.
+    bidirectional : bool
+        Half of every shard travels clockwise, half anticlockwise.
+    chunks : int
+        Pieces into which each shard (broadcast, reduce: the buffer; with `bidirectional`: each half) is cut; they
+        follow each other through the ring as a pipeline. A barrier moves no data and has neither.
+    overlap : bool
+        Of all_reduce, all_gather and reduce_scatter: post a receive without waiting for the send of its step.
+
+    Returns
+    -------
+    Algorithm
+    """
+    place = f"ring {collective} over {ranks} ranks"
+    pieces = check_count(chunks, "chunks", place)
+    lanes = pieces * (2 if bidirectional else 1)
+    directions = np.array([1, -1] if bidirectional else [1]).repeat(pieces)
+    steps = {"all_reduce": 5, "all_to_all": ranks + 2, "gather": ranks, "scatter": ranks}.get(collective, 3)
+    nodes = max(ranks - 1, 1) * lanes * steps
+    name = "ring_bidirectional" if bidirectional else "ring"
+    if collective in ("broadcast", "reduce", "gather", "scatter"):
+        check_nodes(place, ranks * nodes)
+        lay = _chain if collective in ("broadcast", "reduce") else _relay_to_root
+        return finish(lay(collective, ranks, root, directions), name, collective, root=root)
+    check_program(place, nodes)
+    if collective == "all_to_all":
+        lay = partial(_relay_all, ranks, directions)
+    elif collective == "barrier":
+        lay = partial(_rounds, ranks)
+    else:
+        lay = partial(_shards, collective, ranks, directions, overlap)
+    return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
+
+
+def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, which: np.ndarray) -> Uniform:
+    """reduce_scatter, all_gather, and all_reduce as one after the other."""
+    lanes = len(directions)
+    draft = Uniform(len(which), n * lanes)
+    if n == 1:
+        return draft
+    r, s = which[:, None], np.arange(n - 1)
+    buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
+    for lane, d in enumerate(directions.tolist()):
+        right, left = (r + d) % n, (r - d) % n
+
+        def cell(back: np.ndarray, lane=lane, d=d) -> np.ndarray:
+            """Index of this lane's piece of the shard that lies `back` ranks behind."""
+            return (r - d * back) % n * lanes + lane
+
+        def order(step: np.ndarray, kind: int, lane=lane) -> np.ndarray:
+            return (step * 3 + kind) * lanes + lane
+
+        last_done, last_recv, first = NONE, NONE, 0
+        if collective != "all_gather":
+            tag = s * lanes + lane
+            recvs, reduces, sends = draft.next_handles(3 * (n - 1)).reshape(3, n - 1)
+            draft.recv(
+                peer=left,
+                tag=tag,
+                idx=cell(s + 2),
+                after=(np.append(NONE, recvs[:-1]) if overlap else sends,),
+                order=order(s, 1),
+            )
+            draft.reduce(
+                payload=recvs,
+                idx=cell(s + 2),
+                src=(buffer, cell(s + 2)),
+                dst=(buffer, cell(s + 2)),
+                order=order(s, 2),
+            )
+            draft.send(
+                peer=right,
+                tag=tag,
+                idx=cell(s + 1),
+                src=(buffer, cell(s + 1)),
+                after=(np.append(NONE, reduces[:-1]),),
+                order=order(s, 0),
+            )
+            last_done, last_recv, first = reduces[-1], recvs[-1], n - 1
+        if collective != "reduce_scatter":
+            tag = (s + first) * lanes + lane
+            recvs, sends = draft.next_handles(2 * (n - 1)).reshape(2, n - 1)
+            draft.recv(
+                peer=left,
+                tag=tag,
+                idx=cell(s + 1),
+                dst=(buffer, cell(s + 1)),
+                after=(np.append(last_recv, recvs[:-1]) if overlap else sends,),
+                order=order(s + first, 1),
+            )
+            draft.send(
+                peer=right,
+                tag=tag,
+                idx=cell(s),
+                src=(buffer, cell(s)),
+                after=(np.append(last_done, recvs[:-1]),),
+                order=order(s + first, 0),
+            )
+    return draft
+
+
+def _chain(collective: str, n: int, root: int, directions: np.ndarray) -> Flat:
+    """broadcast and reduce: a pipelined chain that starts (broadcast) or ends (reduce) at the root."""
+    lanes = len(directions)
+    draft = Flat(n, lanes)
+    if n == 1:
+        return draft
+    hop, lane = (a.ravel() for a in np.meshgrid(np.arange(n - 1), np.arange(lanes), indexing="ij"))
+    d = directions[lane]
+    # Hop h of a broadcast goes from position h to h + 1; a reduce runs the same chain backwards.
+    near, far = (root + d * hop) % n, (root + d * (hop + 1)) % n
+    source, target = (near, far) if collective == "broadcast" else (far, near)
+    step = hop if collective == "broadcast" else n - 2 - hop
+    cell = (Buffer.INPUT, lane)
+    recv = draft.recv(
+        rank=target, peer=source, tag=lane, idx=lane, order=(2 * step + 1) * lanes + lane,
+        dst=cell if collective == "broadcast" else None,
+    )  # fmt: skip
+    # Pieces of a direction are received in order.
+    pieces = lanes // len(np.unique(directions))
+    before = np.where(lane % pieces > 0, recv - 1, NONE)
+    draft.depend(recv[before != NONE], before[before != NONE])
+    done = recv
+    if collective == "reduce":
+        done = draft.reduce(
+            payload=recv, rank=target, idx=lane, src=cell, dst=cell, order=(2 * step + 1) * lanes + lane
+        )
+    # What a hop carries on is what the hop before it (towards the start of the chain) delivered.
+    previous = hop - 1 if collective == "broadcast" else hop + 1
+    inside = (previous >= 0) & (previous < n - 1)
+    waits = np.where(inside, done[np.clip(previous, 0, n - 2) * lanes + lane], NONE)
+    draft.send(rank=source, peer=target, tag=lane, idx=lane, src=cell, after=(waits,), order=2 * step * lanes + lane)
+    return draft
+
+
+def _relay_to_root(collective: str, n: int, root: int, directions: np.ndarray) -> Flat:
+    """gather and scatter: shards travel along the ring, handed on by every rank between."""
+    lanes = len(directions)
+    draft = Flat(n, n * lanes)
+    if n == 1:
+        return draft
+    # A shard that belongs at distance k from the root makes the hops h = 0..k-1 (between h and h + 1).
+    k, h = (a for a in np.tril_indices(n, -1))
+    k, h = np.tile(k, lanes), np.tile(h, lanes)
+    lane = np.arange(lanes).repeat(n * (n - 1) // 2)
+    d = directions[lane]
+    near, far = (root + d * h) % n, (root + d * (h + 1)) % n
+    index = (root + d * k) % n * lanes + lane
+    tag = k * lanes + lane
+    if collective == "gather":
+        source, target, step = far, near, k - 1 - h  # a rank passes its own on first, then those from behind
+        buffer = Buffer.OUTPUT
+        rank_order = k * lanes + lane
+    else:
+        source, target, step = near, far, h
+        buffer = Buffer.INPUT
+        rank_order = (n - k) * lanes + lane  # the farthest first
+    recv = draft.recv(rank=target, peer=source, tag=tag, idx=index, dst=(buffer, index), order=2 * rank_order)
+    at = np.full((lanes, n, n), NONE, dtype=np.int64)
+    at[lane, k, h] = recv
+    previous = h + 1 if collective == "gather" else h - 1
+    waits = np.where(step > 0, at[lane, k, np.clip(previous, 0, n - 1)], NONE)
+    draft.send(
+        rank=source, peer=target, tag=tag, idx=index, src=(buffer, index), after=(waits,),
+        order=2 * rank_order + 1,
+    )  # fmt: skip
+    return draft
+
+
+def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Uniform:
+    """all_to_all: every block travels from neighbour to neighbour until it is home."""
+    lanes = len(directions)
+    draft = Uniform(len(which), n * lanes)
+    r = which[:, None]
+    for lane, d in enumerate(directions.tolist()):
+        own = r * lanes + lane
+        draft.copy(idx=own, src=(Buffer.INPUT, own), dst=(Buffer.OUTPUT, own), order=lane)
+        if n == 1:
+            continue
+        # Hop h (from 1) of the block whose home is k ranks ahead of its origin; farthest homes first.
+        h, k = (a + 1 for a in np.triu_indices(n - 1))
+        k = n - 1 + h - k
+        origin = (r - d * (h - 1)) % n
+        home = (origin + d * k) % n
+        tag = (h * n + k) * lanes + lane
+        at = np.full((n + 1, n + 1), NONE, dtype=np.int64)
+        at[h, k] = draft.next_handles(len(h))
+        final = h == k
+        from_origin = (r - d * h) % n
+        arrives = (from_origin + d * k) % n
+        order = ((h * n) + (n - k)) * 2 * lanes + lane + lanes
+        draft.recv(
+            peer=(r - d) % n,
+            tag=tag,
+            idx=arrives * lanes + lane,
+            # Only a block that is home is written; the others go on as they come.
+            dst=(
+                np.where(final, int(Buffer.OUTPUT), MISSING),
+                np.where(final, from_origin * lanes + lane, MISSING),
+            ),
+            order=order + lanes,
+        )
+        carried = at[h - 1, k]
+        draft.send(
+            peer=(r + d) % n,
+            tag=tag,
+            idx=home * lanes + lane,
+            src=(
+                np.where(h == 1, int(Buffer.INPUT), MISSING),
+                np.where(h == 1, home * lanes + lane, MISSING),
+            ),
+            payload=carried,
+            after=(carried,),
+            order=order,
+        )
+    return draft
+
+
+def _rounds(n: int, which: np.ndarray) -> Uniform:
+    """barrier: n-1 rounds of empty messages; after round s a rank has heard from s+1 predecessors."""
+    draft = Uniform(len(which), 1)
+    if n == 1:
+        return draft
+    r, s = which[:, None], np.arange(n - 1)
+    recvs = np.arange(n - 1)
+    draft.recv(peer=(r - 1) % n, tag=s, idx=0, cnt=0, after=(np.append(NONE, recvs[:-1]),), order=2 * s + 1)
+    draft.send(peer=(r + 1) % n, tag=s, idx=0, cnt=0, after=(np.append(NONE, recvs[:-1]),), order=2 * s)
+    return draft

@@ -1,0 +1,214 @@
+"""Several instances of an algorithm side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from astrasim_py.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.builders.parts import Parts, checked, numbered, place_of, spread
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.collectives.collective import CUSTOM, promise_of
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.algorithm import Algorithm
+
+
+def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
+    """k instances of an algorithm side by side, each on its part of every chunk's buffer and on channels of its own.
+
+    The full buffer is cut into k·T chunks. Of a collective without shards, instance j has the j-th part of the buffer;
+    with shards, the j-th part of each, so that every rank's shard stays whole; of a custom collective the j-th part
+    of each chunk. Where a step covers chunks that then no longer lie side by side, it becomes several.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    k : int
+        Instances, at least 1.
+    verify : bool
+        Whether the outcome is verified.
+
+    Returns
+    -------
+    Algorithm
+        With k times as many chunks, each moved over the same routes as before.
+
+    Raises
+    ------
+    AlgorithmError
+        An algorithm that does not state its cells, or would become too large.
+
+    Examples
+    --------
+    >>> from astrasim_py.builders.registry import build
+    >>> split(build("ring", "all_reduce", 4), 2)
+    Algorithm(ring_x2: all_reduce, 4 ranks, 8 chunks)
+    """
+    place = place_of(algorithm)
+    if type(k) is not int or not 1 <= k <= 2**15:
+        raise AlgorithmError(place, f"split({k!r}) is no number of instances", f"write 1 to {2**15}")
+    if k == 1:
+        return algorithm
+    check_nodes(place, algorithm.nodes * k)
+    if algorithm.chunks * k >= 2**31:
+        raise AlgorithmError(place, f"split({k}) makes {algorithm.chunks * k} chunks", "take fewer instances")
+    parts = Parts(algorithm, "split")
+    n, total = algorithm.ranks, algorithm.chunks
+    block = total // n if promise_of(algorithm.collective).sharded else 1 if algorithm.collective == CUSTOM else total
+    pieces, owner, start, length = _pieces(parts, block)
+    first = np.cumsum(pieces) - pieces
+    piece = np.arange(len(owner)) - first[owner]
+    size = len(owner)
+    columns, rank = parts.columns, parts.rank[owner]
+    scratch = np.zeros(n, dtype=np.int64)
+    for side in ("src", "dst"):
+        mine = columns[f"{side}_buf"] == Buffer.SCRATCH
+        np.maximum.at(scratch, parts.rank[mine], (columns[f"{side}_off"] + parts.count)[mine])
+    instance = np.repeat(np.arange(k), size)
+
+    def tiled(values: np.ndarray) -> np.ndarray:
+        return np.tile(values, k)
+
+    def laid(values: np.ndarray) -> np.ndarray:
+        """Where chunks of the full buffer come to lie."""
+        at = tiled(values[owner] + start)
+        return at // block * (block * k) + instance * block + at % block
+
+    message = tiled(parts.message[owner])
+    hinted = columns["channel"] != MISSING
+    channel = np.where(hinted, columns["channel"], 0) if hinted.any() else np.zeros(parts.size, dtype=np.int64)
+    values: dict[str, object] = {
+        "type": tiled(parts.type[owner]),
+        "rank": tiled(rank),
+        "order": tiled(parts.at[owner]),
+        "payload": _copies(np.where(parts.payload >= 0, first[parts.payload], NONE)[owner], piece, size, k),
+        "msg_chunk_idx": np.where(tiled(columns["msg_chunk_idx"][owner]) < 0, MISSING, laid(columns["msg_chunk_idx"])),
+        "msg_chunk_cnt": tiled(np.where(columns["msg_chunk_cnt"][owner] < 0, MISSING, length)),
+        "channel": np.where(message, tiled(channel[owner]) * k + instance, MISSING),
+        **{name: tiled(columns[name][owner]) for name in ("comm_src", "comm_dst", "comp_op", "source_line")},
+    }
+    for side in ("src", "dst"):
+        buffer, offset = tiled(columns[f"{side}_buf"][owner]), columns[f"{side}_off"]
+        own = instance * scratch[tiled(rank)] + tiled(offset[owner] + start)
+        values[f"{side}_buf"] = buffer
+        values[f"{side}_off"] = np.where(
+            buffer < 0, MISSING, np.where(buffer == Buffer.SCRATCH, own, laid(np.maximum(offset, 0)))
+        )
+    sends = np.flatnonzero(tiled(parts.type[owner]) == NodeType.COMM_SEND)
+    sender = _copies(np.where(parts.sender >= 0, first[parts.sender], NONE)[owner], piece, size, k)
+    receives = np.flatnonzero(sender >= 0)
+    tag = np.full(size * k, MISSING, dtype=np.int64)
+    tag[sends] = numbered(
+        tiled(parts.pair[owner])[sends],
+        instance[sends],
+        tiled(piece)[sends],
+        tiled(parts.turn[owner])[sends],
+        values["channel"][sends],
+    )
+    tag[receives] = tag[sender[receives]]
+    values["comm_tag"] = tag
+    draft = Flat(n, total * k)
+    draft.extend(size * k, values)
+    _depend(draft, parts, pieces, first, k, size)
+    made = finish(
+        draft, f"{algorithm.name}_x{k}", algorithm.collective, root=algorithm.root, in_place=algorithm.in_place
+    )
+    contract = algorithm.contract and spread(algorithm.contract, k)
+    made = replace(made, source=algorithm.source, protocol=algorithm.protocol, contract=contract)
+    return checked(made, place) if verify else made
+
+
+def _pieces(parts: Parts, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Cut nodes where their chunks cross from one block into the next.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        int64[N]: pieces of each node; then of each piece its node, first chunk within the node, and chunks.
+    """
+    count, columns = parts.count, parts.columns
+    pieces = np.ones(parts.size, dtype=np.int64)
+    cuts: dict[int, set[int]] = {}
+    group = None
+    for side in ("src", "dst"):
+        buffer, offset = columns[f"{side}_buf"], columns[f"{side}_off"]
+        lies = (buffer == Buffer.INPUT) | (buffer == Buffer.OUTPUT)
+        crossing = np.flatnonzero(lies & (count > 1) & (offset // block != (offset + count - 1) // block))
+        if len(crossing) and group is None:
+            group = _handed_on(parts)
+        for g in crossing.tolist():
+            begin = block - int(offset[g]) % block
+            cuts.setdefault(group[g], set()).update(range(begin, int(count[g]), block))
+    if not cuts:
+        return pieces, np.arange(parts.size), np.zeros(parts.size, dtype=np.int64), count
+    bounds = {which: [0, *sorted(inner)] for which, inner in cuts.items()}
+    cut = [g for g, which in enumerate(group) if which in bounds]
+    pieces[cut] = [len(bounds[group[g]]) for g in cut]
+    owner = np.repeat(np.arange(parts.size), pieces)
+    first = np.cumsum(pieces) - pieces
+    start, length = np.zeros(len(owner), dtype=np.int64), count[owner]
+    for g in cut:
+        begins = bounds[group[g]]
+        rows = slice(int(first[g]), int(first[g]) + len(begins))
+        start[rows] = begins
+        length[rows] = np.diff([*begins, int(count[g])])
+    return pieces, owner, start, length
+
+
+def _handed_on(parts: Parts) -> list[int]:
+    """Group of each node: those that data passes through without lying in a cell between have to be cut alike."""
+    group = list(range(parts.size))
+    # In the order of execution, data comes from nodes whose group is known.
+    payload, sender = parts.payload.tolist(), parts.sender.tolist()
+    for g in parts.sequence:
+        giver = payload[g] if payload[g] >= 0 else sender[g]
+        if giver >= 0:
+            group[g] = group[giver]
+    return group
+
+
+def _copies(handle: np.ndarray, piece: np.ndarray, size: int, k: int) -> np.ndarray:
+    """Handles of pieces, for each of k instances."""
+    shift = np.repeat(np.arange(k) * size, len(handle))
+    own = np.tile(np.where(handle >= 0, handle + piece, NONE), k)
+    return np.where(own >= 0, own + shift, NONE)
+
+
+def _depend(draft: Flat, parts: Parts, pieces: np.ndarray, first: np.ndarray, k: int, size: int) -> None:
+    """Every piece of a node waits for all pieces of those before it, of its own instance."""
+    child, parent = parts.child, parts.parent
+    several = (pieces[child] > 1) & (pieces[parent] > 1)
+    alike = several & (parts.payload[child] == parent)
+    joined = several & ~alike
+    edges = [_pairs(child[~several], parent[~several], pieces, first)]
+    if alike.any():
+        c, p = child[alike], parent[alike]
+        step = np.arange(int(pieces[c].sum())) - np.repeat(np.cumsum(pieces[c]) - pieces[c], pieces[c])
+        edges.append((np.repeat(first[c], pieces[c]) + step, np.repeat(first[p], pieces[c]) + step))
+    for j in range(k):
+        for c, p in edges:
+            draft.depend(c + j * size, p + j * size)
+    if not joined.any():
+        return
+    # One node that waits for all of a node's pieces, instead of as many edges as there are pairs of pieces.
+    waited, which = np.unique(parent[joined], return_inverse=True)
+    below = child[joined]
+    for j in range(k):
+        joins = draft.join(parts.rank[waited], order=parts.at[waited])
+        piece_of = np.repeat(np.arange(len(waited)), pieces[waited])
+        inner = np.arange(len(piece_of)) - np.repeat(np.cumsum(pieces[waited]) - pieces[waited], pieces[waited])
+        draft.depend(joins[piece_of], first[waited][piece_of] + inner + j * size)
+        row = np.repeat(np.arange(len(below)), pieces[below])
+        inner = np.arange(len(row)) - np.repeat(np.cumsum(pieces[below]) - pieces[below], pieces[below])
+        draft.depend(first[below][row] + inner + j * size, joins[which][row])
+
+
+def _pairs(child: np.ndarray, parent: np.ndarray, pieces: np.ndarray, first: np.ndarray) -> tuple:
+    """All pairs of pieces of the given pairs of nodes."""
+    wide = pieces[parent]
+    many = pieces[child] * wide
+    row = np.repeat(np.arange(len(child)), many)
+    inner = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
+    return first[child][row] + inner // wide[row], first[parent][row] + inner % wide[row]

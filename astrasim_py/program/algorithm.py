@@ -1,0 +1,359 @@
+"""`Algorithm`: a trace per rank of a group, with its contract; how big its messages are; its files.
+
+An algorithm is an ordinary set of Chakra ETs, made by a builder or read from a file. COMM_SEND and COMM_RECV
+nodes name ranks 0..n-1 of the group. Sizes are symbolic: a node covers chunks [i, i + cnt) of T, which are bound
+to bytes when the size S of the full buffer is known. The older dialect states bytes in ``comm_size`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
+from functools import cached_property
+
+import numpy as np
+
+import astrasim_py
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.collectives.chunks import CompOp, chunk_bytes
+from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
+from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.digest import digest
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.protocols import PROTOCOL_SLOTS
+from astrasim_py.program.recognise import GivenTraces
+from astrasim_py.program.rotation import RotatedTraces, Rotation
+
+#: Nodes, all ranks together, up to which the digest of an algorithm of a rotation reads every rank's trace.
+_DIGESTED_NODES = 2**20
+
+
+def _scaled(values: np.ndarray, size: int, made_for: int) -> np.ndarray:
+    distinct, which = np.unique(values, return_inverse=True)
+    # Rounded up: a rescaled algorithm must not move less than its collective needs.
+    return np.array([-(-v * size // made_for) for v in distinct.tolist()], dtype=np.int64)[which]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """A collective algorithm of a group: one trace per rank, and what it promises.
+
+    Attributes
+    ----------
+    name : str
+    collective : str
+        One of `COLLECTIVES`, or `CUSTOM`.
+    ranks : int
+        Size of the group, n.
+    traces : sequence of ExecutionTrace
+        One per rank: a tuple, in which ranks may share one object (`GivenTraces` of files), or `RotatedTraces`, which
+        makes them when asked for.
+    root : int or None
+        Root of a rooted collective.
+    chunks : int
+        T, the number of chunks of the full buffer; 0 where only absolute sizes are given.
+    in_place : bool
+        Whether input and output buffer alias (see `astrasim_py.verification.verifier`).
+    made_for : int or None
+        Full buffer, bytes, for which absolute sizes were computed; with it they are rescaled.
+    source : str
+        File it came from, or ``"builder"``.
+    verdict : bool or None
+        Outcome of verification; None is unknown.
+    contract : Contract or None
+        What a custom collective promises, where that is known.
+    protocol : str
+        ``Simple``, ``LL`` or ``LL128``: the protocol it is made for, which decides how many messages a connection
+        holds; empty where it is made for none.
+
+    Raises
+    ------
+    AlgorithmError
+        A contract that contradicts itself.
+    """
+
+    name: str
+    collective: str
+    ranks: int
+    traces: Sequence[ExecutionTrace]
+    root: int | None = None
+    chunks: int = 0
+    in_place: bool = True
+    made_for: int | None = None
+    source: str = ""
+    verdict: bool | None = None
+    contract: Contract | None = None
+    protocol: str = ""
+
+    def __post_init__(self) -> None:
+        place = self.source or self.name
+        if self.collective not in COLLECTIVES and self.collective != CUSTOM:
+            raise AlgorithmError(
+                place,
+                f'"{self.collective}" is not a collective',
+                f"write one of {', '.join(COLLECTIVES)}",
+            )
+        if self.protocol and self.protocol not in PROTOCOL_SLOTS:
+            raise AlgorithmError(
+                place, f'"{self.protocol}" is not a protocol', f"write one of {', '.join(PROTOCOL_SLOTS)}"
+            )
+        if self.ranks < 1 or len(self.traces) != self.ranks:
+            raise AlgorithmError(
+                place, f"has {len(self.traces)} traces for {self.ranks} ranks", "give one trace per rank"
+            )
+        if promise_of(self.collective).rooted:
+            if self.root is None:
+                raise AlgorithmError(place, f"{self.collective} has no root", "give root: RANK")
+            if not 0 <= self.root < self.ranks:
+                raise AlgorithmError(
+                    place,
+                    f"root {self.root} is not one of {self.ranks} ranks",
+                    f"give a root in 0..{self.ranks - 1}",
+                )
+        elif self.root is not None:
+            raise AlgorithmError(place, f"{self.collective} takes no root", "drop the root")
+        if self.contract is not None:
+            for word, ours, theirs in (
+                ("ranks", self.ranks, self.contract.ranks),
+                ("chunks", self.chunks, self.contract.chunks),
+            ):
+                if ours and ours != theirs:
+                    problem = f"has {ours} {word}, and its contract {theirs}"
+                    raise AlgorithmError(place, problem, "give the contract of this algorithm")
+        if self.made_for is not None and self.made_for < 1:
+            raise AlgorithmError(place, f"made_for is {self.made_for} B", "give the size it was made for")
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """How the program of rank 0 is turned into every other rank's; None where that is not known."""
+        return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
+
+    @property
+    def turned(self) -> Algorithm | None:
+        """The same with traces of a rotation: itself, or where those that it was given are found to be turned.
+
+        None where there is no rotation. What is found stays with the traces, for algorithms made of this one.
+        """
+        return self._recognised if self.rotation is None else self
+
+    @cached_property
+    def _recognised(self) -> Algorithm | None:
+        found = self.traces.turned if isinstance(self.traces, GivenTraces) else None
+        if found is None or (self.chunks and not set(_totals(found.base)) <= {self.chunks}):
+            return None
+        return dataclass_replace(self, traces=found)
+
+    @property
+    def _different(self) -> Sequence[ExecutionTrace]:
+        """Traces that stand for all where it is only asked which columns nodes have."""
+        return [self.traces[0]] if self.rotation else _distinct(self.traces)
+
+    @cached_property
+    def symbolic(self) -> bool:
+        """Whether every message states its size in chunks."""
+        return self.chunks > 0 and all(bool(_in_chunks(trace).all()) for trace in self._different)
+
+    @property
+    def scales(self) -> bool:
+        """Whether its messages grow with the collective: sizes are symbolic, or `made_for` is known."""
+        return self.made_for is not None or self.symbolic
+
+    @cached_property
+    def has_cells(self) -> bool:
+        """Whether all data movement is stated as cells, so that it can be executed symbolically."""
+        return self.symbolic and all(_has_cells(trace) for trace in self._different)
+
+    @cached_property
+    def messages(self) -> int:
+        """Number of messages, all ranks together."""
+        return self._over_ranks(lambda trace: int(np.count_nonzero(trace.type == NodeType.COMM_SEND)))
+
+    @cached_property
+    def nodes(self) -> int:
+        """Number of nodes, all ranks together."""
+        return self._over_ranks(len)
+
+    def _over_ranks(self, count: Callable[[ExecutionTrace], int]) -> int:
+        if self.rotation:
+            return self.ranks * count(self.traces[0])
+        return sum(map(count, self.traces))
+
+    def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
+        """Bytes that each node of a rank moves.
+
+        Parameters
+        ----------
+        rank : int
+        size : int
+            Full buffer of the collective, bytes.
+        verbatim : bool
+            Take ``comm_size`` as it is written, whatever `size` is.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64[n]: bytes of SEND, RECV and COMP (reduce, copy) nodes, 0 elsewhere.
+
+        Raises
+        ------
+        AlgorithmError
+            A message without a size.
+        """
+        trace = self.traces[rank]
+        kinds = trace.type
+        message = (kinds == NodeType.COMM_SEND) | (kinds == NodeType.COMM_RECV)
+        moving = message | ((kinds == NodeType.COMP) & (trace.column("comp_op") != MISSING))
+        index, count = trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt")
+        total = trace.column("total_chunk_cnt")
+        symbolic = moving & (index >= 0) & (count >= 0) & (total > 0)
+        out = np.zeros(len(trace), dtype=np.int64)
+        stated = trace.column("comm_size")
+        absolute = np.where(stated != MISSING, stated, np.where(message, MISSING, trace.column("tensor_size")))
+        if verbatim:
+            # A size in chunks is the only one of a reduction in most files: only a message must state bytes.
+            symbolic = symbolic & (absolute < 0) & ~message
+        used = total[symbolic]
+        alike = len(used) > 0 and int(used.min()) == int(used.max())
+        totals = [int(used[0])] if alike else np.unique(used).tolist()
+        for each in totals:
+            rows = symbolic if len(totals) == 1 else symbolic & (total == each)
+            out[rows] = chunk_bytes(index[rows], count[rows], size, each)
+        rest = moving & ~symbolic
+        if rest.any():
+            lost = np.flatnonzero(rest & message & (absolute < 0))
+            if len(lost):
+                node = int(trace.node_id[lost[0]])
+                raise AlgorithmError(
+                    f"{trace.place or self.source or self.name}: rank {rank} node {node}",
+                    "has no comm_size" if verbatim else "has neither msg_chunk_idx/cnt/total nor comm_size",
+                    "write comm_size, or sizes in chunks under native semantics",
+                )
+            rest &= absolute > 0
+            given = absolute[rest]
+            out[rest] = given if verbatim or self.made_for is None else _scaled(given, size, self.made_for)
+        return out
+
+    def same_bytes(self, size: int) -> bool:
+        """Whether every rank of a rotation sends, receives and reduces the bytes of rank 0, node by node.
+
+        That is so where they do not depend on which chunks a node covers: where T divides `size`, or where sizes are
+        stated in bytes. What local copies count does not matter.
+        """
+        trace = self.traces[0]
+        count, total = trace.column("msg_chunk_cnt"), trace.column("total_chunk_cnt")
+        # A node of 0 chunks, or of all, is the same wherever it begins.
+        part = np.flatnonzero((count > 0) & (count < total))
+        if not (size % total[part]).any():
+            return True
+        copy = (trace.type == NodeType.COMP) & (trace.column("comp_op") != CompOp.REDUCE)
+        return not bool((size % total[part] != 0)[~copy[part]].any())
+
+    def bytes_of_ranks(self, ranks: Sequence[int] | np.ndarray, size: int, *, verbatim: bool = False) -> np.ndarray:
+        """`message_bytes` of several ranks of a rotation at once.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            k ranks.
+        size : int
+        verbatim : bool
+
+        Returns
+        -------
+        numpy.ndarray
+            int64[k, n].
+        """
+        base = self.message_bytes(0, size, verbatim=verbatim)
+        if self.chunks == 0 or not len(ranks):
+            return np.broadcast_to(base, (len(ranks), len(base)))
+        if verbatim:
+            return np.stack([self.message_bytes(int(rank), size, verbatim=True) for rank in ranks])
+        trace = self.traces[0]
+        columns = self.traces.columns(ranks, ("msg_chunk_idx", "msg_chunk_cnt"))
+        index, count = columns["msg_chunk_idx"], columns["msg_chunk_cnt"]
+        kinds = trace.type
+        moving = (kinds == NodeType.COMM_SEND) | (kinds == NodeType.COMM_RECV)
+        moving |= (kinds == NodeType.COMP) & (trace.column("comp_op") != MISSING)
+        symbolic = moving & (trace.column("total_chunk_cnt") > 0) & (index >= 0) & (count >= 0)
+        found = chunk_bytes(np.where(symbolic, index, 0), np.where(symbolic, count, 0), size, self.chunks)
+        return np.where(symbolic, found, base)
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest(
+            {
+                "collective": self.collective,
+                "ranks": self.ranks,
+                "root": self.root,
+                "chunks": self.chunks,
+                "in_place": self.in_place,
+                "made_for": self.made_for,
+                "protocol": self.protocol,
+                "contract": None if self.contract is None else self.contract.to_text(),
+                **self._content(),
+            }
+        )
+
+    def _content(self) -> dict[str, object]:
+        if isinstance(self.traces, RotatedTraces) and self.traces.nodes > _DIGESTED_NODES:
+            # What other ranks do follows from the builder's rule: a few of them tell rules apart.
+            some = self.traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
+            return {"rotation": self.rotation.dims, "traces": [trace.digest() for trace in some]}
+        return {"traces": [trace.digest() for trace in self.traces]}
+
+    def digest(self) -> str:
+        """SHA-256 over traces and contract; name, source and verdict do not count."""
+        return self._digest
+
+    def with_verdict(self, verdict: bool | None) -> Algorithm:
+        """The same algorithm with the outcome of its verification."""
+        return dataclass_replace(self, verdict=verdict)
+
+    def split(self, k: int, *, verify: bool = True) -> Algorithm:
+        """k instances side by side on channels of their own: `astrasim_py.split`."""
+        return astrasim_py.split(self, k, verify=verify)
+
+    def __add__(self, other: object) -> Algorithm:
+        """This algorithm, then another: `astrasim_py.compose`."""
+        if not isinstance(other, Algorithm):
+            return NotImplemented
+        return astrasim_py.compose(self, other)
+
+    def __repr__(self) -> str:
+        return f"Algorithm({self.name}: {self.collective}, {self.ranks} ranks, {self.chunks} chunks)"
+
+
+def _totals(trace: ExecutionTrace) -> list[int]:
+    """Numbers of chunks that a trace cuts the full buffer into."""
+    total = trace.column("total_chunk_cnt")
+    return np.unique(total[total > 0]).tolist()
+
+
+def _distinct(traces: Sequence[ExecutionTrace]) -> list[ExecutionTrace]:
+    return list({id(trace): trace for trace in traces}.values())
+
+
+def _in_chunks(trace: ExecutionTrace) -> np.ndarray:
+    """bool[n]: False for a SEND or RECV that does not state its size in chunks."""
+    message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
+    stated = (trace.column("msg_chunk_idx") >= 0) & (trace.column("msg_chunk_cnt") >= 0)
+    return stated & (trace.column("total_chunk_cnt") > 0) | ~message
+
+
+def _has_cells(trace: ExecutionTrace) -> bool:
+    def present(side: str) -> np.ndarray:
+        return (trace.column(f"{side}_buf") >= 0) & (trace.column(f"{side}_off") >= 0)
+
+    kinds, op, payload = trace.type, trace.column("comp_op"), trace.column("payload")
+    source, target, handed = present("src"), present("dst"), payload != MISSING
+    send, comp = kinds == NodeType.COMM_SEND, kinds == NodeType.COMP
+    known = send | comp | (kinds == NodeType.COMM_RECV) | (kinds == NodeType.METADATA)
+    # What a receive neither stores nor hands on is lost, which is a statement too; a COMP node without an operation
+    # (a join of dependencies) moves nothing.
+    lacks = send & ~(source | handed)
+    lacks |= comp & (op == CompOp.COPY) & ~((source | handed) & target)
+    lacks |= comp & (op == CompOp.REDUCE) & ~(source & (target | handed))
+    lacks &= trace.column("msg_chunk_cnt") != 0
+    return bool(known.all()) and not lacks.any()

@@ -1,0 +1,48 @@
+"""Files of algorithms: one ``.et`` per rank, or one ``.npz``."""
+
+from __future__ import annotations
+
+import os
+
+from astrasim_py.chakra.et_io import read_prefix
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.interchange import algorithm_from_traces, promised
+from astrasim_py.program.npz import read_npz
+
+
+def read_algorithm(
+    prefix: str | os.PathLike,
+    collective: str | None = None,
+    *,
+    made_for: int | None = None,
+    root: int | None = None,
+    in_place: bool | None = None,
+    name: str = "",
+) -> Algorithm:
+    """Read an algorithm: ``PREFIX.<rank>.et`` for every rank (gzip'd or not), or one ``.npz`` file.
+
+    Parameters
+    ----------
+    prefix : path
+    collective : str, optional
+        May be left out where the file states it.
+    made_for : int, optional
+        Full buffer, bytes, for which absolute sizes were computed.
+    root : int, optional
+    in_place : bool, optional
+    name : str, optional
+
+    Raises
+    ------
+    TraceError
+        Files that are missing or cannot be decoded.
+    AlgorithmError
+        An ill-formed algorithm, or one of another collective.
+    """
+    source = os.fspath(prefix)
+    if source.endswith(".npz"):
+        return promised(read_npz(source), collective, made_for=made_for, root=root, in_place=in_place, name=name)
+    traces = read_prefix(source)
+    return algorithm_from_traces(
+        traces, collective, name=name, source=source, made_for=made_for, root=root, in_place=in_place
+    )

@@ -1,0 +1,206 @@
+"""Which algorithm carries out which collective call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.units import format_size, parse_size
+from astrasim_py.program.algorithm import Algorithm
+
+_BOUND = re.compile(r"\s*(<=|>=|==|<|>)\s*(.+?)\s*")
+_HOLDS: Mapping[str, Callable[[int, int], bool]] = {
+    "<=": lambda a, b: a <= b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "<": lambda a, b: a < b,
+    ">": lambda a, b: a > b,
+}
+
+#: What a condition may speak of.
+CONDITIONS = ("size", "ranks", "group", "node")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """When a case applies; what is not stated always holds.
+
+    Attributes
+    ----------
+    size : tuple of (str, int)
+        Comparisons with the full buffer in bytes, all of which must hold.
+    ranks : tuple of (str, int)
+        Comparisons with the size of the group.
+    group : str or None
+    node : int or None
+        Id of the workload's node that calls, on the first member of its group.
+    """
+
+    size: tuple[tuple[str, int], ...] = ()
+    ranks: tuple[tuple[str, int], ...] = ()
+    group: str | None = None
+    node: int | None = None
+
+    @classmethod
+    def parse(cls, when: Mapping[str, object], place: str = "") -> Condition:
+        """Read ``{size: "<= 256 KiB", ranks: ">= 8", group: dp}``; several comparisons are joined by ``and``.
+
+        Raises
+        ------
+        AlgorithmError
+            Unknown key or comparison.
+        UnitError
+            A size without a unit.
+        """
+        unknown = sorted(set(when) - set(CONDITIONS))
+        if unknown:
+            raise AlgorithmError(place, f'a case cannot depend on "{unknown[0]}"', f"use {', '.join(CONDITIONS)}")
+
+        def comparisons(key: str, read: Callable[[str], int], example: str) -> tuple[tuple[str, int], ...]:
+            if key not in when:
+                return ()
+            found = []
+            for part in str(when[key]).split(" and "):
+                match = _BOUND.fullmatch(part)
+                if match is None:
+                    raise AlgorithmError(place, f'{key} "{when[key]}" is not a comparison', f'write e.g. "{example}"')
+                found.append((match[1], read(match[2])))
+            return tuple(found)
+
+        def whole(text: str) -> int:
+            if not text.isdecimal() or len(text) > 9:
+                raise AlgorithmError(place, f'ranks "{text}" is not a whole number', 'write e.g. ">= 8"')
+            return int(text)
+
+        def whole_id(value: object) -> int:
+            if type(value) is not int or value < 0:
+                raise AlgorithmError(place, f'node "{value}" is not the id of a node', "write e.g. 3")
+            return value
+
+        group, node = when.get("group"), when.get("node")
+        return cls(
+            size=comparisons("size", lambda text: parse_size(text, place), "<= 256 KiB"),
+            ranks=comparisons("ranks", whole, ">= 8"),
+            group=None if group is None else str(group),
+            node=None if node is None else whole_id(node),
+        )
+
+    def holds(self, size: int, ranks: int, group: str, node: int = -1) -> bool:
+        """Whether the call of a node, of `size` bytes on a group of `ranks`, satisfies it."""
+        return (
+            all(_HOLDS[op](size, value) for op, value in self.size)
+            and all(_HOLDS[op](ranks, value) for op, value in self.ranks)
+            and (self.group is None or self.group == group or group.startswith(f"{self.group}."))
+            and (self.node is None or self.node == node)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One algorithm and when it is used.
+
+    Attributes
+    ----------
+    make : callable
+        ``make(collective, ranks, root) -> Algorithm``.
+    when : Condition
+    fit : callable or None
+        ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm that is made for the NPUs and the size of
+        a call; then `make` is not used.
+    """
+
+    make: Callable[[str, int, int], Algorithm]
+    when: Condition = Condition()
+    fit: Callable[[str, tuple[int, ...], int, int], Algorithm] | None = None
+
+
+class AlgorithmTable:
+    """Cases per collective: the first that holds carries out a call. Algorithms are made once each.
+
+    Parameters
+    ----------
+    cases : mapping of str to sequence of Case
+    default : callable or None
+        ``default(collective, ranks, root) -> Algorithm`` for collectives without cases.
+    """
+
+    def __init__(
+        self,
+        cases: Mapping[str, Sequence[Case]],
+        default: Callable[[str, int, int], Algorithm] | None = None,
+    ) -> None:
+        self._cases = {name: tuple(listed) for name, listed in cases.items()}
+        self._default = None if default is None else Case(make=default)
+        self._made: dict[tuple, Algorithm] = {}
+
+    @property
+    def by_node(self) -> bool:
+        """Whether a case depends on the calling node."""
+        return any(case.when.node is not None for listed in self._cases.values() for case in listed)
+
+    def case(self, collective: str, size: int, ranks: int, group: str, node: int = -1) -> Case:
+        """The case that applies to a call; parameters as for `select`.
+
+        Raises
+        ------
+        AlgorithmError
+            No case holds.
+        """
+        listed = self._cases.get(collective)
+        if listed is None:
+            listed = () if self._default is None else (self._default,)
+        for case in listed:
+            if case.when.holds(size, ranks, group, node):
+                return case
+        raise AlgorithmError(
+            f"algorithms.{collective}",
+            f"no case holds for {format_size(size)} on {ranks} ranks of group {group}",
+            "add a last case without `when`",
+        )
+
+    def select(
+        self,
+        collective: str,
+        size: int,
+        ranks: int,
+        group: str,
+        root: int = 0,
+        *,
+        node: int = -1,
+        npus: tuple[int, ...] = (),
+    ) -> Algorithm:
+        """The algorithm for a call.
+
+        Parameters
+        ----------
+        collective : str
+        size : int
+            Full buffer, bytes.
+        ranks : int
+            Size of the group.
+        group : str
+            Its name.
+        root : int
+            Position in the group, for rooted collectives.
+        node : int
+            Id of the workload's node on the first member; -1 where unknown.
+        npus : tuple of int
+            NPUs of the group, in order: for algorithms that are made for them.
+
+        Raises
+        ------
+        AlgorithmError
+            No case holds, or the algorithm is not defined for such a group.
+        """
+        case = self.case(collective, size, ranks, group, node)
+        key: tuple = (collective, case, ranks, root)
+        if case.fit is not None:
+            key += (size, npus)
+            if key not in self._made:
+                self._made[key] = case.fit(collective, npus, size, root)
+            return self._made[key]
+        if key not in self._made:
+            self._made[key] = case.make(collective, ranks, root)
+        return self._made[key]

@@ -1,0 +1,463 @@
+"""`Steps`: a whole algorithm as one table of steps, which is what verification looks at.
+
+It is made of traces (`steps_of`), or directly of another representation of a program. One row is what one rank does
+at once: a plain send, receive, copy or reduction, or a fused group of them, which holds its incoming slot until its
+outgoing one is free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from astrasim_py.chakra import graph
+from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.collectives.chunks import CompOp
+from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.errors import TraceError
+from astrasim_py.program.algorithm import Algorithm
+
+#: Parent that never completes: a wait for something that is never published.
+NEVER = -2
+#: Steps that the search for a dependency between two receives of one channel may take, all channels together.
+MAX_SEARCH = 20_000_000
+
+_SEND, _RECV, _REDUCE, _COPY = range(1, 5)
+
+
+class Unusable(Exception):
+    """The program cannot be executed: it is ill-formed, or (unknown) does not say enough.
+
+    Attributes
+    ----------
+    problem : str
+    unknown : bool
+    """
+
+    def __init__(self, problem: str, *, unknown: bool = False) -> None:
+        super().__init__(problem)
+        self.problem, self.unknown = problem, unknown
+
+
+@dataclass(slots=True, kw_only=True)
+class Connection:
+    """An ordered channel between two ranks, with the steps that send and receive on it, first to last.
+
+    The k-th send meets the k-th receive. `sends` and `receives` differ in length where the program is ill-formed.
+    """
+
+    source: int
+    target: int
+    channel: int
+    sends: list[int] = field(default_factory=list)
+    receives: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Steps:
+    """All steps of all ranks; every list has one entry per step g, ranks ascending.
+
+    What a step does, in this order: it takes its data – what it receives (`takes`), else what step `payload` holds,
+    else the cells it reads; if it `reduces`, it adds the cells it reads (to what it received or was handed), or, with
+    neither, the cells it reads to the cells it writes; it writes them (`write_*`); it sends them (`gives`).
+
+    Attributes
+    ----------
+    name, collective : str
+    ranks, chunks : int
+        n and T: chunks of the full buffer.
+    root : int or None
+    in_place : bool
+    contract : Contract or None
+        Of a custom collective, where it is known.
+    protocol : str
+        ``Simple``, ``LL``, ``LL128`` or empty.
+    inputs, outputs : int
+        Declared chunks of the ranks' largest input and output buffer, 0 where nothing is declared: how far accesses
+        may go beyond what the collective needs, and, of a custom collective, how much there is.
+    rank : list of int
+    chain : list of int
+        Thread block, numbered over all ranks; -1 for a step that belongs to none.
+    count : list of int
+        Chunks that it moves.
+    takes, gives : list of int
+        Connection that it receives from and sends to, -1 for none.
+    reduces : list of bool
+    payload : list of int
+        Step of the same rank whose data it takes, -1 for none.
+    read_buf, read_off, write_buf, write_off : list of int
+        Cells it reads and writes, `Buffer` and offset in chunks; -1 for none.
+    parents : list of tuple of int
+        Steps of the same rank that must be done before (the order of thread blocks and dependencies).
+    waits : list of tuple of int
+        Those of `parents` that are explicit dependencies between thread blocks.
+    connections : list of Connection
+    place : callable
+        int -> str: a step for messages, such as ``rank 3 tb 1 step 4``.
+    line : list of int
+        Line of `source` that a step was written in, 0 where unknown.
+    source : str
+    """
+
+    name: str
+    collective: str
+    ranks: int
+    chunks: int
+    rank: list[int]
+    chain: list[int]
+    count: list[int]
+    takes: list[int]
+    gives: list[int]
+    reduces: list[bool]
+    payload: list[int]
+    read_buf: list[int]
+    read_off: list[int]
+    write_buf: list[int]
+    write_off: list[int]
+    parents: list[tuple[int, ...]]
+    waits: list[tuple[int, ...]]
+    connections: list[Connection]
+    place: Callable[[int], str]
+    line: list[int]
+    root: int | None = None
+    in_place: bool = True
+    contract: Contract | None = None
+    protocol: str = ""
+    inputs: int = 0
+    outputs: int = 0
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+# -------------------------------------------------------------------------------------------- from traces
+
+
+def _places(trace) -> np.ndarray:
+    """Place of each row in the topological order; where there is a cycle, any will do, as it never ends."""
+    at = np.arange(len(trace))
+    try:
+        at[trace.order("data+ctrl")] = np.arange(len(trace))
+    except TraceError:
+        trace.parents("data+ctrl")
+    return at
+
+
+class _Nodes:
+    """The nodes of all ranks as columns; node g of rank r has row g - offset[r] in its trace."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        traces = algorithm.traces
+        self.offset = np.cumsum([0, *(len(t) for t in traces)])
+        self.size = int(self.offset[-1])
+        self.rank = np.repeat(np.arange(len(traces)), np.diff(self.offset))
+        self.id = np.concatenate([t.node_id for t in traces]).astype(np.int64)
+        kinds = np.concatenate([t.type for t in traces])
+        self._columns: dict[str, np.ndarray] = {}
+        op = self.column("comp_op")
+        comp = kinds == NodeType.COMP
+        self.action = np.select(
+            [
+                kinds == NodeType.COMM_SEND,
+                kinds == NodeType.COMM_RECV,
+                comp & (op == CompOp.REDUCE),
+                comp & (op == CompOp.COPY),
+            ],
+            [_SEND, _RECV, _REDUCE, _COPY],
+            0,
+        )
+        child, parent, place, payload = [], [], [], []
+        for trace, start in zip(traces, self.offset.tolist(), strict=False):
+            ptr, rows = trace.parents("data+ctrl")
+            child.append(graph.owners(ptr) + start)
+            parent.append(rows + start)
+            place.append(_places(trace))
+            payload.append(self._named(trace, "payload", start, len(payload), "takes data of"))
+        self.child, self.parent = np.concatenate(child), np.concatenate(parent)
+        self.place, self.payload = np.concatenate(place), np.concatenate(payload)
+        # CSR of parents by node, for searches.
+        self.ptr = np.zeros(self.size + 1, dtype=np.int64)
+        np.cumsum(np.bincount(self.child, minlength=self.size), out=self.ptr[1:])
+
+    @staticmethod
+    def _named(trace, name: str, start: int, rank: int, what: str) -> np.ndarray:
+        """Nodes that a column of ids names; -1 where it names none."""
+        ids = trace.column(name)
+        if not len(ids) or not trace.has_column(name):
+            return np.full(len(trace), -1, dtype=np.int64)
+        found = trace.rows_of(np.where(ids < 0, 0, ids).astype(np.uint64))
+        lost = np.flatnonzero((ids != MISSING) & ((found < 0) | (ids < 0)))
+        if len(lost):
+            node = int(trace.node_id[lost[0]])
+            raise Unusable(f"rank {rank} node {node} {what} {int(ids[lost[0]])}, which is not there")
+        return np.where(ids == MISSING, -1, found + start)
+
+    def column(self, name: str) -> np.ndarray:
+        """int64[N]: an integer column of all ranks."""
+        if name not in self._columns:
+            self._columns[name] = np.concatenate([t.column(name) for t in self.algorithm.traces])
+        return self._columns[name]
+
+    def has(self, name: str) -> bool:
+        """Whether any node has that attribute."""
+        return any(t.has_column(name) for t in self.algorithm.traces)
+
+    def node(self, g: int) -> str:
+        """Node g for messages."""
+        return f"rank {int(self.rank[g])} node {int(self.id[g])}"
+
+    def waits_for(self, node: int, target: int, budget: list[int]) -> bool:
+        """Whether `node` can only begin when `target` is done (both of one rank)."""
+        floor = int(self.place[target])
+        stack, seen = [node], {node}
+        while stack:
+            current = stack.pop()
+            for p in self.parent[self.ptr[current] : self.ptr[current + 1]].tolist():
+                if p == target:
+                    return True
+                if p not in seen and self.place[p] > floor:
+                    seen.add(p)
+                    stack.append(p)
+            budget[0] -= 1
+            if budget[0] < 0:
+                raise Unusable("who receives what takes too long to find out; give every message a tag", unknown=True)
+        return False
+
+    def steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Step of each node, and the first node of each step: nodes of one fused group make one step."""
+        own = np.arange(self.size)
+        if not self.has("fused"):
+            return own, own
+        first = np.concatenate(
+            [
+                self._named(trace, "fused", start, rank, "is fused with")
+                for rank, (trace, start) in enumerate(zip(self.algorithm.traces, self.offset.tolist(), strict=False))
+            ]
+        )
+        first = np.where(first < 0, own, first)
+        for kinds, word in (((_SEND,), "sends"), ((_RECV,), "receives"), ((_REDUCE, _COPY), "operations")):
+            of_kind = first[np.isin(self.action, kinds)]
+            twice = np.flatnonzero(np.bincount(of_kind, minlength=self.size) > 1)
+            if len(twice):
+                raise Unusable(f"{self.node(int(twice[0]))} begins a fused step of several {word}")
+        firsts, step = np.unique(first, return_inverse=True)
+        return step, firsts
+
+
+def steps_of(algorithm: Algorithm) -> Steps:
+    """The steps of an algorithm's traces.
+
+    A connection is (source, destination, channel); where nodes state no channel, each tag is one, since nothing says
+    which messages share a queue.
+
+    Raises
+    ------
+    Unusable
+        A fused group or payload that cannot be, messages of unequal counts, or whose pairing depends on timing.
+    TraceError
+        Dependencies on nodes that are not there.
+    """
+    nodes = _Nodes(algorithm)
+    step, firsts = nodes.steps()
+    size = len(firsts)
+    count = nodes.column("msg_chunk_cnt")
+    _check_payloads(nodes, count)
+
+    def of(name: str, actions: tuple[int, ...]) -> np.ndarray:
+        """A column of the nodes of some kind, by step."""
+        out = np.full(size, -1, dtype=np.int64)
+        at = np.flatnonzero(np.isin(nodes.action, actions))
+        values = nodes.column(name)[at]
+        given = values != MISSING
+        out[step[at[given]]] = values[given]
+        return out
+
+    moved = np.zeros(size, dtype=np.int64)
+    moving = np.flatnonzero((nodes.action > 0) & (count != MISSING))
+    moved[step[moving]] = count[moving]
+    pairs = np.unique(step[nodes.child] * size + step[nodes.parent]) if size else np.empty(0, dtype=np.int64)
+    child, parent = np.divmod(pairs, max(size, 1))
+    outer = child != parent
+    child, parent = child[outer], parent[outer]
+    bounds = np.searchsorted(child, np.arange(size + 1)).tolist()
+    listed = parent.tolist()
+    parents = [tuple(listed[a:b]) for a, b in pairwise(bounds)]
+    payload = np.full(size, -1, dtype=np.int64)
+    handed = np.flatnonzero(nodes.payload >= 0)
+    handed = handed[step[handed] != step[nodes.payload[handed]]]
+    payload[step[handed]] = step[nodes.payload[handed]]
+    rank = nodes.rank[firsts]
+    block = nodes.column("tb_id")[firsts] if nodes.has("tb_id") else np.full(size, MISSING)
+    keys, chain = np.unique(rank * 2**33 + np.where(block == MISSING, -1, block) + 1, return_inverse=True)
+    chain = np.where(block == MISSING, -1, chain)
+    chains = chain.tolist()
+    if len(keys) == algorithm.ranks and not (chain >= 0).any():
+        waits: list[tuple[int, ...]] = [()] * size
+    else:
+        waits = [
+            tuple(p for p in ps if chains[p] != c) if c >= 0 else () for ps, c in zip(parents, chains, strict=True)
+        ]
+    takes, gives, connections = _connect(nodes, step, size)
+    in_step = nodes.column("local_time_step")[firsts] if nodes.has("local_time_step") else None
+
+    def place(g: int) -> str:
+        if chains[g] >= 0 and in_step is not None and in_step[g] != MISSING:
+            return f"rank {int(rank[g])} tb {int(block[g])} step {int(in_step[g])}"
+        return nodes.node(int(firsts[g]))
+
+    lines = nodes.column("source_line")[firsts] if nodes.has("source_line") else np.zeros(size, dtype=np.int64)
+    reductions = np.zeros(size, dtype=bool)
+    reductions[step[nodes.action == _REDUCE]] = True
+    local, storing = (_REDUCE, _COPY), (_RECV, _REDUCE, _COPY)
+    # A plain send reads cells; the send of a fused step forwards what the step holds.
+    alone = np.bincount(step, minlength=size) == 1
+    read_buf, read_off = (np.where(alone, of(c, (_SEND, *local)), of(c, local)) for c in ("src_buf", "src_off"))
+    write_buf, write_off = of("dst_buf", storing), of("dst_off", storing)
+    absent = (read_buf < 0) | (read_off < 0)
+    read_buf[absent] = read_off[absent] = -1
+    absent = (write_buf < 0) | (write_off < 0)
+    write_buf[absent] = write_off[absent] = -1
+    stated = [[trace.meta(name) for trace in algorithm.traces] for name in ("msccl_i_chunks", "msccl_o_chunks")]
+    inputs, outputs = (max((value for value in values if type(value) is int), default=0) for values in stated)
+    return Steps(
+        name=algorithm.name,
+        collective=algorithm.collective,
+        ranks=algorithm.ranks,
+        chunks=algorithm.chunks,
+        root=algorithm.root,
+        in_place=algorithm.in_place,
+        contract=algorithm.contract,
+        protocol=algorithm.protocol,
+        inputs=inputs,
+        outputs=outputs,
+        source=algorithm.source,
+        rank=rank.tolist(),
+        chain=chains,
+        count=moved.tolist(),
+        takes=takes,
+        gives=gives,
+        reduces=reductions.tolist(),
+        payload=payload.tolist(),
+        read_buf=read_buf.tolist(),
+        read_off=read_off.tolist(),
+        write_buf=write_buf.tolist(),
+        write_off=write_off.tolist(),
+        parents=parents,
+        waits=waits,
+        connections=connections,
+        place=place,
+        line=np.where(lines == MISSING, 0, lines).tolist(),
+    )
+
+
+def _check_payloads(nodes: _Nodes, count: np.ndarray) -> None:
+    """A node that takes another's data must wait for it and move as much."""
+    takers = np.flatnonzero(nodes.payload >= 0)
+    givers = nodes.payload[takers]
+    bad = np.flatnonzero((count[takers] != count[givers]) | (nodes.action[givers] < _RECV))
+    if len(bad):
+        taker, giver = int(takers[bad[0]]), int(givers[bad[0]])
+        holds = int(count[giver]) if nodes.action[giver] >= _RECV else 0
+        raise Unusable(
+            f"{nodes.node(taker)} takes {int(count[taker])} chunks of node {int(nodes.id[giver])}, which holds {holds}"
+        )
+    # Most takers name a parent: found at once for all.
+    wanted = takers * nodes.size + givers
+    direct = np.isin(wanted, nodes.child * nodes.size + nodes.parent)
+    budget = [MAX_SEARCH]
+    for i in np.flatnonzero(~direct).tolist():
+        if not nodes.waits_for(int(takers[i]), int(givers[i]), budget):
+            raise Unusable(
+                f"{nodes.node(int(takers[i]))} takes data of node {int(nodes.id[givers[i]])}, but does not wait for it"
+            )
+
+
+def _connect(nodes: _Nodes, step: np.ndarray, size: int) -> tuple[list[int], list[int], list[Connection]]:
+    """Connections, and the one that each step receives from and sends to."""
+    n = nodes.algorithm.ranks
+    tag = nodes.column("comm_tag")
+    channel = nodes.column("channel") if nodes.has("channel") else np.full(nodes.size, MISSING)
+    queue = np.where(channel == MISSING, tag, channel)
+    own = channel == MISSING
+    sides = []
+    for kind, source, target in ((_SEND, None, "comm_dst"), (_RECV, "comm_src", None)):
+        rows = np.flatnonzero(nodes.action == kind)
+        pair = (nodes.column(source)[rows] if source else nodes.rank[rows]) * n + (
+            nodes.column(target)[rows] if target else nodes.rank[rows]
+        )
+        order = np.lexsort((nodes.place[rows], tag[rows], queue[rows], own[rows], pair))
+        sides.append((rows[order], pair[order]))
+    (sends, pair_of_send), (recvs, pair_of_recv) = sides
+    if not np.array_equal(pair_of_send, pair_of_recv) or not np.array_equal(tag[sends], tag[recvs]):
+        _raise_unmatched(nodes, sends, recvs, pair_of_send, pair_of_recv, tag)
+    odd = np.flatnonzero((queue[sends] != queue[recvs]) | (own[sends] != own[recvs]))
+    if len(odd):
+        s, r = int(sends[odd[0]]), int(recvs[odd[0]])
+        raise Unusable(
+            f"{nodes.node(s)} sends on channel {int(queue[s])}, but {nodes.node(r)} receives on {int(queue[r])}"
+        )
+    count = nodes.column("msg_chunk_cnt")
+    uneven = np.flatnonzero(count[sends] != count[recvs])
+    if len(uneven):
+        s, r = int(sends[uneven[0]]), int(recvs[uneven[0]])
+        raise Unusable(f"{nodes.node(s)} sends {int(count[s])} chunks, but {nodes.node(r)} receives {int(count[r])}")
+    same = (pair_of_send[1:] == pair_of_send[:-1]) & (tag[sends[1:]] == tag[sends[:-1]])
+    budget = [MAX_SEARCH]
+    for word, rows in (("receives", recvs), ("sends", sends)):
+        for i in np.flatnonzero(same).tolist():
+            first, second = int(rows[i]), int(rows[i + 1])
+            if not nodes.waits_for(second, first, budget):
+                t = int(tag[first])
+                label = "without a tag" if t == MISSING else f"with tag {t}"
+                raise Unusable(
+                    f"{nodes.node(first)} and node {int(nodes.id[second])} are {word} of one peer {label}, "
+                    "and no dependency says which is first: their pairing depends on timing",
+                    unknown=True,
+                )
+    takes, gives = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+    begins = np.ones(len(sends), dtype=bool)
+    begins[1:] = (
+        (pair_of_send[1:] != pair_of_send[:-1])
+        | (queue[sends[1:]] != queue[sends[:-1]])
+        | (own[sends[1:]] != own[sends[:-1]])
+    )
+    number = np.cumsum(begins) - 1
+    gives[step[sends]], takes[step[recvs]] = number, number
+    bounds = [*np.flatnonzero(begins).tolist(), len(sends)]
+    sent, received, pairs = step[sends].tolist(), step[recvs].tolist(), pair_of_send.tolist()
+    queues, private = queue[sends].tolist(), own[sends].tolist()
+    connections = [
+        Connection(
+            source=pairs[a] // n,
+            target=pairs[a] % n,
+            channel=-1 if private[a] else queues[a],
+            sends=sent[a:b],
+            receives=received[a:b],
+        )
+        for a, b in pairwise(bounds)
+    ]
+    return takes.tolist(), gives.tolist(), connections
+
+
+def _raise_unmatched(nodes: _Nodes, sends, recvs, pair_of_send, pair_of_recv, tag) -> None:
+    """Say which send or receive has no partner."""
+    n = nodes.algorithm.ranks
+    sent = Counter(zip(pair_of_send.tolist(), tag[sends].tolist(), strict=True))
+    received = Counter(zip(pair_of_recv.tolist(), tag[recvs].tolist(), strict=True))
+    for pair, label in sorted(sent.keys() | received.keys()):
+        extra = sent[pair, label] - received[pair, label]
+        if not extra:
+            continue
+        source, target = divmod(pair, n)
+        which, pairs = (sends, pair_of_send) if extra > 0 else (recvs, pair_of_recv)
+        last = int(which[np.flatnonzero((pairs == pair) & (tag[which] == label))[-1]])
+        under = "" if label == MISSING else f" (tag {label})"
+        if extra > 0:
+            raise Unusable(f"{nodes.node(last)} sends to rank {target}{under}, which never receives it")
+        raise Unusable(f"{nodes.node(last)} waits for a message from rank {source}{under} that is never sent")

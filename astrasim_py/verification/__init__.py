@@ -1,0 +1,1 @@
+"""Verification of algorithms, and what no algorithm can beat."""

@@ -1,0 +1,492 @@
+"""What no algorithm can beat: closed forms of known algorithms, and lower bounds of collectives on a topology."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from astrasim_py.collectives.collective import CUSTOM
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.units import PS_PER_S
+from astrasim_py.topology.model import Topology
+
+#: Sources from which latencies are computed; a maximum over fewer pairs is still a lower bound.
+_SOURCES = 8
+#: Shapes whose distances are sums over dimensions.
+_PRODUCTS = ("ring", "mesh", "torus", "fully_connected", "switch", "hypercube", "product")
+#: Links beyond which shortest latencies are not searched in irregular topologies.
+_SEARCHED_LINKS = 100_000
+
+
+# -- bandwidths as nccl-tests defines them ----------------------------------------------------------------------
+
+
+def busbw_factor(collective: str, ranks: int) -> Fraction | None:
+    """Bus bandwidth per algorithm bandwidth (size / time), by nccl-tests' definition (PERFORMANCE.md).
+
+    2(n-1)/n for all_reduce; (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter; 1 for
+    broadcast and reduce; 0 for barrier; None for custom, of which nobody knows what it must move.
+    """
+    if collective == CUSTOM:
+        return None
+    if collective == "barrier" or ranks < 1:
+        return Fraction(0)
+    if collective == "all_reduce":
+        return Fraction(2 * (ranks - 1), ranks)
+    if collective in ("broadcast", "reduce"):
+        return Fraction(1)
+    return Fraction(ranks - 1, ranks)
+
+
+# -- closed forms -----------------------------------------------------------------------------------------------
+
+
+def _log(n: int) -> int:
+    return max(0, (n - 1).bit_length())
+
+
+#: (algorithm, collective) → time of S bytes on n ranks with latency a, seconds per byte b and reduction time g; every
+#: pair of ranks has a link of its own. Names and defaults are those of the builders.
+CLOSED_FORMS: Mapping[tuple[str, str], Callable[[int, Fraction, Fraction, Fraction, Fraction], Fraction]] = {
+    # Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009, §4.
+    ("ring", "all_reduce"): lambda n, s, a, b, g: 2 * (n - 1) * (a + s / n * b) + (n - 1) * s / n * g,
+    ("ring", "all_gather"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
+    ("ring", "reduce_scatter"): lambda n, s, a, b, g: (n - 1) * (a + s / n * (b + g)),
+    # Chan et al., "Collective communication: theory, practice, and experience", CCPE 2007, §4 (chain, one piece).
+    ("ring", "broadcast"): lambda n, s, a, b, g: (n - 1) * (a + s * b),
+    ("ring", "reduce"): lambda n, s, a, b, g: (n - 1) * (a + s * (b + g)),
+    ("ring", "barrier"): lambda n, s, a, b, g: (n - 1) * a,
+    # One message to every peer at once, over links of their own.
+    ("direct", "all_reduce"): lambda n, s, a, b, g: (2 * (a + s / n * b)) * (n > 1) + (n - 1) * s / n * g,
+    ("direct", "all_gather"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
+    ("direct", "reduce_scatter"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1) + (n - 1) * s / n * g,
+    ("direct", "all_to_all"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
+    ("direct", "broadcast"): lambda n, s, a, b, g: (a + s * b) * (n > 1),
+    ("direct", "reduce"): lambda n, s, a, b, g: (a + s * b) * (n > 1) + (n - 1) * s * g,
+    ("direct", "gather"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
+    ("direct", "scatter"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
+    ("direct", "barrier"): lambda n, s, a, b, g: a * (n > 1),
+    ("linear", "broadcast"): lambda n, s, a, b, g: (n - 1) * (a + s * b),
+    ("linear", "scatter"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
+    # Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH",
+    # IJHPCA 2005, §3 and §4.
+    ("pairwise", "all_to_all"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
+    ("bruck", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("bruck", "all_to_all"): lambda n, s, a, b, g: _log(n) * (a + s / 2 * b),
+    ("halving_doubling", "all_reduce"): lambda n, s, a, b, g: (
+        2 * _log(n) * a + 2 * Fraction(n - 1, n) * s * b + Fraction(n - 1, n) * s * g
+    ),
+    ("halving_doubling", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("halving_doubling", "reduce_scatter"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * (b + g),
+    ("recursive_doubling", "all_reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
+    ("recursive_doubling", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("recursive_doubling", "barrier"): lambda n, s, a, b, g: _log(n) * a,
+    ("binomial_tree", "gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    ("binomial_tree", "scatter"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
+    # Chan et al. 2007, §4 (minimum-spanning-tree algorithms), for any n.
+    ("binomial_tree", "broadcast"): lambda n, s, a, b, g: _log(n) * (a + s * b),
+    ("binomial_tree", "reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
+    ("binomial_tree", "all_reduce"): lambda n, s, a, b, g: _log(n) * (2 * (a + s * b) + s * g),
+    ("binomial_tree", "barrier"): lambda n, s, a, b, g: 2 * _log(n) * a,
+    # Hensgen, Finkel & Manber, "Two algorithms for barrier synchronization", IJPP 1988.
+    ("dissemination", "barrier"): lambda n, s, a, b, g: _log(n) * a,
+}
+
+#: Closed forms that hold for powers of two only.
+_POWERS_OF_TWO = frozenset(
+    [(name, kind) for name, kind in CLOSED_FORMS if name in ("halving_doubling", "recursive_doubling")]
+    + [("bruck", "all_to_all"), ("binomial_tree", "gather"), ("binomial_tree", "scatter")]
+)
+
+
+def closed_form_ps(
+    algorithm: str,
+    collective: str,
+    ranks: int,
+    size: int,
+    alpha_ps: int,
+    bandwidth: Fraction,
+    gamma: Fraction = Fraction(0),
+) -> Fraction:
+    """Alpha-beta-gamma time of an algorithm on links of its own.
+
+    Parameters
+    ----------
+    algorithm, collective : str
+        A key of `CLOSED_FORMS`, where each formula names its source.
+    ranks : int
+    size : int
+        Full buffer, bytes.
+    alpha_ps : int
+        Latency of a message, ps.
+    bandwidth : fractions.Fraction
+        Bytes per second.
+    gamma : fractions.Fraction
+        Reduction time, seconds per byte.
+
+    Returns
+    -------
+    fractions.Fraction
+        ps, exact; whole where the chunks divide.
+
+    Raises
+    ------
+    AlgorithmError
+        No closed form is known, or only one for powers of two.
+    """
+    form = CLOSED_FORMS.get((algorithm, collective))
+    if form is None:
+        raise AlgorithmError(f"{algorithm} {collective}", "has no closed form", "simulate it")
+    if (algorithm, collective) in _POWERS_OF_TWO and ranks & (ranks - 1):
+        raise AlgorithmError(f"{algorithm} {collective}", f"{ranks} ranks are not a power of two", "simulate it")
+    beta = PS_PER_S / bandwidth
+    return Fraction(form(ranks, Fraction(size), Fraction(alpha_ps), beta, gamma * PS_PER_S))
+
+
+# -- lower bounds -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Bytes that any algorithm must move, whoever relays and in whatever order.
+
+    Attributes
+    ----------
+    ingress, egress : tuple of (int, int)
+        Bytes that must enter and leave the root, and any other member (the same twice without a root).
+    total : int
+        Bytes that the members together must receive.
+    """
+
+    ingress: tuple[int, int]
+    egress: tuple[int, int]
+    total: int
+
+
+def demand(collective: str, size: int, ranks: int) -> Demand:
+    """What a collective of `size` bytes (full buffer) on `ranks` members must move.
+
+    Counted per byte of the buffer; a relay by an NPU of the group or another one only adds to these counts, and no
+    network device reduces.
+
+    * all_gather, broadcast, gather, scatter: a byte must leave its origin and enter every member that needs it.
+    * reduce_scatter, reduce: a member's contribution to a byte must leave it, unless the sum is formed there, and
+      then the sum must; where the sum belongs, something of the others must enter. A byte takes n-1 messages.
+    * all_reduce: if the sum is complete first at member v, something of the others entered v and the sum leaves it;
+      at every other member its contribution leaves and the sum enters. So every byte costs every member one
+      reception and one sending at least. All together it is a complete gossip, which takes 2(n-1) one-way messages
+      (Harary & Schwenk, J. Franklin Inst. 1974; Patarasuk & Yuan 2009).
+    * all_to_all: a block for each of the other members must leave, and one from each must enter.
+
+    Shards that do not divide are rounded to the side that keeps the bound true for any rounding of messages.
+    """
+    n, s = ranks, size
+    low, high = s // n, -(-s // n)
+    if n < 2 or collective == "barrier":
+        return Demand((0, 0), (0, 0), 0)
+    if collective == "all_reduce":
+        return Demand((s, s), (s, s), 2 * (n - 1) * s)
+    if collective == "all_gather":
+        return Demand((s - high, s - high), (low, low), (n - 1) * s)
+    if collective == "reduce_scatter":
+        return Demand((low, low), (s - high, s - high), (n - 1) * s)
+    if collective == "all_to_all":
+        return Demand(((n - 1) * low, (n - 1) * low), ((n - 1) * low, (n - 1) * low), n * (n - 1) * low)
+    if collective == "broadcast":
+        return Demand((0, s), (s, 0), (n - 1) * s)
+    if collective == "reduce":
+        return Demand((s, 0), (0, s), (n - 1) * s)
+    if collective == "gather":
+        return Demand((s - high, 0), (0, low), s - high)
+    if collective == "scatter":
+        return Demand((0, low), (s - high, 0), s - high)
+    raise AlgorithmError(collective, "is not a collective")
+
+
+def cut_demand(collective: str, size: int, ranks: int, inside: int, root_inside: bool) -> tuple[int, int]:
+    """Bytes that must cross from `inside` members to the others, and back, by the reasoning of `demand`."""
+    n, s = ranks, size
+    outside, low = n - inside, size // n
+    if not inside or not outside or collective == "barrier":
+        return 0, 0
+    if collective == "all_reduce":
+        return s, s
+    if collective == "all_gather":
+        return inside * low, outside * low
+    if collective == "reduce_scatter":
+        return outside * low, inside * low
+    if collective == "all_to_all":
+        return inside * outside * low, inside * outside * low
+    if collective == "broadcast":
+        return (s, 0) if root_inside else (0, s)
+    if collective == "reduce":
+        return (0, s) if root_inside else (s, 0)
+    if collective == "gather":
+        return (0, outside * low) if root_inside else (inside * low, 0)
+    return (outside * low, 0) if root_inside else (0, inside * low)
+
+
+def _codes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows of int64[n] columns: the code of each row, from 0, and a row of each code."""
+    code, first = np.zeros(len(columns[0]), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    for column in columns:
+        if not len(column) or bool((column == column[0]).all()):
+            continue
+        values, number = np.unique(column, return_inverse=True)
+        _, first, code = np.unique(code * len(values) + number, return_index=True, return_inverse=True)
+    return code, first
+
+
+class Capacities:
+    """What a topology can carry, computed once: rates per NPU and of some cuts.
+
+    Attributes
+    ----------
+    kind : numpy.ndarray
+        int64[npus]: NPUs of one kind have equal rates and latencies.
+    ingress, egress : list of fractions.Fraction
+        By kind, bytes per second of all links into an NPU and out of it.
+    near_in, near_out : list of int
+        By kind, ps: least latency from any other NPU to one, and from one to any other.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        classes = len(topology.bandwidths)
+        n = topology.npus
+
+        def counts(end: np.ndarray) -> np.ndarray:
+            at = end < n
+            per_npu = np.bincount(end[at] * classes + topology.bandwidth_class[at], minlength=n * classes)
+            return per_npu.reshape(n, classes)
+
+        def rates(rows: np.ndarray) -> list[Fraction]:
+            pairs = (zip(row, topology.bandwidths, strict=True) for row in rows.tolist())
+            return [sum((c * b for c, b in row), Fraction(0)) for row in pairs]
+
+        into, out = counts(topology.dst.astype(np.int64)), counts(topology.src.astype(np.int64))
+        near_in = self._near(topology.dst, topology.src)
+        near_out = self._near(topology.src, topology.dst)
+        self.kind, first = _codes(*into.T, *out.T, near_in, near_out)
+        self.ingress, self.egress = rates(into[first]), rates(out[first])
+        self.near_in, self.near_out = near_in[first].tolist(), near_out[first].tolist()
+        self._sides = self._cuts()
+
+    def _near(self, own: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Least latency over one link, or two where the first end is a switch; int64[npus]."""
+        topology = self.topology
+        far = np.iinfo(np.int64).max // 4
+        best = np.full(topology.vertices, far, dtype=np.int64)
+        np.minimum.at(best, own, topology.latency_ps)
+        onward = np.where(other >= topology.npus, best[other], 0)
+        reach = np.full(topology.vertices, far, dtype=np.int64)
+        np.minimum.at(reach, own, topology.latency_ps + onward)
+        near = reach[: topology.npus]
+        return np.where(near >= far, 0, near)
+
+    def rate_in(self, npus: np.ndarray) -> Fraction:
+        """Bytes per second of all links into some NPUs (int64[k])."""
+        counts = np.bincount(self.kind[npus], minlength=len(self.ingress)).tolist()
+        return sum((count * rate for count, rate in zip(counts, self.ingress, strict=True)), Fraction(0))
+
+    def _cuts(self) -> list[tuple[np.ndarray, Fraction, Fraction]]:
+        """Some cuts: (NPUs inside, rate out of them, rate into them)."""
+        topology = self.topology
+        n = topology.npus
+        ids = np.arange(n)
+        sides: list[np.ndarray] = []
+        block = 1
+        for dim in topology.dims:
+            coordinate = ids // block % dim.size
+            if dim.size > 1:
+                sides.append(coordinate < dim.size // 2)
+            block *= dim.size
+            if block < n:
+                sides.append(ids < block)
+        if n > 1:
+            sides.append(ids < n // 2)
+        result = []
+        seen: set[bytes] = set()
+        for inside in sides:
+            if inside.tobytes() in seen or not inside.any() or inside.all():
+                continue
+            seen.add(inside.tobytes())
+            member = np.zeros(topology.vertices, dtype=bool)
+            member[:n] = inside
+            # A switch goes where most of its neighbours are; any assignment gives a true bound.
+            for _ in range(3 if topology.vertices > n else 0):
+                weight = np.zeros(topology.vertices, dtype=np.int64)
+                np.add.at(weight, topology.src, np.where(member[topology.dst], 1, -1))
+                member[n:] = weight[n:] > 0
+            out = member[topology.src] & ~member[topology.dst]
+            back = ~member[topology.src] & member[topology.dst]
+            result.append((inside, self._rate(out), self._rate(back)))
+        return result
+
+    def _rate(self, links: np.ndarray) -> Fraction:
+        counts = np.bincount(self.topology.bandwidth_class[links], minlength=len(self.topology.bandwidths))
+        return sum((int(c) * b for c, b in zip(counts.tolist(), self.topology.bandwidths, strict=True)), Fraction(0))
+
+    def cuts(self) -> Sequence[tuple[np.ndarray, Fraction, Fraction]]:
+        """(bool[npus] inside, bytes per second out, bytes per second in) of every cut considered."""
+        return self._sides
+
+    def latency(self, sources: Sequence[int], targets: Sequence[int]) -> int:
+        """A latency, ps, that some message from a source to a target must have: a maximum over shortest paths."""
+        topology = self.topology
+        targets_array = np.asarray(targets, dtype=np.int64)
+        best = 0
+        if topology.shape in _PRODUCTS and topology.pristine:
+            for source in sources:
+                best = max(best, int(self._by_dimension(source, targets_array).max(initial=0)))
+            return best
+        if topology.links > _SEARCHED_LINKS:
+            return 0
+        for source in list(sources)[:_SOURCES]:
+            reach = self._search(source)
+            best = max(best, max((reach.get(int(t), 0) for t in targets), default=0))
+        return best
+
+    def _by_dimension(self, source: int, targets: np.ndarray) -> np.ndarray:
+        if len(targets) == self.topology.npus:
+            # Among all NPUs some are the farthest in every dimension.
+            return np.array([self._farthest(source)])
+        total = np.zeros(len(targets), dtype=np.int64)
+        for dim in self.topology.dims:
+            source, a = divmod(source, dim.size)
+            targets, b = np.divmod(targets, dim.size)
+            if dim.kind == "ring":
+                hops = (b - a) % dim.size
+                if dim.bidirectional:
+                    hops = np.minimum(hops, (a - b) % dim.size)
+            elif dim.kind == "mesh":
+                hops = np.abs(b - a)
+            else:
+                hops = (a != b).astype(np.int64) * (2 if dim.kind == "switch" else 1)
+            total += hops * dim.latency_ps
+        return total
+
+    def _farthest(self, source: int) -> int:
+        total = 0
+        for dim in self.topology.dims:
+            source, a = divmod(source, dim.size)
+            if dim.kind == "ring":
+                hops = dim.size // 2 if dim.bidirectional else dim.size - 1
+            elif dim.kind == "mesh":
+                hops = max(a, dim.size - 1 - a)
+            else:
+                hops = (dim.size > 1) * (2 if dim.kind == "switch" else 1)
+            total += hops * dim.latency_ps
+        return total
+
+    def _search(self, source: int) -> dict[int, int]:
+        """Shortest latencies from a vertex (Dijkstra)."""
+        if not hasattr(self, "_adjacency"):
+            adjacency: list[list[tuple[int, int]]] = [[] for _ in range(self.topology.vertices)]
+            columns = (self.topology.src, self.topology.dst, self.topology.latency_ps)
+            for a, b, latency in zip(*(c.tolist() for c in columns), strict=True):
+                adjacency[a].append((b, latency))
+            self._adjacency = adjacency
+        done: dict[int, int] = {}
+        queue = [(0, source)]
+        while queue:
+            distance, vertex = heapq.heappop(queue)
+            if vertex in done:
+                continue
+            done[vertex] = distance
+            for other, latency in self._adjacency[vertex]:
+                if other not in done:
+                    heapq.heappush(queue, (distance + latency, other))
+        return done
+
+
+def _ps(nbytes: int, rate: Fraction) -> int:
+    """Bytes at a rate, rounded down: a bound must not exceed the truth."""
+    return nbytes * PS_PER_S * rate.denominator // rate.numerator if rate else 0
+
+
+def member_times(
+    collective: str, size: int, capacities: Capacities, npus: Sequence[int], root: int = 0
+) -> tuple[list[int], list[int]]:
+    """Per member: ps for which its links in, and its links out, must at least be busy, with the last hop's latency."""
+    need = demand(collective, size, len(npus))
+    kinds = capacities.kind[np.asarray(npus, dtype=np.int64)].tolist()
+    tables = []
+    for needed, rates, near in (
+        (need.ingress, capacities.ingress, capacities.near_in),
+        (need.egress, capacities.egress, capacities.near_out),
+    ):
+        by_kind = [
+            [_ps(nbytes, rate) + latency if nbytes else 0 for rate, latency in zip(rates, near, strict=True)]
+            for nbytes in needed
+        ]
+        times = [by_kind[1][kind] for kind in kinds]
+        if times:
+            times[root] = by_kind[0][kinds[root]]
+        tables.append(times)
+    return tables[0], tables[1]
+
+
+def lower_bound_ps(
+    collective: str,
+    size: int,
+    topology: Topology,
+    npus: Sequence[int],
+    root: int = 0,
+    *,
+    capacities: Capacities | None = None,
+) -> int:
+    """A time that no algorithm can beat, in models with contention, from the first send to the last delivery.
+
+    The greatest of: what must enter and leave every NPU over the rate of its links (plus the latency of the last
+    hop); what all members together must receive over all their links; what must cross some cuts (every half of a
+    dimension, every block of inner dimensions, half of the NPUs); the longest of the shortest latencies between
+    members that must hear from each other.
+
+    Parameters
+    ----------
+    collective : str
+    size : int
+        Full buffer, bytes.
+    topology : Topology
+    npus : sequence of int
+        The members' NPUs, in the order of the group.
+    root : int
+        Position in the group.
+    capacities : Capacities or None
+        Of this topology, when already made.
+
+    Returns
+    -------
+    int
+        ps, rounded down.
+    """
+    n = len(npus)
+    if n < 2:
+        return 0
+    capacities = capacities or Capacities(topology)
+    into, out = member_times(collective, size, capacities, npus, root)
+    best = max(max(into), max(out))
+    need = demand(collective, size, n)
+    members = np.asarray(npus, dtype=np.int64)
+    if need.total:
+        nearest = min(
+            capacities.near_in[kind] for kind in np.flatnonzero(np.bincount(capacities.kind[members])).tolist()
+        )
+        best = max(best, nearest + _ps(need.total, capacities.rate_in(members)))
+    for inside, rate_out, rate_in in capacities.cuts():
+        count = int(inside[members].sum())
+        over, back = cut_demand(collective, size, n, count, bool(inside[npus[root]]))
+        best = max(best, _ps(over, rate_out), _ps(back, rate_in))
+    spread = list(npus) if n <= _SOURCES else [npus[i * n // _SOURCES] for i in range(_SOURCES)]
+    if collective in ("broadcast", "scatter"):
+        latency = capacities.latency([npus[root]], npus)
+    elif collective in ("reduce", "gather"):
+        latency = max(capacities.latency([v], [npus[root]]) for v in spread)
+    else:
+        latency = capacities.latency(spread, npus)
+    return max(best, latency)

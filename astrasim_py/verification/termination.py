@@ -1,0 +1,310 @@
+"""Does a program end, with so many slots per connection?
+
+A program is a graph: a step follows those it depends on, the k-th receive of a connection follows its k-th send, and,
+where a connection holds S messages, the (k+S)-th send follows the k-th receive. Every rank is sequential or ordered by
+dependencies and nobody chooses, so one order decides (a Kahn network with bounded queues): it ends exactly if the
+graph has no cycle. A fused step is one node of the graph, so it holds its incoming slot until its outgoing one is
+free. Slots count messages: a step of several chunks is one message for small buffers and up to one per chunk for large
+ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from astrasim_py.program.steps import NEVER, Steps
+
+#: Steps of a blocked cycle that are told.
+MAX_TOLD = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why a program does not go on.
+
+    Attributes
+    ----------
+    chain : tuple of str
+        Each line says what waits for what; the last waits for the first.
+    crossing : tuple of str
+        Those lines in which one rank waits for another.
+    cycle : bool
+        Whether the chain is closed; otherwise its end can never happen.
+    """
+
+    chain: tuple[str, ...]
+    crossing: tuple[str, ...]
+    cycle: bool
+
+
+class Flow:
+    """The graph of a program.
+
+    Attributes
+    ----------
+    sender : list of int
+        For a step that receives: the step that sends what it takes; -1 otherwise.
+    receiver : list of int
+        For a step that sends: the step that takes it; -1 otherwise.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        size = len(steps)
+        self.sender, self.receiver = [-1] * size, [-1] * size
+        for connection in steps.connections:
+            for s, r in zip(connection.sends, connection.receives, strict=False):
+                self.sender[r], self.receiver[s] = s, r
+        self.children: list[list[int]] = [[] for _ in range(size)]
+        self.need = [0] * size
+        children = self.children
+        for g, parents in enumerate(steps.parents):
+            self.need[g] = len(parents)
+            for p in parents:
+                if p != NEVER:
+                    children[p].append(g)
+        for s, r in enumerate(self.receiver):
+            if r >= 0:
+                children[s].append(r)
+                self.need[r] += 1
+        # A receive that nobody sends to waits for ever.
+        for g, connection in enumerate(steps.takes):
+            if connection >= 0 and self.sender[g] < 0:
+                self.need[g] += 1
+        self.sequence = self._order()
+
+    def _order(self) -> list[int]:
+        """Steps in an order in which they can run with unbounded slots; what is missing never runs."""
+        children, waiting = self.children, self.need.copy()
+        ready = [g for g, need in enumerate(waiting) if not need]
+        # The list grows while it is walked: first come, first served.
+        for g in ready:
+            for c in children[g]:
+                waiting[c] -= 1
+                if not waiting[c]:
+                    ready.append(c)
+        return ready
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ends with unbounded slots."""
+        return len(self.sequence) == len(self.steps)
+
+    @property
+    def longest(self) -> int:
+        """Steps of the connection with most of them."""
+        return max((len(c.sends) for c in self.steps.connections), default=0)
+
+    def split(self, chunks_per_message: int) -> list[int] | None:
+        """Messages of each step that moves at most so many chunks at once; None where each is one."""
+        if chunks_per_message < 1 or not self.steps.count:
+            return None
+        if max(self.steps.count) <= chunks_per_message:
+            return None
+        moving = zip(self.steps.count, self.steps.takes, self.steps.gives, strict=True)
+        parts = [-(-c // chunks_per_message) if c > 1 and (t >= 0 or s >= 0) else 1 for c, t, s in moving]
+        return parts if max(parts) > 1 else None
+
+    def run(self, slots: int, parts: list[int] | None = None) -> Blocked | None:
+        """None if the program ends when every connection holds `slots` messages, else why it does not.
+
+        Parameters
+        ----------
+        slots : int
+        parts : list of int, optional
+            Messages of each step, of `split`.
+        """
+        run = _Run(self, slots, parts)
+        return None if run.ends() else run.blocked()
+
+    def smallest(self, parts: list[int] | None = None) -> int | None:
+        """Fewest slots with which it ends; None if none suffice."""
+        if not self.ends:
+            return None
+        most = 1
+        for connection in self.steps.connections:
+            messages = len(connection.sends) if parts is None else sum(parts[g] for g in connection.sends)
+            most = max(most, messages)
+        for slots in range(1, min(most, 8) + 1):
+            if _Run(self, slots, parts).ends():
+                return slots
+        # Beyond a few, by halving: more slots never block what fewer let through, and `most` are as good as unbounded.
+        low, high = 8, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _Run(self, middle, parts).ends():
+                high = middle
+            else:
+                low = middle
+        return high
+
+
+class _Run:
+    """The graph for a number of slots. With several messages per step its nodes are messages, else steps."""
+
+    def __init__(self, flow: Flow, slots: int, parts: list[int] | None) -> None:
+        self.flow, self.slots, self.parts = flow, slots, parts
+        size = len(flow.steps)
+        if parts is None:
+            self.base = None
+            self.size = size
+            self.queues = [(c.sends, c.receives) for c in flow.steps.connections if len(c.sends) > slots]
+        else:
+            base = [0]
+            for count in parts:
+                base.append(base[-1] + count)
+            self.base, self.size = base, base[-1]
+
+            def units(rows: list[int]) -> list[int]:
+                return [u for g in rows for u in range(base[g], base[g + 1])]
+
+            self.queues = [(units(c.sends), units(c.receives)) for c in flow.steps.connections]
+        #: After each message that is received, the send that gets its slot; and the reverse.
+        self.frees: dict[int, int] = {}
+        self.frees_from: dict[int, int] = {}
+        #: Sends for which there will never be a slot, as nobody receives what is before them.
+        self.full: set[int] = set()
+        for sends, receives in self.queues:
+            for r, s in zip(receives, sends[slots:], strict=False):
+                self.frees[r], self.frees_from[s] = s, r
+            self.full.update(sends[slots + len(receives) :])
+        self.left: list[int] = []
+
+    def ends(self) -> bool:
+        flow = self.flow
+        if self.parts is None:
+            if not self.frees and not self.full:
+                return flow.ends
+            at = [-1] * self.size
+            for i, g in enumerate(flow.sequence):
+                at[g] = i
+            # Where the order of unbounded slots already has every slot free in time, it is an order of these slots too.
+            if flow.ends and not self.full and all(at[r] < at[s] for r, s in self.frees.items()):
+                return True
+            children, need = flow.children, flow.need.copy()
+        else:
+            children, need = self._units()
+        frees = self.frees
+        for s in self.frees_from:
+            need[s] += 1
+        for s in self.full:
+            need[s] += 1
+        ready = [u for u, n in enumerate(need) if not n]
+        for u in ready:
+            for c in children[u]:
+                need[c] -= 1
+                if not need[c]:
+                    ready.append(c)
+            s = frees.get(u)
+            if s is not None:
+                need[s] -= 1
+                if not need[s]:
+                    ready.append(s)
+        self.left = need
+        return len(ready) == self.size
+
+    def _units(self) -> tuple[list[list[int]], list[int]]:
+        flow, base = self.flow, self.base
+        children: list[list[int]] = [[] for _ in range(self.size)]
+        need = [0] * self.size
+        for g, (first, after) in enumerate(pairwise(base)):
+            for u in range(first, after - 1):
+                children[u].append(u + 1)
+                need[u + 1] = 1
+            for p in flow.steps.parents[g]:
+                need[first] += 1
+                if p != NEVER:
+                    children[base[p + 1] - 1].append(first)
+            if flow.steps.takes[g] >= 0 and flow.sender[g] < 0:
+                need[first] += 1
+        for sends, receives in self.queues:
+            for s, r in zip(sends, receives, strict=False):
+                children[s].append(r)
+                need[r] += 1
+        return children, need
+
+    # -- why not ----------------------------------------------------------------------------------------------
+
+    def blocked(self) -> Blocked:
+        """Follow what a blocked step waits for until a step comes again, or something that never happens."""
+        if not self.left:
+            self.parts_left()
+        flow, steps = self.flow, self.flow.steps
+        stuck = {u for u, n in enumerate(self.left) if n > 0}
+        step_of: list[int] | range = range(self.size)
+        if self.base is not None:
+            step_of = [g for g, count in enumerate(self.parts) for _ in range(count)]
+        sends_of = {r: s for sends, receives in self.queues for s, r in zip(sends, receives, strict=False)}
+        u = min(stuck)
+        seen: dict[int, int] = {}
+        chain: list[tuple[str, bool]] = []
+        closed = True
+        while u not in seen:
+            seen[u] = len(chain)
+            g = step_of[u]
+            first = self.base is None or u == self.base[g]
+            nxt, why = -1, ""
+            if self.frees_from.get(u) in stuck:
+                nxt = self.frees_from[u]
+                connection = steps.connections[steps.gives[g]]
+                queue = "" if connection.channel < 0 else f" on channel {connection.channel}"
+                many = f"{self.slots} message{'s are' if self.slots > 1 else ' is'} under way"
+                why = (
+                    f"cannot send to rank {connection.target}{queue}: {many} until {steps.place(step_of[nxt])} receives"
+                )
+            elif u in self.full:
+                target = steps.connections[steps.gives[g]].target
+                closed, why = False, f"cannot send to rank {target}, which does not receive all messages before it"
+            elif not first:
+                nxt, why = u - 1, "has not sent or received its messages before this one"
+            elif steps.takes[g] >= 0 and flow.sender[g] < 0:
+                closed, why = (
+                    False,
+                    f"waits for a message from rank {steps.connections[steps.takes[g]].source} that is never sent",
+                )
+            elif NEVER in steps.parents[g]:
+                closed, why = False, "waits for a step that never says it is done"
+            else:
+                sender = sends_of.get(u, flow.sender[g]) if self.base is not None else flow.sender[g]
+                if sender >= 0 and sender in stuck:
+                    nxt = sender
+                    why = f"waits for the message of {steps.place(step_of[nxt])}"
+                else:
+                    for p in steps.parents[g]:
+                        last = p if self.base is None else self.base[p + 1] - 1
+                        if last in stuck:
+                            nxt = last
+                            same = steps.chain[p] == steps.chain[g] and steps.chain[g] >= 0
+                            why = f"comes after {steps.place(p)}" if same else f"waits for {steps.place(p)}"
+                            break
+            crosses = nxt < 0 or steps.rank[step_of[nxt]] != steps.rank[g]
+            chain.append((f"{told(steps, g)} {why}", crosses))
+            if nxt < 0:
+                closed = False
+                break
+            u = nxt
+        if closed:
+            chain = chain[seen[u] :]
+        lines = [text for text, _ in chain]
+        crossing = tuple(text for text, crosses in chain if crosses)
+        if len(lines) > MAX_TOLD:
+            lines = [*lines[: MAX_TOLD // 2], f"… {len(lines) - MAX_TOLD} more …", *lines[-MAX_TOLD // 2 :]]
+        return Blocked(tuple(lines), crossing, closed)
+
+    def parts_left(self) -> None:
+        """Counts of what is still waited for, where the quick way was taken."""
+        flow = self.flow
+        need = flow.need.copy()
+        for g in flow.sequence:
+            for c in flow.children[g]:
+                need[c] -= 1
+        done = set(flow.sequence)
+        self.left = [0 if g in done else max(n, 1) for g, n in enumerate(need)]
+
+
+def told(steps: Steps, g: int) -> str:
+    """A step for people: its place, and the line it was written in."""
+    if not steps.line[g]:
+        return steps.place(g)
+    return f"{steps.place(g)} (line {steps.line[g]})"

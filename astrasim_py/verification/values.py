@@ -1,0 +1,349 @@
+"""Symbolic execution: what every cell holds at the end, and whether that is what the collective promises.
+
+The value of a cell is an expression over (rank, chunk) of the inputs; a sum keeps how often each contribution occurs,
+since reducing one twice is an error that a set would hide. Operands of a sum are sorted, as adding two numbers does
+not depend on their order, but sums of sums are kept apart by how they are nested, as floating-point sums are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from astrasim_py.collectives.collective import CUSTOM, promise_of
+from astrasim_py.program.buffers import Layout
+from astrasim_py.program.steps import Steps
+
+#: Terms of a value, and writes to a cell, that are told.
+MAX_TOLD = 6
+#: Promise that nothing can keep: a chunk of a rank that does not exist, where shards are of unequal size.
+NOBODY = -1
+
+
+class Values:
+    """Symbolic values: expressions over inputs, each kept once.
+
+    0 is undefined; 1 + r·T + k is chunk k of rank r's input; above these are sums. A sum of different ranks'
+    contributions to one chunk is kept as that chunk and a bit set of ranks; any other sum as an expression only.
+
+    Parameters
+    ----------
+    ranks, chunks : int
+    """
+
+    def __init__(self, ranks: int, chunks: int) -> None:
+        self.chunks = chunks
+        self.leaves = ranks * chunks
+        self.terms: list[tuple[int, int]] = []
+        self.chunk: list[int] = []
+        self.members: list[int] = []
+        self._known: dict[tuple[int, int], int] = {}
+
+    def leaf(self, rank: int, chunk: int) -> int:
+        """Value of an input."""
+        return 1 + rank * self.chunks + chunk
+
+    def summary(self, value: int) -> tuple[int, int]:
+        """(chunk, bit set of ranks) of a value; (-1, 0) where it is not of that form."""
+        if value > self.leaves:
+            at = value - self.leaves - 1
+            return self.chunk[at], self.members[at]
+        rank, chunk = divmod(value - 1, self.chunks)
+        return (chunk, 1 << rank) if value else (-1, 0)
+
+    def add(self, a: int, b: int) -> int:
+        """Value of a + b; a sum with something undefined is undefined."""
+        if not a or not b:
+            return 0
+        key = (a, b) if a < b else (b, a)
+        known = self._known.get(key)
+        if known is None:
+            (chunk, mine), (other, theirs) = self.summary(a), self.summary(b)
+            if chunk != other or chunk < 0 or mine & theirs:
+                chunk, mine, theirs = -1, 0, 0
+            self.terms.append(key)
+            self.chunk.append(chunk)
+            self.members.append(mine | theirs)
+            known = self._known[key] = self.leaves + len(self.terms)
+        return known
+
+    def contributions(self, value: int) -> Counter:
+        """How often each (rank, chunk) is contained in a value."""
+        # Terms are always older than their sum: take values from the newest to the oldest.
+        found: Counter = Counter()
+        times = {value: 1}
+        heap = [-value]
+        while heap:
+            current = -heapq.heappop(heap)
+            often = times.pop(current)
+            if current > self.leaves:
+                for term in self.terms[current - self.leaves - 1]:
+                    if term not in times:
+                        heapq.heappush(heap, -term)
+                        times[term] = 0
+                    times[term] += often
+            elif current:
+                found[divmod(current - 1, self.chunks)] += often
+        return found
+
+    def text(self, value: int) -> str:
+        """A value for people."""
+        if not value:
+            return "nothing defined"
+        return terms_text(self.contributions(value))
+
+
+def terms_text(terms) -> str:
+    """``chunk 0 of ranks 0, 1, 2``, or a list of terms with how often each occurs."""
+    listed = sorted(terms.items())
+    chunks = {k for (_, k), _ in listed}
+    if len(listed) > 1 and len(chunks) == 1 and all(times == 1 for _, times in listed):
+        ranks = [r for (r, _), _ in listed]
+        if ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2:
+            shown = f"{ranks[0]}..{ranks[-1]}"
+        else:
+            shown = ", ".join(map(str, ranks[:MAX_TOLD])) + (" …" if len(ranks) > MAX_TOLD else "")
+        return f"the sum of chunk {listed[0][0][1]} of ranks {shown}"
+    parts = [f"chunk {k} of rank {r}" + (f" ({times} times)" if times > 1 else "") for (r, k), times in listed]
+    more = f" + {len(parts) - MAX_TOLD} more" if len(parts) > MAX_TOLD else ""
+    return " + ".join(parts[:MAX_TOLD]) + more
+
+
+@dataclass(slots=True)
+class Execution:
+    """Cells at the end.
+
+    Attributes
+    ----------
+    cells : list of int
+        Value of every cell of every rank, `Layout.stride` apart.
+    writer : list of int
+        Step that wrote a cell last, -1 for none.
+    undefined : list of int
+        Steps that read a cell which nobody had written, in order.
+    sequence : list of int
+        Steps, as they were executed.
+    """
+
+    values: Values
+    cells: list[int]
+    writer: list[int]
+    undefined: list[int]
+    sequence: list[int]
+
+
+def execute(
+    steps: Steps, where: Layout, reads: list[int], writes: list[int], sender: list[int], sequence: list[int]
+) -> Execution:
+    """Run all steps in the given order.
+
+    Parameters
+    ----------
+    reads, writes : list of int
+        First cell of each step, of `cells`.
+    sender : list of int
+        Of `Flow`.
+    sequence : list of int
+        Every step, after all it depends on.
+    """
+    values = Values(steps.ranks, max(steps.chunks, steps.inputs, steps.outputs))
+    contents = [0] * (steps.ranks * where.stride)
+    writer = [-1] * len(contents)
+    for r in range(steps.ranks):
+        base, many = where.input_of(r)
+        if steps.contract is not None and steps.contract.inputs is not None:
+            for k in range(many):
+                if (r, k) in steps.contract.inputs:
+                    contents[base + k] = values.leaf(r, k)
+        elif steps.collective not in ("broadcast", "scatter") or r == steps.root:
+            contents[base : base + many] = range(values.leaf(r, 0), values.leaf(r, many))
+    counts, takes, payload, reduces = steps.count, steps.takes, steps.payload, steps.reduces
+    # What a step holds: one value, or a list of several.
+    held: list = [None] * len(steps)
+    undefined: list[int] = []
+    add = values.add
+    for g in sequence:
+        count = counts[g]
+        if count <= 0:
+            continue
+        operand, target = reads[g], writes[g]
+        if takes[g] >= 0:
+            data = held[sender[g]]
+        elif payload[g] >= 0:
+            data = held[payload[g]]
+        elif operand >= 0:
+            data = contents[operand] if count == 1 else contents[operand : operand + count]
+            if not data or (count > 1 and 0 in data):
+                undefined.append(g)
+            # A reduction that was handed nothing adds to the cells that it writes.
+            operand = target
+        else:
+            # An ill-formed step does not say which cells it reads: nobody knows what it moves.
+            data = 0 if count == 1 else [0] * count
+            operand = target
+        if reduces[g]:
+            if operand < 0:
+                own = 0 if count == 1 else [0] * count
+            else:
+                own = contents[operand] if count == 1 else contents[operand : operand + count]
+            if not own or (count > 1 and 0 in own):
+                undefined.append(g)
+            data = add(data, own) if count == 1 else list(map(add, data, own))
+        held[g] = data
+        if target >= 0:
+            if count == 1:
+                contents[target] = data
+                writer[target] = g
+            else:
+                contents[target : target + count] = data
+                writer[target : target + count] = [g] * count
+    return Execution(values, contents, writer, undefined, sequence)
+
+
+# ------------------------------------------------------------------------------------------- post-condition
+
+
+@dataclass(slots=True)
+class Wrong:
+    """A cell that does not hold what it should."""
+
+    rank: int
+    chunk: int
+    cell: int
+    holds: int
+    expected: Counter
+
+
+@dataclass(slots=True)
+class Judgement:
+    """How the cells at the end compare with what is promised.
+
+    Attributes
+    ----------
+    wrong : int
+        Promised cells that are wrong.
+    first : Wrong or None
+        The wrong cell that was done first: what is wrong later may follow from it.
+    same_order : bool
+        Whether ranks that should hold the same sum added it in the same order.
+    differing : tuple of int, or None
+        (output chunk, one rank, another) that did not.
+    """
+
+    wrong: int
+    first: Wrong | None
+    same_order: bool
+    differing: tuple[int, int, int] | None
+
+
+def judge(steps: Steps, where: Layout, run: Execution) -> Judgement:
+    """Compare the cells at the end with what the collective promises."""
+    values, wrong, first, earliest = run.values, 0, None, 0
+    when: list[int] = []
+    everyone = (1 << steps.ranks) - 1
+    sums = steps.contract is None and steps.collective in ("all_reduce", "reduce", "reduce_scatter")
+    seen: dict[object, tuple[int, int]] = {}
+    differing = None
+    for r, chunk, cell, promised in _promises(steps, where):
+        value = run.cells[cell]
+        if sums:
+            good = value > 0 and values.summary(value) == (promised, everyone)
+            key = promised
+        elif type(promised) is int:
+            good = value == promised
+            key = None if value <= values.leaves else promised
+        else:
+            good = values.contributions(value) == promised
+            key = tuple(sorted(promised.items()))
+        if not good:
+            wrong += 1
+            if not when:
+                # A cell that no step writes names nobody to blame: its writer, -1, has the last place.
+                when = [len(steps)] * (len(steps) + 1)
+                for place, g in enumerate(run.sequence):
+                    when[g] = place
+            if first is None or when[run.writer[cell]] < earliest:
+                earliest = when[run.writer[cell]]
+                first = Wrong(r, chunk, cell, value, _terms(steps, values, promised, sums))
+        if key is not None:
+            known = seen.setdefault(key, (value, r))
+            if known[0] != value and differing is None and (sums or max(known[0], value) > values.leaves):
+                differing = (chunk, known[1], r)
+    return Judgement(wrong, first, differing is None, differing)
+
+
+def _terms(steps: Steps, values: Values, promised, sums: bool) -> Counter:
+    if sums:
+        return Counter({(q, promised): 1 for q in range(steps.ranks)})
+    if type(promised) is int:
+        return values.contributions(max(promised, 0))
+    return Counter(promised)
+
+
+def _promises(steps: Steps, where: Layout) -> Iterator[tuple[int, int, int, object]]:
+    """(rank, output chunk, cell, what it should hold): a chunk to be summed over all ranks, a leaf, or terms."""
+    collective, per, total = steps.collective, where.per, max(steps.chunks, steps.inputs, steps.outputs)
+    if collective == CUSTOM or steps.contract is not None:
+        outputs = [where.output_of(r) for r in range(steps.ranks)]
+        for (r, k), terms in sorted(steps.contract.outputs.items()):
+            base, limit = outputs[r]
+            if k < limit:
+                yield r, k, base + k, terms
+        return
+    for r in range(steps.ranks):
+        if collective in ("reduce", "gather") and r != steps.root:
+            continue
+        base, many = where.output_of(r)
+        for k in range(many):
+            if collective in ("all_reduce", "reduce"):
+                promised = k
+            elif collective == "reduce_scatter":
+                promised = r * per + k
+            elif promise_of(collective).gathers:
+                promised = 1 + k // per * total + k % per if k // per < steps.ranks else NOBODY
+            elif collective == "all_to_all":
+                promised = 1 + k // per * total + r * per + k % per if k // per < steps.ranks else NOBODY
+            else:
+                promised = 1 + steps.root * total + (r * per + k if promise_of(collective).scatters else k)
+            yield r, k, base + k, promised
+
+
+def fault(values: Values, wrong: Wrong) -> str:
+    """What is wrong with a cell, in a few words."""
+    if not wrong.holds:
+        rank = min(wrong.expected, default=(None, 0))[0]
+        return "is undefined at the end" + ("" if rank is None else f": it lacks contribution of rank {rank}")
+    found = values.contributions(wrong.holds)
+    lost = sorted(wrong.expected.keys() - found.keys())
+    foreign = sorted(found.keys() - wrong.expected.keys())
+    if lost:
+        rank = lost[0][0]
+        more = f" and of {len(lost) - 1} more" if len(lost) > 1 else ""
+        instead = f"; it holds chunk {foreign[0][1]} of rank {foreign[0][0]}" if foreign else ""
+        return f"lacks contribution of rank {rank}{more}{instead}"
+    for (q, k), times in sorted(wrong.expected.items()):
+        if found[q, k] > times:
+            often = "twice" if found[q, k] == 2 else f"{found[q, k]} times"
+            return f"counts contribution of rank {q} {often}"
+        if found[q, k] < times:
+            return f"counts contribution of rank {q} {found[q, k]} instead of {times} times"
+    return f"also holds chunk {foreign[0][1]} of rank {foreign[0][0]}"
+
+
+def history(
+    steps: Steps, where: Layout, reads: list[int], writes: list[int], sender: list[int], sequence: list[int], cell: int
+) -> list[tuple[int, int, Values]]:
+    """(step, value, values) of the last few writes to a cell, in the order of execution."""
+    touching = {
+        g
+        for g, (target, count) in enumerate(zip(writes, steps.count, strict=True))
+        if 0 <= target <= cell < target + count
+    }
+    ends = [i + 1 for i, g in enumerate(sequence) if g in touching][-MAX_TOLD:]
+    found = []
+    for end in ends:
+        after = execute(steps, where, reads, writes, sender, sequence[:end])
+        found.append((sequence[end - 1], after.cells[cell], after.values))
+    return found

@@ -1,0 +1,446 @@
+"""Verification of an algorithm: four verdicts, and a counterexample where one of them is no.
+
+* **well-formed**: every message has a partner of equal size, dependencies and cells exist.
+* **terminates** with so many slots per connection (`astrasim_py.verification.termination`).
+* **correct**: every rank holds at the end what its collective promises (`astrasim_py.verification.values`).
+* **race-free**: no result depends on timing (`astrasim_py.verification.races`). Only then does one symbolic execution
+  speak for all: programs have no choice points.
+
+What a collective promises, with T chunks, n ranks and per = T / n:
+
+============== ============================= ==================================================
+collective     input chunk k of rank r       required at output chunk k of rank r
+============== ============================= ==================================================
+all_reduce     (r, k)                        sum over q of (q, k)
+all_gather     (r, k), k < per               (k div per, k mod per)
+reduce_scatter (r, k)                        sum over q of (q, r·per + k), k < per
+all_to_all     (r, k)                        (k div per, r·per + k mod per)
+broadcast      (root, k) at the root only    (root, k)
+reduce         (r, k)                        at the root: sum over q of (q, k)
+gather         (r, k), k < per               at the root: (k div per, k mod per)
+scatter        (root, k) at the root only    (root, r·per + k), k < per
+custom         its contract's                its contract's
+============== ============================= ==================================================
+
+For cells that alias in place see `astrasim_py.program.buffers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
+
+from astrasim_py.collectives.collective import CUSTOM, promise_of
+from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.errors import AlgorithmError, TraceError
+from astrasim_py.core.units import format_size
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.buffers import Layout, cells, layout
+from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
+from astrasim_py.program.steps import Steps, Unusable, steps_of
+from astrasim_py.verification import races, values
+from astrasim_py.verification.termination import Blocked, Flow, told
+
+#: Slots per connection where neither the caller nor the algorithm says: those of the protocol with fewest.
+DEFAULT_SLOTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What verification found. A verdict is True, False, or None where it is unknown.
+
+    Attributes
+    ----------
+    well_formed, terminates, correct, race_free : bool or None
+        The four verdicts; `terminates` is for `slots`.
+    order_consistent : bool or None
+        Whether all ranks add in the same order, so that their results are equal to the last bit.
+    slots : int
+        Messages that a connection holds.
+    min_slots, min_slots_large : int or None
+        Fewest slots with which it ends, for small buffers (a step is one message) and for large ones (one message per
+        chunk); None where it never ends.
+    max_safe_bytes : int or None
+        Largest full buffer, bytes, with which it ends with `slots`, where small buffers pass and large ones do not.
+    wrong_cells : int or None
+        Number of promised cells that are wrong (for a barrier: pairs of ranks that do not wait for each other).
+    races : int or None
+        Number of unordered pairs of steps that touch one cell, at least one writing it.
+    problems : tuple of str
+        A sentence for each verdict that is no, the most important first.
+    unknown : str
+        Why a verdict is unknown.
+    warnings : tuple of str
+    counterexample : dict or None
+        Of the first problem: ``kind`` and ``text``, and where they apply ``rank``, ``buffer``, ``chunk``, ``holds``,
+        ``expected``, ``step``, ``line``, ``chain``.
+    """
+
+    well_formed: bool | None = True
+    terminates: bool | None = None
+    correct: bool | None = None
+    race_free: bool | None = None
+    order_consistent: bool | None = None
+    slots: int = DEFAULT_SLOTS
+    min_slots: int | None = None
+    min_slots_large: int | None = None
+    max_safe_bytes: int | None = None
+    wrong_cells: int | None = None
+    races: int | None = None
+    problems: tuple[str, ...] = ()
+    unknown: str = ""
+    warnings: tuple[str, ...] = ()
+    counterexample: dict | None = None
+
+    @property
+    def ok(self) -> bool | None:
+        """False: ill-formed, wrong, or never ending, however many slots there are. None: unknown. Else True.
+
+        A race or too few slots do not make it False: they are a matter of the runtime (see `passes`).
+        """
+        never_ends = self.terminates is False and self.min_slots is None
+        if self.well_formed is False or self.correct is False or never_ends:
+            return False
+        return None if None in (self.well_formed, self.correct) else True
+
+    @property
+    def passes(self) -> bool:
+        """Whether none of the four verdicts is no."""
+        return False not in (self.well_formed, self.terminates, self.correct, self.race_free)
+
+    @property
+    def problem(self) -> str:
+        """The most important problem, or why the verdict is unknown; empty where there is neither."""
+        return self.problems[0] if self.problems else self.unknown
+
+
+def verify(
+    subject: Algorithm | Steps,
+    *,
+    slots: int | None = None,
+    contract: Contract | None = None,
+    problems: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+) -> Verdict:
+    """Verify an algorithm by executing it symbolically.
+
+    Parameters
+    ----------
+    subject : Algorithm or Steps
+    slots : int, optional
+        Messages that a connection holds; by default those of the algorithm's protocol, or 2.
+    contract : Contract, optional
+        What it must do, instead of what its collective promises; needed for a custom collective.
+    problems, warnings : sequence of str
+        What a reader has found already; problems make it ill-formed.
+
+    Returns
+    -------
+    Verdict
+
+    Raises
+    ------
+    AlgorithmError
+        A contract for another number of ranks or chunks.
+
+    Examples
+    --------
+    >>> from astrasim_py.builders.registry import build
+    >>> verify(build("ring", "all_reduce", 4)).ok
+    True
+    """
+    state = _State(list(problems), list(warnings))
+    protocol = subject.protocol
+    state.fields["slots"] = slots or PROTOCOL_SLOTS.get(protocol, DEFAULT_SLOTS)
+    try:
+        steps = subject if isinstance(subject, Steps) else _steps(subject)
+    except Unusable as found:
+        state.unusable(found)
+        return state.verdict()
+    except TraceError as error:
+        state.ill_formed(str(error))
+        return state.verdict()
+    if contract is not None:
+        _check_contract(steps, contract)
+        steps = dataclass_replace(steps, contract=contract)
+    _examine(state, steps)
+    return state.verdict()
+
+
+def _steps(algorithm: Algorithm) -> Steps:
+    steps = steps_of(algorithm)
+    if algorithm.collective != "barrier" and not algorithm.has_cells:
+        return dataclass_replace(steps, chunks=0)
+    return steps
+
+
+def _check_contract(steps: Steps, contract: Contract) -> None:
+    for word, ours, theirs in (("ranks", steps.ranks, contract.ranks), ("chunks", steps.chunks, contract.chunks)):
+        if ours != theirs and ours:
+            problem = f"is for {theirs} {word}, and {steps.name} has {ours}"
+            raise AlgorithmError(contract.place, problem, f"write {word}: {ours}")
+
+
+class _State:
+    """A verdict in the making."""
+
+    def __init__(self, problems: list[str], warnings: list[str]) -> None:
+        self.problems, self.warnings = problems, warnings
+        self.fields: dict[str, object] = {"well_formed": not problems}
+        self.counterexample: dict | None = None
+        if problems:
+            self.counterexample = {"kind": "ill-formed", "text": problems[0]}
+
+    def ill_formed(self, problem: str) -> None:
+        """The first problem of this kind counts: others follow from it, or repeat what a reader found."""
+        if self.fields["well_formed"]:
+            self.no("ill-formed", problem)
+            self.fields["well_formed"] = False
+
+    def unusable(self, found: Unusable) -> None:
+        """It cannot be executed."""
+        if found.unknown:
+            self.unknown(found.problem)
+            if self.fields["well_formed"]:
+                self.fields["well_formed"] = None
+        else:
+            self.ill_formed(found.problem)
+
+    def unknown(self, why: str) -> None:
+        self.fields.setdefault("unknown", why)
+
+    def no(self, kind: str, problem: str, text: str = "", **known: object) -> None:
+        """One verdict is no."""
+        self.problems.append(problem)
+        if self.counterexample is None:
+            self.counterexample = {"kind": kind, "text": text or problem, **known}
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            **self.fields,
+            problems=tuple(self.problems),
+            warnings=tuple(self.warnings),
+            counterexample=self.counterexample,
+        )
+
+
+def _examine(state: _State, steps: Steps) -> None:
+    matched = _check_messages(state, steps)
+    if steps.chunks and promise_of(steps.collective).sharded and steps.chunks % steps.ranks:
+        state.ill_formed(f"its {steps.chunks} chunks do not divide among {steps.ranks} ranks")
+    flow = Flow(steps)
+    _terminate(state, steps, flow, matched)
+    if not flow.ends or not matched:
+        state.unknown("it does not come to its end" if matched else "its messages do not fit together")
+        return
+    if steps.collective == "barrier":
+        _judge_barrier(state, steps, flow)
+        return
+    if not steps.chunks:
+        state.unknown("it does not state which cells its steps read and write")
+        return
+    try:
+        where = layout(steps)
+        reads = cells(steps, where, steps.read_buf, steps.read_off)
+        writes = cells(steps, where, steps.write_buf, steps.write_off)
+    except Unusable as found:
+        state.unusable(found)
+        return
+    _judge(state, steps, flow, where, reads, writes)
+    _race(state, steps, flow, where, reads, writes)
+
+
+def _check_messages(state: _State, steps: Steps) -> bool:
+    """Whether the k-th send of each connection is as long as the k-th receive; missing receives are ill-formed only."""
+    for connection in steps.connections:
+        sends, receives = connection.sends, connection.receives
+        if len(sends) != len(receives):
+            queue = "" if connection.channel < 0 else f" on channel {connection.channel}"
+            state.ill_formed(
+                f"rank {connection.source} sends {len(sends)} messages to rank {connection.target}{queue}, "
+                f"which receives {len(receives)}"
+            )
+        for s, r in zip(sends, receives, strict=False):
+            if steps.count[s] != steps.count[r]:
+                state.ill_formed(
+                    f"{told(steps, s)} sends {steps.count[s]} chunks, but {told(steps, r)} receives {steps.count[r]}"
+                )
+                return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------- termination
+
+
+def _terminate(state: _State, steps: Steps, flow: Flow, matched: bool) -> None:
+    slots = state.fields["slots"]
+    if not flow.ends:
+        state.fields["terminates"] = False
+        _deadlock(state, flow.run(slots), "it never ends")
+        return
+    smallest = flow.smallest()
+    parts = flow.split(1) if matched else None
+    large = smallest if parts is None else flow.smallest(parts)
+    state.fields |= {"terminates": smallest <= slots, "min_slots": smallest, "min_slots_large": large}
+    if smallest > slots:
+        blocked = flow.run(slots)
+        _deadlock(state, blocked, f"it needs {smallest} slots per connection, and there are {slots}")
+    elif large > slots:
+        safe = _largest_safe(steps, flow, slots)
+        limit = "" if safe is None else f" of more than {format_size(safe)}"
+        state.fields["max_safe_bytes"] = safe
+        state.warnings.append(
+            f"large buffers{limit} can block it: it then needs up to {large} slots per connection, "
+            f"and there are {slots}"
+        )
+
+
+def _deadlock(state: _State, blocked: Blocked, why: str) -> None:
+    chain = list(blocked.chain)
+    text = "\n".join([f"deadlock: {why}", *(f"  {line}" for line in chain)])
+    if blocked.cycle:
+        text += "\n  … which is where this began"
+    crossing = blocked.crossing or blocked.chain
+    shown = ", ".join(crossing[:3]) + (", …" if len(crossing) > 3 else "")
+    state.no("deadlock", f"deadlock: {why}: {shown}", text, chain=chain)
+
+
+def _largest_safe(steps: Steps, flow: Flow, slots: int) -> int | None:
+    """Largest full buffer, bytes, at which a step is still so few messages that it ends.
+
+    As many chunks travel in one message as fit in a slot, floor(slot / ceil(B / C)), 1 to 71 of them.
+    """
+    slot_bytes = SLOT_BYTES.get(steps.protocol)
+    if slot_bytes is None or not steps.chunks:
+        return None
+    for together in range(2, MAX_CHUNKS_PER_MESSAGE + 1):
+        if flow.run(slots, flow.split(together)) is None:
+            return steps.chunks * (slot_bytes // together)
+    return None
+
+
+# ------------------------------------------------------------------------------------------ post-condition
+
+
+def _judge(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[int], writes: list[int]) -> None:
+    run = values.execute(steps, where, reads, writes, flow.sender, flow.sequence)
+    if run.undefined:
+        which = told(steps, run.undefined[0])
+        more = f" and {len(set(run.undefined)) - 1} more" if len(set(run.undefined)) > 1 else ""
+        state.warnings.append(f"{which}{more} reads a cell that nobody has written")
+    if steps.collective == CUSTOM and steps.contract is None:
+        state.fields["order_consistent"] = True if not run.values.terms else None
+        state.unknown("it is a custom collective, and nothing says what it must do: give a contract")
+        return
+    found = values.judge(steps, where, run)
+    state.fields |= {"correct": not found.wrong, "wrong_cells": found.wrong, "order_consistent": found.same_order}
+    if found.differing is not None:
+        chunk, a, b = found.differing
+        state.warnings.append(
+            f"ranks add in different orders (chunk {chunk} on ranks {a} and {b}): "
+            "their floating-point results can differ in the last bits"
+        )
+    if found.first is not None:
+        _counterexample(state, steps, flow, where, reads, writes, run, found)
+
+
+def _counterexample(state, steps, flow, where, reads, writes, run, found) -> None:
+    wrong = found.first
+    buffer, offset = where.cell_name(wrong.rank, wrong.cell - wrong.rank * where.stride)
+    holds, expected = run.values.text(wrong.holds), values.terms_text(wrong.expected) or "a chunk that does not exist"
+    index = offset if steps.in_place else wrong.chunk
+    lines = [
+        f"rank {wrong.rank}, {buffer} chunk {offset}" + ("" if steps.in_place else " at the end"),
+        f"  holds       {holds}",
+        f"  should hold {expected}",
+    ]
+    last = run.writer[wrong.cell]
+    if last < 0:
+        lines.append("  no step writes it")
+    else:
+        past = values.history(steps, where, reads, writes, flow.sender, flow.sequence, wrong.cell)
+        lines += [f"  written by {told(steps, g)}: {after.text(value)}" for g, value, after in past]
+    state.no(
+        "post-condition",
+        f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}"
+        + (f", written by {told(steps, last)}" if last >= 0 and steps.line[last] else ""),
+        "\n".join(lines),
+        rank=wrong.rank,
+        buffer=buffer,
+        chunk=offset,
+        holds=holds,
+        expected=expected,
+        step=steps.place(last) if last >= 0 else None,
+        line=steps.line[last] or None if last >= 0 else None,
+    )
+
+
+def _judge_barrier(state: _State, steps: Steps, flow: Flow) -> None:
+    """A rank may leave a barrier when it has heard from all: what a step knows of is what it waited for."""
+    n = steps.ranks
+    knows = [0] * len(steps)
+    heard = [1 << r for r in range(n)]
+    for g in flow.sequence:
+        know = 1 << steps.rank[g]
+        for p in steps.parents[g]:
+            know |= knows[p]
+        if flow.sender[g] >= 0:
+            know |= knows[flow.sender[g]]
+        knows[g] = know
+        heard[steps.rank[g]] |= know
+    wrong, problem = 0, ""
+    for r, know in enumerate(heard):
+        missing = n - know.bit_count()
+        if missing:
+            wrong += missing
+            absent = next(q for q in range(n) if not know >> q & 1)
+            more = f" and {missing - 1} more" if missing > 1 else ""
+            problem = problem or f"rank {r} leaves without having heard from rank {absent}{more}"
+    state.fields |= {"correct": not wrong, "wrong_cells": wrong, "race_free": True, "races": 0}
+    state.fields["order_consistent"] = True
+    if wrong:
+        state.no("post-condition", problem)
+
+
+# --------------------------------------------------------------------------------------------------- races
+
+
+def _race(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[int], writes: list[int]) -> None:
+    found = races.scan(steps, flow, reads, writes, where.scratch, where.stride)
+    state.fields |= {"race_free": not found.races, "races": found.races}
+    for rows, what in (
+        (found.dead, "writes a cell that is overwritten or left before anybody reads it"),
+        (found.redundant, "waits for a step that its other dependencies imply"),
+    ):
+        if rows:
+            more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+            state.warnings.append(f"{told(steps, rows[0])}{more} {what}")
+    if found.first is None:
+        return
+    first, second, cell = found.first.first, found.first.second, found.first.cell
+    rank = steps.rank[first]
+    buffer, offset = where.cell_name(rank, cell - rank * where.stride)
+
+    def does(g: int) -> str:
+        wrote = writes[g] >= 0 and writes[g] <= cell < writes[g] + steps.count[g]
+        return "writes" if wrote else "reads"
+
+    cell_name = f"{buffer} chunk {offset}"
+    problem = f"race: {told(steps, first)} {does(first)} {cell_name}, {told(steps, second)} {does(second)} it"
+    lines = [
+        f"rank {rank}, {cell_name}: nothing says which of these is first",
+        f"  {told(steps, first)} {does(first)} it",
+        f"  {told(steps, second)} {does(second)} it",
+    ]
+    state.no(
+        "race",
+        f"{problem}, and nothing says which is first",
+        "\n".join(lines),
+        rank=rank,
+        buffer=buffer,
+        chunk=offset,
+        step=steps.place(first),
+        line=steps.line[first] or None,
+        chain=[told(steps, first), told(steps, second)],
+    )

@@ -1,0 +1,168 @@
+"""Lower bounds are below every simulated time and every closed form, and tight where a known algorithm is optimal."""
+
+from __future__ import annotations
+
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astrasim_py.builders.registry import ALGORITHMS, build
+from astrasim_py.collectives.collective import COLLECTIVES, promise_of
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmTable
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.semantics import Semantics
+from astrasim_py.topology import shapes
+from astrasim_py.verification.bounds import Capacities, closed_form_ps, cut_demand, demand, lower_bound_ps
+from astrasim_py.workload.microbenchmarks import Collective, generate
+
+GB = Fraction(10**9)
+RATE, ALPHA = 50 * GB, 500_000
+ALL = [(a, c) for a, (collectives, _) in ALGORITHMS.items() for c in collectives]
+
+
+def topologies(n: int) -> list:
+    half = n // 2
+    return [
+        shapes.ring(n, RATE, ALPHA),
+        shapes.mesh([n], 3 * GB, 1000),
+        shapes.torus([2, half], [RATE, 7 * GB], [1000, ALPHA]),
+        shapes.fully_connected(n, RATE, ALPHA),
+        shapes.switch(n, RATE, 0),
+        shapes.leaf_spine(2, half, 1, RATE, ALPHA, oversubscription=Fraction(2)),
+        shapes.dgx(RATE, 1000, nodes=2, npus=half, nic_bandwidth=5 * GB, nic_latency_ps=ALPHA),
+    ]
+
+
+def simulated(a: Algorithm, size: int, topology, npus, model: str) -> int:
+    """Makespan of one collective."""
+    item = Collective(type=a.collective, size=size, root=a.root or 0)
+    job = Job(
+        workload=generate([item], a.ranks),
+        placement=tuple(npus),
+        algorithms=AlgorithmTable({}, default=lambda collective, ranks, root: a.with_verdict(True)),
+    )
+    problem = Problem(topology=topology, jobs=(job,), network=NetworkModel(model=model), semantics=Semantics.native())
+    records = simulate(problem, level="summary")
+    assert records.outcome.status == "done"
+    return records.makespan
+
+
+@pytest.mark.parametrize(("algorithm", "collective"), ALL)
+@pytest.mark.parametrize("model", ["cut_through", "store_and_forward"])
+def test_no_simulated_time_is_below_the_bound(algorithm, collective, model):
+    n = 8 if algorithm == "halving_doubling" else 6
+    options = {"dims": [2, 3]} if algorithm == "hierarchical" else {}
+    a = build(algorithm, collective, n, root=1 if promise_of(collective).rooted else None, **options)
+    # Sizes that divide, that do not, and that leave some chunks empty, two per topology; a model per topology.
+    mine = (model == "cut_through") ^ (ALL.index((algorithm, collective)) % 2)
+    for i, topology in enumerate(topologies(n)):
+        if i % 2 == mine:
+            continue
+        npus = tuple(np.roll(np.arange(n), i).tolist())
+        for size in ((1, 1_000_003), (4, 1000), (5, 48_000))[i % 3]:
+            bound = lower_bound_ps(collective, size, topology, npus, a.root or 0)
+            assert bound <= simulated(a, size, topology, npus, model), (topology.shape, size)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_no_random_case_is_below_the_bound(data):
+    n = data.draw(st.sampled_from([2, 3, 4, 5, 8]))
+    usable = [(a, c) for a, c in ALL if a != "hierarchical" and not (a == "halving_doubling" and n & (n - 1))]
+    algorithm, collective = data.draw(st.sampled_from(usable))
+    size = data.draw(st.one_of(st.integers(0, 3 * n), st.integers(0, 10**6)))
+    root = data.draw(st.integers(0, n - 1)) if promise_of(collective).rooted else None
+    made = shapes.product([shapes.Dim("ring", 2, RATE, 100), shapes.Dim("switch", n, GB, 5000)])
+    topology = data.draw(st.sampled_from([shapes.ring(2 * n, RATE, ALPHA), shapes.mesh([n + 1], GB, 7), made]))
+    npus = data.draw(st.permutations(range(topology.npus)))[:n]
+    a = build(algorithm, collective, n, root=root)
+    bound = lower_bound_ps(collective, size, topology, npus, root or 0)
+    assert bound <= simulated(a, size, topology, npus, "cut_through")
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("size", [64, 4096, 2**24])
+@pytest.mark.parametrize(
+    ("algorithm", "collective"), [("ring", "all_reduce"), ("direct", "all_gather"), ("binomial_tree", "broadcast")]
+)
+def test_closed_forms_are_not_below_the_bound(algorithm, collective, n, size):
+    topology = shapes.fully_connected(n, RATE, ALPHA)
+    exact = closed_form_ps(algorithm, collective, n, size - size % n, ALPHA, RATE)
+    assert lower_bound_ps(collective, size - size % n, topology, range(n)) <= exact
+
+
+def test_the_bound_is_met_where_an_algorithm_is_optimal():
+    size = 8 * 2**20
+    crossbar = shapes.fully_connected(8, RATE, ALPHA)
+    # One shard over every link at once.
+    for collective in ("all_gather", "reduce_scatter", "all_to_all"):
+        bound = lower_bound_ps(collective, size, crossbar, range(8))
+        assert bound == closed_form_ps("direct", collective, 8, size, ALPHA, RATE)
+    # A ring with latencies small against the bytes: 2(n-1)/n of the buffer through every link in one direction.
+    one_way = shapes.ring(8, RATE, 0, bidirectional=False)
+    assert lower_bound_ps("all_reduce", size, one_way, range(8)) == closed_form_ps(
+        "ring", "all_reduce", 8, size, 0, RATE
+    )
+    # A barrier: the longest way somebody must hear over.
+    assert lower_bound_ps("barrier", 0, shapes.ring(8, RATE, ALPHA), range(8)) == 4 * ALPHA
+    assert lower_bound_ps("broadcast", 0, shapes.mesh([8], RATE, ALPHA), range(8), 2) == 5 * ALPHA
+
+
+def test_a_thin_cut_bounds_the_time():
+    nodes = shapes.dgx(RATE, 0, nodes=2, npus=4, nic_bandwidth=GB, nic_latency_ps=0)
+    size = 10**9
+    # All contributions of one node must reach the other at least once: 4 NICs of 1 GB/s.
+    assert lower_bound_ps("all_reduce", size, nodes, range(8)) >= 10**12 // 4
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_one_rank_needs_no_time(collective):
+    assert lower_bound_ps(collective, 2**20, shapes.ring(4, RATE, ALPHA), [2]) == 0
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@given(size=st.integers(0, 10**6), n=st.integers(1, 20), data=st.data())
+def test_demands_of_cuts_and_members_agree(collective, size, n, data):
+    need = demand(collective, size, n)
+    for position in range(min(n, 2)):
+        out, back = cut_demand(collective, size, n, 1, position == 0)
+        kind = 0 if position == 0 else 1
+        if n > 1:
+            # A cut around one member asks for no more than the member's own demand.
+            assert out <= need.egress[kind] or collective == "all_gather"
+            assert back <= need.ingress[kind] or collective == "reduce_scatter"
+    inside = data.draw(st.integers(0, n))
+    out, back = cut_demand(collective, size, n, inside, True)
+    assert out >= 0
+    assert back >= 0
+    if inside in (0, n):
+        assert out == back == 0
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "broadcast"])
+def test_a_thousand_ranks_are_bounded_quickly(collective):
+    for topology in (
+        shapes.fully_connected(1024, RATE, ALPHA),
+        shapes.torus([16, 8, 8], RATE, ALPHA),
+        shapes.fat_tree(16, RATE, ALPHA),
+    ):
+        begin = time.process_time()
+        bound = lower_bound_ps(collective, 2**30, topology, range(1024))
+        assert bound > 0
+        assert time.process_time() - begin < 20  # 0.02 to 0.2 s
+
+
+def test_shared_capacities_change_nothing():
+    topology = shapes.leaf_spine(2, 4, 2, RATE, ALPHA)
+    shared = Capacities(topology)
+    for collective in COLLECTIVES:
+        assert lower_bound_ps(collective, 12345, topology, range(8), capacities=shared) == lower_bound_ps(
+            collective, 12345, topology, range(8)
+        )
