@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from astrasim_py.core.document import Value
-from astrasim_py.core.errors import AstraError, ScenarioError
-from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.errors import AstraError, InternalError, ScenarioError
+from astrasim_py.core.fields import FileText, did_you_mean
 from astrasim_py.scenario.algorithm_models import (
     AlgorithmByDimension,
-    AlgorithmCode,
-    AlgorithmFile,
     AlgorithmSynthesis,
     Builder,
 )
@@ -44,14 +42,20 @@ def npus_of(topology) -> int | None:
     return None
 
 
-def confined(name: str, folder: Path, place: str, allow_outside: bool) -> Path:
+def confined(name: FileText, folder: Path, place: str, allow_outside: bool) -> Path:
     """The path of a file that a scenario names: below its folder, links followed.
+
+    Only a field of type `FileName` or `CodeName` can be opened so: `named_files` finds it, and a change of the file
+    makes results stale.
 
     Raises
     ------
     ScenarioError
         It leads elsewhere, and that is not allowed.
     """
+    if not isinstance(name, FileText):
+        raise InternalError(f"{place}: the field is not declared as a file")
+    name = name.file
     path = folder / name
     if allow_outside:
         return path
@@ -223,11 +227,6 @@ class JobCheck:
                 yield ScenarioError(place, error.problem, error.remedy)
 
     def _algorithm(self, collective: str, case, at: tuple[str | int, ...]) -> Iterator[AstraError]:
-        if isinstance(case, AlgorithmCode):
-            try:
-                split_code(case.python, self.place(*at, "python"))
-            except ScenarioError as error:
-                yield error
         if isinstance(case, AlgorithmSynthesis) and collective in ("barrier", "custom"):
             remedy = (
                 "write builder: NAME" if collective == "barrier" else "write file: FILE, or python: FILE.py:FUNCTION"
@@ -267,27 +266,3 @@ class JobCheck:
             if option not in known:
                 remedy = did_you_mean(option, known) if known else f"{case.builder} has no options"
                 yield ScenarioError(self.place(*at, option), f"{case.builder} has no option {option}", remedy)
-
-
-def file_errors(names: Sequence[tuple[str, str]], folder: Path, allow_outside: bool) -> Iterator[AstraError]:
-    """Files, as (name, place), that lead out of the scenario's folder."""
-    for name, place in names:
-        try:
-            confined(name, folder, place, allow_outside)
-        except ScenarioError as error:
-            yield error
-
-
-def algorithm_files(algorithms: Mapping) -> Iterator[tuple[tuple, str]]:
-    """(collective, number, *keys) and file of everything that algorithms are read from."""
-    for collective, cases in algorithms.items():
-        for number, case in enumerate(cases):
-            if isinstance(case, AlgorithmFile):
-                yield (collective, number, "file"), case.file
-                if case.contract is not None:
-                    yield (collective, number, "contract"), case.contract
-            elif isinstance(case, AlgorithmSynthesis):
-                for index, file in enumerate(case.synthesize.occupied):
-                    yield (collective, number, "synthesize", "occupied", index), file
-            elif isinstance(case, AlgorithmCode):
-                yield (collective, number, "python"), case.python.rpartition(":")[0]

@@ -11,9 +11,9 @@ from typing import Any
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
-from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.fields import CodeText, did_you_mean, named_files
 from astrasim_py.scenario import variables
-from astrasim_py.scenario.check import JobCheck, algorithm_files, file_errors, npus_of, split_code
+from astrasim_py.scenario.check import JobCheck, confined, npus_of, split_code
 from astrasim_py.scenario.keys import default, read_key
 from astrasim_py.scenario.schema import PlotSpec, Scenario
 
@@ -410,43 +410,18 @@ class _Loading:
                     self._fail(at.place, "a custom collective needs an algorithm", remedy)
 
     def _files(self, typed: Mapping[str, Any], values: Mapping[str, Value | None], topology, chosen) -> None:
-        named: list[tuple[str, str]] = []
-
-        def add(file: str | None, key: str, *steps: str | int) -> None:
-            if file:
-                here = values[key]
-                for step in steps:
-                    here = here.get(step) or here
-                named.append((file, here.place))
-
-        def job(spec, key: str | None, *steps: str | int) -> None:
-            at = lambda name: (key, *steps, name) if key else (name,)  # noqa: E731
-            if hasattr(spec["workload"], "trace"):
-                add(spec["workload"].trace, *at("workload"), "trace")
-                add(spec["workload"].groups, *at("workload"), "groups")
-            for (collective, number, *keys), file in algorithm_files(spec["algorithms"]):
-                add(file, *at("algorithms"), collective, number, *keys)
-                if keys == ["python"]:
-                    self._code(values, *at("algorithms"), collective, number, "python")
-
-        if topology is not None:
-            add(getattr(topology, "file", None), "topologies", chosen, "file")
-        job(typed, None)
-        for name, one in (typed["jobs"] or {}).items():
-            job({"workload": one.workload, "algorithms": one.algorithms}, "jobs", name)
-        network = typed["network"]
-        if network is not None and ".py:" in network.model:
-            self._code(values, "network", "model")
-            value = values["network"].get("model")
+        """Files that lead out of the scenario's folder, and code that may not be run."""
+        models = {key: model for key, model in typed.items() if key not in ("topologies", "topology")}
+        for at, name in named_files(models | {"topologies": {chosen: topology}}):
+            here = values[str(at[0])]
+            for step in at[1:]:
+                here = here.get(step) or here
+            if isinstance(name, CodeText) and not self.allow_code:
+                remedy = "run with --allow-code if you trust it"
+                self._fail(here.place, "names Python code, which would be run", remedy)
             try:
-                add(split_code(network.model, value.place)[0], "network", "model")
+                if isinstance(name, CodeText):
+                    split_code(name, here.place)
+                confined(name, self.path.parent, here.place, self.allow_outside)
             except ScenarioError as error:
                 self._tell([error])
-        self._tell(file_errors(named, self.path.parent, self.allow_outside))
-
-    def _code(self, values: Mapping[str, Value | None], key: str, *steps: str | int) -> None:
-        if not self.allow_code:
-            here = values[key]
-            for step in steps:
-                here = here.get(step) or here
-            self._fail(here.place, "names Python code, which would be run", "run with --allow-code if you trust it")

@@ -4,45 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from astrasim_py.core.digest import file_digest
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.fields import named_files
 from astrasim_py.scenario.expand import Point
-from astrasim_py.study.prepare import file_digest
 
 _OF_A_PREFIX = re.compile(r"\.\d+\.et(\.gz)?")
-
-
-def named_files(point: Point) -> Iterator[str]:
-    """Files, and prefixes of ``.et`` files, that a point names, as written."""
-    spec = point.spec
-    yield from _text(spec.topology, "file")
-    yield from _of_job(spec)
-    for job in spec.jobs.values():
-        yield from _of_job(job)
-    if ".py:" in spec.network.model:
-        yield spec.network.model.rpartition(":")[0]
-
-
-def _of_job(job: object) -> Iterator[str]:
-    if hasattr(job.workload, "trace"):
-        yield from _text(job.workload, "trace")
-        yield from _text(job.workload, "groups")
-    for cases in job.algorithms.values():
-        for case in cases:
-            yield from _text(case, "file")
-            yield from _text(case, "contract")
-            if hasattr(case, "synthesize"):
-                yield from case.synthesize.occupied
-            if hasattr(case, "python"):
-                yield case.python.rpartition(":")[0]
-
-
-def _text(spec: object, key: str) -> Iterator[str]:
-    name = getattr(spec, key, None)
-    if isinstance(name, str):
-        yield name
 
 
 def input_digests(
@@ -61,7 +31,8 @@ def input_digests(
     """
     known = {} if known is None else known
     found: dict[str, str] = {}
-    for name in named_files(point):
+    for _, text in named_files(list(vars(point.spec).values())):
+        name = text.file
         key = (point.folder, name)
         if key not in known:
             known[key] = _digests(Path(point.folder), name)

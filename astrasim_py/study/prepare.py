@@ -25,7 +25,7 @@ from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import FileStamp, digest, file_digest, file_stamp
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError, TraceError
-from astrasim_py.core.fields import CodeText
+from astrasim_py.core.fields import CodeText, FileText
 from astrasim_py.core.registry import names, own_code, provided
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.traces import read_algorithm
@@ -143,7 +143,7 @@ class _Preparation:
         """The place of a dotted path."""
         return self.point.place(".".join(part for part in path if part))
 
-    def path(self, name: str, place: str) -> Path:
+    def path(self, name: FileText, place: str) -> Path:
         """A file that the scenario names."""
         return confined(name, self.folder, place, self.point.allow_outside)
 
@@ -181,11 +181,11 @@ class _Preparation:
             return network
         return network.model_copy(update={"factory": factory})
 
-    def _own(self, text: str, place: str) -> Callable:
+    def _own(self, text: CodeText, place: str) -> Callable:
         if not self.point.allow_code:
             raise ScenarioError(place, f'"{text}" is Python code', "run with --allow-code if you trust it")
-        file, name = split_code(text, place)
-        return own_code(self.path(file, place), name, place)
+        _, name = split_code(text, place)
+        return own_code(self.path(text, place), name, place)
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class _Preparation:
         files = find_prefix(prefix, ranks)
         for file in files if not self.point.allow_outside else ():
             if os.path.islink(file):  # their folder is checked already
-                confined(os.path.relpath(file, self.folder), self.folder, place, False)
+                confined(FileText(os.path.relpath(file, self.folder)), self.folder, place, False)
         return files
 
     def generate(self, job: Any, ranks: int, key: str) -> Workload:
