@@ -11,7 +11,7 @@ from astrasim_py.program.selection import AlgorithmTable, Case
 if TYPE_CHECKING:
     from astrasim_py.program.algorithm import Algorithm
     from astrasim_py.scenario.load import LoadedScenario
-    from astrasim_py.study.run import RunResult
+    from astrasim_py.study.sweep import RunResult
     from astrasim_py.system.problem import Problem
     from astrasim_py.topology.model import Topology
 
@@ -25,7 +25,7 @@ def run(scenario: str | os.PathLike | LoadedScenario, *, overrides: Sequence[str
     overrides : sequence of str
         ``KEY=VALUE``, as with ``--set``; for a path only.
     **options
-        Of `astrasim_py.study.run.run_scenario`: ``out``, ``jobs``, ``fresh``, ``level``, ``engine`` …
+        Of `astrasim_py.study.sweep.run_scenario`: ``out``, ``jobs``, ``fresh``, ``level``, ``engine`` …
 
     Returns
     -------
@@ -38,7 +38,7 @@ def run(scenario: str | os.PathLike | LoadedScenario, *, overrides: Sequence[str
         The scenario is wrong, or the output cannot be written.
     """
     from astrasim_py.scenario.load import load_scenario
-    from astrasim_py.study.run import run_scenario
+    from astrasim_py.study.sweep import run_scenario
 
     if isinstance(scenario, str | os.PathLike):
         scenario = load_scenario(scenario, overrides)

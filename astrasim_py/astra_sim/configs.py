@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import isfinite, prod
 
 from astrasim_py.astra_sim.json_file import JsonFile, did_you_mean, read_json, shown
-from astrasim_py.astra_sim.native import Implementation
+from astrasim_py.astra_sim.native_algorithms import Implementation
 from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.units import INT64_MAX

@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 
 import numpy as np
 
-from astrasim_py.astra_sim.inputs import Inputs, read_set
+from astrasim_py.astra_sim.input_set import Inputs, read_set
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.core.errors import AlgorithmError

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from astrasim_py.astra_sim.native import (
+from astrasim_py.astra_sim.native_algorithms import (
     DIRECT,
     HALVING_DOUBLING,
     LOCAL_DELAY_NS,

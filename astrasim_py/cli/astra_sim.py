@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
     import sys
 
-    from astrasim_py.study.astra_sim import Request, run_request
+    from astrasim_py.study.astra_sim_point import Request, run_request
 
     limits = _limits(args)
     request = Request(

@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from astrasim_py.core.engines import AUTO, ENGINES
+from astrasim_py.core.choices import AUTO, ENGINES
 
 
 def engine_argument(parser: argparse.ArgumentParser, default: str | None = AUTO) -> None:

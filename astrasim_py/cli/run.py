@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if twice:
         raise UsageError("run", f'two scenarios are called "{twice[0]}"', "give each a name of its own")
     from astrasim_py.study.progress import on_terminal
-    from astrasim_py.study.run import parse_share, run_scenario
+    from astrasim_py.study.sweep import parse_share, run_scenario
 
     share = None if args.points is None else parse_share(args.points)
     rows: list[dict] = []

@@ -124,7 +124,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     from astrasim_py.cli.topologies import npu_list, size_matrix
     from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
     from astrasim_py.core.units import PS_PER_S, parse_size, parse_time
-    from astrasim_py.study.holds import read_holds
+    from astrasim_py.study.link_occupancy import read_occupancy
     from astrasim_py.study.synthesized import Request
     from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
     from astrasim_py.synthesis.model.network import CostModel
@@ -172,7 +172,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
         root=root,
         cost=CostModel(model=args.model, link_busy=args.link_busy),
         relays=args.relays,
-        occupied=tuple(read_holds(file, topology, "--occupied") for file in args.occupied),
+        occupied=tuple(read_occupancy(file, topology, "--occupied") for file in args.occupied),
         seed=args.seed,
         rounds=args.rounds,
         budget=budget,
@@ -343,9 +343,9 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
         if schedule.transfers <= MAX_VERIFIED:
             row["verified"] = _verified(algorithm)
     if args.schedule is not None:
-        from astrasim_py.study.holds import write_holds
+        from astrasim_py.study.link_occupancy import write_occupancy
 
-        write_holds(args.schedule, schedule)
+        write_occupancy(args.schedule, schedule)
     if picture is not None:
         from astrasim_py.core.files import write_file
 

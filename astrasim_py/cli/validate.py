@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from astrasim_py.cli.engine import engine_argument, engines_text
 
 if TYPE_CHECKING:
-    from astrasim_py.study.validate import Finding, Report
+    from astrasim_py.study.validation import Finding, Report
 
 #: Rows that are off which text shows; JSON has them all.
 SHOWN = 20
@@ -32,9 +32,9 @@ def run(args: argparse.Namespace) -> int:
     """Run the cases; 1 if one that counts is off."""
     from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
     from astrasim_py.study.cases import read_cases
-    from astrasim_py.study.packaged import packaged_items
+    from astrasim_py.study.packaged_cases import packaged_items
     from astrasim_py.study.progress import on_terminal
-    from astrasim_py.study.validate import validate
+    from astrasim_py.study.validation import validate
 
     if args.jobs is not None and args.jobs < 1:
         raise UsageError("--jobs", f"{args.jobs} is less than 1", "write 1 or more")

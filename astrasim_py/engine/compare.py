@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from astrasim_py.core.engines import BOTH, COMPILED, FOLDED, SIMPY
+from astrasim_py.core.choices import BOTH, COMPILED, FOLDED, SIMPY
 from astrasim_py.core.errors import AstraError, FoldError, InternalError
 from astrasim_py.core.records import Outcome, Records, Table
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from astrasim_py.core.engines import FOLDED
+from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Outcome, Records, Table

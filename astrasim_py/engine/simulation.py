@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from astrasim_py.core.engines import AUTO, BOTH, COMPILED, ENGINES, FOLDED, SIMPY
+from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, SIMPY
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import LEVELS, Records
 from astrasim_py.system.lowering import make_plan

@@ -16,7 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from astrasim_py.core.engines import ENGINES
+from astrasim_py.core.choices import ENGINES
 from astrasim_py.core.fields import (
     Count,
     Name,

@@ -52,8 +52,8 @@ from astrasim_py.scenario.workload_models import (
     SendItem,
     TraceWorkload,
 )
-from astrasim_py.study.planned import PlannedByDimension, planned
-from astrasim_py.study.shared import WORTH, shared
+from astrasim_py.study.dimension_plans import PlannedByDimension, plan_by_dimension
+from astrasim_py.study.trace_maps import WORTH, map_shared
 from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.synthesis.model.network import CostModel
 from astrasim_py.system.lowering import make_plan
@@ -95,7 +95,7 @@ def prepare(
     synthesized : list of dict, optional
         What is known of each synthesized algorithm is added once a plan asks for it.
     beside : Path, optional
-        Folder in which the processes of a run share what they read; see `astrasim_py.study.shared`.
+        Folder in which the processes of a run share what they read; see `astrasim_py.study.trace_maps`.
 
     Returns
     -------
@@ -246,7 +246,7 @@ class _Preparation:
             )
 
         beside = self._beside(stamps)
-        return _WORKLOADS.get(key, lambda: shared(beside, digest(("workload", key)), read_files))
+        return _WORKLOADS.get(key, lambda: map_shared(beside, digest(("workload", key)), read_files))
 
     def _beside(self, stamps: Sequence[FileStamp]) -> Path | None:
         """Where what these files hold is shared, if that pays."""
@@ -302,7 +302,7 @@ class _Preparation:
             return self.maker(builder, place)(collective, ranks, 0)
 
         spec, place = self.spec.collectives or Collectives(), self.at("collectives")
-        return planned(spec, cases, table, topology, placed, make, place, self.warnings)
+        return plan_by_dimension(spec, cases, table, topology, placed, make, place, self.warnings)
 
     def maker(self, case: Any, place: str) -> Callable[[str, int, int], Algorithm]:
         """What makes the algorithm of a case."""
@@ -330,7 +330,7 @@ class _Preparation:
         self, case: AlgorithmSynthesis, topology: Topology, place: str
     ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
         """What synthesizes the algorithm of a case for the NPUs and the size of a call."""
-        from astrasim_py.study.holds import read_holds
+        from astrasim_py.study.link_occupancy import read_occupancy
         from astrasim_py.study.synthesized import Request, algorithm_of
 
         said, network = case.synthesize, self.spec.network
@@ -338,7 +338,7 @@ class _Preparation:
         model = network.model if network.model in ("cut_through", "store_and_forward") else "cut_through"
 
         where = f"{place}.synthesize.occupied"
-        occupied = tuple(read_holds(self.path(name, where), topology, where) for name in said.occupied)
+        occupied = tuple(read_occupancy(self.path(name, where), topology, where) for name in said.occupied)
         clock = bool(occupied) if said.clock is None else said.clock
 
         def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
@@ -389,7 +389,7 @@ class _Preparation:
             return algorithm if contract is None else replace(algorithm, contract=read_contract(contract)), content
 
         beside = self._beside(stamps)
-        return _ALGORITHMS.get(key, lambda: shared(beside, digest(("algorithm", key)), read_files))
+        return _ALGORITHMS.get(key, lambda: map_shared(beside, digest(("algorithm", key)), read_files))
 
     def _made(self, factory, text, case, collective, ranks, rooted, place) -> Algorithm:
         """What a function of the user's or of another package builds: trusted with nothing."""

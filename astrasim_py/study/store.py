@@ -26,8 +26,8 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+from astrasim_py.core.choices import AUTO, BOTH, FOLDED
 from astrasim_py.core.digest import digest
-from astrasim_py.core.engines import AUTO, BOTH, FOLDED
 from astrasim_py.core.errors import InternalError, OutputError, UnitError, UsageError
 from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_file, write_new
 from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Table

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.astra_sim.configs import SystemConfig
-from astrasim_py.astra_sim.native import (
+from astrasim_py.astra_sim.native_algorithms import (
     MAX,
     MIN,
     Charges,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from astrasim_py.astra_sim.inputs import AWARE
+from astrasim_py.astra_sim.input_set import AWARE
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import CommType, NodeType

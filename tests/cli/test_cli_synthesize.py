@@ -11,7 +11,7 @@ import astrasim_py as ap
 from astrasim_py.cli.main import main
 from astrasim_py.core import cache
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.run import run_scenario
+from astrasim_py.study.sweep import run_scenario
 from astrasim_py.verification.verifier import verify
 
 #: The first test compiles.

@@ -10,7 +10,7 @@ import pytest
 from worlds.problems import world
 
 from astrasim_py.api import build_topology, collective
-from astrasim_py.core.engines import ENGINES
+from astrasim_py.core.choices import ENGINES
 from astrasim_py.core.errors import InternalError, SimulationError, UsageError
 from astrasim_py.core.records import Outcome, Records, Table
 from astrasim_py.engine import simulation

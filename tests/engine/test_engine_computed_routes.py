@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from astrasim_py.api import build_topology, collective
-from astrasim_py.core.engines import COMPILED, SIMPY
+from astrasim_py.core.choices import COMPILED, SIMPY
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system import lowering

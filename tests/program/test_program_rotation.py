@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrasim_py.astra_sim.native import Charges, native_algorithm
+from astrasim_py.astra_sim.native_algorithms import Charges, native_algorithm
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.chakra.schema import INT_COLUMNS, NodeType
 from astrasim_py.collectives.chunks import CompOp

@@ -19,7 +19,7 @@ from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.prepare import prepare
-from astrasim_py.study.run import run_scenario
+from astrasim_py.study.sweep import run_scenario
 from astrasim_py.system.lowering import make_plan
 
 SIZE = 2**20

@@ -20,8 +20,8 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import cluster, store
-from astrasim_py.study.point import make_task
-from astrasim_py.study.run import run_scenario
+from astrasim_py.study.sweep import run_scenario
+from astrasim_py.study.task import make_task
 
 # Every point takes a while, so that a worker can be killed while it computes one.
 SCENARIO = """

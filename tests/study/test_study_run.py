@@ -19,9 +19,9 @@ from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.tables import ROW_KEYS, json_text, summary_text
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import store
-from astrasim_py.study.again import explain_folder, find, plot_folder
 from astrasim_py.study.progress import Silent, on_terminal
-from astrasim_py.study.run import exit_code_of, parse_share, run_scenario
+from astrasim_py.study.stored_results import explain_folder, find, plot_folder
+from astrasim_py.study.sweep import exit_code_of, parse_share, run_scenario
 
 SCENARIO = """
 name: small
@@ -331,7 +331,7 @@ def test_a_signal_stops_a_real_run_at_once(tmp_path, number):
     scenario(tmp_path, SCENARIO.replace("64 KiB, 1 MiB", sizes).replace("npus: 4", "npus: 16"))
     code = f"""
         from astrasim_py.scenario.load import load_scenario
-        from astrasim_py.study.run import run_scenario
+        from astrasim_py.study.sweep import run_scenario
         if __name__ == "__main__":
             result = run_scenario(load_scenario({str(tmp_path / "scenario.yaml")!r}), out={str(tmp_path)!r}, jobs=2)
             print(result.exit_code, result.notes)
@@ -465,7 +465,7 @@ def test_results_do_not_depend_on_where_or_when(tmp_path):
         folder.mkdir()
         scenario(folder)
         code = (
-            "from astrasim_py.scenario.load import load_scenario; from astrasim_py.study.run import run_scenario; "
+            "from astrasim_py.scenario.load import load_scenario; from astrasim_py.study.sweep import run_scenario; "
             "run_scenario(load_scenario('scenario.yaml'), out='out')"
         )
         environment = {**os.environ, "TZ": zone, "PYTHONHASHSEED": "0" if zone == "UTC" else "7", "LC_ALL": "C"}

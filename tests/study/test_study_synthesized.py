@@ -10,7 +10,7 @@ import pytest
 from astrasim_py.core import cache
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import synthesized
-from astrasim_py.study.run import run_scenario
+from astrasim_py.study.sweep import run_scenario
 
 #: The first test compiles.
 pytestmark = pytest.mark.timeout(600)

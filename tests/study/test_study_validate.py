@@ -13,8 +13,8 @@ from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.study import validate as module
 from astrasim_py.study.cases import read_cases
 from astrasim_py.study.closed_forms import HOPS, MODELS, ROUNDS, closed_forms
-from astrasim_py.study.packaged import packaged_items
-from astrasim_py.study.validate import find, validate
+from astrasim_py.study.packaged_cases import packaged_items
+from astrasim_py.study.validation import find, validate
 
 HEADING = (
     "set,backend,network,npus,workload,collective,algorithm,size_bytes,splits,system,finished_npus,t_max_ns,t_min_ns,"

@@ -9,12 +9,12 @@ import numpy as np
 
 from astrasim_py.astra_sim.configs import MEMORY_GB
 from astrasim_py.astra_sim.injected import Injected
-from astrasim_py.astra_sim.inputs import AWARE, UNAWARE, Inputs
-from astrasim_py.astra_sim.native import Implementation
+from astrasim_py.astra_sim.input_set import AWARE, UNAWARE, Inputs
+from astrasim_py.astra_sim.native_algorithms import Implementation
 from astrasim_py.astra_sim.planner import QUIRKS as NATIVE_QUIRKS
 from astrasim_py.astra_sim.planner import CompatiblePlanner
 from astrasim_py.astra_sim.quirks import warning
-from astrasim_py.astra_sim.workload import compatible_workload, compute_model, corrected_workload
+from astrasim_py.astra_sim.workload_layer import compatible_workload, compute_model, corrected_workload
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import promise_of

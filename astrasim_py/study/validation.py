@@ -187,8 +187,8 @@ def find(item: Item, engine: str = "auto") -> Finding:
 
 def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
     """Finish and exposed communication of every rank, ns; which engine ran; and why it did not end, if so."""
-    from astrasim_py.astra_sim.inputs import read_inputs
-    from astrasim_py.astra_sim.run import run_inputs
+    from astrasim_py.astra_sim.input_set import read_inputs
+    from astrasim_py.astra_sim.result import run_inputs
 
     inputs = read_inputs(
         case.workload,

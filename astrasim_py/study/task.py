@@ -5,10 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 
-from astrasim_py.core.engines import AUTO, FOLDED
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERNAL,
@@ -16,19 +14,18 @@ from astrasim_py.core.errors import (
     EXIT_STUCK,
     EXIT_USAGE,
     AstraError,
-    UsageError,
 )
-from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Outcome, Records
+from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
-from astrasim_py.study.meter import Meter
-from astrasim_py.study.notes import Notes, limits_json, package_version
 from astrasim_py.study.prepare import prepare
-from astrasim_py.study.rows import empty_row, files_of, summary_of
+from astrasim_py.study.run_log import limits_json, package_version
 from astrasim_py.study.store import StoredPoint, Wanted
+from astrasim_py.study.summary import empty_row, files_of, summary_of
+from astrasim_py.study.usage import Usage
 from astrasim_py.system.machine_models import Limits
 
 FAILED = "failed"
@@ -166,7 +163,7 @@ def run_task(task: Task) -> Result:
 
 def _run(task: Task, row: dict) -> Result:
     point = task.point
-    meter = Meter()
+    usage = Usage()
     warnings: list[str] = []
     synthesized: list[dict] = []
     kept = task.folder.parent / ALGORITHMS
@@ -200,7 +197,7 @@ def _run(task: Task, row: dict) -> Result:
         **({"synthesized": synthesized} if synthesized else {}),
         "resolved": dict(point.config),
     }
-    volatile = meter.volatile(records, point.folder, allow_outside=point.allow_outside, allow_code=point.allow_code)
+    volatile = usage.volatile(records, point.folder, allow_outside=point.allow_outside, allow_code=point.allow_code)
     files = files_of(plan, records, summary, with_timeline=task.timeline)
     store.write_point(task.folder, files, manifest, volatile, wanted=task.wanted, replace=task.replace)
     return Result(
@@ -244,103 +241,3 @@ def stored_result(point: StoredPoint) -> Result:
         simulated_ps=int(point.summary.get("makespan_ps", 0)),
         stored=True,
     )
-
-
-def records_of(stored: StoredPoint) -> Records:
-    """The records of a stored point.
-
-    Tables above its level are empty, and of its outcome only status and cause are kept.
-
-    Raises
-    ------
-    OutputError
-        A file that cannot be read any more.
-    """
-    rank = stored.table("rank")
-    tables = {
-        name: stored.table(name)
-        for name in ("collective", "link", "node", "message", "hop")
-        if f"{name}.csv" in stored.manifest["files"]
-    }
-    row = stored.row
-    return Records(
-        level=stored.manifest["level"],
-        makespan=int(stored.summary["makespan_ps"]),
-        finish=rank["finish"],
-        compute=rank["compute"],
-        exposed_comm=rank["exposed_comm"],
-        messages=row["messages"],
-        message_hops=row["message_hops"],
-        events=int(stored.summary["events"]),
-        outcome=Outcome(status=stored.manifest["status"], cause=stored.summary.get("cause", "")),
-        engine=stored.manifest.get("engine", ""),
-        cpu_s=float(stored.volatile.get("cpu_s") or 0),
-        **tables,
-    )
-
-
-def at_level(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = False) -> StoredPoint:
-    """The point with records of at least `level`: as it is, or run again (and the notes say so).
-
-    Raises
-    ------
-    UsageError
-        What it was computed from has changed since.
-    AstraError
-        It cannot be run any more.
-    """
-    manifest = stored.manifest
-    enough = LEVELS.index(manifest["level"]) >= LEVELS.index(level) and (manifest["timeline"] or not timeline)
-    if enough:
-        return stored
-    from astrasim_py.study import astra_sim
-
-    if astra_sim.is_ours(manifest):
-        return astra_sim.again(stored, level, notes, timeline=timeline)
-    name, ran = manifest["point"], manifest.get("engine") or AUTO
-    limits = manifest["limits"]
-    point = Point(
-        scenario=manifest["scenario"],
-        index=0,
-        name=name,
-        values=dict(manifest["sweep"]),
-        config=_floats(manifest["resolved"]),
-        folder=str(stored.volatile.get("source", "")),
-        allow_outside=bool(stored.volatile.get("allow_outside")),
-        allow_code=bool(stored.volatile.get("allow_code")),
-    )
-    task = make_task(
-        point,
-        stored.folder.parent,
-        level=level,
-        # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
-        engine=AUTO if ran.endswith(FOLDED) else ran,
-        timeline=timeline,
-        max_events=limits.get("max_events"),
-        max_sim_time_ps=limits.get("max_sim_time_ps"),
-    )
-    if task.identity != manifest["digest"]:
-        raise UsageError(
-            str(stored.folder),
-            f'holds records of level "{manifest["level"]}", level "{level}" is needed, and what it was computed from '
-            "has changed since",
-            f"run the scenario again with --record {level}",
-        )
-    whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
-    notes.add(f"{name}: ran it again{whole} to record {level}")
-    result = run_task(task)
-    again = store.read_point(task.folder)
-    if again is None or (not result.stored and result.lines):
-        raise AstraError(str(stored.folder), "; ".join(result.lines) or "cannot be run again")
-    return again
-
-
-def _floats(value: object) -> object:
-    """Plain values as YAML gives them: JSON reads decimals."""
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, Mapping):
-        return {key: _floats(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_floats(inner) for inner in value]
-    return value

@@ -19,7 +19,7 @@ HOLDS = ("link", "src", "dst", "start_ps", "end_ps", "sender", "receiver", "chun
 MAX_HOLDS = 2**30
 
 
-def write_holds(path: str | os.PathLike, schedule: Schedule) -> None:
+def write_occupancy(path: str | os.PathLike, schedule: Schedule) -> None:
     """Write every hold of a link, by its start.
 
     Raises
@@ -38,7 +38,7 @@ def write_holds(path: str | os.PathLike, schedule: Schedule) -> None:
     write_file(path, csv_chunks(table), make_folder=True)
 
 
-def read_holds(path: str | os.PathLike, topology: Topology, place: str = "") -> Occupied:
+def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "") -> Occupied:
     """What a file says that another schedule holds.
 
     Parameters

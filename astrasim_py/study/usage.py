@@ -16,7 +16,7 @@ from astrasim_py.core.records import Records
 _PACKAGES = ("astrasim-py", "numpy", "simpy", "numba")
 
 
-class Meter:
+class Usage:
     """Begins to measure when it is made; compiling, and waiting for another process that does so, is in no figure."""
 
     def __init__(self) -> None:

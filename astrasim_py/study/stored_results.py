@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
-from astrasim_py.core.errors import UsageError
-from astrasim_py.core.records import LEVELS
+from astrasim_py.core.choices import AUTO, FOLDED
+from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.records import LEVELS, Outcome, Records
 from astrasim_py.report import plots
 from astrasim_py.report.explain import Explanation, explain
-from astrasim_py.study import store
+from astrasim_py.scenario.expand import Point
+from astrasim_py.study import astra_sim_point, store
 from astrasim_py.study.figures import STUDY, draw_figures, panel_points, read_study
-from astrasim_py.study.point import Notes, at_level, records_of
+from astrasim_py.study.run_log import RunLog
 from astrasim_py.study.store import StoredPoint
+from astrasim_py.study.task import make_task, run_task
 
 #: What is drawn of a single point.
 _OF_A_POINT = ({"kind": "links"}, {"kind": "gantt"}, {"kind": "breakdown"})
@@ -75,7 +80,7 @@ def explain_folder(path: str | os.PathLike) -> Explained:
     if len(points) > 1:
         names = ", ".join(point.folder.name for point in points[:3])
         raise UsageError(str(path), f"holds {len(points)} points", f"name one of its folders: {names} …")
-    notes = Notes()
+    notes = RunLog()
     point = at_level(points[0], "messages", notes)
     longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
     explanation = explain(records_of(point), point.table("edge"), longer)
@@ -96,7 +101,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
         There is no point, or nothing to draw.
     """
     folder, points = find(path)
-    study, notes = read_study(folder), Notes()
+    study, notes = read_study(folder), RunLog()
     title = str(study.get("title") or study.get("scenario") or folder.name)
     if points[0].folder == Path(path):
         title = f"{title}: {points[0].manifest['point']}"
@@ -112,3 +117,105 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
             levels[point.folder.name] = max(known, plots.NEEDS[spec["kind"]], key=LEVELS.index)
     ready = [at_level(point, levels[point.folder.name], notes) for point in points]
     return Drawn(figures=tuple(draw_figures(folder, title, specs, ready)), notes=tuple(notes.lines))
+
+
+# -- points run again ------------------------------------------------------------------------------------------
+
+
+def records_of(stored: StoredPoint) -> Records:
+    """The records of a stored point.
+
+    Tables above its level are empty, and of its outcome only status and cause are kept.
+
+    Raises
+    ------
+    OutputError
+        A file that cannot be read any more.
+    """
+    rank = stored.table("rank")
+    tables = {
+        name: stored.table(name)
+        for name in ("collective", "link", "node", "message", "hop")
+        if f"{name}.csv" in stored.manifest["files"]
+    }
+    row = stored.row
+    return Records(
+        level=stored.manifest["level"],
+        makespan=int(stored.summary["makespan_ps"]),
+        finish=rank["finish"],
+        compute=rank["compute"],
+        exposed_comm=rank["exposed_comm"],
+        messages=row["messages"],
+        message_hops=row["message_hops"],
+        events=int(stored.summary["events"]),
+        outcome=Outcome(status=stored.manifest["status"], cause=stored.summary.get("cause", "")),
+        engine=stored.manifest.get("engine", ""),
+        cpu_s=float(stored.volatile.get("cpu_s") or 0),
+        **tables,
+    )
+
+
+def at_level(stored: StoredPoint, level: str, notes: RunLog, *, timeline: bool = False) -> StoredPoint:
+    """The point with records of at least `level`: as it is, or run again (and the notes say so).
+
+    Raises
+    ------
+    UsageError
+        What it was computed from has changed since.
+    AstraError
+        It cannot be run any more.
+    """
+    manifest = stored.manifest
+    enough = LEVELS.index(manifest["level"]) >= LEVELS.index(level) and (manifest["timeline"] or not timeline)
+    if enough:
+        return stored
+
+    if astra_sim_point.is_ours(manifest):
+        return astra_sim_point.run_again(stored, level, notes, timeline=timeline)
+    name, ran = manifest["point"], manifest.get("engine") or AUTO
+    limits = manifest["limits"]
+    point = Point(
+        scenario=manifest["scenario"],
+        index=0,
+        name=name,
+        values=dict(manifest["sweep"]),
+        config=_floats(manifest["resolved"]),
+        folder=str(stored.volatile.get("source", "")),
+        allow_outside=bool(stored.volatile.get("allow_outside")),
+        allow_code=bool(stored.volatile.get("allow_code")),
+    )
+    task = make_task(
+        point,
+        stored.folder.parent,
+        level=level,
+        # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
+        engine=AUTO if ran.endswith(FOLDED) else ran,
+        timeline=timeline,
+        max_events=limits.get("max_events"),
+        max_sim_time_ps=limits.get("max_sim_time_ps"),
+    )
+    if task.identity != manifest["digest"]:
+        raise UsageError(
+            str(stored.folder),
+            f'holds records of level "{manifest["level"]}", level "{level}" is needed, and what it was computed from '
+            "has changed since",
+            f"run the scenario again with --record {level}",
+        )
+    whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
+    notes.add(f"{name}: ran it again{whole} to record {level}")
+    result = run_task(task)
+    again = store.read_point(task.folder)
+    if again is None or (not result.stored and result.lines):
+        raise AstraError(str(stored.folder), "; ".join(result.lines) or "cannot be run again")
+    return again
+
+
+def _floats(value: object) -> object:
+    """Plain values as YAML gives them: JSON reads decimals."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {key: _floats(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_floats(inner) for inner in value]
+    return value

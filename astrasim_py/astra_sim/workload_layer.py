@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrasim_py.astra_sim.configs import MEMORY_GB
-from astrasim_py.astra_sim.inputs import Inputs
+from astrasim_py.astra_sim.input_set import Inputs
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, CommType, NodeType
 from astrasim_py.chakra.storage import Csr

@@ -24,7 +24,7 @@ def limits_json(limits: Limits) -> dict[str, int | None]:
 
 
 @dataclass(slots=True)
-class Notes:
+class RunLog:
     """Lines for a person about what was done beside what was asked."""
 
     lines: list[str] = field(default_factory=list)

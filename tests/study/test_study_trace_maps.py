@@ -13,9 +13,9 @@ from astrasim_py.chakra.et_io import read_workload, write_prefix
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import prepare as module
-from astrasim_py.study import shared as sharing
-from astrasim_py.study.run import run_scenario
-from astrasim_py.study.shared import shared
+from astrasim_py.study import trace_maps as sharing
+from astrasim_py.study.sweep import run_scenario
+from astrasim_py.study.trace_maps import map_shared
 
 fcntl = pytest.importorskip("fcntl")
 
@@ -32,7 +32,7 @@ def test_a_value_is_made_once_and_mapped_from_then_on(tmp_path):
         calls.append(1)
         return made()
 
-    first, second = (shared(tmp_path, "k", make) for _ in range(2))
+    first, second = (map_shared(tmp_path, "k", make) for _ in range(2))
     assert len(calls) == 1
     for value in (first, second):
         for there, wanted in zip(value["columns"], made()["columns"], strict=True):
@@ -40,29 +40,29 @@ def test_a_value_is_made_once_and_mapped_from_then_on(tmp_path):
             assert there.flags.aligned and (there.ctypes.data % 64 == 0 or not len(there))
         assert (value["strided"] == np.arange(0, 20, 2)).all()
         assert value["same"] is value["columns"][2] and not value["same"].flags.writeable
-    assert shared(tmp_path, "other", lambda: 7) == 7
+    assert map_shared(tmp_path, "other", lambda: 7) == 7
 
 
 def test_errors_are_those_of_who_makes_it_and_the_next_tries_again(tmp_path):
     with pytest.raises(ZeroDivisionError):
-        shared(tmp_path, "k", lambda: 1 // 0)
-    assert shared(tmp_path, "k", lambda: 5) == 5
+        map_shared(tmp_path, "k", lambda: 1 // 0)
+    assert map_shared(tmp_path, "k", lambda: 5) == 5
 
 
 def test_where_nothing_can_be_written_everybody_makes_their_own(tmp_path, monkeypatch):
-    assert shared(None, "k", lambda: 1) == 1
-    assert shared(tmp_path / "gone", "k", lambda: 2) == 2
+    assert map_shared(None, "k", lambda: 1) == 1
+    assert map_shared(tmp_path / "gone", "k", lambda: 2) == 2
 
     def full(*_):
         raise OSError(28, "no space left")
 
     monkeypatch.setattr(sharing, "_write", full)
-    assert shared(tmp_path, "k", lambda: 3) == 3
+    assert map_shared(tmp_path, "k", lambda: 3) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["k.lock"]
 
 
 def _die(folder, key):
-    shared(folder, key, lambda: os._exit(9))
+    map_shared(folder, key, lambda: os._exit(9))
 
 
 def test_a_process_that_dies_at_it_holds_up_nobody(tmp_path):
@@ -70,13 +70,13 @@ def test_a_process_that_dies_at_it_holds_up_nobody(tmp_path):
     process.start()
     process.join()
     assert process.exitcode == 9
-    assert shared(tmp_path, "k", lambda: 4) == 4
+    assert map_shared(tmp_path, "k", lambda: 4) == 4
 
 
 def test_traces_and_algorithms_come_back_as_they_were_read(tmp_path):
     write_prefix(tmp_path / "r", build("ring", "all_reduce", 6).traces)
     read = read_workload(tmp_path / "r", keep_raw=False)
-    assert shared(tmp_path, "k", lambda: read).digest() == read.digest()
+    assert map_shared(tmp_path, "k", lambda: read).digest() == read.digest()
 
 
 SCENARIO = """
@@ -102,7 +102,7 @@ def test_workers_share_and_leave_nothing_behind(tmp_path):
 
 def test_points_share_where_files_are_large(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(module, "shared", lambda folder, key, make: (seen.append(folder), make())[1])
+    monkeypatch.setattr(module, "map_shared", lambda folder, key, make: (seen.append(folder), make())[1])
     write_prefix(tmp_path / "r", build("ring", "all_reduce", 6).traces)
     (tmp_path / "small.yaml").write_text(SCENARIO)
     point = expand(load_scenario(tmp_path / "small.yaml"))[0]

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from astrasim_py.astra_sim.inputs import Inputs, read_inputs
-from astrasim_py.astra_sim.run import AstraResult, run_inputs
+from astrasim_py.astra_sim.input_set import Inputs, read_inputs
+from astrasim_py.astra_sim.result import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
 from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, AstraError, UsageError
 from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.study import store
-from astrasim_py.study.meter import Meter
-from astrasim_py.study.notes import Notes, limits_json, package_version
-from astrasim_py.study.rows import empty_row, files_of, summary_of
+from astrasim_py.study.run_log import RunLog, limits_json, package_version
 from astrasim_py.study.store import StoredPoint, Wanted
+from astrasim_py.study.summary import empty_row, files_of, summary_of
+from astrasim_py.study.usage import Usage
 from astrasim_py.system.machine_models import Limits
 
 #: Folder of these points, and what their manifests say they are.
@@ -121,7 +121,7 @@ def run_request(
     AstraError
         What ASTRA-sim would hang or crash on; a folder that cannot be written.
     """
-    meter = Meter()
+    usage = Usage()
     limits = Limits() if limits is None else limits
     inputs = request.inputs() if inputs is None else inputs
     level = "messages" if timeline else level
@@ -159,7 +159,7 @@ def run_request(
         "inputs": digests,
         "resolved": arguments,
     }
-    volatile = meter.volatile(result.records, request.folder)
+    volatile = usage.volatile(result.records, request.folder)
     files = files_of(result.plan, result.records, summary, with_timeline=timeline)
     wanted = Wanted(level=level, timeline=timeline, limits=limits_json(limits), engine=engine)
     store.write_point(folder, files, manifest, volatile, wanted=wanted)
@@ -178,7 +178,7 @@ def is_ours(manifest: Mapping) -> bool:
     return manifest.get("front_end") == FRONT_END
 
 
-def again(stored: StoredPoint, level: str, notes: Notes, *, timeline: bool = False) -> StoredPoint:
+def run_again(stored: StoredPoint, level: str, notes: RunLog, *, timeline: bool = False) -> StoredPoint:
     """Run a stored point again with finer records.
 
     Raises

@@ -27,7 +27,7 @@ WORTH = 2**20
 _ALIGNED = 64
 
 
-def shared(folder: Path | None, key: str, make: Callable[[], T]) -> T:
+def map_shared(folder: Path | None, key: str, make: Callable[[], T]) -> T:
     """What `make` gives, made by one of the processes that ask for it.
 
     Parameters

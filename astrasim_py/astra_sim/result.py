@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
-from astrasim_py.astra_sim.inputs import Inputs
-from astrasim_py.astra_sim.problem import make_problem, route_warnings
+from astrasim_py.astra_sim.input_set import Inputs
+from astrasim_py.astra_sim.make_problem import make_problem, route_warnings
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.core.units import PS_PER_NS
 from astrasim_py.engine.simulation import simulate

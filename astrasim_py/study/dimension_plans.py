@@ -68,7 +68,7 @@ class PlannedByDimension:
         return streams
 
 
-def planned(
+def plan_by_dimension(
     spec: Any,
     cases: Mapping[str, Sequence[tuple[Case, Any, str]]],
     table: AlgorithmTable,

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from astrasim_py.core.engines import FOLDED
+from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERRUPTED,
@@ -29,11 +29,11 @@ from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.study import store
 from astrasim_py.study.cluster import check_address, run_on_cluster
 from astrasim_py.study.figures import FIGURES, draw_figures, write_study
-from astrasim_py.study.point import FAILED, Notes, Result, Task, make_task, run_task, stored_result
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress, Silent
-from astrasim_py.study.rows import empty_row
 from astrasim_py.study.store import StoredPoint
+from astrasim_py.study.summary import empty_row
+from astrasim_py.study.task import FAILED, Result, RunLog, Task, make_task, run_task, stored_result
 
 #: Status of points that were not reached.
 NOT_RUN = "not run"
@@ -234,7 +234,7 @@ class _Run:
         self.results: dict[int, Result] = {}
         self.reused = 0
         self.unfolded = 0  # of these, where a folded run was asked for
-        self.notes = Notes()
+        self.notes = RunLog()
         self.failures: list[Failure] = []
         self.interrupted = False
 
