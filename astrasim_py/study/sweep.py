@@ -31,9 +31,10 @@ from astrasim_py.study.cluster import check_address, run_on_cluster
 from astrasim_py.study.figures import FIGURES, draw_figures, write_study
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress, Silent
+from astrasim_py.study.run_log import RunLog
 from astrasim_py.study.store import StoredPoint
 from astrasim_py.study.summary import empty_row
-from astrasim_py.study.task import FAILED, Result, RunLog, Task, make_task, run_task, stored_result
+from astrasim_py.study.task import FAILED, Result, Task, make_task, run_task, stored_result
 
 #: Status of points that were not reached.
 NOT_RUN = "not run"
