@@ -10,7 +10,7 @@ import pytest
 
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import AlgorithmError, UsageError
-from astrasim_py.study import validate as module
+from astrasim_py.study import validation as module
 from astrasim_py.study.cases import read_cases
 from astrasim_py.study.closed_forms import HOPS, MODELS, ROUNDS, closed_forms
 from astrasim_py.study.packaged_cases import packaged_items
