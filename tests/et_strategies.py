@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra.encode import varint
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS
+from astrasim_py.chakra.wire import varint
 
 UINT64 = st.one_of(st.integers(0, 300), st.sampled_from([2**k - d for k in range(7, 65, 7) for d in (0, 1)]))
 SIGNED = st.one_of(st.integers(-300, 300), st.sampled_from([-(2**31), 2**31 - 1]))

@@ -12,6 +12,7 @@ import numpy as np
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.schema import MISSING, WRITE_ORDER, NodeType, kind_for
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.wire import varint
 from astrasim_py.core.errors import TraceError
 
 _TAGS = {"bool_val": 27, "int32_val": 7, "int64_val": 9, "uint32_val": 11, "uint64_val": 13}
@@ -23,17 +24,6 @@ _NOT_ABSOLUTE = (*_CHUNKS, "src_buf", "src_off", "dst_buf", "dst_off", "payload"
 _FEW = 4
 
 DIALECTS = ("symbolic", "absolute")
-
-
-def varint(number: int) -> bytes:
-    """A number of up to 64 bits, seven bits a byte."""
-    number &= 2**64 - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def _varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from astrasim_py.chakra import wire
-from astrasim_py.chakra.columns import FileColumns
-from astrasim_py.chakra.framing import check_ids, frame
+from astrasim_py.chakra import encode
+from astrasim_py.chakra.decode import decode, decode_text
+from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import MISSING
-from astrasim_py.chakra.storage import Csr, Names, frozen
-from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.storage import Csr, FileColumns, frozen
+from astrasim_py.chakra.trace import ExecutionTrace, check_unique
 from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import OutputError, TraceError
 from astrasim_py.core.files import open_regular, write_file, write_files
@@ -114,7 +114,7 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
 
 
 def _trace(columns: FileColumns, place: str, rank: int | None, keep_raw: bool) -> ExecutionTrace:
-    check_ids(columns.node_id, columns.raw, place)
+    check_unique(columns.node_id, place, columns.raw.start)
     trace = ExecutionTrace(
         {
             "node_id": frozen(columns.node_id),
@@ -123,7 +123,7 @@ def _trace(columns: FileColumns, place: str, rank: int | None, keep_raw: bool) -
             "start_time_micros": frozen(columns.start_time_micros),
             "data_deps": Csr(*map(frozen, columns.data_deps)),
             "ctrl_deps": Csr(*map(frozen, columns.ctrl_deps)),
-            "names": Names(columns.raw.data, columns.name_start, columns.name_length),
+            "names": columns.names,
             "version": columns.version,
             "place": place,
             "rank": rank,
@@ -131,7 +131,7 @@ def _trace(columns: FileColumns, place: str, rank: int | None, keep_raw: bool) -
             "_metadata": None,
             "_columns": columns.ints,
             "_extra": {},
-            "_groups": (frozen(columns.texts["pg_name"][0]), columns.texts["pg_name"][1]),
+            "_groups": (frozen(columns.group[0]), columns.group[1]),
             "_touched": None,
             "_cache": {},
         }
@@ -141,7 +141,7 @@ def _trace(columns: FileColumns, place: str, rank: int | None, keep_raw: bool) -
 
 def parse_trace(data: bytes, place: str = "", rank: int | None = None) -> ExecutionTrace:
     """A trace from the (unzipped) bytes of a file; raises as `read_trace` does."""
-    return _trace(wire.decode([(data, place)])[0], place, rank, True)
+    return _trace(decode([(data, place)])[0], place, rank, True)
 
 
 def read_trace(path: str | os.PathLike, rank: int | None = None, *, keep_raw: bool = True) -> ExecutionTrace:
@@ -193,7 +193,7 @@ def read_traces(
         first = [None] * len(files)
     traces = [
         _trace(columns, place, rank, keep_raw)
-        for columns, (_, place), rank in zip(wire.decode(files), files, first, strict=True)
+        for columns, (_, place), rank in zip(decode(files), files, first, strict=True)
     ]
     return tuple(traces[number] for number in which)
 
@@ -305,7 +305,7 @@ def double_macs(trace: ExecutionTrace) -> ExecutionTrace:
         return trace
     chosen = np.ones(len(trace), dtype=bool)
     if trace.raw is not None:
-        codes, names = wire.decode_text(trace.raw, "op_type", trace.place)
+        codes, names = decode_text(trace.raw, "op_type", trace.place)
         if names:
             chosen = codes == names.index("M") if "M" in names else ~chosen
     return trace.replace(num_ops=_times(trace, "num_ops", 2, chosen))
@@ -416,8 +416,6 @@ def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
     TraceError
         A send or receive without what the dialect needs.
     """
-    from astrasim_py.chakra import encode
-
     if dialect is not None or trace.raw is None:
         return encode.encode_columns(trace, dialect)
     return trace.raw.data if trace.changed is None else encode.encode_changed(trace)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.chakra import graph, plain
-from astrasim_py.chakra.columns import attribute_kinds
+from astrasim_py.chakra import graph
+from astrasim_py.chakra.decode import IllTypedAttribute, attribute_kinds, damaged_nodes
 from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes
 from astrasim_py.chakra.framing import frame
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, COLUMN_KINDS, MISSING, CommType, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, COLUMN_KINDS, INT_COLUMNS, MISSING, CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace, cycle_text
 from astrasim_py.chakra.workload import groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError
@@ -28,7 +28,7 @@ _MAX_DAMAGED = 20
 _ROOTED = (CommType.REDUCE, CommType.GATHER, CommType.SCATTER, CommType.BROADCAST)
 _COMM_TYPES = (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)
 #: Attributes whose oneof member matters to consumers that read only the canonical one.
-_READ_BY_CONSUMERS = tuple(COLUMN_KINDS)[: tuple(COLUMN_KINDS).index("comm_root")]
+_READ_BY_CONSUMERS = ("is_cpu_op", *INT_COLUMNS[: INT_COLUMNS.index("num_ops")])
 #: Members that consumers read as one another without loss.
 _ALIKE = frozenset((("comm_priority", "uint32_val"), ("comm_size", "uint64_val"), ("num_ops", "uint64_val")))
 
@@ -578,12 +578,11 @@ def lint_file(path: str | os.PathLike, rank: int | None = None) -> tuple[Executi
     try:
         return parse_trace(data, place, rank), []
     except TraceError as error:
-        errors = plain.damaged_nodes(raw, place, _MAX_DAMAGED)
+        errors = damaged_nodes(raw, place, _MAX_DAMAGED)
         if not errors:
             return None, [_from_error(error, "duplicate-id", place)]
     return None, [
-        _from_error(e, "ill-typed-attribute" if isinstance(e, plain.IllTypedAttribute) else "damaged", place)
-        for e in errors
+        _from_error(e, "ill-typed-attribute" if isinstance(e, IllTypedAttribute) else "damaged", place) for e in errors
     ]
 
 

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Any
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, RANGES, Attribute, IOInfo, Node
 from astrasim_py.core.errors import TraceError
 
 
-def pb() -> ModuleType:
-    """The generated classes; loading them, and protobuf with them, takes 70 ms, which built traces can do without."""
-    from astrasim_py.chakra import et_def_pb2
-
-    return et_def_pb2
+@functools.cache
+def lenient_node() -> type:
+    """`Node` with bytes for text, lists, inputs and outputs: damage in what no column needs does no harm."""
+    file = descriptor_pb2.FileDescriptorProto()
+    pb.DESCRIPTOR.CopyToProto(file)
+    old, file.name, file.package = file.package, "astrasim_py/chakra/lenient.proto", "astrasim_py.chakra.lenient"
+    for field in (field for message in file.message_type for field in message.field):
+        if field.type == field.TYPE_ENUM or field.name == "attr":
+            field.type_name = field.type_name.replace(old, file.package)
+        elif field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            field.ClearField("type_name")
+            field.type = field.TYPE_BYTES
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.Node"))
 
 
 def _parse(name: str, data: bytes, place: str) -> Any:
-    from google.protobuf.message import DecodeError
-
     try:
-        return getattr(pb(), name).FromString(data)
+        return getattr(pb, name).FromString(data)
     except (DecodeError, ValueError) as error:
         reason = " ".join(str(error).split()) or "damaged"
         raise TraceError(place, f"a {name} that cannot be decoded: {reason}", "make or copy the file again") from None
@@ -114,7 +126,7 @@ def node_message(node: Node) -> Any:
     ValueError, TypeError
         A value that its field does not take.
     """
-    message = pb().Node(
+    message = pb.Node(
         id=node.id,
         name=node.name,
         type=node.type,
@@ -127,14 +139,14 @@ def node_message(node: Node) -> Any:
         info = getattr(node, name)
         if info is not None:
             getattr(message, name).SetInParent()
-            getattr(message, name).MergeFrom(pb().IOInfo(values=info.values, shapes=info.shapes, types=info.types))
+            getattr(message, name).MergeFrom(pb.IOInfo(values=info.values, shapes=info.shapes, types=info.types))
     _put_attributes(message, node.attributes)
     return message
 
 
 def metadata_message(version: str, attributes: Iterable[Attribute]) -> Any:
     """Metadata as a message."""
-    message = pb().GlobalMetadata(version=version)
+    message = pb.GlobalMetadata(version=version)
     _put_attributes(message, attributes)
     return message
 

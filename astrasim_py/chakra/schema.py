@@ -47,96 +47,55 @@ COLLECTIVE_NAMES: Mapping[int, str] = {
     int(CommType.REDUCE_SCATTER_BLOCK): "reduce_scatter",
 }
 
-#: Canonical oneof member of each integer column: what a writer uses. Readers accept any integer member.
+#: Integer attributes that have a column, and the oneof member that a writer uses; readers accept any integer member.
 COLUMN_KINDS: Mapping[str, str] = {
-    "is_cpu_op": "bool_val",
-    "comm_type": "int64_val",
-    "comm_size": "int64_val",
+    "comm_type": "int64_val",  # a CommType
+    "comm_size": "int64_val",  # bytes
     "comm_src": "int32_val",
     "comm_dst": "int32_val",
     "comm_tag": "int32_val",
     "comm_priority": "int32_val",
-    "comm_root": "int32_val",
     "num_ops": "int64_val",
-    "tensor_size": "uint64_val",
+    "tensor_size": "uint64_val",  # bytes
     "tensor_loc": "uint32_val",
-    "msg_chunk_idx": "int32_val",
+    "is_cpu_op": "bool_val",
+    "msg_chunk_idx": "int32_val",  # chunks [idx, idx + cnt) of total_chunk_cnt of the full buffer
     "msg_chunk_cnt": "int32_val",
     "total_chunk_cnt": "int32_val",
-    "comp_op": "int32_val",
-    "src_buf": "int32_val",
+    "comm_root": "int32_val",
+    "comp_op": "int32_val",  # on COMP nodes of algorithms: 1 reduce, 2 copy
+    "src_buf": "int32_val",  # cells: buffer 1 input, 2 output, 3 scratch; offset in chunks; msg_chunk_cnt of them
     "src_off": "int32_val",
     "dst_buf": "int32_val",
     "dst_off": "int32_val",
-    "payload": "int64_val",
-    "coll_size": "int64_val",
-    "duration_ps": "int64_val",
-    "tb_id": "int32_val",
+    "payload": "int64_val",  # id of the node whose data this node takes
+    "coll_size": "int64_val",  # on COMM_COLL nodes: exact bytes of the full buffer
+    "duration_ps": "int64_val",  # on COMP nodes: exact duration
+    "tb_id": "int32_val",  # of algorithms from MSCCL-IR: thread block of the rank, its channel, step in it
     "channel": "int32_val",
     "local_time_step": "int32_val",
-    "chunk_offset": "int32_val",
-    "depid": "int32_val",
+    "chunk_offset": "int32_val",  # as collectiveapi's readers know it: offset of the local operand
+    "depid": "int32_val",  # as in the XML: the last dependency of the step
     "deps": "int32_val",
     "hasdep": "int32_val",
     "is_rrc": "bool_val",
-    "fused": "int64_val",
-    "tb_prev": "int64_val",
-    "source_line": "int32_val",
-    "peer_buf": "int32_val",
+    "fused": "int64_val",  # nodes of one fused step carry the id of its first node
+    "tb_prev": "int64_val",  # id of the node whose completion this one awaits only by the order of its thread block
+    "source_line": "int32_val",  # line of the file or program that the step was written in
+    "peer_buf": "int32_val",  # cells of the other rank that the step names: nothing is executed from it
     "peer_off": "int32_val",
-    "detached": "bool_val",
-    "counter": "int32_val",
-    "count_of": "int32_val",
+    "detached": "bool_val",  # on SEND nodes: the rank's part of the collective ends without it, once it is posted
+    "counter": "int32_val",  # completion of the node counts in this counter of its rank
+    "count_of": "int32_val",  # the node also waits for the count_k-th completion in this counter …
     "count_k": "int32_val",
-    "count_from": "int64_val",
-    "slot_kind": "int32_val",
+    "count_from": "int64_val",  # … counted from after the completion of the node of this id; absent: from the start
+    "slot_kind": "int32_val",  # what a workload node holds: 0 nothing, 1 CPU, 2 compute, 3 communication
 }
-
-#: Integer attributes that have a column.
-INT_COLUMNS: tuple[str, ...] = (
-    "comm_type",  # a CommType
-    "comm_size",  # bytes
-    "comm_src",
-    "comm_dst",
-    "comm_tag",
-    "comm_priority",
-    "num_ops",
-    "tensor_size",  # bytes
-    "tensor_loc",
-    "is_cpu_op",
-    "msg_chunk_idx",  # chunks [idx, idx + cnt) of total_chunk_cnt of the full buffer
-    "msg_chunk_cnt",
-    "total_chunk_cnt",
-    "comm_root",
-    "comp_op",  # on COMP nodes of algorithms: 1 reduce, 2 copy
-    "src_buf",  # cells: buffer 1 input, 2 output, 3 scratch; offset in chunks; msg_chunk_cnt of them
-    "src_off",
-    "dst_buf",
-    "dst_off",
-    "payload",  # id of the node whose data this node takes
-    "coll_size",  # on COMM_COLL nodes: exact bytes of the full buffer
-    "duration_ps",  # on COMP nodes: exact duration
-    "tb_id",  # of algorithms from MSCCL-IR: thread block of the rank, its channel, number of the step in it
-    "channel",
-    "local_time_step",
-    "chunk_offset",  # as collectiveapi's readers know it: offset of the local operand
-    "depid",  # as in the XML: the last dependency of the step
-    "deps",
-    "hasdep",
-    "is_rrc",
-    "fused",  # nodes of one fused step carry the id of its first node
-    "tb_prev",  # id of the node whose completion this one awaits only by the order of its thread block
-    "source_line",  # line of the file or program that the step was written in
-    "peer_buf",  # cells of the other rank that the step names: nothing is executed from it
-    "peer_off",
-    "detached",  # on SEND nodes: the rank's part of the collective ends without it, once it is posted
-    "counter",  # completion of the node counts in this counter of its rank
-    "count_of",  # the node also waits for the count_k-th completion in this counter …
-    "count_k",
-    "count_from",  # … counted from after the completion of the node of this id; absent: from the start
-    "slot_kind",  # what a workload node holds: 0 nothing, 1 CPU, 2 compute, 3 communication; absent: by its type
-)
-
+INT_COLUMNS: tuple[str, ...] = tuple(COLUMN_KINDS)
+#: Columns whose names Chakra itself gives a meaning; the others may mean anything in a foreign trace.
+CHAKRA_COLUMNS = frozenset(INT_COLUMNS[: INT_COLUMNS.index("comm_root")])
+#: Columns that count something: negative values are refused.
+COUNTS = frozenset(("comm_size", "num_ops", "tensor_size"))
 #: Integer columns in the order in which they are written.
 WRITE_ORDER = ("is_cpu_op", *(name for name in INT_COLUMNS if name != "is_cpu_op"))
 #: Least and greatest number of each member that we write.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,23 @@ class RawFile(NamedTuple):
     metadata: tuple[int, int]
     start: np.ndarray
     end: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileColumns:
+    """What one file decodes to; arrays as in `ExecutionTrace`, `ints` as `compact` stores them, without absent ones."""
+
+    raw: RawFile
+    version: str
+    node_id: np.ndarray
+    type: np.ndarray
+    start_time_micros: np.ndarray
+    duration_micros: np.ndarray
+    names: Sequence[str]
+    ctrl_deps: Csr
+    data_deps: Csr
+    ints: dict[str, int | np.ndarray]
+    group: tuple[np.ndarray, tuple[str, ...]]
 
 
 class Names(Sequence[str]):
@@ -173,6 +191,12 @@ def compact(values: object, size: int, what: str = "column") -> int | np.ndarray
                 small = np.where(absent, MISSING32, array).astype(np.int32)
                 return frozen(small)
     return frozen(array.copy() if array.base is not None or array is values else array)
+
+
+def compact_columns(columns: Mapping[str, object], size: int) -> dict[str, int | np.ndarray]:
+    """Columns as `compact` stores them, without those that no node has."""
+    stored = {name: compact(values, size, name) for name, values in columns.items()}
+    return {name: column for name, column in stored.items() if isinstance(column, np.ndarray) or column != MISSING}
 
 
 def expand(stored: int | np.ndarray, size: int) -> np.ndarray:

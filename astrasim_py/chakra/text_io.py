@@ -22,12 +22,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
-from astrasim_py.chakra import messages, plain
-from astrasim_py.chakra.encode import varint
+from astrasim_py.chakra import messages
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_bytes
 from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import Attribute, IOInfo, Node, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.wire import ATTRIBUTE, Damaged, read_varint, varint
 from astrasim_py.core.errors import TraceError
 from astrasim_py.core.files import write_file
 
@@ -48,7 +48,7 @@ _RANGES = {
     "sfixed64": (-(2**63), 2**63 - 1),
 }
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-_MEMBERS = frozenset(plain.ATTRIBUTE_MEMBERS.values())
+_MEMBERS = frozenset(name for number, (name, _) in ATTRIBUTE.items() if number > 2)
 _TYPE_NAMES = {kind.name: int(kind) for kind in NodeType}
 _KEEP = ("raw", "prefix")
 
@@ -348,8 +348,8 @@ def _record(fields: dict, first: bool) -> tuple[bytes, int]:
     if "prefix" in fields:
         prefix = _bytes(fields["prefix"], "prefix")
         try:
-            length, end = plain.read_varint(prefix, 0, len(prefix))
-        except plain.Damaged:
+            length, end = read_varint(prefix, 0, len(prefix))
+        except Damaged:
             length, end = -1, -1
         if (length, end) != (len(body), len(prefix)):
             raise _Wrong(f'"prefix" does not say {len(body)} bytes')

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from astrasim_py.chakra import graph, messages, wire
+from astrasim_py.chakra import graph, messages
+from astrasim_py.chakra.decode import decode_attribute
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, WRITE_ORDER, Attribute, Node, kind_for
 from astrasim_py.chakra.storage import (
     Csr,
@@ -21,6 +22,7 @@ from astrasim_py.chakra.storage import (
     as_csr,
     as_groups,
     compact,
+    compact_columns,
     expand,
     frozen,
     whole_numbers,
@@ -197,8 +199,8 @@ class ExecutionTrace:
                 "rank": rank,
                 "raw": None,
                 "_metadata": _attributes(metadata),
-                "_columns": _stored(int_columns, size),
-                "_extra": _stored(extra, size),
+                "_columns": compact_columns(int_columns, size),
+                "_extra": compact_columns(extra, size),
                 "_groups": as_groups(pg_name, size),
                 "_touched": None,
                 "_cache": {},
@@ -241,7 +243,7 @@ class ExecutionTrace:
                 wide[name] = expand(stored, len(self))
             return wide[name]
         if name not in COLUMN_KINDS and name not in self._extra and self.raw is not None:
-            self._extra[name] = compact(wire.decode_attribute(self.raw, name, self.place), len(self))
+            self._extra[name] = compact(decode_attribute(self.raw, name, self.place), len(self))
         return expand(self._extra.get(name, MISSING), len(self))
 
     def picked(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
@@ -333,7 +335,7 @@ class ExecutionTrace:
         """The node in that row as the message to be written: that of its file with the columns put in."""
         if self.raw is None:
             return messages.node_message(self._built_node(row))
-        message = messages.pb().Node.FromString(self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])])
+        message = messages.pb.Node.FromString(self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])])
         messages.patch(message, self._built_node(row))
         return message
 
@@ -562,7 +564,7 @@ class ExecutionTrace:
         stored, extra = dict(self._columns), dict(self._extra)
         given = dict(columns.pop("extra", None) or {})
         columns |= {name: given.pop(name) for name in tuple(given) if name in COLUMN_KINDS}
-        extra.update(_stored(given, size))
+        extra.update(compact_columns(given, size))
         if extra != self._extra and self.raw is not None:
             raise ValueError("a trace read from a file takes no extra columns")
         for name, value in columns.items():
@@ -620,7 +622,7 @@ class ExecutionTrace:
         graph_of = {key: value for key, value in self._cache.items() if key not in ("wide", "digest")}
         fields |= {"raw": None, "_touched": None, "_metadata": self.metadata, "_cache": graph_of}
         others = {name: column for name, column in self._columns.items() if name not in columns}
-        fields["_columns"] = others | _stored(columns, len(self))
+        fields["_columns"] = others | compact_columns(columns, len(self))
         return ExecutionTrace(fields)
 
     def without_raw(self) -> ExecutionTrace:
@@ -644,13 +646,17 @@ def _equal(one: np.ndarray, other: np.ndarray) -> bool:
     return one is other or (len(one) == len(other) and bool((one == other).all()))
 
 
-def _stored(columns: Mapping[str, object], size: int) -> dict[str, int | np.ndarray]:
-    stored = {name: compact(values, size, name) for name, values in columns.items()}
-    return {name: column for name, column in stored.items() if isinstance(column, np.ndarray) or column != MISSING}
-
-
-def check_unique(ids: np.ndarray, place: str) -> None:
+def check_unique(ids: np.ndarray, place: str, start: np.ndarray | None = None) -> None:
     """Refuse two nodes of one id.
+
+    Parameters
+    ----------
+    ids : numpy.ndarray
+        uint64[n].
+    place : str
+        Name of the file, for messages.
+    start : numpy.ndarray, optional
+        int64[n]: where each node begins in the file.
 
     Raises
     ------
@@ -664,11 +670,8 @@ def check_unique(ids: np.ndarray, place: str) -> None:
     if len(again):
         first = again[np.argmin(by_id[again + 1])]
         one, two = int(by_id[first]), int(by_id[first + 1])
-        raise TraceError(
-            place,
-            f"node {int(ids[one])} is there twice, in rows {one} and {two}",
-            "give every node its own id",
-        )
+        where = f"in rows {one} and {two}" if start is None else f"at byte {start[one]} and at byte {start[two]}"
+        raise TraceError(place, f"node {int(ids[one])} is there twice, {where}", "give every node its own id")
 
 
 def cycle_text(ids: Sequence[int]) -> str:

@@ -7,11 +7,11 @@ import pytest
 
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import et_io
-from astrasim_py.chakra.encode import varint
 from astrasim_py.chakra.lint import Finding, lint, lint_prefix, lint_trace, worst_severity
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.wire import varint
 
 
 def build(types, deps=None, ctrl=None, **columns) -> ExecutionTrace:

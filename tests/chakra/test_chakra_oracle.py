@@ -10,7 +10,7 @@ from et_strategies import COUNTS, INTEGERS, TEXT, UINT64, WIDE, files
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrasim_py.chakra import encode, et_io, framing, messages, plain, text_io, wire
+from astrasim_py.chakra import decode, et_io, framing, messages, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING
 from astrasim_py.chakra.storage import Csr, expand
@@ -51,21 +51,12 @@ def test_decoder_agrees_with_protobuf(case):
 
 
 @given(files())
-def test_plain_reader_agrees_with_protobuf(case):
+def test_the_strict_walk_accepts_what_protobuf_reads(case):
     data, content = case
     raw, _ = framing.frame(data, "")
     for start, end, node in zip(raw.start.tolist(), raw.end.tolist(), content, strict=True):
-        read, deps, ints, texts = plain.read_node(data, start, end, "", INT_COLUMNS, ("pg_name",))
-        expected = last_values(node)
-        assert (read.id, read.type, read.start, read.duration) == (
-            node.id,
-            node.type,
-            node.start_time_micros,
-            node.duration_micros,
-        )
-        assert deps == {4: list(node.ctrl_deps), 5: list(node.data_deps)}
-        assert ints == {name: int(expected[name]) for name in INT_COLUMNS if expected.get(name) is not None}
-        assert texts.get("pg_name") == expected.get("pg_name")
+        wire.check_node(data, start, end)
+        assert wire.node_place(data, start, end) == (f"node {node.id}" if node.id else f"byte {start}")
 
 
 @given(files())
@@ -104,7 +95,7 @@ def test_a_changed_column_changes_only_itself(case, data):
 def test_many_files_at_once_are_the_same_as_one_by_one(case):
     data, content = case
     other = b"\x00\x02\x08\x05"
-    batch = wire.decode([(data, "a"), (other, "b"), (data, "c")] * 6)
+    batch = decode.decode([(data, "a"), (other, "b"), (data, "c")] * 6)
     assert [len(columns.node_id) for columns in batch] == [len(content), 1, len(content)] * 6
     alone = et_io.parse_trace(data)
     for columns in (batch[0], batch[-1]):
@@ -150,10 +141,10 @@ def built(draw) -> ExecutionTrace:
 @given(built())
 def test_columns_are_written_as_protobuf_writes_them(trace):
     header = messages.metadata_message(trace.version, trace.metadata).SerializeToString()
-    expected = encode.varint(len(header)) + header
+    expected = wire.varint(len(header)) + header
     for row in range(len(trace)):
         body = messages.node_message(trace.node(row)).SerializeToString()
-        expected += encode.varint(len(body)) + body
+        expected += wire.varint(len(body)) + body
     assert et_io.encode_trace(trace) == expected
 
 
@@ -174,7 +165,7 @@ def test_any_integer_member_is_read(kind):
     node = pb.Node(id=1, type=7)
     setattr(node.attr.add(name="comm_size"), kind, 1)
     body = node.SerializeToString()
-    assert et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body).column("comm_size").tolist() == [1]
+    assert et_io.parse_trace(b"\x00" + wire.varint(len(body)) + body).column("comm_size").tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", ["double_val", "float_val", "string_val", "bytes_val", "int64_list", "bool_list"])
@@ -188,7 +179,7 @@ def test_a_size_of_another_kind_names_node_and_attribute(kind, type_):
         setattr(attribute, kind, {"string_val": "1", "bytes_val": b"1"}.get(kind, 1.0))
     body = node.SerializeToString()
     with pytest.raises(TraceError) as caught:
-        et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body, "w.0.et")
+        et_io.parse_trace(b"\x00" + wire.varint(len(body)) + body, "w.0.et")
     assert str(caught.value).startswith(f"w.0.et: node 12: comm_size is a {kind}, not a whole number")
 
 
@@ -197,7 +188,7 @@ def test_a_metadata_node_may_carry_anything():
     node.attr.add(name="comm_size", string_val="large")
     node.attr.add(name="pg_name", int64_val=3)
     body = node.SerializeToString()
-    trace = et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body)
+    trace = et_io.parse_trace(b"\x00" + wire.varint(len(body)) + body)
     assert trace.column("comm_size").tolist() == [MISSING]
 
 
@@ -210,12 +201,12 @@ def test_sizes_outside_of_63_bits_are_refused(name, kind, value):
     setattr(node.attr.add(name=name), kind, value)
     body = node.SerializeToString()
     with pytest.raises(TraceError, match=rf"node 7: {name} is {value}, not in 0\.\.2\^63 - 1"):
-        et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body, "w.0.et")
+        et_io.parse_trace(b"\x00" + wire.varint(len(body)) + body, "w.0.et")
 
 
 def test_nodes_with_very_many_fields_are_read():
     body = b"\x08\x01" + b"\x28\x05" * 5000 + b"\x52\x0d\x0a\x09comm_size\x48\x04"
-    trace = et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body)
+    trace = et_io.parse_trace(b"\x00" + wire.varint(len(body)) + body)
     assert trace.data_deps.ids.tolist() == [5] * 5000
     assert trace.column("comm_size").tolist() == [4]
 
@@ -225,7 +216,7 @@ def test_names_longer_than_two_words_are_told_apart():
     node.attr.add(name="a_long_attribute_name_of_one", int64_val=1)
     node.attr.add(name="a_long_contribute_name_of_one", int64_val=2)
     body = node.SerializeToString()
-    trace = et_io.parse_trace(b"\x00" + encode.varint(len(body)) + body)
+    trace = et_io.parse_trace(b"\x00" + wire.varint(len(body)) + body)
     assert trace.column("a_long_attribute_name_of_one").tolist() == [1]
     assert trace.column("a_long_attribute_xxxx_of_one").tolist() == [MISSING]
 
@@ -233,7 +224,7 @@ def test_names_longer_than_two_words_are_told_apart():
 def test_not_a_number_keeps_its_bits_in_text():
     node = pb.Node(id=1)
     body = node.SerializeToString() + b"\x52\x0c\x0a\x01x\x19" + struct.pack("<Q", 0x7FF8000000000123)[:8]
-    data = b"\x00" + encode.varint(len(body)) + body
+    data = b"\x00" + wire.varint(len(body)) + body
     lines = "\n".join(text_io.lines_of_bytes(data)).encode()
     assert b'"nan"' in lines
     assert text_io.bytes_of_lines(lines) == data

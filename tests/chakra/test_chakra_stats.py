@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import et_io
 from astrasim_py.chakra.diff import Change, diff
-from astrasim_py.chakra.encode import varint
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.chakra.stats import Volume, show, trace_stats, workload_stats
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.wire import varint
 from astrasim_py.core.errors import TraceError
 
 

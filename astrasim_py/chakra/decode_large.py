@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from astrasim_py.chakra.columns import Buffer, FileColumns
-from astrasim_py.chakra.framing import MAX_NODES, MAX_RECORD, check_metadata
-from astrasim_py.chakra.kernel import (
+from astrasim_py.chakra.decode_kernel import (
     COUNT,
     CTRL,
     FILL,
@@ -26,13 +24,17 @@ from astrasim_py.chakra.kernel import (
     read,
     scratch_for,
 )
-from astrasim_py.chakra.plain import COUNTS, MEMBER_WIRE
-from astrasim_py.chakra.schema import MISSING
-from astrasim_py.chakra.storage import MISSING32, Csr, RawFile
+from astrasim_py.chakra.framing import MAX_NODES, MAX_RECORD, check_metadata
+from astrasim_py.chakra.schema import COUNTS, MISSING
+from astrasim_py.chakra.storage import MISSING32, Csr, FileColumns, Names, RawFile
+from astrasim_py.chakra.wire import ATTRIBUTE
+
+#: Zero bytes behind the files, so that eight bytes can be loaded anywhere.
+_PAD = 32
 
 
 def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -> Iterator[FileColumns | None]:
-    """Columns of files, in order; None for a file that is left to `columns`.
+    """Columns of files, in order; None for a file that is left to protobuf.
 
     Parameters
     ----------
@@ -49,8 +51,7 @@ def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -
         Metadata of a file are wrong: when its turn comes.
     """
     columns, count = len(ints), len(files)
-    buffer = Buffer([data for data, _ in files])
-    source = Bytes(buffer.bytes, buffer.words, buffer.base)
+    source = _joined([data for data, _ in files])
     wanted = _wanted(ints, text)
     none = np.empty(0, dtype=np.int64)
     tally = Tally(
@@ -98,12 +99,19 @@ def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -
         metadata = data[begin:end]
         if metadata not in versions:
             versions[metadata] = check_metadata(data, begin, end, place)
-        yield _columns(f, data, (begin, end), versions[metadata], ints, text, buffer, tally, out)
+        yield _columns(f, data, (begin, end), versions[metadata], ints, source, tally, out)
+
+
+def _joined(parts: Sequence[bytes]) -> Bytes:
+    sizes = [len(part) for part in parts]
+    data = np.frombuffer(b"".join([*parts, bytes(_PAD)]), dtype=np.uint8)
+    words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
+    return Bytes(data, words, np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))))
 
 
 def _wanted(ints: Sequence[str], text: str) -> Wanted:
     names = [name.encode() for name in (*ints, text)]
-    known = Buffer([b"".join(names)])
+    known = _joined(names)
     length = np.array([len(name) for name in names], dtype=np.int64)
     cells = np.full(NAME_CELLS, -1, dtype=np.int64)
     one, two, three = (int(factor) for factor in MIX)
@@ -116,13 +124,13 @@ def _wanted(ints: Sequence[str], text: str) -> Wanted:
             cell = (cell + 1) % NAME_CELLS
         cells[cell] = index
     return Wanted(
-        data=known.bytes,
+        data=known.data,
         words=known.words,
-        start=np.cumsum(length) - length,
+        start=known.base[:-1],
         length=length,
         cells=cells,
         counts=np.array([name in COUNTS for name in ints], dtype=bool),
-        member_wire=np.array(MEMBER_WIRE),
+        member_wire=np.array([ATTRIBUTE.get(number, ("", 255))[1] for number in range(33)], dtype=np.uint8),
     )
 
 
@@ -154,8 +162,7 @@ def _columns(
     metadata: tuple[int, int],
     version: str,
     ints: Sequence[str],
-    text: str,
-    buffer: Buffer,
+    source: Bytes,
     tally: Tally,
     out: Out,
 ) -> FileColumns:
@@ -166,7 +173,7 @@ def _columns(
         pool = out.ints32 if width == 32 else out.ints64
         columns[ints[index]] = pool[begin : begin + high - low] if width else int(tally.held[f, index, 1])
     spans = zip(out.text_start[label:label_end].tolist(), out.text_length[label:label_end].tolist(), strict=True)
-    labels = tuple(buffer.bytes[at : at + length].tobytes().decode() for at, length in spans)
+    labels = tuple(source.data[at : at + length].tobytes().decode() for at, length in spans)
     return FileColumns(
         raw=RawFile(data, metadata, tally.start[low:high], tally.stop[low:high]),
         version=version,
@@ -174,10 +181,9 @@ def _columns(
         type=out.type[low:high],
         start_time_micros=out.begun[low:high],
         duration_micros=out.lasts[low:high],
-        name_start=out.name_start[low:high],
-        name_length=out.name_length[low:high],
+        names=Names(data, out.name_start[low:high], out.name_length[low:high]),
         ctrl_deps=Csr(out.ctrl_ptr[low + f : high + f + 1], out.ctrl_deps[ctrl:ctrl_end]),
         data_deps=Csr(out.data_ptr[low + f : high + f + 1], out.data_deps[deps:deps_end]),
         ints=columns,
-        texts={text: (out.codes[low:high], labels)},
+        group=(out.codes[low:high], labels),
     )

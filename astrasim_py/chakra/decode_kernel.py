@@ -259,7 +259,7 @@ def _head(data, at, end):
     if tag < _BIT7:
         at += 1
     else:
-        tag, at = _varint(data, at, end)
+        tag, at = _varint(data, at, min(end, at + 5))
         if at < 0:
             return 0, np.uint64(0), _FAILED
     if tag >= _LAST_TAG or tag < _FIRST_TAG:

@@ -1,0 +1,255 @@
+"""Chakra files into columns: small sets by protobuf, large ones by compiled code, with equal results.
+
+Files that compiled code does not take, as they hold something unusual, are read by protobuf, too.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from astrasim_py.chakra import messages
+from astrasim_py.chakra.framing import frame
+from astrasim_py.chakra.schema import CHAKRA_COLUMNS, COLUMN_KINDS, COUNTS, MISSING, NodeType
+from astrasim_py.chakra.storage import Csr, FileColumns, RawFile, compact_columns, expand
+from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_node, node_place, text_of
+from astrasim_py.core.errors import TraceError
+
+#: Sets of at least so many bytes are worth the compiled reader, which must be loaded and, once, compiled.
+KERNEL_BYTES = 8 * 2**20
+#: Bytes of files that the compiled reader takes together.
+GROUP_BYTES = 4 * 2**20
+
+_INTEGERS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64")
+_INTEGER_MEMBERS = frozenset(f"{name}_val" for name in (*_INTEGERS, "bool"))
+#: Nodes of these types may carry anything.
+_FREE_TYPES = (NodeType.INVALID, NodeType.METADATA)
+
+
+class IllTypedAttribute(TraceError):
+    """An attribute of the wrong kind, or beyond its range."""
+
+
+class _IllTyped(Damaged):
+    """A well-formed message in which an attribute holds what it must not."""
+
+
+def decode(
+    files: Sequence[tuple[bytes, str]],
+    ints: Sequence[str] = tuple(COLUMN_KINDS),
+    text: str = "pg_name",
+    *,
+    kernel: bool | None = None,
+) -> list[FileColumns]:
+    """Decode files into columns.
+
+    Parameters
+    ----------
+    files : sequence of (bytes, str)
+        Content (unzipped) and name of each.
+    ints : sequence of str
+        Names of the integer attributes wanted.
+    text : str
+        Name of the text attribute wanted.
+    kernel : bool, optional
+        Whether to read with compiled code; by default where the files are large. The result is the same.
+
+    Returns
+    -------
+    list of FileColumns
+        In the order given.
+
+    Raises
+    ------
+    TraceError
+        Anything wrong with any file: the first in the order of files and nodes.
+    """
+    if kernel is None:
+        kernel = sum(len(data) for data, _ in files) >= KERNEL_BYTES
+    if not kernel:
+        return [_by_protobuf(data, place, ints, text) for data, place in files]
+    from astrasim_py.chakra import decode_large
+
+    out: list[FileColumns] = []
+    while len(out) < len(files):
+        group, held = [], 0
+        for file in files[len(out) :]:
+            if group and held + len(file[0]) > GROUP_BYTES:
+                break
+            group.append(file)
+            held += len(file[0])
+        for file, columns in zip(group, decode_large.decode(group, ints, text), strict=True):
+            out.append(_by_protobuf(*file, ints, text) if columns is None else columns)
+    return out
+
+
+def decode_attribute(raw: RawFile, name: str, place: str) -> np.ndarray:
+    """An integer attribute of any name: int64[n], `MISSING` where a node has none.
+
+    Raises
+    ------
+    TraceError
+        A node has the attribute, but not as a whole number.
+    """
+    (columns,) = decode([(raw.data, place)], (name,))
+    return expand(columns.ints.get(name, MISSING), len(raw.start))
+
+
+def decode_text(raw: RawFile, name: str, place: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A text attribute of any name: int32[n] codes (-1 where a node has none) and the texts they stand for."""
+    (columns,) = decode([(raw.data, place)], (), name)
+    return columns.group
+
+
+def attribute_kinds(raw: RawFile, names: Sequence[str]) -> dict[tuple[str, str], int]:
+    """How often each of some attributes uses each oneof member; an unset value counts as member ``""``."""
+    parse = messages.lenient_node().FromString
+    known = {name.encode(): name for name in names}
+    counts: Counter[tuple[str, str]] = Counter()
+    for start, end in zip(raw.start.tolist(), raw.end.tolist(), strict=True):
+        for attribute in parse(raw.data[start:end]).attr:
+            if attribute.name in known:
+                counts[known[attribute.name], attribute.WhichOneof("value") or ""] += 1
+    members = ["", *(member for member, _ in ATTRIBUTE.values())]
+    return {key: counts[key] for key in sorted(counts, key=lambda key: (names.index(key[0]), members.index(key[1])))}
+
+
+def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
+    """What is wrong with the nodes of a file, each by itself: up to `limit` errors."""
+    nodes = _Nodes(raw.data, place, tuple(COLUMN_KINDS), "pg_name", len(raw.start))
+    errors = []
+    for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
+        try:
+            nodes.add(row, start, end)
+        except TraceError as error:
+            errors.append(error)
+            if len(errors) >= limit:
+                break
+    return errors
+
+
+def _by_protobuf(data: bytes, place: str, ints: Sequence[str], text: str) -> FileColumns:
+    raw, version = frame(data, place)
+    nodes = _Nodes(data, place, ints, text, len(raw.start))
+    for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
+        nodes.add(row, start, end)
+    return nodes.columns(raw, version)
+
+
+class _Nodes:
+    """The columns of one file while its nodes are decoded."""
+
+    def __init__(self, data: bytes, place: str, ints: Sequence[str], text: str, size: int) -> None:
+        self.data, self.place, self.size = data, place, size
+        self.parse = messages.lenient_node().FromString
+        self.ints, self.text = dict.fromkeys(ints), text
+        #: Names of attributes by their bytes.
+        self.known: dict[bytes, str] = {}
+        self.ids, self.started, self.duration = array("Q"), array("Q"), array("Q")
+        self.ctrl, self.deps, self.ctrl_ptr, self.data_ptr = array("Q"), array("Q"), array("q", [0]), array("q", [0])
+        self.types, self.codes = array("b"), array("i", [-1]) * size
+        self.names: list[str] = []
+        self.labels: dict[str, int] = {}
+        self.values: dict[str, array] = {}
+
+    def add(self, row: int, start: int, end: int) -> None:
+        """Decode the node in `data[start:end]`; raises TraceError naming the node."""
+        body = self.data[start:end]
+        try:
+            node = self._parsed(body)
+            name = text_of(node.name, "its name")
+            if not 0 <= node.type <= 7:
+                raise Damaged(f"node type {node.type} is not one of 0..7")
+            if node.attr:
+                self._attributes(row, node)
+        except Damaged as error:
+            where = f"{self.place}: {node_place(self.data, start, end)}"
+            if isinstance(error, _IllTyped):
+                remedy = "write the attribute as the Chakra schema has it"
+                raise IllTypedAttribute(where, str(error), remedy) from None
+            raise TraceError(where, str(error), f"the record is damaged, or of an older schema: {OLD}") from None
+        self.names.append(name)
+        self.ids.append(node.id)
+        self.types.append(node.type)
+        self.started.append(node.start_time_micros)
+        self.duration.append(node.duration_micros)
+        self.ctrl.extend(node.ctrl_deps)
+        self.ctrl_ptr.append(len(self.ctrl))
+        self.deps.extend(node.data_deps)
+        self.data_ptr.append(len(self.deps))
+
+    def _parsed(self, body: bytes) -> Any:
+        """The message, refused where a field has another wire type: protobuf takes it for an unknown one."""
+        try:
+            node = self.parse(body)
+        except messages.DecodeError:
+            check_node(body, 0, len(body))
+            raise Damaged("protobuf cannot decode it") from None
+        node.DiscardUnknownFields()
+        if node.SerializeToString() != body:
+            check_node(body, 0, len(body))
+        return node
+
+    def _attributes(self, row: int, node: Any) -> None:
+        # Of several attributes of one name the last counts.
+        last = {attribute.name: attribute for attribute in node.attr}
+        free = node.type in _FREE_TYPES
+        for label, attribute in last.items():
+            name = self.known.get(label)
+            if name is None:
+                name = self.known[label] = text_of(label, "the name of an attribute")
+            if name == self.text:
+                self._take_text(row, attribute, free)
+            elif name in self.ints:
+                value = _whole_number(attribute, name, free)
+                if value is not None:
+                    self.values.setdefault(name, array("q", [MISSING]) * self.size)[row] = value
+
+    def _take_text(self, row: int, attribute: Any, free: bool) -> None:
+        kind = attribute.WhichOneof("value")
+        if kind == "string_val":
+            text = text_of(attribute.string_val, self.text)
+            self.codes[row] = self.labels.setdefault(text, len(self.labels))
+        elif kind and not free:
+            raise _IllTyped(f"{self.text} is a {kind}, not text")
+
+    def columns(self, raw: RawFile, version: str) -> FileColumns:
+        """What was decoded."""
+        return FileColumns(
+            raw=raw,
+            version=version,
+            node_id=np.array(self.ids, np.uint64),
+            type=np.array(self.types, np.int8),
+            start_time_micros=np.array(self.started, np.uint64),
+            duration_micros=np.array(self.duration, np.uint64),
+            names=tuple(self.names),
+            ctrl_deps=Csr(np.array(self.ctrl_ptr, np.int64), np.array(self.ctrl, np.uint64)),
+            data_deps=Csr(np.array(self.data_ptr, np.int64), np.array(self.deps, np.uint64)),
+            ints=compact_columns(
+                {name: np.array(self.values[name], np.int64) for name in self.ints if name in self.values}, self.size
+            ),
+            group=(np.array(self.codes, np.int32), tuple(self.labels)),
+        )
+
+
+def _whole_number(attribute: Any, name: str, free: bool) -> int | None:
+    """Value of an integer attribute; None where it is unset, or something else that the node may carry."""
+    kind = attribute.WhichOneof("value")
+    if not kind:
+        return None
+    strict = name not in COLUMN_KINDS or (name in CHAKRA_COLUMNS and not free)
+    if kind not in _INTEGER_MEMBERS:
+        if strict:
+            raise _IllTyped(f"{name} is a {kind}, not a whole number")
+        return None
+    value = int(getattr(attribute, kind))
+    least = 0 if name in COUNTS else MISSING + 1
+    if least <= value < 2**63:
+        return value
+    if strict:
+        raise _IllTyped(f"{name} is {value}, not in {'0' if name in COUNTS else '-2^63 + 1'}..2^63 - 1")
+    return None
