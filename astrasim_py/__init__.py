@@ -25,7 +25,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-#: Public name → module.
+#: Public name → module, or module:name where it is another there.
 _HOME = {
     "Algorithm": "astrasim_py.program.algorithm",
     "AstraError": "astrasim_py.core.errors",
@@ -35,7 +35,7 @@ _HOME = {
     "Topology": "astrasim_py.topology.model",
     "Workload": "astrasim_py.chakra.workload",
     "algorithm": "astrasim_py.builders.dsl",
-    "build_algorithm": "astrasim_py.api",
+    "build_algorithm": "astrasim_py.builders.registry:build",
     "build_topology": "astrasim_py.api",
     "collective": "astrasim_py.api",
     "compose": "astrasim_py.builders.compose",
@@ -62,7 +62,8 @@ def __getattr__(name: str) -> Any:
         return version("astrasim-py")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    module, _, there = _HOME[name].partition(":")
+    return getattr(importlib.import_module(module), there or name)
 
 
 def __dir__() -> list[str]:

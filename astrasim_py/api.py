@@ -1,4 +1,4 @@
-"""The few functions of the Python interface that are not simply another module's."""
+"""The functions of the Python interface that put several modules together."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.collectives.collective import collective_name, promise_of
+from astrasim_py.core.units import parse_size
+from astrasim_py.msccl.writer import write_msccl
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.interchange import algorithm_traces
+from astrasim_py.program.npz import write_npz
 from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.topology import spec
+from astrasim_py.topology.model import Topology, placement
+from astrasim_py.workload.microbenchmarks import Collective, generate
 
 if TYPE_CHECKING:
-    from astrasim_py.program.algorithm import Algorithm
     from astrasim_py.scenario.load import LoadedScenario
     from astrasim_py.study.sweep import RunResult
-    from astrasim_py.system.problem import Problem
-    from astrasim_py.topology.model import Topology
 
 
 def run(scenario: str | os.PathLike | LoadedScenario, *, overrides: Sequence[str] = (), **options: Any) -> RunResult:
@@ -66,40 +76,8 @@ def build_topology(**keys: Any) -> Topology:
     >>> build_topology(shape="torus", dims=[4, 4], bandwidth="50 GB/s", latency="500 ns").links
     64
     """
-    from astrasim_py.topology.spec import build
 
-    return build(keys, "build_topology", parsed=False)
-
-
-def build_algorithm(algorithm: str, collective: str, ranks: int, **options: Any) -> Algorithm:
-    """Build one of the algorithms that come with the package.
-
-    Parameters
-    ----------
-    algorithm : str
-        For example ``ring``.
-    collective : str
-        For example ``all_reduce``.
-    ranks : int
-    **options
-        Of that builder.
-
-    Returns
-    -------
-    Algorithm
-
-    Raises
-    ------
-    AlgorithmError
-
-    Examples
-    --------
-    >>> build_algorithm("ring", "all_reduce", 4).messages
-    24
-    """
-    from astrasim_py.builders.registry import build
-
-    return build(algorithm, collective, ranks, **options)
+    return spec.build(keys, "build_topology", parsed=False)
 
 
 def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: Any) -> None:
@@ -122,17 +100,10 @@ def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: An
         A file that cannot be written.
     """
     if os.fspath(path).endswith(".xml"):
-        from astrasim_py.msccl.writer import write_msccl
-
         write_msccl(path, algorithm, **options)
     elif os.fspath(path).endswith(".npz"):
-        from astrasim_py.program.npz import write_npz
-
         write_npz(path, algorithm, **options)
     else:
-        from astrasim_py.chakra.et_io import write_prefix
-        from astrasim_py.program.interchange import algorithm_traces
-
         write_prefix(path, algorithm_traces(algorithm, **options))
 
 
@@ -176,13 +147,6 @@ def collective(
     >>> simulate(collective("all_gather", "1 MiB", ring)).makespan
     17228640
     """
-    from astrasim_py.builders.registry import build, default_algorithm
-    from astrasim_py.collectives.collective import collective_name, promise_of
-    from astrasim_py.core.units import parse_size
-    from astrasim_py.system.machine_models import NetworkModel
-    from astrasim_py.system.problem import Job, Problem
-    from astrasim_py.topology.model import placement
-    from astrasim_py.workload.microbenchmarks import Collective, generate
 
     kind = collective_name(kind, "collective")
     nbytes = parse_size(size, "collective") if isinstance(size, str) else int(size)
