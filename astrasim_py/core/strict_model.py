@@ -87,6 +87,16 @@ class StrictModel(BaseModel):
                 details.append(InitErrorDetails(type=kind, loc=one["loc"], input=one["input"], ctx=context))
             raise ValidationError.from_exception_data(error.title, details) from None
 
+    def differs(self, *known: str) -> tuple[str, ...]:
+        """Fields whose values are not the default, but for those that are `known`.
+
+        A formula that holds for some parameters only says which ones it knows; a new field is unknown to it.
+        """
+        usual = type(self)()
+        return tuple(
+            key for key in type(self).model_fields if key not in known and getattr(self, key) != getattr(usual, key)
+        )
+
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         """The value with shorthands written out."""

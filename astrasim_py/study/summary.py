@@ -50,6 +50,21 @@ def only_collective(plan: Plan) -> Instance | None:
     return plan.instances[0] if set(kinds.tolist()) <= {COLLECTIVE, INSTANT} else None
 
 
+#: Rules that closed forms know, or that do not change them.
+_RULES_OF_CLOSED_FORMS = (
+    "dependencies",
+    "decimal_bandwidth",
+    "gamma",
+    "cpu_slots",
+    "compute_slots",
+    "comm_slots",
+    "analytical_route",
+    "message_match",
+    "event_order",
+    "exposed",
+)
+
+
 def closed_form(plan: Plan) -> Fraction | None:
     """Alpha-beta time (ps) of a plan that is one collective over links that are all alike; else None.
 
@@ -61,12 +76,14 @@ def closed_form(plan: Plan) -> Fraction | None:
         return None
     key = (instance.algorithm.name, instance.type)
     alike = len(topology.bandwidths) == 1 and len(np.unique(topology.latency_ps)) == 1
-    problem = plan.problem
-    if key not in CLOSED_FORMS or not alike or problem.semantics.name != "native" or problem.network.msccl is not None:
+    network, semantics = plan.problem.network, plan.problem.semantics
+    if network.differs("model", "link_busy", "send_completes") or semantics.differs(*_RULES_OF_CLOSED_FORMS):
+        return None
+    if key not in CLOSED_FORMS or not alike:
         return None
     n, alpha, rate = len(instance.members), int(topology.latency_ps[0]), topology.bandwidths[0]
     try:
-        return closed_form_ps(*key, n, instance.size, alpha, rate, plan.problem.semantics.gamma)
+        return closed_form_ps(*key, n, instance.size, alpha, rate, semantics.gamma)
     except AlgorithmError:
         return None  # a formula for powers of two only
 

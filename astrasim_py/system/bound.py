@@ -35,8 +35,7 @@ def problem_bound(plan: Plan) -> int | None:
     plan : Plan
     """
     problem = plan.problem
-    semantics = problem.semantics
-    if not problem.network.contention or semantics.name != "native" or any(i.bound < 0 for i in plan.instances):
+    if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances):
         return None
     capacities = Capacities(problem.topology)
     return max(_path(plan, capacities), _links(plan, capacities), _compute(plan))

@@ -224,7 +224,7 @@ class Lowering:
 
     def bound(self, entry: dict, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool) -> int:
         """Lower bound of a collective call, ps; -1 where none applies."""
-        if not self.problem.network.contention or self.semantics.name != "native":
+        if not self.problem.bounds_hold:
             return -1
         if entry["type"] == CUSTOM:
             return -1

@@ -13,6 +13,22 @@ from astrasim_py.system.planner_api import Planner
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 
+#: Rules that lower bounds know, or that only make a run longer.
+_RULES_OF_BOUNDS = (
+    "dependencies",
+    "decimal_bandwidth",
+    "zero_duration_ps",
+    "gamma",
+    "cpu_slots",
+    "compute_slots",
+    "comm_slots",
+    "analytical_route",
+    "message_match",
+    "rendezvous_bytes",
+    "event_order",
+    "exposed",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -59,3 +75,13 @@ class Problem:
     compute: ComputeModel = ComputeModel()
     memory: MemoryModel = NO_MEMORY
     limits: Limits = Limits()
+
+    @property
+    def bounds_hold(self) -> bool:
+        """Whether lower bounds hold: links serve one message at a time, sizes are symbolic, delays are not cut short.
+
+        A rule that is not known here makes it False, so that a new one is never silently ignored.
+        """
+        if not self.network.contention or self.network.differs("model", "link_busy", "send_completes", "msccl"):
+            return False
+        return not self.semantics.differs(*_RULES_OF_BOUNDS)

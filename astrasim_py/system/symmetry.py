@@ -147,6 +147,10 @@ def _rules(plan: Plan) -> None:
             network.model == "analytical" and semantics.analytical_route == "lowest_dim",
             "semantics.analytical_route: lowest_dim looks at pairs of NPUs, not at links",
         ),
+        (
+            bool(network.differs("model", "link_busy", "send_completes", "factory", "msccl")),
+            f"network.{', network.'.join(network.differs())} may break the symmetry of ranks",
+        ),
         (topology.routing.ecmp, f"routes of {topology.name} are spread by a hash (ecmp)"),
         (bool(topology.failed), f"NPU {(*topology.failed, 0)[0]} of {topology.name} has failed"),
         (plan.ranks != topology.npus, f"{plan.ranks} ranks do not fill the {topology.npus} NPUs of {topology.name}"),
