@@ -15,8 +15,8 @@ from astrasim_py.chakra import encode
 from astrasim_py.chakra.decode import decode, decode_text
 from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import MISSING
-from astrasim_py.chakra.storage import Csr, FileColumns, frozen
-from astrasim_py.chakra.trace import ExecutionTrace, check_unique
+from astrasim_py.chakra.storage import Csr, FileColumns, check_unique, frozen
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import OutputError, TraceError
 from astrasim_py.core.files import open_regular, write_file, write_files
@@ -116,25 +116,19 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
 def _trace(columns: FileColumns, place: str, rank: int | None, keep_raw: bool) -> ExecutionTrace:
     check_unique(columns.node_id, place, columns.raw.start)
     trace = ExecutionTrace(
-        {
-            "node_id": frozen(columns.node_id),
-            "type": frozen(columns.type),
-            "duration_micros": frozen(columns.duration_micros),
-            "start_time_micros": frozen(columns.start_time_micros),
-            "data_deps": Csr(*map(frozen, columns.data_deps)),
-            "ctrl_deps": Csr(*map(frozen, columns.ctrl_deps)),
-            "names": columns.names,
-            "version": columns.version,
-            "place": place,
-            "rank": rank,
-            "raw": columns.raw,
-            "_metadata": None,
-            "_columns": columns.ints,
-            "_extra": {},
-            "_groups": (frozen(columns.group[0]), columns.group[1]),
-            "_touched": None,
-            "_cache": {},
-        }
+        node_id=frozen(columns.node_id),
+        type=frozen(columns.type),
+        duration_micros=frozen(columns.duration_micros),
+        start_time_micros=frozen(columns.start_time_micros),
+        data_deps=Csr(*map(frozen, columns.data_deps)),
+        ctrl_deps=Csr(*map(frozen, columns.ctrl_deps)),
+        names=columns.names,
+        version=columns.version,
+        place=place,
+        rank=rank,
+        raw=columns.raw,
+        _columns=columns.ints,
+        _groups=(frozen(columns.group[0]), columns.group[1]),
     )
     return trace if keep_raw else trace.without_raw()
 

@@ -26,6 +26,13 @@ def owners(ptr: np.ndarray) -> np.ndarray:
     return np.repeat(np.arange(len(ptr) - 1, dtype=np.int64), np.diff(ptr))
 
 
+def pointers(owner: np.ndarray, size: int) -> np.ndarray:
+    """int64[size + 1]: where the entries of each row begin, given the row that each entry belongs to."""
+    out = np.zeros(size + 1, dtype=np.int64)
+    np.cumsum(np.bincount(owner, minlength=size), out=out[1:])
+    return out
+
+
 def transpose(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Turn a CSR of parents into a CSR of children (or back); children come in ascending order.
 
@@ -41,11 +48,7 @@ def transpose(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray
     tuple of numpy.ndarray
         int64[n + 1] and int64[m].
     """
-    n = len(ptr) - 1
-    children = owners(ptr)[np.argsort(rows, kind="stable")]
-    out = np.zeros(n + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=n), out=out[1:])
-    return out, children
+    return pointers(rows, len(ptr) - 1), owners(ptr)[np.argsort(rows, kind="stable")]
 
 
 def topological_order(ptr: np.ndarray, rows: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
@@ -196,9 +199,7 @@ def shortest_cycle(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> list
         return [int(loops.min())]
     inside = core[child] & core[rows]
     child, parent = child[inside], rows[inside]
-    core_ptr = np.zeros(n + 1, dtype=np.int64)
-    np.cumsum(np.bincount(child, minlength=n), out=core_ptr[1:])
-    starts, parents = core_ptr.tolist(), parent.tolist()
+    starts, parents = pointers(child, n).tolist(), parent.tolist()
     members = np.flatnonzero(core).tolist()
     # With one parent each the core is nothing but separate rings: one visit of each node settles it.
     rings_only = len(parents) == len(members)

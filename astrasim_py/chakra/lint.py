@@ -140,8 +140,7 @@ def _check_cycle(check: _Checker, parts: list, severity: str, rule: str, by: str
     parent = np.concatenate([p for _, p in parts])
     keys = np.unique(child * size + parent)
     child, parent = np.divmod(keys, size)
-    ptr = np.zeros(size + 1, dtype=np.int64)
-    np.cumsum(np.bincount(child, minlength=size), out=ptr[1:])
+    ptr = graph.pointers(child, size)
     order = graph.topological_order(ptr, parent, trace.id_ranks())
     if len(order) == size:
         return True

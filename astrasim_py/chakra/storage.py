@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrasim_py.chakra.schema import MISSING
+from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, Attribute
+from astrasim_py.core.errors import TraceError
 
-#: The same in a column that is stored in 32 bits.
+_VALUE_KINDS = (
+    (bool, "bool_val"),
+    (int, "int64_val"),
+    (float, "double_val"),
+    (str, "string_val"),
+    (bytes, "bytes_val"),
+)
+#: `MISSING` in a column that is stored in 32 bits.
 MISSING32 = -(2**31)
 
 
@@ -221,6 +229,11 @@ def as_csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
     return Csr(frozen(ptr), frozen(ids))
 
 
+def same_csr(one: Csr, other: Csr) -> bool:
+    """Whether all nodes have the same dependencies."""
+    return one is other or (np.array_equal(one.ptr, other.ptr) and np.array_equal(one.ids, other.ids))
+
+
 def as_groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, ...]]:
     if pg_name is None:
         return -1, ()
@@ -237,3 +250,88 @@ def as_groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, 
     if codes.shape != (size,) or (size and not -1 <= int(codes.min()) <= int(codes.max()) < max(len(names), 1)):
         raise ValueError(f"pg_name does not give one group for each of {size} nodes")
     return frozen(codes), names
+
+
+def sorted_out(
+    columns: Mapping[str, object], extra: Mapping[str, object] | None
+) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
+    """Integer columns, attributes under names of their own, and the other columns."""
+    both = {**columns, **(extra or {})}
+    ints = {name: value for name, value in both.items() if name in COLUMN_KINDS}
+    own = {name: value for name, value in (extra or {}).items() if name not in COLUMN_KINDS}
+    return ints, own, {name: value for name, value in columns.items() if name not in COLUMN_KINDS}
+
+
+def checked(name: str, value: Any, size: int, place: str) -> Any:
+    """One of the columns that are no integer attributes, as a trace keeps it."""
+    if name == "node_id":
+        ids = whole_numbers(value, name, np.uint64)
+        _check_shape(ids, name, [(size,)], size)
+        check_unique(ids, place)
+        return frozen(ids)
+    if name == "type":
+        kinds = whole_numbers(value, name, np.int64)
+        wrong = kinds[(kinds < 0) | (kinds > 7)]
+        if wrong.size:
+            raise TraceError(place, f"node type {int(wrong.max())} is not one of 0..7", "use a NodeType")
+        _check_shape(kinds, name, [(), (size,)], size)
+        return frozen(np.broadcast_to(kinds.astype(np.int8), (size,)))
+    if name in ("duration_micros", "start_time_micros"):
+        array = whole_numbers(0 if value is None else value, name, np.uint64)
+        _check_shape(array, name, [(), (size,)], size)
+        return frozen(np.broadcast_to(array, (size,)))
+    if name in ("data_deps", "ctrl_deps"):
+        return as_csr(value, size, name)
+    if name == "pg_name":
+        return as_groups(value, size)
+    if name == "metadata":
+        return tuple(map(_attribute, value.items() if isinstance(value, Mapping) else value))
+    if name == "names":
+        names = NoNames(size) if value is None else value if isinstance(value, Names | NoNames) else tuple(value)
+        if len(names) != size:
+            raise ValueError(f"{len(names)} names for {size} nodes")
+        return names
+    return value
+
+
+def _check_shape(array: np.ndarray, name: str, shapes: Iterable[tuple[int, ...]], size: int) -> None:
+    if array.shape not in shapes:
+        raise ValueError(f"{name} has shape {array.shape}, the trace has {size} nodes")
+
+
+def _attribute(item: Attribute | tuple[str, object]) -> Attribute:
+    if isinstance(item, Attribute):
+        return item
+    name, value = item
+    for kind, member in _VALUE_KINDS:
+        if isinstance(value, kind):
+            return Attribute(name, member, value)
+    raise TypeError(f"metadata {name}: cannot store a {type(value).__name__}; give an Attribute")
+
+
+def check_unique(ids: np.ndarray, place: str, start: np.ndarray | None = None) -> None:
+    """Refuse two nodes of one id.
+
+    Parameters
+    ----------
+    ids : numpy.ndarray
+        uint64[n].
+    place : str
+        Name of the file, for messages.
+    start : numpy.ndarray, optional
+        int64[n]: where each node begins in the file.
+
+    Raises
+    ------
+    TraceError
+        Naming the id and both positions.
+    """
+    if len(ids) < 2 or bool((ids[1:] > ids[:-1]).all()):
+        return
+    by_id = np.argsort(ids, kind="stable")
+    again = np.flatnonzero(ids[by_id[1:]] == ids[by_id[:-1]])
+    if len(again):
+        first = again[np.argmin(by_id[again + 1])]
+        one, two = int(by_id[first]), int(by_id[first + 1])
+        where = f"in rows {one} and {two}" if start is None else f"at byte {start[one]} and at byte {start[two]}"
+        raise TraceError(place, f"node {int(ids[one])} is there twice, {where}", "give every node its own id")

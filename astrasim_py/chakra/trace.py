@@ -1,13 +1,15 @@
 """`ExecutionTrace`: one rank's graph as columns.
 
-A trace is columnar and immutable: numpy arrays, dependencies as CSR, and no Python object per node. What a
-column does not hold (input and output lists, attributes of other producers) stays in the raw bytes of the
-file it came from, so that a trace that was only read is written back byte for byte.
+A trace is columnar and immutable: numpy arrays, dependencies as CSR, and no Python object per node. What no column
+holds (input and output lists, attributes of other producers) stays in the bytes of the file, so that a trace that
+was only read is written back byte for byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,42 +21,37 @@ from astrasim_py.chakra.storage import (
     Csr,
     Names,
     NoNames,
-    as_csr,
-    as_groups,
+    RawFile,
+    checked,
     compact,
     compact_columns,
     expand,
     frozen,
+    same_csr,
+    sorted_out,
     whole_numbers,
 )
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
 
-_VALUE_KINDS = (
-    (bool, "bool_val"),
-    (int, "int64_val"),
-    (float, "double_val"),
-    (str, "string_val"),
-    (bytes, "bytes_val"),
-)
+#: What `from_columns` takes beside ids, types and integer columns.
+_DEFAULTS = {
+    "duration_micros": None,
+    "start_time_micros": None,
+    "data_deps": None,
+    "ctrl_deps": None,
+    "names": None,
+    "pg_name": None,
+    "version": "",
+    "metadata": (),
+    "place": "",
+    "rank": None,
+}
+#: Fields of a trace that keep a column under another name.
+_FIELD = {"pg_name": "_groups", "metadata": "_metadata"}
 
 
-def _attributes(items: Iterable) -> tuple[Attribute, ...]:
-    out = []
-    for item in items.items() if isinstance(items, Mapping) else items:
-        if isinstance(item, Attribute):
-            out.append(item)
-            continue
-        name, value = item
-        for kind, member in _VALUE_KINDS:
-            if isinstance(value, kind):
-                out.append(Attribute(name, member, value))
-                break
-        else:
-            raise TypeError(f"metadata {name}: cannot store a {type(value).__name__}; give an Attribute")
-    return tuple(out)
-
-
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class ExecutionTrace:
     """One rank's graph, columnar and immutable.
 
@@ -73,7 +70,6 @@ class ExecutionTrace:
     names : sequence of str
     version : str
         Version text of the metadata (informational; often empty).
-    metadata : tuple of Attribute
     place : str
         File that it came from, for messages; empty when it was built.
     rank : int or None
@@ -82,57 +78,32 @@ class ExecutionTrace:
         Bytes that it came from, where they were kept.
     """
 
-    __slots__ = (
-        "_cache",
-        "_columns",
-        "_extra",
-        "_groups",
-        "_metadata",
-        "_touched",
-        "ctrl_deps",
-        "data_deps",
-        "duration_micros",
-        "names",
-        "node_id",
-        "place",
-        "rank",
-        "raw",
-        "start_time_micros",
-        "type",
-        "version",
-    )
-
-    def __init__(self, fields: Mapping[str, object]) -> None:
-        for name in self.__slots__:
-            object.__setattr__(self, name, fields[name])
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("an ExecutionTrace does not change; use replace()")
+    node_id: np.ndarray
+    type: np.ndarray
+    duration_micros: np.ndarray
+    start_time_micros: np.ndarray
+    data_deps: Csr
+    ctrl_deps: Csr
+    names: Sequence[str]
+    version: str = ""
+    place: str = ""
+    rank: int | None = None
+    raw: RawFile | None = None
+    _columns: dict[str, int | np.ndarray]
+    _groups: tuple[int | np.ndarray, tuple[str, ...]]
+    #: None: still in the bytes of the file.
+    _metadata: tuple[Attribute, ...] | None = None
+    #: Integer attributes under names of their own; of a file those that were looked up.
+    _extra: dict[str, int | np.ndarray] = field(default_factory=dict)
+    _touched: np.ndarray | None = None
+    _cache: dict[str, Any] = field(default_factory=dict)
 
     def __reduce__(self):
         fields = {name: getattr(self, name) for name in self.__slots__}
-        fields["_cache"] = {}
-        return type(self), (fields,)
+        return _rebuilt, (fields | {"_cache": {}},)
 
     @classmethod
-    def from_columns(
-        cls,
-        *,
-        node_id,
-        type,
-        data_deps: Csr | None = None,
-        ctrl_deps: Csr | None = None,
-        duration_micros=None,
-        start_time_micros=None,
-        names: Sequence[str] | None = None,
-        pg_name=None,
-        version: str = "",
-        metadata=(),
-        place: str = "",
-        rank: int | None = None,
-        extra: Mapping[str, object] | None = None,
-        **int_columns,
-    ) -> ExecutionTrace:
+    def from_columns(cls, *, node_id, type, extra: Mapping[str, object] | None = None, **columns) -> ExecutionTrace:
         """Make a trace from columns.
 
         Parameters
@@ -141,22 +112,18 @@ class ExecutionTrace:
             n ids, unique.
         type : int or array-like of int
             `NodeType` of each node, or of all.
-        data_deps, ctrl_deps : Csr, optional
-            Parents by node id; none by default.
-        duration_micros, start_time_micros : int or array-like of int, optional
-            Whole microseconds; 0 by default.
-        names : sequence of str, optional
-            n names; all empty by default.
-        pg_name : None, str, sequence of (str or None), or (int32[n] codes, tuple of names)
-            Communicator group of each node, or of all.
-        version : str
-        metadata : mapping, or iterable of Attribute or (name, value)
-        place : str
-        rank : int, optional
         extra : mapping of str to (int or array-like), optional
             Further integer attributes under names of their own, `MISSING` where absent.
-        **int_columns
-            Any of `INT_COLUMNS`: one int for all nodes or n of them, `MISSING` where absent.
+        **columns
+            Any of `INT_COLUMNS`: one int for all nodes or n of them, `MISSING` where absent. And
+
+            - data_deps, ctrl_deps : Csr, parents by node id; none by default
+            - duration_micros, start_time_micros : int or array-like of int, whole microseconds; 0 by default
+            - names : sequence of n str; all empty by default
+            - pg_name : communicator group of each node, or of all: None, str, sequence of (str or None), or
+              (int32[n] codes, tuple of names)
+            - metadata : mapping, or iterable of Attribute or (name, value)
+            - version, place, rank
 
         Raises
         ------
@@ -168,43 +135,16 @@ class ExecutionTrace:
         ids = whole_numbers(node_id, "node_id", np.uint64)
         if ids.ndim != 1:
             raise ValueError(f"node_id has shape {ids.shape}, not one dimension")
-        size = len(ids)
-        check_unique(ids, place)
-        extra = dict(extra or {})
-        int_columns |= {name: extra.pop(name) for name in tuple(extra) if name in COLUMN_KINDS}
-        unknown = [name for name in int_columns if name not in COLUMN_KINDS]
+        ints, own, others = sorted_out(columns, extra)
+        unknown = others.keys() - _DEFAULTS.keys()
         if unknown:
-            raise TypeError(f"unknown columns {', '.join(unknown)}; use extra= for attributes of your own")
-        kinds = whole_numbers(type, "type", np.int64)
-        if kinds.size and not 0 <= int(kinds.min()) <= int(kinds.max()) <= 7:
-            bad = int(kinds.max()) if int(kinds.max()) > 7 else int(kinds.min())
-            raise TraceError(place, f"node type {bad} is not one of 0..7", "use a NodeType")
-        if kinds.shape not in ((), (size,)):
-            raise ValueError(f"type has shape {kinds.shape}, the trace has {size} nodes")
-        if names is not None and not isinstance(names, Names | NoNames):
-            names = tuple(names)
-        if names is not None and len(names) != size:
-            raise ValueError(f"{len(names)} names for {size} nodes")
+            raise TypeError(f"unknown columns {', '.join(sorted(unknown))}; use extra= for attributes of your own")
+        others = _DEFAULTS | others
+        given = {"node_id": ids, "type": type, **others}
         return cls(
-            {
-                "node_id": frozen(ids),
-                "type": frozen(np.broadcast_to(kinds.astype(np.int8), (size,))),
-                "duration_micros": _micros(duration_micros, size, "duration_micros"),
-                "start_time_micros": _micros(start_time_micros, size, "start_time_micros"),
-                "data_deps": as_csr(data_deps, size, "data_deps"),
-                "ctrl_deps": as_csr(ctrl_deps, size, "ctrl_deps"),
-                "names": NoNames(size) if names is None else names,
-                "version": version,
-                "place": place,
-                "rank": rank,
-                "raw": None,
-                "_metadata": _attributes(metadata),
-                "_columns": compact_columns(int_columns, size),
-                "_extra": compact_columns(extra, size),
-                "_groups": as_groups(pg_name, size),
-                "_touched": None,
-                "_cache": {},
-            }
+            _columns=compact_columns(ints, len(ids)),
+            _extra=compact_columns(own, len(ids)),
+            **{_FIELD.get(n, n): checked(n, value, len(ids), others["place"]) for n, value in given.items()},
         )
 
     def __len__(self) -> int:
@@ -212,6 +152,8 @@ class ExecutionTrace:
 
     def __repr__(self) -> str:
         return f"ExecutionTrace({len(self)} nodes{f', {self.place}' if self.place else ''})"
+
+    # -- columns ---------------------------------------------------------------------------------------------
 
     def column(self, name: str) -> np.ndarray:
         """An integer attribute of all nodes.
@@ -258,25 +200,19 @@ class ExecutionTrace:
 
         Names, groups, metadata, start times and attributes beyond the columns do not count.
         """
-        for name in ("type", "node_id", "duration_micros"):
-            if not _equal(getattr(self, name), getattr(other, name)):
-                return False
-        for name in ("data_deps", "ctrl_deps"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if not (_equal(mine.ids, theirs.ids) and _equal(mine.ptr, theirs.ptr)):
-                return False
-        for name in self._columns.keys() | other._columns.keys():
-            if name not in free:
-                mine, theirs = self._columns.get(name, MISSING), other._columns.get(name, MISSING)
-                if isinstance(mine, int) and isinstance(theirs, int):
-                    same = mine == theirs
-                elif getattr(mine, "dtype", None) == getattr(theirs, "dtype", None):
-                    same = _equal(mine, theirs)
-                else:
-                    same = _equal(self.picked(name), other.picked(name))
-                if not same:
-                    return False
-        return True
+        return (
+            all(_equal(getattr(self, n), getattr(other, n)) for n in ("type", "node_id", "duration_micros"))
+            and all(same_csr(getattr(self, n), getattr(other, n)) for n in ("data_deps", "ctrl_deps"))
+            and all(self._same_column(other, n) for n in self._columns.keys() | other._columns.keys() if n not in free)
+        )
+
+    def _same_column(self, other: ExecutionTrace, name: str) -> bool:
+        mine, theirs = self._columns.get(name, MISSING), other._columns.get(name, MISSING)
+        if isinstance(mine, int) and isinstance(theirs, int):
+            return mine == theirs
+        if getattr(mine, "dtype", None) == getattr(theirs, "dtype", None):
+            return _equal(mine, theirs)
+        return _equal(self.picked(name), other.picked(name))
 
     def has_column(self, name: str) -> bool:
         """Whether any node has the integer attribute `name`."""
@@ -318,10 +254,9 @@ class ExecutionTrace:
 
     def meta(self, name: str, default: object = None) -> object:
         """Value of the last metadata attribute of that name."""
-        for attribute in reversed(self.metadata):
-            if attribute.name == name:
-                return attribute.value
-        return default
+        return next((a.value for a in reversed(self.metadata) if a.name == name), default)
+
+    # -- nodes -----------------------------------------------------------------------------------------------
 
     def node(self, row: int) -> Node:
         """Everything the trace says of the node in that row."""
@@ -330,6 +265,12 @@ class ExecutionTrace:
         if body is not None:
             return messages.parse_node(body, f"{self.place}: node {int(self.node_id[row])}")
         return self._built_node(row) if self.raw is None else messages.node_view(self.message(row))
+
+    def raw_node(self, row: int) -> bytes | None:
+        """Bytes of a node as they are in the file; None for a node that was built or changed."""
+        if self.raw is None or (self._touched is not None and self._touched[row]):
+            return None
+        return self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])]
 
     def message(self, row: int) -> Any:
         """The node in that row as the message to be written: that of its file with the columns put in."""
@@ -361,34 +302,19 @@ class ExecutionTrace:
             attributes=tuple(attributes),
         )
 
-    def raw_node(self, row: int) -> bytes | None:
-        """Bytes of a node as they are in the file; None for a node that was built or changed."""
-        if self.raw is None or (self._touched is not None and self._touched[row]):
-            return None
-        return self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])]
-
     @property
     def changed(self) -> np.ndarray | None:
         """bool[n]: nodes that differ from the file they came from; None if none does, or if it has no file."""
         return self._touched
+
+    # -- the graph -------------------------------------------------------------------------------------------
 
     def row(self, node_id: int) -> int:
         """Row of the node with that id; -1 if there is none."""
         return int(self.rows_of(np.array([node_id], dtype=np.uint64))[0])
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
-        """Rows of nodes by id.
-
-        Parameters
-        ----------
-        ids : numpy.ndarray
-            uint64[k].
-
-        Returns
-        -------
-        numpy.ndarray
-            int64[k]; -1 where no node has that id.
-        """
+        """int64[k]: rows of nodes by id (uint64[k]); -1 where no node has that id."""
         size = len(self)
         if not size:
             return np.full(len(ids), -1, dtype=np.int64)
@@ -408,15 +334,13 @@ class ExecutionTrace:
         return np.where(sorted_ids[at] == ids, by_id[at], -1)
 
     def _id_shape(self) -> tuple[np.uint64, bool, bool]:
+        """The first id, and whether ids ascend, and that without a gap."""
         if "id_shape" not in self._cache:
             ids = self.node_id
             ascending = bool((ids[1:] > ids[:-1]).all())
             dense = ascending and int(ids[-1]) - int(ids[0]) == len(ids) - 1
             self._cache["id_shape"] = ids[0], ascending, dense
         return self._cache["id_shape"]
-
-    def _whose(self) -> str:
-        return "this trace" if self.rank is None else f"rank {self.rank}'s trace"
 
     def parents(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
         """Dependencies as rows, each parent of a node once, in ascending order.
@@ -447,35 +371,26 @@ class ExecutionTrace:
 
     def _parents(self, parts: Sequence[Csr]) -> tuple[np.ndarray, np.ndarray]:
         size = len(self)
-        looked_up = []
-        for part in parts:
-            rows = self.rows_of(part.ids)
-            lost = np.flatnonzero(rows < 0)
-            if len(lost):
-                first = int(lost[0])
-                node = int(self.node_id[np.searchsorted(part.ptr, first, side="right") - 1])
-                raise TraceError(
-                    self.place,
-                    f"node {node} depends on {int(part.ids[first])}, which is not in {self._whose()}",
-                    "add the node or drop the dependency",
-                )
-            looked_up.append(rows)
-        if len(parts) == 1:
-            ptr, rows = parts[0].ptr, looked_up[0]
-            if not len(rows) or int(np.diff(ptr).max()) <= 1:
-                return ptr, frozen(rows)
-            if len(rows) == 1 or bool(
-                ((rows[1:] > rows[:-1]) | (graph.owners(ptr)[1:] != graph.owners(ptr)[:-1])).all()
-            ):
-                return ptr, frozen(rows)
+        looked_up = [self._parent_rows(part) for part in parts]
         keys = np.concatenate([graph.owners(p.ptr) * size + r for p, r in zip(parts, looked_up, strict=True)])
-        keys.sort()
-        if len(keys):
-            keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
-        child, rows = np.divmod(keys, max(size, 1))
-        ptr = np.zeros(size + 1, dtype=np.int64)
-        np.cumsum(np.bincount(child, minlength=size), out=ptr[1:])
-        return frozen(ptr), frozen(rows)
+        if len(parts) == 1 and bool((keys[1:] > keys[:-1]).all()):
+            return parts[0].ptr, frozen(looked_up[0])
+        child, rows = np.divmod(np.unique(keys), max(size, 1))
+        return frozen(graph.pointers(child, size)), frozen(rows)
+
+    def _parent_rows(self, part: Csr) -> np.ndarray:
+        rows = self.rows_of(part.ids)
+        lost = np.flatnonzero(rows < 0)
+        if len(lost):
+            first = int(lost[0])
+            node = int(self.node_id[np.searchsorted(part.ptr, first, side="right") - 1])
+            whose = "this trace" if self.rank is None else f"rank {self.rank}'s trace"
+            raise TraceError(
+                self.place,
+                f"node {node} depends on {int(part.ids[first])}, which is not in {whose}",
+                "add the node or drop the dependency",
+            )
+        return rows
 
     def children(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
         """The transpose of `parents`: int64[n + 1] and int64[m] rows, ascending."""
@@ -485,17 +400,7 @@ class ExecutionTrace:
         return self._cache[key]
 
     def order(self, kind: str = "data") -> np.ndarray:
-        """Topological order, the smallest id first among the nodes that are ready.
-
-        Parameters
-        ----------
-        kind : str
-            ``"data"`` or ``"data+ctrl"``.
-
-        Returns
-        -------
-        numpy.ndarray
-            int64[n] rows.
+        """Topological order, the smallest id first among the nodes that are ready: int64[n] rows.
 
         Raises
         ------
@@ -527,13 +432,11 @@ class ExecutionTrace:
         """
         if "digest" not in self._cache:
             codes, names = self.group_of()
-            used = np.unique(codes).tolist()
-            labels = sorted(names[code] for code in used if code >= 0)
+            used = [code for code in np.unique(codes).tolist() if code >= 0]
+            labels = sorted(names[code] for code in used)
             table = np.full(len(names) + 1, -1, dtype=np.int32)
             for code in used:
-                if code >= 0:
-                    table[code] = labels.index(names[code])
-            columns = {name: self.column(name) for name in INT_COLUMNS if self.has_column(name)}
+                table[code] = labels.index(names[code])
             names_text = list(self.names) if self.has_names else []
             self._cache["digest"] = digest(
                 {
@@ -543,7 +446,7 @@ class ExecutionTrace:
                     "start_time_micros": self.start_time_micros,
                     "data_deps": self.data_deps,
                     "ctrl_deps": self.ctrl_deps,
-                    "columns": columns,
+                    "columns": {name: self.column(name) for name in INT_COLUMNS if self.has_column(name)},
                     "group": table[codes],
                     "groups": labels,
                     "names": names_text if any(names_text) else None,
@@ -551,127 +454,80 @@ class ExecutionTrace:
             )
         return self._cache["digest"]
 
-    def replace(self, **columns) -> ExecutionTrace:
+    # -- other traces ----------------------------------------------------------------------------------------
+
+    def replace(self, *, extra: Mapping[str, object] | None = None, **columns) -> ExecutionTrace:
         """A new trace in which some columns differ.
 
         Takes what `from_columns` takes, all of the same length as before. Nodes whose values did not change
         are still written back byte for byte.
         """
         size = len(self)
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        fields["_cache"] = {}
-        touched = np.zeros(size, dtype=bool) if self._touched is None else self._touched.copy()
-        stored, extra = dict(self._columns), dict(self._extra)
-        given = dict(columns.pop("extra", None) or {})
-        columns |= {name: given.pop(name) for name in tuple(given) if name in COLUMN_KINDS}
-        extra.update(compact_columns(given, size))
-        if extra != self._extra and self.raw is not None:
+        ints, own, others = sorted_out(columns, extra)
+        if own and self.raw is not None:
             raise ValueError("a trace read from a file takes no extra columns")
-        for name, value in columns.items():
-            if name in COLUMN_KINDS:
-                new = compact(value, size, name)
-                touched |= expand(new, size) != self.column(name)
-                stored[name] = new
-            elif name in ("duration_micros", "start_time_micros"):
-                fields[name] = _micros(value, size, name)
-                touched |= fields[name] != getattr(self, name)
-            elif name in ("data_deps", "ctrl_deps"):
-                fields[name] = new = as_csr(value, size, name)
-                old = getattr(self, name)
-                if not (np.array_equal(new.ptr, old.ptr) and np.array_equal(new.ids, old.ids)):
-                    for row in range(size):
-                        touched[row] |= not np.array_equal(
-                            new.ids[new.ptr[row] : new.ptr[row + 1]], old.ids[old.ptr[row] : old.ptr[row + 1]]
-                        )
-            elif name == "node_id":
-                fields[name] = new = frozen(whole_numbers(value, name, np.uint64))
-                if new.shape != (size,):
-                    raise ValueError(f"{name} has shape {new.shape}, the trace has {size} nodes")
-                check_unique(new, self.place)
-                touched |= new != self.node_id
-            elif name == "names":
-                fields[name] = new = NoNames(size) if value is None else tuple(value)
-                if len(new) != size:
-                    raise ValueError(f"{len(new)} names for {size} nodes")
-                touched |= np.fromiter((a != b for a, b in zip(new, self.names, strict=True)), bool, size)
-            elif name == "type":
-                new = ExecutionTrace.from_columns(node_id=self.node_id, type=value, place=self.place).type
-                fields[name] = new
-                touched |= new != self.type
-            elif name == "pg_name":
-                fields["_groups"] = as_groups(value, size)
-                new_codes, new_names = as_groups(value, size)
-                old_codes, old_names = self.group_of()
-                new_codes = np.broadcast_to(new_codes, (size,))
-                alike = {new_names.index(old): code for code, old in enumerate(old_names) if old in new_names}
-                table = np.array([alike.get(code, -2) for code in range(len(new_names))] + [-1], dtype=np.int64)
-                touched |= table[new_codes] != old_codes
-            elif name in ("place", "rank") or (name == "version" and self.raw is None):
-                fields[name] = value
-            elif name == "metadata" and self.raw is None:
-                fields["_metadata"] = _attributes(value)
-            else:
+        fields: dict[str, Any] = {}
+        touched = np.zeros(size, dtype=bool) if self._touched is None else self._touched.copy()
+        for name, value in others.items():
+            known = name in _DEFAULTS or name in ("node_id", "type")
+            if not known or (name in ("version", "metadata") and self.raw is not None):
                 raise TypeError(f"replace() cannot change {name} of this trace")
-        fields["_columns"], fields["_extra"] = stored, extra
-        fields["_touched"] = touched if self.raw is not None and touched.any() else None
-        return ExecutionTrace(fields)
+            new = checked(name, value, size, self.place)
+            fields[_FIELD.get(name, name)] = new
+            touched |= self._differs(name, new)
+        stored = {name: compact(value, size, name) for name, value in ints.items()}
+        for name, column in stored.items():
+            touched |= expand(column, size) != self.column(name)
+        return dataclasses.replace(
+            self,
+            **fields,
+            _columns=self._columns | stored,
+            _extra=self._extra | compact_columns(own, size),
+            _touched=touched if self.raw is not None and touched.any() else None,
+            _cache={},
+        )
+
+    def _differs(self, name: str, new: Any) -> np.ndarray | bool:
+        """bool[n]: nodes whose value of a column another one changes."""
+        old = getattr(self, _FIELD.get(name, name))
+        if name in ("data_deps", "ctrl_deps"):
+            return False if same_csr(old, new) else np.array([old.of(r) != new.of(r) for r in range(len(self))])
+        if name == "names":
+            return np.fromiter((a != b for a, b in zip(new, old, strict=True)), bool, len(self))
+        if name == "pg_name":
+            codes, names = self.group_of()
+            known = {label: code for code, label in enumerate(names)}
+            table = np.array([*(known.get(label, -2) for label in new[1]), -1], dtype=np.int64)
+            return table[np.broadcast_to(new[0], (len(self),))] != codes
+        return False if name in ("place", "rank", "version", "metadata") else new != old
 
     def with_columns(self, columns: Mapping[str, np.ndarray]) -> ExecutionTrace:
         """The same graph with other integer columns, for many traces alike: what is known of the graph is shared."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        graph_of = {key: value for key, value in self._cache.items() if key not in ("wide", "digest")}
-        fields |= {"raw": None, "_touched": None, "_metadata": self.metadata, "_cache": graph_of}
-        others = {name: column for name, column in self._columns.items() if name not in columns}
-        fields["_columns"] = others | compact_columns(columns, len(self))
-        return ExecutionTrace(fields)
+        return dataclasses.replace(
+            self,
+            raw=None,
+            _touched=None,
+            _metadata=self.metadata,
+            _cache={key: value for key, value in self._cache.items() if key not in ("wide", "digest")},
+            _columns={n: column for n, column in self._columns.items() if n not in columns}
+            | compact_columns(columns, len(self)),
+        )
 
     def without_raw(self) -> ExecutionTrace:
         """The same columns without the bytes of the file: less memory; other attributes are gone."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        fields |= {"raw": None, "_touched": None, "_cache": {}, "_metadata": self.metadata, "_extra": {}}
-        if isinstance(self.names, Names):
-            fields["names"] = self.names.packed()
-        return ExecutionTrace(fields)
+        names = self.names.packed() if isinstance(self.names, Names) else self.names
+        return dataclasses.replace(
+            self, raw=None, names=names, _metadata=self.metadata, _extra={}, _touched=None, _cache={}
+        )
 
 
-def _micros(value: object, size: int, what: str) -> np.ndarray:
-    array = whole_numbers(0 if value is None else value, what, np.uint64)
-    if array.shape not in ((), (size,)):
-        raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
-    return frozen(np.broadcast_to(array, (size,)))
+def _rebuilt(fields: dict[str, Any]) -> ExecutionTrace:
+    return ExecutionTrace(**fields)
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two integer arrays of one dimension are the same."""
     return one is other or (len(one) == len(other) and bool((one == other).all()))
-
-
-def check_unique(ids: np.ndarray, place: str, start: np.ndarray | None = None) -> None:
-    """Refuse two nodes of one id.
-
-    Parameters
-    ----------
-    ids : numpy.ndarray
-        uint64[n].
-    place : str
-        Name of the file, for messages.
-    start : numpy.ndarray, optional
-        int64[n]: where each node begins in the file.
-
-    Raises
-    ------
-    TraceError
-        Naming the id and both positions.
-    """
-    if len(ids) < 2 or bool((ids[1:] > ids[:-1]).all()):
-        return
-    by_id = np.argsort(ids, kind="stable")
-    again = np.flatnonzero(ids[by_id[1:]] == ids[by_id[:-1]])
-    if len(again):
-        first = again[np.argmin(by_id[again + 1])]
-        one, two = int(by_id[first]), int(by_id[first + 1])
-        where = f"in rows {one} and {two}" if start is None else f"at byte {start[one]} and at byte {start[two]}"
-        raise TraceError(place, f"node {int(ids[one])} is there twice, {where}", "give every node its own id")
 
 
 def cycle_text(ids: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from dataclasses import replace
 from fractions import Fraction
@@ -44,7 +45,7 @@ def declared(ranks: int) -> list[Algorithm]:
 
 
 def with_fields(trace: ExecutionTrace, **fields) -> ExecutionTrace:
-    return ExecutionTrace({name: getattr(trace, name) for name in trace.__slots__} | {"_cache": {}} | fields)
+    return dataclasses.replace(trace, _cache={}, **fields)
 
 
 def given_by_rank(algorithm: Algorithm, size: int | None = None) -> Algorithm:
