@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -60,8 +61,8 @@ MESSAGE_COLUMNS = (
 HOP_COLUMNS = ("message", "link", "requested", "start", "end")
 
 
-class Coded:
-    """A column of text as the texts that occur in it and, for each row, which one it is.
+class Categorical:
+    """A column of text as its distinct texts and, for each row, which one it holds.
 
     Parameters
     ----------
@@ -70,13 +71,11 @@ class Coded:
     labels : sequence of str
     """
 
-    __slots__ = ("codes", "labels")
-
     def __init__(self, codes: np.ndarray, labels: Sequence[str]) -> None:
-        self.codes, self.labels = codes, tuple(labels)
+        self.codes, self.labels = _read_only(codes), tuple(labels)
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Coded:
+    def of(cls, texts: Sequence[str]) -> Categorical:
         """Of texts one by one."""
         index: dict[str, int] = {}
         codes = [index.setdefault(text, len(index)) for text in texts]
@@ -85,14 +84,14 @@ class Coded:
     def __len__(self) -> int:
         return len(self.codes)
 
+    @cached_property
     def texts(self) -> np.ndarray:
         """The column as an array of str."""
-        labels = np.empty(len(self.labels), dtype=object)
-        labels[:] = self.labels
-        return labels[self.codes] if len(labels) else np.empty(len(self.codes), dtype=object)
+        labels = np.array([*self.labels, None], dtype=object)
+        return _read_only(labels[self.codes])
 
 
-class Later:
+class LazyColumns:
     """Columns of a `Table` that are made, all together, when the first of them is asked for.
 
     Parameters
@@ -103,13 +102,26 @@ class Later:
         Makes the columns that stand in the table as this object, by name.
     """
 
-    __slots__ = ("height", "make")
-
-    def __init__(self, height: int, make: Callable[[], Mapping[str, np.ndarray | Coded]]) -> None:
+    def __init__(self, height: int, make: Callable[[], Mapping[str, np.ndarray | Categorical]]) -> None:
         self.height, self.make = height, make
 
     def __len__(self) -> int:
         return self.height
+
+
+def _read_only(values: np.ndarray) -> np.ndarray:
+    array = values.view()
+    array.setflags(write=False)
+    return array
+
+
+def _column_of(values: Sequence | np.ndarray | Categorical | LazyColumns) -> np.ndarray | Categorical | LazyColumns:
+    if isinstance(values, Categorical | LazyColumns):
+        return values
+    if not isinstance(values, np.ndarray):
+        kind = object if len(values) and isinstance(values[0], str) else None if len(values) else np.int64
+        values = np.array(values, dtype=kind)
+    return _read_only(values)
 
 
 class Table(Mapping[str, np.ndarray]):
@@ -117,74 +129,42 @@ class Table(Mapping[str, np.ndarray]):
 
     Parameters
     ----------
-    columns : mapping of str to array-like, Coded or Later
-        1-D, all of the same length; kept in the given order. Of a `Coded` column the texts are made when they are
-        asked for, of `Later` ones everything.
+    columns : mapping of str to array-like, Categorical or LazyColumns
+        1-D, all of the same length; kept in the given order.
     """
 
-    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Coded | Later]) -> None:
-        self._columns: dict[str, np.ndarray | Later] = {}
-        self._coded: dict[str, Coded] = {}
-        for name, values in columns.items():
-            self._set(name, values)
+    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Categorical | LazyColumns]) -> None:
+        self._columns = {name: _column_of(values) for name, values in columns.items()}
         lengths = {len(c) for c in self._columns.values()}
         if len(lengths) > 1:
             raise ValueError(f"columns of unequal length: { {n: len(c) for n, c in self._columns.items()} }")
         self.height = lengths.pop() if lengths else 0
 
-        self._texts: dict[str, np.ndarray] = {}
-
-    def _set(self, name: str, values: Sequence | np.ndarray | Coded | Later) -> None:
-        if isinstance(values, Later):
-            self._columns[name] = values
-            return
-        if isinstance(values, Coded):
-            array = values.codes.view()
-            self._coded[name] = Coded(array, values.labels)
-        elif isinstance(values, np.ndarray):
-            array = values.view()
-        elif values and isinstance(values[0], str):
-            array = np.empty(len(values), dtype=object)
-            array[:] = values
-        else:
-            array = np.asarray(values, dtype=np.int64 if not len(values) else None)
-        array.setflags(write=False)
-        self._columns[name] = array
-
-    def _column(self, name: str) -> np.ndarray:
-        """A column, or the codes of one of text."""
+    def _column(self, name: str) -> np.ndarray | Categorical:
         found = self._columns[name]
-        if isinstance(found, Later):
-            for each, values in found.make().items():
-                self._set(each, values)
-            found = self._columns[name]
-        return found
+        if isinstance(found, LazyColumns):
+            self._columns |= {each: _column_of(values) for each, values in found.make().items()}
+        return self._columns[name]
 
     def __getstate__(self) -> dict:
         """Another process gets everything."""
-        for name in self._columns:
-            self._column(name)
-        return self.__dict__
+        return {"height": self.height, "_columns": {name: self._column(name) for name in self._columns}}
 
     def __getitem__(self, name: str) -> np.ndarray:
         column = self._column(name)
-        if name not in self._coded:
-            return column
-        if name not in self._texts:
-            self._texts[name] = self._coded[name].texts()
-            self._texts[name].setflags(write=False)
-        return self._texts[name]
+        return column.texts if isinstance(column, Categorical) else column
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds texts."""
-        return self._column(name).dtype == object or name in self._coded
+        column = self._column(name)
+        return isinstance(column, Categorical) or column.dtype == object
 
     def coded(self, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
         """A column of text as (codes, labels): row i holds ``labels[codes[i]]``."""
         column = self._column(name)
-        if name not in self._coded:
-            self._coded[name] = Coded.of(column.tolist())
-        return self._coded[name].codes, self._coded[name].labels
+        if not isinstance(column, Categorical):
+            column = self._columns[name] = Categorical.of(column.tolist())
+        return column.codes, column.labels
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

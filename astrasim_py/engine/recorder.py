@@ -14,8 +14,8 @@ from astrasim_py.core.records import (
     LEVELS,
     LINK_COLUMNS,
     MESSAGE_COLUMNS,
-    Coded,
-    Later,
+    Categorical,
+    LazyColumns,
     Outcome,
     Records,
     Table,
@@ -286,7 +286,7 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
     start, end, released, ended : numpy.ndarray
         int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
     """
-    known = Later(len(start), lambda: _planned(plan))
+    known = LazyColumns(len(start), lambda: _planned(plan))
     return Table(
         {
             "rank": known,
@@ -302,7 +302,7 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
     )
 
 
-def _planned(plan: Plan) -> dict[str, np.ndarray | Coded]:
+def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
     """The columns of the node table that a Plan knows."""
     first, total = plan.node_rows
     rank, node, instance = (np.empty(total, dtype=np.int64) for _ in range(3))
@@ -327,8 +327,8 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Coded]:
         "rank": rank,
         "node": node,
         "instance": instance,
-        "kind": Coded(kind, KIND_NAMES),
-        "name": Coded(name, names.labels),
+        "kind": Categorical(kind, KIND_NAMES),
+        "name": Categorical(name, names.labels),
     }
 
 
@@ -347,7 +347,9 @@ class _Names:
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
-        self.of_trace: dict[int, tuple[ExecutionTrace, Coded]] = {}  # the trace too: while it lives its id is its own
+        self.of_trace: dict[
+            int, tuple[ExecutionTrace, Categorical]
+        ] = {}  # the trace too: while it lives its id is its own
         self.of_labels: dict[tuple[int, str], np.ndarray] = {}
 
     @property
@@ -361,7 +363,7 @@ class _Names:
             return self.code(prefix.rstrip())
         key = id(trace)
         if key not in self.of_trace:
-            self.of_trace[key] = trace, Coded.of(list(trace.names))
+            self.of_trace[key] = trace, Categorical.of(list(trace.names))
         names = self.of_trace[key][1]
         if (key, prefix) not in self.of_labels:
             texts = [f"{prefix}{label}".rstrip() if prefix else label for label in names.labels]

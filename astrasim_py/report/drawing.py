@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from astrasim_py.core.records import Coded, Table
+from astrasim_py.core.records import Categorical, Table
 from astrasim_py.topology.model import Topology
 
 #: Of a larger network only the links that carried something are kept.
@@ -29,7 +29,7 @@ def vertex_table(topology: Topology) -> Table:
     codes = np.zeros(n, dtype=np.int8)
     codes[topology.npus :] = 1
     codes[list(topology.failed)] = 2
-    kind = Coded(codes, ("npu", "switch", "failed"))
+    kind = Categorical(codes, ("npu", "switch", "failed"))
     # Nine decimals are plenty for a drawing, and hide the last bit of sines that differ between machines.
     return Table({"vertex": np.arange(n), "name": name, "kind": kind, "x": np.round(x, 9), "y": np.round(y, 9)})
 

@@ -6,10 +6,11 @@ Everything here is a pure function of its arguments: the same rows give the same
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 from numbers import Integral
+from operator import index
 
 from astrasim_py.core.records import Table
 from astrasim_py.core.units import PS_PER_NS, format_time, ns_text
@@ -90,43 +91,30 @@ def json_text(value: object, indent: int | None = 2) -> str:
     >>> json_text({"time_ns": Decimal("9007199254740993.125")}, indent=None)
     '{"time_ns": 9007199254740993.125}'
     """
-    return "".join(_json(value, indent, 0))
+    return _json(value, None if indent is None else "\n", " " * (indent or 0))
 
 
-def _json(value: object, indent: int | None, depth: int) -> Iterator[str]:
-    if value is None or isinstance(value, bool | str):
-        yield json.dumps(value)
-    elif isinstance(value, Integral):
-        yield str(int(value))
-    elif isinstance(value, Decimal):
+def _json(value: object, line: str | None, step: str) -> str:
+    """`line` is what begins a line at the depth of this value; None: all on one line."""
+    if isinstance(value, Decimal):
         if not value.is_finite():
             raise TypeError(f"{value} is not a JSON number")
-        yield plain(value)
-    elif isinstance(value, float):
-        yield json.dumps(value, allow_nan=False)
-    elif isinstance(value, Mapping):
-        items = [(json.dumps(str(k)) + ": ", v) for k, v in value.items()]
-        yield from _json_items("{", items, "}", indent, depth)
-    elif isinstance(value, list | tuple) and value and all(type(item) is int for item in value):
-        yield f"[{', '.join(map(str, value))}]"
+        return plain(value)
+    if isinstance(value, Mapping):
+        below = line if line is None else line + step
+        brackets, items = "{}", [f"{json.dumps(str(key))}: {_json(v, below, step)}" for key, v in value.items()]
+    elif isinstance(value, list | tuple) and all(type(item) is int for item in value):
+        return json.dumps(value)
     elif isinstance(value, list | tuple):
-        yield from _json_items("[", [("", v) for v in value], "]", indent, depth)
+        if not any(isinstance(item, Mapping | list | tuple) for item in value):
+            line = None
+        below = line if line is None else line + step
+        brackets, items = "[]", [_json(item, below, step) for item in value]
     else:
-        raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _json_items(opening, items, closing, indent, depth) -> Iterator[str]:
-    yield opening
-    if opening == "[" and not any(isinstance(item, Mapping | list | tuple) for _, item in items):
-        indent = None  # a list of plain values stays on one line
-    newline = "" if indent is None or not items else "\n" + " " * (indent * (depth + 1))
-    separator = "," + (newline or " ")
-    for number, (prefix, item) in enumerate(items):
-        yield (separator if number else newline) + prefix
-        yield from _json(item, indent, depth + 1)
-    if newline:
-        yield "\n" + " " * (indent * depth)
-    yield closing
+        return json.dumps(value, allow_nan=False, default=index)
+    if line is None or not items:
+        return brackets[0] + ", ".join(items) + brackets[1]
+    return brackets[0] + below + f",{below}".join(items) + line + brackets[1]
 
 
 def parse_json(text: str) -> object:
@@ -258,19 +246,6 @@ def _one_line(text: str) -> str:
 def summary_text(rows: Sequence[Mapping], summaries: Sequence[Mapping | None] = ()) -> str:
     """The rows of a run as plain text; the same characters wherever it is printed."""
     return text_table(*shown_rows(rows, summaries)) if rows else "no points"
-
-
-def rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], title: str = ""):
-    """The same table for a terminal, as a `rich.table.Table`."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = RichTable(title=Text(title) if title else None, title_justify="left")
-    for heading, right in zip(headings, numeric, strict=True):
-        table.add_column(Text(heading), justify="right" if right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(_one_line(cell)) for cell in row))
-    return table
 
 
 COLLECTIVE_KEYS = (

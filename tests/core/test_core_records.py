@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from astrasim_py.core.records import Coded, Later, Table
+from astrasim_py.core.records import Categorical, LazyColumns, Table
 
 
 def counted():
@@ -14,9 +14,9 @@ def counted():
 
     def make():
         made.append(1)
-        return {"rank": np.arange(3), "kind": Coded(np.array([0, 1, 0], np.int8), ("comp", "coll"))}
+        return {"rank": np.arange(3), "kind": Categorical(np.array([0, 1, 0], np.int8), ("comp", "coll"))}
 
-    later = Later(3, make)
+    later = LazyColumns(3, make)
     return Table({"rank": later, "kind": later, "start": np.array([5, 6, 7])}), made
 
 
@@ -57,4 +57,4 @@ def test_another_process_gets_every_column():
 
 def test_columns_of_unequal_length_are_refused_before_they_are_made():
     with pytest.raises(ValueError, match="unequal"):
-        Table({"rank": Later(2, dict), "start": np.arange(3)})
+        Table({"rank": LazyColumns(2, dict), "start": np.arange(3)})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrasim_py.core.records import NODE_COLUMNS, Coded, Table, empty_table
+from astrasim_py.core.records import NODE_COLUMNS, Categorical, Table, empty_table
 from astrasim_py.report import csv_io
 from astrasim_py.report.csv_io import csv_cell, csv_chunks, csv_text, read_csv
 
@@ -55,7 +55,7 @@ def test_csv_reads_back_what_was_written(rows, blocks):
         {
             "start": np.array(numbers, dtype=np.int64),
             "name": column(first),
-            "kind": Coded.of(second),
+            "kind": Categorical.of(second),
             "node": np.array(wide, dtype=np.uint64),
         }
     )
@@ -88,7 +88,7 @@ def test_csv_of_fractional_columns():
 def test_csv_of_many_blocks():
     csv_io._CHUNK_ROWS, csv_io._CHUNK_BYTES = 7, 16
     names = [f"n{i % 3}" for i in range(50)]
-    table = Table({"start": np.arange(50), "name": Coded.of(names)})
+    table = Table({"start": np.arange(50), "name": Categorical.of(names)})
     chunks = list(csv_chunks(table))
     assert len(chunks) == 9
     again = read_csv(b"".join(chunks))
@@ -129,7 +129,7 @@ def test_a_damaged_csv_is_refused(data):
 
 
 def test_a_coded_column_is_one_of_text():
-    table = Table({"kind": Coded(np.array([1, 0, 1], dtype=np.uint8), ("recv", "send")), "start": [3, 4, 5]})
+    table = Table({"kind": Categorical(np.array([1, 0, 1], dtype=np.uint8), ("recv", "send")), "start": [3, 4, 5]})
     assert table["kind"].tolist() == ["send", "recv", "send"] and table.height == 3
     assert (table["kind"] == "send").tolist() == [True, False, True] and table["kind"] is table["kind"]
     assert next(table.rows()) == {"kind": "send", "start": 3}

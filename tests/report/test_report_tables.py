@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from decimal import Decimal
 from fractions import Fraction
@@ -118,12 +117,3 @@ def test_collectives_have_their_bandwidths():
     assert (done["algbw_GBps"], done["busbw_GBps"], done["efficiency"]) == (50, 75, Decimal("0.5"))
     assert [missing[key] for key in ("start_ns", "time_ns", "bound_ns", "algbw_GBps", "busbw_GBps")] == [None] * 5
     assert "all_reduce" in tables.collectives_text([done, missing])
-
-
-def test_the_rich_table_shows_the_same_cells():
-    from rich.console import Console
-
-    headings, cells, numeric = tables.shown_rows([row(time_ns=Decimal("1500"), sweep={"x": "[red]a[/red]"})])
-    stream = io.StringIO()
-    Console(file=stream, width=80).print(tables.rich_table(headings, cells, numeric, "title"))
-    assert "[red]a[/red]" in stream.getvalue() and "1.5 us" in stream.getvalue()
