@@ -94,11 +94,7 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
 
 def plan_for(problem: Problem, engine: str = AUTO, *, fold: bool = False) -> Plan:
     """The plan of a problem for `simulate`: for a folded run only what it needs."""
-    if fold and engine != BOTH:
-        from astrasim_py.system.symmetric_plan import make_symmetric_plan
-
-        return make_symmetric_plan(problem)
-    return make_plan(problem)
+    return make_plan(problem, folded=fold and engine != BOTH)
 
 
 def engine_for(plan: Plan, engine: str = AUTO) -> str:

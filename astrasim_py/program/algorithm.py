@@ -36,7 +36,7 @@ def _scaled(values: np.ndarray, size: int, made_for: int) -> np.ndarray:
     return np.array([-(-v * size // made_for) for v in distinct.tolist()], dtype=np.int64)[which]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Algorithm:
     """A collective algorithm of a group: one trace per rank, and what it promises.
 

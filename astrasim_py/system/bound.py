@@ -41,18 +41,10 @@ def problem_bound(plan: Plan) -> int | None:
     return max(_path(plan, capacities), _links(plan, capacities), _compute(plan))
 
 
-def _distinct(plan: Plan) -> list[RankProgram]:
-    """Programs of the workload, those that ranks share once."""
-    key = "distinct"
-    if key not in plan._cache:
-        plan._cache[key] = list({id(program): program for program in plan.workload}.values())
-    return plan._cache[key]
-
-
 def _compute(plan: Plan) -> int:
     semantics = plan.problem.semantics
     best = 0
-    for program in _distinct(plan):
+    for program in dict.fromkeys(plan.workload):
         for slot, count in ((CPU_SLOT, semantics.cpu_slots), (COMPUTE_SLOT, semantics.compute_slots)):
             if count is not None:
                 total = sum(program.duration[program.slot == slot].tolist())
@@ -73,15 +65,15 @@ def _links(plan: Plan, capacities: Capacities) -> int:
         for array, (of_root, of_others) in ((into, need.ingress), (out, need.egress)):
             array[at] += of_others
             array[at[instance.root]] += of_root - of_others
-    sent: dict[int, tuple[int, int]] = {}
-    for program in _distinct(plan):
+    sent: dict[RankProgram, tuple[int, int]] = {}
+    for program in dict.fromkeys(plan.workload):
         kind = program.structure.kind
-        sent[id(program)] = sum(program.nbytes[kind == SEND].tolist()), sum(program.nbytes[kind == RECV].tolist())
+        sent[program] = sum(program.nbytes[kind == SEND].tolist()), sum(program.nbytes[kind == RECV].tolist())
     if any(map(any, sent.values())):
         for npu, program in zip(plan.npu_of, plan.workload, strict=True):
-            out[npu] += sent[id(program)][0]
-            total += sent[id(program)][0]
-            into[npu] += sent[id(program)][1]
+            out[npu] += sent[program][0]
+            total += sent[program][0]
+            into[npu] += sent[program][1]
     used = np.flatnonzero(np.bincount(npu_of))
     kinds = capacities.kind[used].tolist()
 
@@ -214,7 +206,7 @@ def _alike(plan: Plan, capacities: Capacities) -> bool:
     """Whether every rank runs the same workload, on an NPU like all others, in collectives of all of them."""
     return (
         len(set(plan.start_delay)) == 1
-        and len(_distinct(plan)) == 1
+        and len(dict.fromkeys(plan.workload)) == 1
         and not bool((plan.workload[0].peer >= 0).any())
         and np.count_nonzero(np.bincount(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
         and all(i.type in _ALL_TO_ALL and len(i.members) == plan.ranks for i in plan.instances)

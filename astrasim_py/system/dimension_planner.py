@@ -431,15 +431,14 @@ class DimensionPlanner:
 
     def algorithm(self, collective: str, n: int, dim: int, size: int) -> Algorithm:
         made = self.make(collective, n, dim, size)
-        key = ("delayed", id(made))
+        key = "delayed", made
         if key not in self._made:
-            # The algorithm is kept so that its id stays its own.
-            self._made[key] = made, with_endpoint_delay(made, self.endpoint_delay_ps)
-        return self._made[key][1]
+            self._made[key] = with_endpoint_delay(made, self.endpoint_delay_ps)
+        return self._made[key]
 
     def bound(self, algorithm: Algorithm, size: int) -> Algorithm:
         """The algorithm with its sizes bound to a buffer: calls of one phase may differ by a byte."""
-        key = ("bound", id(algorithm), size)
+        key = "bound", algorithm, size
         if key not in self._made:
-            self._made[key] = algorithm, with_sizes(algorithm, size)
-        return self._made[key][1]
+            self._made[key] = with_sizes(algorithm, size)
+        return self._made[key]

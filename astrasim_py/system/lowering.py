@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -10,104 +10,191 @@ import numpy as np
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.rotation import Rotation
-from astrasim_py.system import msccl_connections
-from astrasim_py.system.instances import Instances
-from astrasim_py.system.matching import Matchings
-from astrasim_py.system.plan import (
-    RECV,
-    SEND,
-    Chunk,
-    CollectiveCall,
-    Instance,
-    Matching,
-    MscclConnections,
-    Phase,
-    Plan,
-    RankProgram,
-)
-from astrasim_py.system.planner_api import CollectiveRequest, PlannedPhase
+from astrasim_py.system.instances import instances_of
+from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
+from astrasim_py.system.msccl_connections import connections_of
+from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, MscclConnections, Phase, Plan, RankProgram
+from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.rank_programs import RankPrograms
-from astrasim_py.system.rotated import RotatedPrograms, bytes_tell_nothing
-from astrasim_py.topology.model import Topology
+from astrasim_py.system.rotated import RotatedPrograms
+from astrasim_py.system.routes import Traffic
 from astrasim_py.verification.bounds import lower_bound_ps
 
-#: Links in a table of routes; where it would have more, routes are computed when they are asked for.
-MAX_ROUTE_LINKS = 2**26
-#: Pairs of NPUs that are gone through at once.
-_PAIRS_AT_ONCE = 2**20
+
+def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
+    """Lower a problem for the engines, checking everything that can be checked without running.
+
+    Parameters
+    ----------
+    problem : Problem
+    folded : bool
+        For a folded run, which needs no table of routes: routes are computed.
+
+    Raises
+    ------
+    TraceError
+        Cycles, dangling dependencies, missing attributes, collectives that differ between members of a group.
+    AlgorithmError
+        No algorithm for a collective, one for another number of ranks, sends without receives.
+    ScenarioError
+        A placement that does not fit.
+    """
+    check_placement(problem)
+    work = _Lowering(problem)
+    workload: list[RankProgram] = []
+    programs_of: list[Sequence[RankProgram]] = []
+    found: list[tuple[int, CollectiveRequest, str]] = []
+    for number, job in enumerate(problem.jobs):
+        made = instances_of(job, problem.semantics)
+        starts = [np.where(call >= 0, call + len(found), -1).astype(np.int32) for call in made.calls]
+        found += [(number, *each) for each in zip(made.requests, made.places, strict=True)]
+        programs_of.append(work.programs.of_job(job, made.kind_of, starts))
+        workload += programs_of[-1]
+    ranks = [range(first, first + job.ranks) for first, job in zip(work.first_rank, problem.jobs, strict=True)]
+    # Match keys by bytes are numbered over everything that shares the communicator, workloads first.
+    p2p = tuple(
+        work.matchings.by_bytes(programs, ranks[number])
+        if work.by_bytes
+        else work.matchings.of_communicator(("p2p", number), programs, "")
+        for number, programs in enumerate(programs_of)
+    )
+    if work.by_bytes:
+        calls = [(work.first_rank[number], request.members) for number, request, _ in found]
+        work.communicators_of_rank = _communicators(workload, calls)
+    instances = tuple(work.instance(index, *each) for index, each in enumerate(found))
+    work.matchings.number()
+    npu_of = tuple(npu for job in problem.jobs for npu in job.placement)
+    traffic = Traffic(npu_of, problem.topology, problem.semantics.rendezvous_bytes)
+    for programs, members in zip(programs_of, ranks, strict=True):
+        traffic.add(programs, members)
+    traffic.add_calls(work.calls)
+    pairs, ptr, links = (np.zeros(0, np.int64), np.zeros(1, np.int64), None) if folded else traffic.routes()
+    return Plan(
+        problem=problem,
+        npu_of=npu_of,
+        job_of=tuple(number for number, job in enumerate(problem.jobs) for _ in range(job.ranks)),
+        first_rank=work.first_rank,
+        workload=tuple(workload),
+        p2p=p2p,
+        instances=instances,
+        calls=tuple(work.calls),
+        start_delay=tuple(delay for job in problem.jobs for delay in _start_delays(job)),
+        route_pairs=pairs,
+        route_ptr=ptr,
+        route_links=links,
+        sizes=traffic.sizes(),
+        folded=folded,
+    )
 
 
-class Lowering:
-    """Working state of `make_plan`."""
+class _Lowering:
+    """Instances and collective calls of a plan under way."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.semantics = problem.semantics
+        ranks = [job.ranks for job in problem.jobs]
+        self.first_rank = tuple(sum(ranks[:number]) for number in range(len(ranks)))
         self.programs = RankPrograms(problem)
         self.matchings = Matchings()
         self.by_bytes = problem.semantics.message_match == "bytes"
-        #: By rank, how many collectives it is in, and one more if its workload has messages; None: not known.
-        self.busy: np.ndarray | None = None
+        #: int64[ranks]: in how many communicators a rank is that match by bytes; None: not known.
+        self.communicators_of_rank: np.ndarray | None = None
         self.calls: list[CollectiveCall] = []
-        self.connections: dict[tuple, MscclConnections] = {}
-        self.known_calls: dict[tuple, CollectiveCall] = {}
-        self.known_phases: dict[tuple, tuple[tuple[CollectiveCall, ...], dict[int, int]]] = {}
-        self.bounds: dict[tuple, int] = {}
-        self.placed: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.keep: list[object] = []  # keeps objects alive whose id() is a key
+        self._calls: dict[tuple, CollectiveCall] = {}
+        self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
+        self._connections: dict[tuple[Algorithm, int], MscclConnections] = {}
+        self._bounds: dict[tuple, int] = {}
+        self._npus: dict[tuple[int, str], tuple[int, ...]] = {}
 
-    # -- calls ---------------------------------------------------------------------------------------------
-
-    def collective_call(
-        self, job: Job, first: int, algorithm: Algorithm, local: tuple[int, ...], size: int, planned: bool
-    ) -> CollectiveCall:
-        """One algorithm for `size` bytes among ranks of a job (`local`, the job's own numbers)."""
-        speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
-        key = (id(algorithm), local, first, size, planned)
-        if key in self.known_calls:
-            return self.known_calls[key]
-        msccl = self.problem.network.msccl
-        by_bytes = self.by_bytes and not planned
-        members = _later(local, first)
-        rotated = msccl is None and (not by_bytes or self.alone(members))
-        programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
-        if by_bytes and isinstance(programs, RotatedPrograms):
-            if bytes_tell_nothing(programs):
-                by_bytes = False
-            else:
-                programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=False)
-        # How a step is cut into messages depends on the size, and with it which messages there are.
-        most = msccl.max_count_for(algorithm, size) if msccl else 0
-        if by_bytes:
-            matching = self.matchings.by_bytes(programs, members)
+    def instance(self, index: int, number: int, request: CollectiveRequest, place: str) -> Instance:
+        """One collective call of a group of a job; `place` is the node that makes it."""
+        job, first, begin = self.problem.jobs[number], self.first_rank[number], len(self.calls)
+        npus = self.npus(number, request)
+        planned = job.planner.plan(request) if job.planner is not None else None
+        whole, chunks = None, ()
+        if planned is None or isinstance(planned, Algorithm):
+            whole = self.whole(job, first, request, place, npus, planned)
+            self.calls.append(whole)
         else:
-            place = algorithm.source or algorithm.name
-            matching = self.matchings.of_communicator(("algorithm", id(algorithm), most), programs, place)
-        connections = None
-        if msccl is not None:
-            if (id(algorithm), most) not in self.connections:
-                self.connections[id(algorithm), most] = msccl_connections.connections_of(algorithm, programs, msccl)
-            connections = self.connections[id(algorithm), most]
-        self.keep.append(algorithm)
-        made = CollectiveCall(
-            members=members, algorithm=algorithm, programs=programs, matching=matching, connections=connections
+            chunks = tuple(self.chunk(job, first, each, request) for each in planned)
+        algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
+        return Instance(
+            index=index,
+            job=number,
+            group=request.group,
+            type=request.type,
+            size=request.full,
+            root=request.root,
+            members=_in_all_jobs(request.members, first),
+            bound=self.bound(request, algorithms, npus, planned=whole is None),
+            first=begin,
+            whole=whole,
+            chunks=chunks,
+            algorithms=algorithms,
         )
-        self.known_calls[key] = made
-        return made
 
-    def alone(self, members: Sequence[int]) -> bool:
-        """Whether nothing else sends messages among some ranks, so that matching by bytes has no more to match."""
-        return self.busy is not None and bool((self.busy[np.asarray(members, dtype=np.int64)] == 1).all())
+    def npus(self, number: int, request: CollectiveRequest) -> tuple[int, ...]:
+        """NPUs of the members of a group."""
+        key = number, request.group
+        if key not in self._npus:
+            job = self.problem.jobs[number]
+            whole = len(request.members) == job.ranks and request.members == tuple(range(job.ranks))
+            self._npus[key] = job.placement if whole else tuple(job.placement[r] for r in request.members)
+        return self._npus[key]
+
+    def whole(
+        self,
+        job: Job,
+        first: int,
+        request: CollectiveRequest,
+        place: str,
+        npus: tuple[int, ...],
+        algorithm: Algorithm | None,
+    ) -> CollectiveCall:
+        """The call of a collective that no planner cuts; no algorithm: the job's table selects it."""
+        n = len(request.members)
+        if n == 1:
+            return CollectiveCall(members=(first + request.members[0],), algorithm=None, programs=(), matching=None)
+        if algorithm is None:
+            algorithm = job.algorithms.select(
+                request.type, request.full, n, request.group, root=request.root, node=request.node, npus=npus
+            )
+        for wrong, problem, remedy in (
+            (
+                algorithm.ranks != n,
+                f"is made for {algorithm.ranks} ranks, and {place} calls {request.type} on {n}",
+                "inject one made for that many",
+            ),
+            (
+                algorithm.root not in (None, request.root),
+                f"has root {algorithm.root}, and {place} calls with root {request.root}",
+                "inject one with that root",
+            ),
+        ):
+            if wrong:
+                raise AlgorithmError(algorithm.source or algorithm.name, problem, remedy)
+        return self.call(job, first, algorithm, request.members, request.full, planned=False)
+
+    def chunk(self, job: Job, first: int, planned: PlannedChunk, request: CollectiveRequest) -> Chunk:
+        """One chunk of a planned collective, whose calls are added to the plan."""
+        phases = []
+        for each in planned.phases:
+            key = each, first, request.group
+            if key not in self._phases:
+                self._phases[key] = self.phase(job, first, each, request)
+            calls, call_of = self._phases[key]
+            phases.append(Phase(each.queue, each.priority, len(self.calls), calls, call_of))
+            self.calls += calls
+        if planned.turns and len(planned.turns) != len(phases):
+            raise _ill_planned(request, f"a stream has {len(planned.turns)} turns and {len(phases)} phases")
+        return Chunk(priority=planned.priority, phases=tuple(phases), turns=planned.turns)
 
     def phase(
         self, job: Job, first: int, phase: PlannedPhase, request: CollectiveRequest
-    ) -> tuple[tuple[CollectiveCall, ...], dict[int, int]]:
-        """Slices of a planner's phase, and the slice of each rank."""
-        key = (id(phase), first, request.members)
-        if key in self.known_phases:
-            return self.known_phases[key]
+    ) -> tuple[tuple[CollectiveCall, ...], Mapping[int, int]]:
+        """Calls of a planner's phase, and the call of each rank."""
         calls, call_of = [], {}
         for local, algorithm in phase.calls:
             if algorithm.ranks != len(local):
@@ -121,112 +208,58 @@ class Lowering:
                     raise _ill_planned(request, f"rank {rank} is in two slices of one phase")
             if len(set(local)) != len(local):
                 raise _ill_planned(request, "a rank is twice in one slice")
-            calls.append(self.collective_call(job, first, algorithm, tuple(local), phase.size, planned=True))
+            calls.append(self.call(job, first, algorithm, tuple(local), phase.size, planned=True))
         if call_of.keys() != {first + rank for rank in request.members}:
             raise _ill_planned(request, "a phase does not have each member of the group in one slice")
         if not 0 <= phase.queue < len(job.planner.capacity):
             raise _ill_planned(request, f"a phase is in queue {phase.queue} of {len(job.planner.capacity)}")
-        self.keep.append(phase)
-        self.known_phases[key] = (tuple(calls), call_of)
-        return self.known_phases[key]
+        return tuple(calls), call_of
 
-    # -- instances ------------------------------------------------------------------------------------------
-
-    def instance(self, index: int, number: int, job: Job, first: int, entry: dict) -> Instance:
-        """One collective request, its members given as ranks of the job."""
-        local = tuple(entry["members"])
-        request = entry.pop("request")
-        place = entry.pop("place")
-        begin = len(self.calls)
-        whole, chunks = None, ()
-        planned = job.planner.plan(request) if job.planner is not None else None
-        algorithms: tuple[Algorithm, ...]
-        if planned is None or isinstance(planned, Algorithm):
-            whole = self.whole(job, first, entry, place, local, planned)
-            self.calls.append(whole)
-            algorithms = (whole.algorithm,) if whole.algorithm is not None else ()
-        else:
-            made = []
-            seen: dict[int, Algorithm] = {}
-            for chunk in planned:
-                phases = []
-                for phase in chunk.phases:
-                    calls, call_of = self.phase(job, first, phase, request)
-                    phases.append(
-                        Phase(
-                            queue=phase.queue,
-                            priority=phase.priority,
-                            first=len(self.calls),
-                            calls=calls,
-                            call_of=call_of,
-                        )
-                    )
-                    self.calls += calls
-                    seen |= {id(part.algorithm): part.algorithm for part in calls}
-                if chunk.turns and len(chunk.turns) != len(phases):
-                    raise _ill_planned(request, f"a stream has {len(chunk.turns)} turns and {len(phases)} phases")
-                made.append(Chunk(priority=chunk.priority, phases=tuple(phases), turns=chunk.turns))
-            chunks, algorithms = tuple(made), tuple(seen.values())
-        return Instance(
-            index=index,
-            job=number,
-            group=entry["group"],
-            type=entry["type"],
-            size=entry["size"],
-            root=entry["root"],
-            members=_later(local, first),
-            bound=self.bound(entry, algorithms, self.npus(job, local), planned=whole is None),
-            first=begin,
-            whole=whole,
-            chunks=chunks,
-            algorithms=algorithms,
-        )
-
-    def whole(
-        self, job: Job, first: int, entry: dict, place: str, local: tuple[int, ...], algorithm: Algorithm | None
+    def call(
+        self, job: Job, first: int, algorithm: Algorithm, local: tuple[int, ...], size: int, *, planned: bool
     ) -> CollectiveCall:
-        """The one slice of a collective that no planner cuts; no algorithm: the job's table selects it."""
-        n = len(local)
-        if n == 1:
-            return CollectiveCall(members=(first + local[0],), algorithm=None, programs=(), matching=None)
-        if algorithm is None:
-            algorithm = job.algorithms.select(
-                entry["type"],
-                entry["size"],
-                n,
-                entry["group"],
-                root=entry["root"],
-                node=entry["node"],
-                npus=self.npus(job, local),
-            )
-        if algorithm.ranks != n:
-            raise AlgorithmError(
-                algorithm.source or algorithm.name,
-                f"is made for {algorithm.ranks} ranks, and {place} calls {entry['type']} on {n}",
-                "inject one made for that many",
-            )
-        if algorithm.root is not None and algorithm.root != entry["root"]:
-            raise AlgorithmError(
-                algorithm.source or algorithm.name,
-                f"has root {algorithm.root}, and {place} calls with root {entry['root']}",
-                "inject one with that root",
-            )
-        return self.collective_call(job, first, algorithm, local, entry["size"], planned=False)
+        """One algorithm for `size` bytes among ranks of a job (`local`, the job's own numbers)."""
+        key = algorithm, local, first, size, planned
+        if key not in self._calls:
+            speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
+            self._calls[key] = self.new_call(algorithm, _in_all_jobs(local, first), size, speeds, planned)
+        return self._calls[key]
 
-    def npus(self, job: Job, local: tuple[int, ...]) -> tuple[int, ...]:
-        """NPUs of ranks of a job."""
-        key = (id(job), id(local))
-        if key not in self.placed:
-            whole = len(local) == job.ranks and local == tuple(range(job.ranks))
-            self.placed[key] = job.placement if whole else tuple(job.placement[r] for r in local)
-            self.keep.append(local)
-        return self.placed[key]
+    def new_call(
+        self, algorithm: Algorithm, members: tuple[int, ...], size: int, speeds: tuple[Fraction, ...], planned: bool
+    ) -> CollectiveCall:
+        msccl = self.problem.network.msccl
+        by_bytes = self.by_bytes and not planned
+        rotated = msccl is None and (not by_bytes or self.alone(members))
+        programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
+        if by_bytes and isinstance(programs, RotatedPrograms):
+            by_bytes = not sizes_are_told_by_tags(programs)
+            if by_bytes:
+                programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=False)
+        # How a step is cut into messages depends on the size, and with it which messages there are.
+        most = msccl.max_count_for(algorithm, size) if msccl else 0
+        if by_bytes:
+            matching = self.matchings.by_bytes(programs, members)
+        else:
+            place = algorithm.source or algorithm.name
+            matching = self.matchings.of_communicator((algorithm, most), programs, place)
+        connections = None
+        if msccl is not None:
+            if (algorithm, most) not in self._connections:
+                self._connections[algorithm, most] = connections_of(algorithm, programs, msccl)
+            connections = self._connections[algorithm, most]
+        return CollectiveCall(members, algorithm, programs, matching, connections)
 
-    def bound(self, entry: dict, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool) -> int:
+    def alone(self, members: Sequence[int]) -> bool:
+        """Whether nothing else sends messages among some ranks, so that matching by bytes has no more to match."""
+        counts = self.communicators_of_rank
+        return counts is not None and bool((counts[np.asarray(members, dtype=np.int64)] == 1).all())
+
+    def bound(
+        self, request: CollectiveRequest, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool
+    ) -> int:
         """Lower bound of a collective call, ps; -1 where none applies."""
-        if not self.problem.bounds_hold:
-            return -1
-        if entry["type"] == CUSTOM:
+        if not self.problem.network.contention or self.semantics.name != "native" or request.type == CUSTOM:
             return -1
         if not algorithms:
             return 0
@@ -234,29 +267,34 @@ class Lowering:
         # Absolute sizes may be those of another call, but for those of a planner, which gives them for this one.
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1
-        key = (entry["type"], entry["size"], entry["root"], npus)
-        if key not in self.bounds:
-            self.bounds[key] = lower_bound_ps(entry["type"], entry["size"], self.problem.topology, npus, entry["root"])
-        return self.bounds[key]
+        key = request.type, request.full, request.root, npus
+        if key not in self._bounds:
+            kind, size, root, _ = key
+            self._bounds[key] = lower_bound_ps(kind, size, self.problem.topology, npus, root)
+        return self._bounds[key]
 
 
 def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:
     return AlgorithmError(f"planner of {request.type} on group {request.group}", problem, "correct the planner")
 
 
-def _later(local: tuple[int, ...], first: int) -> tuple[int, ...]:
+def _in_all_jobs(local: tuple[int, ...], first: int) -> tuple[int, ...]:
     """Ranks of a job as ranks of all jobs."""
     return tuple(first + rank for rank in local) if first else local
 
 
-def _busy(workload: Sequence[RankProgram], calls: Sequence[tuple[int, Sequence[int]]]) -> np.ndarray:
+def _start_delays(job: Job) -> list[int]:
+    delays = job.start_delay_ps
+    return [delays.get(rank, 0) for rank in range(job.ranks)] if delays else [0] * job.ranks
+
+
+def _communicators(workload: Sequence[RankProgram], calls: Sequence[tuple[int, Sequence[int]]]) -> np.ndarray:
     """int64[ranks]: collectives (first rank of the job, members) that a rank is in, and 1 if its workload sends."""
-    distinct = {id(program): program for program in workload}
-    speaks = {each: int((program.peer >= 0).any()) for each, program in distinct.items()}
-    busy = np.array([speaks[id(program)] for program in workload], dtype=np.int64)
+    sends = {program: int((program.peer >= 0).any()) for program in dict.fromkeys(workload)}
+    count = np.array([sends[program] for program in workload], dtype=np.int64)
     for first, members in calls:
-        busy[np.asarray(members, dtype=np.int64) + first] += 1
-    return busy
+        count[np.asarray(members, dtype=np.int64) + first] += 1
+    return count
 
 
 def check_placement(problem: Problem) -> None:
@@ -269,192 +307,20 @@ def check_placement(problem: Problem) -> None:
 
 def _refuse_placement(problem: Problem) -> None:
     """Raise, naming the first rank that is not placed well."""
-    used: dict[int, tuple[int, int]] = {}
-    for j, job in enumerate(problem.jobs):
+    used: dict[int, tuple[int, str]] = {}
+    npus, name = problem.topology.npus, problem.topology.name
+    for job in problem.jobs:
+        place = f"job {job.name}"
         if len(job.placement) != job.ranks:
-            raise ScenarioError(
-                f"job {job.name}",
-                f"places {len(job.placement)} ranks, and its workload has {job.ranks}",
-                "give every rank one NPU",
-            )
+            wrong = f"places {len(job.placement)} ranks, and its workload has {job.ranks}"
+            raise ScenarioError(place, wrong, "give every rank one NPU")
         for rank, npu in enumerate(job.placement):
-            if not 0 <= npu < problem.topology.npus:
+            if not 0 <= npu < npus:
                 raise ScenarioError(
-                    f"job {job.name}",
-                    f"rank {rank} is placed on NPU {npu}, and {problem.topology.name} has {problem.topology.npus}",
-                    f"write 0..{problem.topology.npus - 1}",
+                    place, f"rank {rank} is placed on NPU {npu}, and {name} has {npus}", f"write 0..{npus - 1}"
                 )
             if npu in used:
-                raise ScenarioError(
-                    f"job {job.name}",
-                    f"rank {rank} and rank {used[npu][1]} of job {problem.jobs[used[npu][0]].name} share NPU {npu}",
-                    "give every rank an NPU of its own",
-                )
-            used[npu] = (j, rank)
-
-
-class Traffic:
-    """Which pairs of NPUs exchange messages, and of which sizes."""
-
-    def __init__(self, npu_of: Sequence[int], npus: int, rendezvous: int) -> None:
-        self.placed = np.array(npu_of, dtype=np.int64)
-        self.npus = npus
-        self.rendezvous = rendezvous
-        self.pairs: list[np.ndarray] = []
-        self.rotated: list[tuple[np.ndarray, Rotation, np.ndarray]] = []
-        self.sizes: list[np.ndarray] = []
-        self.seen: set[tuple] = set()
-        self.spans: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.keep: list[object] = []  # keeps objects alive whose id() is a key
-
-    def span(self, program: RankProgram) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct peers to which a program sends anything at all, and distinct bytes."""
-        found = self.spans.get(id(program))
-        if found is None:
-            kind = program.structure.kind
-            sends = kind == SEND
-            # Under the rendezvous a receiver asks for its message.
-            speaking = sends | (kind == RECV) if self.rendezvous else sends
-            found = self.spans[id(program)] = (_distinct(program.peer[speaking]), _distinct(program.nbytes[sends]))
-            self.keep.append(program)
-        return found
-
-    def add(self, programs: Sequence[RankProgram], members: Sequence[int]) -> None:
-        """Count the messages of programs among `members`."""
-        where = self.placed[np.asarray(members, dtype=np.int64)]
-        if not any(len(self.span(program)[0]) for program in {id(each): each for each in programs}.values()):
-            return
-        for position, program in enumerate(programs):
-            peers, sizes = self.span(program)
-            if len(peers):
-                self.pairs.append(where[position] * self.npus + where[peers])
-                self.sizes.append(sizes)
-
-    def add_slice(self, part: CollectiveCall) -> None:
-        """Count those of a slice, each only once."""
-        if id(part) in self.seen:
-            return
-        self.seen.add(id(part))
-        if isinstance(part.programs, RotatedPrograms):
-            deltas, _ = self.span(part.base)
-            key = ("sizes", id(part.programs))
-            if key not in self.seen:
-                self.seen.add(key)
-                self.sizes.append(part.programs.sizes())
-            where = self.placed[np.asarray(part.members, dtype=np.int64)]
-            self.rotated.append((where, part.rotation, deltas.astype(np.int64)))
-        else:
-            self.add(part.programs, part.members)
-
-    def all_pairs(self) -> Iterator[np.ndarray]:
-        """Pairs of NPUs, some of them several times."""
-        yield from self.pairs
-        for where, rotation, deltas in self.rotated:
-            position = np.arange(len(where))
-            step = max(_PAIRS_AT_ONCE // max(len(where), 1), 1)
-            for start in range(0, len(deltas), step):
-                peer = rotation.shift(position[:, None], deltas[None, start : start + step])
-                yield (where[:, None] * self.npus + where[peer]).ravel()
-
-    def too_many(self, topology: Topology) -> bool:
-        """Whether a table of routes would be too large, and can be done without."""
-        most = sum(map(len, self.pairs)) + sum(len(where) * len(deltas) for where, _, deltas in self.rotated)
-        if most * max(topology.npus, 1) <= MAX_ROUTE_LINKS:  # no route visits an NPU twice
-            return False
-        total = 0
-        for pairs in self.all_pairs():
-            lengths = topology.route_lengths(pairs // self.npus, pairs % self.npus)
-            if lengths is None:
-                return False
-            total += int(lengths.sum())
-            if total > MAX_ROUTE_LINKS:
-                return True
-        return False
-
-    def routes(self, topology: Topology) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Pairs of NPUs, ascending, and their routes as CSR; nothing where the table would be too large."""
-        if self.too_many(topology):
-            return np.zeros(0, np.int64), np.zeros(1, np.int64), None
-        pairs = _distinct(np.concatenate([np.zeros(0, np.int64), *self.all_pairs()]))
-        ptr, links = topology.routes(pairs // self.npus, pairs % self.npus)
-        return pairs, ptr, links
-
-    def all_sizes(self) -> tuple[int, ...]:
-        """Every size of a message, ascending."""
-        sizes = [*self.sizes, np.array([self.rendezvous] * bool(self.rendezvous), dtype=np.int64)]
-        return tuple(np.unique(np.concatenate(sizes)).tolist())
-
-
-def _distinct(values: np.ndarray) -> np.ndarray:
-    """Distinct values, ascending: by sorting, where `numpy.unique` hashes, which is slow for many."""
-    values = np.sort(values)
-    return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
-
-
-def make_plan(problem: Problem) -> Plan:
-    """Lower a problem for the engines, checking everything that can be checked without running.
-
-    Raises
-    ------
-    TraceError
-        Cycles, dangling dependencies, missing attributes, collectives that differ between members of a group.
-    AlgorithmError
-        No algorithm for a collective, one for another number of ranks, sends without receives.
-    ScenarioError
-        A placement that does not fit.
-    """
-    check_placement(problem)
-    work = Lowering(problem)
-    calls = Instances(problem.semantics)
-    npu_of: list[int] = []
-    job_of: list[int] = []
-    firsts: list[int] = []
-    delays: list[int] = []
-    workload: list[RankProgram] = []
-    of_job: list[list[RankProgram]] = []
-    described: list[tuple[int, Job, int, dict]] = []
-    for j, job in enumerate(problem.jobs):
-        first = len(npu_of)
-        firsts.append(first)
-        npu_of += job.placement
-        job_of += [j] * job.ranks
-        delays += [job.start_delay_ps.get(r, 0) for r in range(job.ranks)] if job.start_delay_ps else [0] * job.ranks
-        kind_of, call, entries = calls.of_job(job)
-        base = len(described)
-        described += [(j, job, first, entry) for entry in entries]
-        call = [np.where(each >= 0, each + base, -1).astype(np.int32) for each in call]
-        programs = work.programs.of_job(job, kind_of, call)
-        workload += programs
-        of_job.append(programs)
-    # Channels by bytes are numbered over everything that shares the communicator, workloads first.
-    p2p: list[Matching | None] = [
-        work.matchings.by_bytes(programs, range(firsts[j], firsts[j] + len(programs)))
-        if work.by_bytes
-        else work.matchings.of_communicator(("p2p", j), programs, "")
-        for j, programs in enumerate(of_job)
-    ]
-    if work.by_bytes:
-        work.busy = _busy(workload, [(first, entry["members"]) for _, _, first, entry in described])
-    instances = tuple(work.instance(index, *entry) for index, entry in enumerate(described))
-    work.matchings.number()
-    traffic = Traffic(npu_of, problem.topology.npus, problem.semantics.rendezvous_bytes)
-    for j, programs in enumerate(of_job):
-        traffic.add(programs, range(firsts[j], firsts[j] + len(programs)))
-    for part in work.calls:
-        traffic.add_slice(part)
-    pairs, ptr, links = traffic.routes(problem.topology)
-    return Plan(
-        problem=problem,
-        npu_of=tuple(npu_of),
-        job_of=tuple(job_of),
-        first_rank=tuple(firsts),
-        workload=tuple(workload),
-        p2p=tuple(p2p),
-        instances=instances,
-        calls=tuple(work.calls),
-        start_delay=tuple(delays),
-        route_pairs=pairs,
-        route_ptr=ptr,
-        route_links=links,
-        sizes=traffic.all_sizes(),
-    )
+                other, owner = used[npu]
+                wrong = f"rank {rank} and rank {other} of job {owner} share NPU {npu}"
+                raise ScenarioError(place, wrong, "give every rank an NPU of its own")
+            used[npu] = rank, job.name

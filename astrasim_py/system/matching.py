@@ -7,101 +7,200 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.system.plan import RECV, Matching, RankProgram
-from astrasim_py.system.rotated import RotatedMatching, RotatedPrograms, unmatched
+from astrasim_py.program.rotation import Rotation
+from astrasim_py.system.plan import RECV, SEND, Matching, RankProgram
+from astrasim_py.system.rotated import RotatedPrograms
 
 
 class Matchings:
     """Matchings of one problem, each made once."""
 
     def __init__(self) -> None:
-        self.matchings: dict[object, Matching | RotatedMatching] = {}
-        #: Keys to be numbered: by node, nodes that have one, and their src, dst, tag and bytes.
-        self.unnumbered: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self.known: dict[tuple, Matching] = {}
+        self._made: dict[object, Matching | RotatedMatching] = {}
+        #: Match keys to be numbered: by node, nodes that have one, and their src, dst, tag and bytes.
+        self._unnumbered: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def of_communicator(self, key: object, programs: Sequence[RankProgram], what: str) -> Matching | RotatedMatching:
-        """Keys of the sends and receives of `programs` (by position)."""
-        if isinstance(programs, RotatedPrograms):
-            key = ("rotated", key)
-            if key not in self.matchings:
-                self.matchings[key] = RotatedMatching(programs.rotation, programs.base, what)
-        if key in self.matchings:
-            return self.matchings[key]
-        n = len(programs)
-        distinct = {id(program): program for program in programs}
-        if not any((program.peer >= 0).any() for program in distinct.values()):
-            nothing = {each: np.zeros(len(program), dtype=np.int64) for each, program in distinct.items()}
-            self.matchings[key] = Matching(match_key=tuple(nothing[id(program)] for program in programs), keys=0)
-            return self.matchings[key]
-        tags = np.concatenate([p.tag[p.peer >= 0] for p in programs] or [np.zeros(0, np.int64)])
-        unique_tags = np.unique(tags)
-        keys, receives = [], []
-        for position, program in enumerate(programs):
-            at = np.flatnonzero(program.peer >= 0)
-            peer = program.peer[at].astype(np.int64)
-            receive = program.structure.kind[at] == RECV
-            pair = np.where(receive, peer * n + position, position * n + peer)
-            keys.append(pair * len(unique_tags) + np.searchsorted(unique_tags, program.tag[at]))
-            receives.append(receive)
-        all_keys = np.concatenate(keys) if keys else np.zeros(0, np.int64)
-        receive = np.concatenate(receives) if receives else np.zeros(0, bool)
-        channels, inverse = np.unique(all_keys, return_inverse=True)
-        received = np.bincount(inverse[receive], minlength=len(channels))
-        sent = np.bincount(inverse[~receive], minlength=len(channels))
-        single = (received == 1) & (sent == 1)
-        meet = np.where(single[inverse], inverse, ~inverse)
-        pieces, start = [], 0
-        for program in programs:
-            piece = np.zeros(len(program), dtype=np.int64)
-            at = np.flatnonzero(program.peer >= 0)
-            piece[at] = meet[start : start + len(at)]
-            start += len(at)
-            pieces.append(piece)
-        if what:
-            odd = np.flatnonzero(received != sent)
-            if len(odd):
-                channel = int(channels[odd[0]])
-                pair, tag = divmod(channel, len(unique_tags))
-                src, dst = divmod(pair, n)
-                counts = int(sent[odd[0]]), int(received[odd[0]])
-                raise AlgorithmError(what, *unmatched(src, dst, *counts, int(unique_tags[tag])))
-        self.matchings[key] = Matching(match_key=tuple(pieces), keys=len(channels))
-        return self.matchings[key]
+        """Match keys of the sends and receives of `programs` (by position); `key` names the communicator.
+
+        Raises
+        ------
+        AlgorithmError
+            A send without its receive, or the other way round, in the algorithm `what`; of a workload (empty) that
+            is seen when it runs.
+        """
+        rotated = isinstance(programs, RotatedPrograms)
+        if (key, rotated) not in self._made:
+            make = _rotated_matching if rotated else _matching
+            self._made[key, rotated] = make(programs, what)
+        return self._made[key, rotated]
 
     def by_bytes(self, programs: Sequence[RankProgram], members: Sequence[int]) -> Matching:
         """Under ``message_match: bytes``: channels (src, dst, tag, bytes) over everything that shares the communicator.
 
         They are numbered when all are known, by `number`.
         """
-        key = (tuple(id(p) for p in programs), tuple(members))
-        if key not in self.known:
+        key = tuple(programs), tuple(members)
+        if key not in self._made:
             where = np.asarray(members, dtype=np.int64)
-            pieces = []
+            match_key = []
             for me, program in zip(where.tolist(), programs, strict=True):
-                piece = np.zeros(len(program), dtype=np.int64)
+                keys = np.zeros(len(program), dtype=np.int64)
                 at = np.flatnonzero(program.peer >= 0)
                 other = where[program.peer[at]]
                 received = program.structure.kind[at] == RECV
                 ends = np.where(received, other, me), np.where(received, me, other)
-                self.unnumbered.append((piece, at, np.stack([*ends, program.tag[at], program.nbytes[at]])))
-                pieces.append(piece)
-            self.known[key] = Matching(match_key=tuple(pieces), keys=0)
-        return self.known[key]
+                self._unnumbered.append((keys, at, np.stack([*ends, program.tag[at], program.nbytes[at]])))
+                match_key.append(keys)
+            self._made[key] = Matching(match_key=tuple(match_key), keys=0)
+        return self._made[key]
 
     def number(self) -> None:
         """Number the channels of `by_bytes`."""
-        if not self.unnumbered:
+        if not self._unnumbered:
             return
-        keys = np.concatenate([part for _, _, part in self.unnumbered], axis=1)
-        order = np.lexsort(keys)
-        ordered = keys[:, order]
-        opens = np.zeros(len(order), dtype=np.int64)
-        opens[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+        columns = np.concatenate([each for _, _, each in self._unnumbered], axis=1)
+        order = np.lexsort(columns)
+        ordered = columns[:, order]
+        new = np.zeros(len(order), dtype=np.int64)
+        new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
         channel = np.empty(len(order), dtype=np.int64)
-        channel[order] = np.cumsum(opens)
+        channel[order] = np.cumsum(new)
         start = 0
-        for piece, at, _ in self.unnumbered:
-            piece[at] = ~channel[start : start + len(at)]
+        for keys, at, _ in self._unnumbered:
+            keys[at] = ~channel[start : start + len(at)]
             start += len(at)
-        self.unnumbered = []
+        self._unnumbered = []
+
+
+def _matching(programs: Sequence[RankProgram], what: str) -> Matching:
+    n = len(programs)
+    sending = {program: bool((program.peer >= 0).any()) for program in dict.fromkeys(programs)}
+    if not any(sending.values()):
+        nothing = {program: np.zeros(len(program), dtype=np.int64) for program in sending}
+        return Matching(match_key=tuple(map(nothing.__getitem__, programs)), keys=0)
+    tags = np.unique(np.concatenate([p.tag[p.peer >= 0] for p in programs]))
+    places, channels, receives = [], [], []
+    for position, program in enumerate(programs):
+        at = np.flatnonzero(program.peer >= 0)
+        peer = program.peer[at].astype(np.int64)
+        receive = program.structure.kind[at] == RECV
+        pair = np.where(receive, peer * n + position, position * n + peer)
+        places.append(at)
+        channels.append(pair * len(tags) + np.searchsorted(tags, program.tag[at]))
+        receives.append(receive)
+    receive = np.concatenate(receives)
+    known, inverse = np.unique(np.concatenate(channels), return_inverse=True)
+    received, sent = (np.bincount(inverse[which], minlength=len(known)) for which in (receive, ~receive))
+    key = np.where(((received == 1) & (sent == 1))[inverse], inverse, ~inverse)
+    match_key, start = [], 0
+    for program, at in zip(programs, places, strict=True):
+        match_key.append(np.zeros(len(program), dtype=np.int64))
+        match_key[-1][at] = key[start : start + len(at)]
+        start += len(at)
+    odd = np.flatnonzero(received != sent)
+    if what and len(odd):
+        pair, tag = divmod(int(known[odd[0]]), len(tags))
+        raise _unmatched(what, *divmod(pair, n), int(sent[odd[0]]), int(received[odd[0]]), int(tags[tag]))
+    return Matching(match_key=tuple(match_key), keys=len(known))
+
+
+def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int) -> AlgorithmError:
+    problem = (
+        f"rank {src} sends {sent} messages to rank {dst} with tag {tag}, and rank {dst} receives {received} of them"
+    )
+    return AlgorithmError(what, problem, "give every send its receive")
+
+
+# -- rotations ---------------------------------------------------------------------------------------------------
+
+
+class RotatedMatching:
+    """Where the messages of a rotation meet, as the first member's program says it; a `Matching` otherwise.
+
+    Attributes
+    ----------
+    partner : numpy.ndarray
+        int32[n]: of a send the node of the receive in its peer's program, of a receive the node of the send in its
+        peer's program, where it is the only message of its tag between the two. Else ``~channel``: the k-th send
+        posted on a channel of the sender meets the k-th receive posted there. 0 of other nodes.
+    channels : int
+        Channels of each sender are numbered below this.
+    """
+
+    def __init__(self, rotation: Rotation, base: RankProgram, partner: np.ndarray, channels: int) -> None:
+        self.rotation, self.base, self.partner, self.channels = rotation, base, partner, channels
+        self.keys = rotation.ranks * max(len(base), channels)
+        self.match_key: Sequence[np.ndarray] = _MatchKeys(self)
+
+
+class _MatchKeys(Sequence[np.ndarray]):
+    """By member, int64[n]: match keys, made when asked for."""
+
+    def __init__(self, matching: RotatedMatching) -> None:
+        self.matching = matching
+
+    def __len__(self) -> int:
+        return self.matching.rotation.ranks
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return tuple(self[p] for p in range(len(self))[index])
+        position = range(len(self))[index]
+        base, partner = self.matching.base, self.matching.partner.astype(np.int64)
+        peer, received = base.peer.astype(np.int64), base.structure.kind == RECV
+        sender = np.where(received, self.matching.rotation.shift(position, peer), position)
+        single = sender * len(base) + np.where(received, partner, np.arange(len(base)))
+        keys = np.where(partner >= 0, single, ~(sender * self.matching.channels + ~partner))
+        return np.where((peer >= 0) & (received | (base.structure.kind == SEND)), keys, 0)
+
+
+class _Channels:
+    """Channels (distance, tag) of the first member of a rotation, and the sends and receives on each."""
+
+    def __init__(self, rotation: Rotation, base: RankProgram) -> None:
+        kind, peer = base.structure.kind, base.peer.astype(np.int64)
+        self.sends, self.receives = (np.flatnonzero((kind == each) & (peer >= 0)) for each in (SEND, RECV))
+        self.nodes = np.concatenate([self.sends, self.receives])
+        self.tags, tag = np.unique(base.tag[self.nodes], return_inverse=True)
+        # What a member receives from the one at its distance -d was sent to the one at distance d.
+        far = np.concatenate([peer[self.sends], rotation.unshift(0, peer[self.receives])])
+        self.known, self.of = np.unique(far * max(len(self.tags), 1) + tag, return_inverse=True)
+        self.of_send, self.of_receive = np.split(self.of, [len(self.sends)])
+        count = len(self.known)
+        self.sent, self.received = (np.bincount(of, minlength=count) for of in (self.of_send, self.of_receive))
+
+
+def _rotated_matching(programs: RotatedPrograms, what: str) -> RotatedMatching:
+    rotation, base = programs.rotation, programs.base
+    channels = _Channels(rotation, base)
+    sent, received = channels.sent, channels.received
+    odd = np.flatnonzero(sent != received)
+    if len(odd):
+        delta, tag = divmod(int(channels.known[odd[0]]), len(channels.tags))
+        raise _unmatched(what, 0, delta, int(sent[odd[0]]), int(received[odd[0]]), int(channels.tags[tag]))
+    several = sent > 1
+    number = np.cumsum(several) - 1
+    partner = np.zeros(len(base), dtype=np.int32)
+    for nodes, of, others, of_other in (
+        (channels.sends, channels.of_send, channels.receives, channels.of_receive),
+        (channels.receives, channels.of_receive, channels.sends, channels.of_send),
+    ):
+        only = np.full(len(sent), -1, dtype=np.int64)
+        only[of_other] = others
+        partner[nodes] = np.where(several, ~number, only)[of]
+    return RotatedMatching(rotation, base, partner, int(several.sum()))
+
+
+def sizes_are_told_by_tags(programs: RotatedPrograms) -> bool:
+    """Whether messages match alike with and without regard to their bytes.
+
+    They do where every channel (distance, tag) carries messages of one size, as many as are received.
+    """
+    if not programs.uniform_bytes:
+        return False
+    channels = _Channels(programs.rotation, programs.base)
+    nbytes = programs.base.nbytes[channels.nodes]
+    size = np.zeros(len(channels.known), dtype=np.int64)
+    size[channels.of] = nbytes
+    return bool((channels.sent == channels.received).all() and (size[channels.of] == nbytes).all())

@@ -38,9 +38,8 @@ def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:
 
     if algorithm.rotation is not None:
         return algorithm.ranks * sent(algorithm.traces[0])
-    distinct = {id(trace): trace for trace in algorithm.traces}
-    known = {key: sent(trace) for key, trace in distinct.items()}
-    return sum(known[id(trace)] for trace in algorithm.traces)
+    counts = {trace: sent(trace) for trace in dict.fromkeys(algorithm.traces)}
+    return sum(counts[trace] for trace in algorithm.traces)
 
 
 # -- steps of several messages ----------------------------------------------------------------------------------
@@ -228,13 +227,13 @@ class _Side:
 
     def __init__(self, programs: Sequence[RankProgram], kind: NodeType) -> None:
         member, node, place, keys = [], [], [], []
-        places: dict[int, np.ndarray] = {}
+        places: dict[ExecutionTrace, np.ndarray] = {}
         for position, program in enumerate(programs):
             trace = program.trace
-            if id(trace) not in places:
+            if trace not in places:
                 order = np.empty(len(trace), dtype=np.int64)
                 order[trace.order("data+ctrl")] = np.arange(len(trace))
-                places[id(trace)] = order
+                places[trace] = order
             at = np.flatnonzero(trace.type[program.rows] == kind)
             rows = program.rows[at]
             tag, channel = program.tag[at], trace.column("channel")[rows]
@@ -244,7 +243,7 @@ class _Side:
             keys.append(np.stack([*pair, own.astype(np.int64), np.where(own, tag, channel), tag], axis=1))
             member.append(me)
             node.append(at)
-            place.append(places[id(trace)][rows])
+            place.append(places[trace][rows])
         self.member, self.node = np.concatenate(member), np.concatenate(node)
         table = np.concatenate(keys)
         order = np.lexsort((self.node, np.concatenate(place), *table.T[::-1]))

@@ -11,7 +11,7 @@ phase. A *communicator* is where sends and receives match: one per call, one per
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
@@ -141,7 +141,7 @@ class CollectiveCall:
 
     @property
     def base(self) -> RankProgram | None:
-        """RankProgram of the first member of a rotated call."""
+        """Program of the first member of a rotated call."""
         return getattr(self.programs, "base", None)
 
     @property
@@ -247,7 +247,7 @@ class Plan:
     route_links: np.ndarray | None  # int32; None where a table would be too large: then there are no pairs either
     sizes: tuple[int, ...]  # every message size, and perhaps some that no message has; ascending
     warnings: tuple[str, ...] = ()
-    _cache: dict = field(default_factory=dict, repr=False)
+    folded: bool = False  # made for a folded run, without a table of routes
 
     @property
     def ranks(self) -> int:
@@ -269,11 +269,8 @@ class Plan:
     @cached_property
     def instance_of(self) -> list[int]:
         """Instance of each call."""
-        counts = [
-            sum(len(v.calls) for chunk in i.chunks for v in chunk.phases) if i.whole is None else 1
-            for i in self.instances
-        ]
-        return [i.index for i, count in zip(self.instances, counts, strict=True) for _ in range(count)]
+        counts = np.diff([*(instance.first for instance in self.instances), len(self.calls)])
+        return np.repeat(np.arange(len(self.instances)), counts).tolist()
 
     def instance_at(self, index: int) -> int:
         """Instance of a call; -1 of the workload (-1)."""
@@ -293,19 +290,14 @@ class Plan:
     @cached_property
     def node_offset(self) -> dict[int, int]:
         """Call of a planned collective → what is added to its node ids in records, so that they are unique."""
+        distinct = dict.fromkeys(self.calls)
+        longest = {c: max((int(p.node_id[-1]) + 1 for p in c.different if len(p)), default=0) for c in distinct}
         offsets: dict[int, int] = {}
-        most: dict[int, int] = {}
         for instance in self.instances:
             offset = 0
-            for chunk in instance.chunks:
-                for phase in chunk.phases:
-                    longest = 0
-                    for k, part in enumerate(phase.calls):
-                        offsets[phase.first + k] = offset
-                        if id(part) not in most:
-                            most[id(part)] = max((int(p.node_id[-1]) + 1 for p in part.different if len(p)), default=0)
-                        longest = max(longest, most[id(part)])
-                    offset += longest
+            for phase in (phase for chunk in instance.chunks for phase in chunk.phases):
+                offsets |= dict.fromkeys(range(phase.first, phase.first + len(phase.calls)), offset)
+                offset += max((longest[call] for call in phase.calls), default=0)
         return offsets
 
     @cached_property
@@ -350,22 +342,27 @@ class Plan:
     @cached_property
     def messages(self) -> int:
         """Messages that a complete run sends, control messages of the rendezvous excluded."""
-        total = _sends(self.workload)
-        known: dict[int, int] = {}
-        for part in self.calls:
-            if id(part.programs) not in known:
-                copies = 1 if part.rotation is None else len(part.members)
-                known[id(part.programs)] = copies * _sends(part.different)
-            total += known[id(part.programs)]
-        return total
+        sends: dict[Structure, int] = {}
+
+        def total(programs: Sequence[RankProgram]) -> int:
+            for structure in dict.fromkeys(program.structure for program in programs):
+                sends.setdefault(structure, int(np.count_nonzero(structure.kind == SEND)))
+            return sum(sends[program.structure] for program in programs)
+
+        copies = {call: 1 if call.rotation is None else len(call.members) for call in dict.fromkeys(self.calls)}
+        of_call = {call: times * total(call.different) for call, times in copies.items()}
+        return total(self.workload) + sum(map(of_call.__getitem__, self.calls))
+
+    @cached_property
+    def _positions(self) -> dict[CollectiveCall, dict[int, int]]:
+        return {}
 
     def position(self, rank: int, index: int) -> int:
         """Place of a rank among the members of a call."""
-        part = self.calls[index]
-        key = ("positions", id(part))
-        if key not in self._cache:
-            self._cache[key] = {member: position for position, member in enumerate(part.members)}
-        return self._cache[key][rank]
+        call = self.calls[index]
+        if call not in self._positions:
+            self._positions[call] = {member: position for position, member in enumerate(call.members)}
+        return self._positions[call][rank]
 
     def program(self, rank: int, index: int) -> RankProgram:
         """What a rank runs in a call (-1: its workload)."""
@@ -386,14 +383,3 @@ class _Computed(dict):
     def __missing__(self, pair: int) -> tuple[int, ...]:
         route = self[pair] = self.topology.route(*divmod(pair, self.topology.npus))
         return route
-
-
-def _sends(programs: Sequence[RankProgram]) -> int:
-    known: dict[int, int] = {}
-    total = 0
-    for program in programs:
-        structure = program.structure
-        if id(structure) not in known:
-            known[id(structure)] = int(np.count_nonzero(structure.kind == SEND))
-        total += known[id(structure)]
-    return total

@@ -13,7 +13,7 @@ from typing import Protocol
 from astrasim_py.program.algorithm import Algorithm
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlannedPhase:
     """One visit of one dimension by one stream.
 

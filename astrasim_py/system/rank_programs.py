@@ -55,19 +55,18 @@ class RankPrograms:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.semantics = problem.semantics
-        self.structures: dict[bytes, Structure] = {}
-        self.skeletons: dict[tuple, tuple] = {}
-        self.programs: dict[tuple, RankProgram] = {}
-        self.sets: dict[tuple, Sequence[RankProgram]] = {}
-        self.keep: list[object] = []  # keeps objects alive whose id() is a key
+        self._structures: dict[bytes, Structure] = {}
+        self._skeletons: dict[tuple, tuple] = {}
+        self._algorithms: dict[tuple, RankProgram] = {}
+        self._sets: dict[tuple, Sequence[RankProgram]] = {}
 
     def skeleton(
         self, trace: ExecutionTrace, dependencies: str
     ) -> tuple[np.ndarray, np.ndarray, Structure, Counters | None]:
         """Rows in ascending node id, the ids, the structure and the counters; cached per trace."""
-        key = (id(trace), dependencies)
-        if key in self.skeletons:
-            return self.skeletons[key]
+        key = trace, dependencies
+        if key in self._skeletons:
+            return self._skeletons[key]
         ids = trace.node_id
         n = len(ids)
         ptr, parents = trace.parents(dependencies)
@@ -87,12 +86,11 @@ class RankPrograms:
         else:
             need = np.diff(ptr)
             child = np.repeat(np.arange(n), need)
-        self.keep.append(trace)
         counters = counters_of(trace, rows, kind, need, parents)
         if counters is not None:
             need = need + (counters.of >= 0)
-        self.skeletons[key] = (rows, ids[rows], self.structure(kind, need, child, parents), counters)
-        return self.skeletons[key]
+        self._skeletons[key] = (rows, ids[rows], self.structure(kind, need, child, parents), counters)
+        return self._skeletons[key]
 
     def structure(self, kind: np.ndarray, need: np.ndarray, child: np.ndarray, parents: np.ndarray) -> Structure:
         """The structure of nodes of some kinds with `need` parents each; edges ascend by child."""
@@ -100,7 +98,7 @@ class RankPrograms:
         for array in (kind, need.astype(np.int32), parents.astype(np.int32)):
             state.update(np.ascontiguousarray(array).tobytes())
         digest = state.digest()
-        structure = self.structures.get(digest)
+        structure = self._structures.get(digest)
         if structure is None:
             by_parent = np.argsort(parents, kind="stable")
             succ_ptr = np.zeros(len(kind) + 1, dtype=np.int64)
@@ -113,25 +111,27 @@ class RankPrograms:
                 succ=child[by_parent].astype(np.int32),
                 roots=np.flatnonzero(need == 0).astype(np.int32),
             )
-            self.structures[digest] = structure
+            self._structures[digest] = structure
         return structure
 
-    def of_job(self, job: Job, kind_of: np.ndarray, calls: Sequence[np.ndarray]) -> list[RankProgram]:
-        """Programs of all ranks of a job, of which those of one kind share a trace and `calls`."""
-        if job.compute_speed or len(calls) == job.ranks:
-            return [self.of_workload(job, r, calls[kind]) for r, kind in enumerate(kind_of.tolist())]
+    def of_job(self, job: Job, kind_of: np.ndarray, instances: Sequence[np.ndarray]) -> list[RankProgram]:
+        """Programs of all ranks of a job.
+
+        Ranks of one kind share a trace and the instances that its nodes start, and one program if it names no peer.
+        """
         programs = []
-        alone: dict[int, RankProgram] = {}
+        shared: dict[tuple[int, Fraction], RankProgram] = {}
         for rank, kind in enumerate(kind_of.tolist()):
-            program = alone.get(kind)
+            key = kind, job.compute_speed.get(rank, 1)
+            program = shared.get(key)
             if program is None:
-                program = self.of_workload(job, rank, calls[kind])
+                program = self.of_workload(job, rank, instances[kind])
                 if not (program.peer >= 0).any():
-                    alone[kind] = program
+                    shared[key] = program
             programs.append(program)
         return programs
 
-    def of_workload(self, job: Job, rank: int, call: np.ndarray) -> RankProgram:
+    def of_workload(self, job: Job, rank: int, instance: np.ndarray) -> RankProgram:
         trace = job.workload.traces[rank]
         rows, ids, structure, counters = self.skeleton(trace, job.dependencies or self.semantics.dependencies)
         kind = structure.kind
@@ -140,12 +140,6 @@ class RankPrograms:
             problem = "is detached, and not part of an algorithm"
             raise TraceError(node_place(trace, row, f"rank {rank}"), problem, "let nodes depend on it or not")
         speed = Fraction(job.compute_speed.get(rank, 1))
-        # Ranks that share a trace and name no peer in it share its program.
-        shared = None
-        if not ((kind == SEND) | (kind == RECV)).any():
-            shared = (id(trace), job.dependencies, speed, call.tobytes())
-            if shared in self.programs:
-                return self.programs[shared]
         duration = durations.workload_ps(trace, self.problem.compute, self.semantics, speed)
         duration += durations.memory_ps(trace, self.problem.memory, self.semantics)
         nbytes, peer, tag = self.message_columns(trace, rank, job.ranks)
@@ -156,7 +150,7 @@ class RankPrograms:
         slot[(kind == SEND) | (kind == COLLECTIVE) | (kind == MEMORY)] = COMM_SLOT
         stated = trace.column("slot_kind")[rows]
         slot = np.where((stated >= NO_SLOT) & (stated <= COMM_SLOT), stated, slot).astype(np.int8)
-        program = RankProgram(
+        return RankProgram(
             trace=trace,
             rows=rows,
             node_id=ids,
@@ -166,12 +160,9 @@ class RankPrograms:
             peer=peer[rows],
             tag=tag[rows],
             slot=slot,
-            instance=call[rows],
+            instance=instance[rows],
             counters=counters,
         )
-        if shared is not None:
-            self.programs[shared] = program
-        return program
 
     def message_columns(self, trace: ExecutionTrace, rank: int, ranks: int) -> tuple[np.ndarray, ...]:
         """Bytes, peer and tag of a workload's sends and receives, in the order of the trace."""
@@ -225,14 +216,14 @@ class RankPrograms:
 
         With `rotated` one program stands for all where it can (`RotatedPrograms`).
         """
-        key = (id(algorithm), size, speeds, planned, rotated)
-        if key not in self.sets:
+        key = algorithm, size, speeds, planned, rotated
+        if key not in self._sets:
             one = self.rotated(algorithm, size, speeds, planned) if rotated else None
-            self.sets[key] = one or tuple(
+            self._sets[key] = one or tuple(
                 self.algorithm_program(algorithm, p, trace, size, speeds[p] if speeds else Fraction(1), planned)
                 for p, trace in enumerate(algorithm.traces)
             )
-        return self.sets[key]
+        return self._sets[key]
 
     def rotated(
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
@@ -260,9 +251,9 @@ class RankPrograms:
         self, algorithm: Algorithm, position: int, trace: ExecutionTrace, size: int, speed: Fraction, planned: bool
     ) -> RankProgram:
         verbatim = self.verbatim(trace, planned)
-        key = (id(algorithm), position, size, speed, planned)
-        if key in self.programs:
-            return self.programs[key]
+        key = algorithm, position, size, speed, planned
+        if key in self._algorithms:
+            return self._algorithms[key]
         rows, ids, structure, counters = self.skeleton(trace, "data+ctrl")
         kind = structure.kind
         place = f"{algorithm.name} rank {position}"
@@ -326,8 +317,7 @@ class RankPrograms:
             instance=np.full(len(ids), -1, dtype=np.int32),
             counters=counters,
         )
-        self.programs[key] = program
-        self.keep.append(algorithm)
+        self._algorithms[key] = program
         return program
 
     def pieces(

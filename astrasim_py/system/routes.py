@@ -1,14 +1,123 @@
-"""What ASTRA-sim's congestion-unaware backend charges a message for: one dimension, whatever its route."""
+"""Which pairs of NPUs exchange messages, of which sizes, and over which links."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+import numpy as np
+
+from astrasim_py.program.rotation import Rotation
+from astrasim_py.system.plan import RECV, SEND, CollectiveCall, RankProgram
+from astrasim_py.system.rotated import RotatedPrograms
 from astrasim_py.topology.model import Topology
+
+#: Links in a table of routes; where it would have more, routes are computed when they are asked for.
+MAX_ROUTE_LINKS = 2**26
+#: Pairs of NPUs that are looked at at once.
+_PAIRS_AT_ONCE = 2**20
+
+
+class Traffic:
+    """Pairs of NPUs that exchange messages, and the sizes of these.
+
+    Parameters
+    ----------
+    npu_of : sequence of int
+        rank → NPU.
+    topology : Topology
+    rendezvous_bytes : int
+        Size of the message by which a receiver asks for its data; 0: it does not ask.
+    """
+
+    def __init__(self, npu_of: Sequence[int], topology: Topology, rendezvous_bytes: int) -> None:
+        self.npu_of = np.array(npu_of, dtype=np.int64)
+        self.topology, self.npus = topology, topology.npus
+        self.rendezvous = rendezvous_bytes
+        self._pairs: list[np.ndarray] = []
+        #: NPUs of the members, the rotation, and the distances over which they send.
+        self._rotated: list[tuple[np.ndarray, Rotation, np.ndarray]] = []
+        self._sizes = [np.array([rendezvous_bytes] * bool(rendezvous_bytes), dtype=np.int64)]
+        self._known: dict[RankProgram, tuple[np.ndarray, np.ndarray]] = {}
+
+    def _of_program(self, program: RankProgram) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct peers to which a program sends anything at all, and distinct sizes of its messages."""
+        if program not in self._known:
+            sends = program.structure.kind == SEND
+            asks = (program.structure.kind == RECV) & bool(self.rendezvous)
+            self._known[program] = _distinct(program.peer[sends | asks]), _distinct(program.nbytes[sends])
+        return self._known[program]
+
+    def add(self, programs: Sequence[RankProgram], members: Sequence[int]) -> None:
+        """Add the messages of programs among `members`."""
+        if not any(len(self._of_program(program)[0]) for program in dict.fromkeys(programs)):
+            return
+        where = self.npu_of[np.asarray(members, dtype=np.int64)]
+        for npu, program in zip(where.tolist(), programs, strict=True):
+            peers, sizes = self._of_program(program)
+            if len(peers):
+                self._pairs.append(npu * self.npus + where[peers])
+                self._sizes.append(sizes)
+
+    def add_calls(self, calls: Sequence[CollectiveCall]) -> None:
+        """Add the messages of collective calls."""
+        for call in dict.fromkeys(calls):
+            if isinstance(call.programs, RotatedPrograms):
+                where = self.npu_of[np.asarray(call.members, dtype=np.int64)]
+                deltas = self._of_program(call.base)[0].astype(np.int64)
+                self._rotated.append((where, call.rotation, deltas))
+            else:
+                self.add(call.programs, call.members)
+        rotated = dict.fromkeys(call.programs for call in calls if isinstance(call.programs, RotatedPrograms))
+        self._sizes += [programs.sizes() for programs in rotated]
+
+    def _all_pairs(self) -> Iterator[np.ndarray]:
+        """src × NPUs + dst, some of them several times."""
+        yield from self._pairs
+        for where, rotation, deltas in self._rotated:
+            position = np.arange(len(where))
+            step = max(_PAIRS_AT_ONCE // max(len(where), 1), 1)
+            for start in range(0, len(deltas), step):
+                peer = rotation.shift(position[:, None], deltas[None, start : start + step])
+                yield (where[:, None] * self.npus + where[peer]).ravel()
+
+    def _too_many(self) -> bool:
+        """Whether a table of routes would be too large, and can be done without."""
+        most = sum(map(len, self._pairs)) + sum(len(where) * len(deltas) for where, _, deltas in self._rotated)
+        if most * max(self.npus, 1) <= MAX_ROUTE_LINKS:  # no route visits an NPU twice
+            return False
+        total = 0
+        for pairs in self._all_pairs():
+            lengths = self.topology.route_lengths(pairs // self.npus, pairs % self.npus)
+            if lengths is None:
+                return False
+            total += int(lengths.sum())
+            if total > MAX_ROUTE_LINKS:
+                return True
+        return False
+
+    def routes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Pairs of NPUs, ascending, and their routes as CSR; nothing where the table would be too large."""
+        if self._too_many():
+            return np.zeros(0, np.int64), np.zeros(1, np.int64), None
+        pairs = _distinct(np.concatenate([np.zeros(0, np.int64), *self._all_pairs()]))
+        return pairs, *self.topology.routes(pairs // self.npus, pairs % self.npus)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Every size of a message, ascending."""
+        return tuple(np.unique(np.concatenate(self._sizes)).tolist())
+
+
+def _distinct(values: np.ndarray) -> np.ndarray:
+    """Distinct values, ascending: by sorting, where `numpy.unique` hashes, which is slow for many."""
+    values = np.sort(values)
+    return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
 
 
 def lowest_dimension(topology: Topology, src: int, dst: int) -> tuple[int, Fraction, int]:
     """Hops, bandwidth and latency (ps a hop) of the lowest dimension in which two NPUs differ.
+
+    ASTRA-sim's congestion-unaware backend charges a message for these, whatever its route.
 
     Raises
     ------

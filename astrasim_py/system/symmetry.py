@@ -24,9 +24,8 @@ import numpy as np
 
 from astrasim_py.core.errors import FoldError
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.lowering import MAX_ROUTE_LINKS
 from astrasim_py.system.plan import KIND_NAMES, MEMORY, SEND, CollectiveCall, Counters, Instance, Plan, RankProgram
-from astrasim_py.system.symmetric_plan import SymmetricPlan
+from astrasim_py.system.routes import MAX_ROUTE_LINKS
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
 
@@ -93,7 +92,7 @@ class Symmetry:
     @cached_property
     def tabled(self) -> bool:
         """Whether the full run has a table of routes; without one it records links that nobody uses, too."""
-        if isinstance(self.plan, SymmetricPlan):
+        if self.plan.folded:
             walked = self.plan.problem.topology.walked
             return not walked or self.plan.ranks * len(self.route_class) <= MAX_ROUTE_LINKS
         return self.plan.route_links is not None
@@ -146,10 +145,6 @@ def _rules(plan: Plan) -> None:
         (
             network.model == "analytical" and semantics.analytical_route == "lowest_dim",
             "semantics.analytical_route: lowest_dim looks at pairs of NPUs, not at links",
-        ),
-        (
-            bool(network.differs("model", "link_busy", "send_completes", "factory", "msccl")),
-            f"network.{', network.'.join(network.differs())} may break the symmetry of ranks",
         ),
         (topology.routing.ecmp, f"routes of {topology.name} are spread by a hash (ecmp)"),
         (bool(topology.failed), f"NPU {(*topology.failed, 0)[0]} of {topology.name} has failed"),

@@ -17,7 +17,7 @@ from astrasim_py.engine import simulation
 from astrasim_py.engine.compare import differences, run_both
 from astrasim_py.engine.simpy_engine.network import CutThrough
 from astrasim_py.engine.simulation import engine_for, predicted_hops, simulate
-from astrasim_py.system import lowering
+from astrasim_py.system import routes
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
 
@@ -155,7 +155,7 @@ def test_the_analytical_model_without_a_table_of_routes_runs_on_simpy_only(monke
     topology = build_topology(shape="ring", npus=6, bandwidth="50 GB/s", latency="500 ns")
     problem = collective("all_to_all", "6 KB", topology, model="analytical")
     table = simulate(problem, engine="compiled")
-    monkeypatch.setattr(lowering, "MAX_ROUTE_LINKS", 5)
+    monkeypatch.setattr(routes, "MAX_ROUTE_LINKS", 5)
     monkeypatch.setattr(simulation, "AUTO_MESSAGE_HOPS", 1)
     found = simulate(problem)
     assert (found.engine, found.finish.tolist()) == ("simpy", table.finish.tolist())

@@ -10,7 +10,7 @@ from astrasim_py.api import build_topology, collective
 from astrasim_py.core.choices import COMPILED, SIMPY
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system import lowering
+from astrasim_py.system import routes
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.semantics import Semantics
 
@@ -48,7 +48,7 @@ TABLED = {
 
 @pytest.mark.parametrize("shape", TABLED)
 def test_other_routes_are_in_a_table_however_many(monkeypatch, shape):
-    monkeypatch.setattr(lowering, "MAX_ROUTE_LINKS", 0)
+    monkeypatch.setattr(routes, "MAX_ROUTE_LINKS", 0)
     topology = build_topology(**TABLED[shape])
     plan = make_plan(collective("all_to_all", f"{topology.npus * 1000} B", topology, algorithm="direct"))
     assert not plan.computed_routes
@@ -66,7 +66,7 @@ def test_computed_routes_leave_the_same_records(monkeypatch, shape, kind, model,
     problem = collective(kind, f"{topology.npus * 1000} B", topology, algorithm="direct", model=model)
     problem = dataclasses.replace(problem, semantics=Semantics(event_order=order))
     table = simulate(make_plan(problem), engine=COMPILED, level="messages")
-    monkeypatch.setattr(lowering, "MAX_ROUTE_LINKS", 0)
+    monkeypatch.setattr(routes, "MAX_ROUTE_LINKS", 0)
     plan = make_plan(problem)
     assert plan.computed_routes
     reference, compiled = (simulate(plan, engine=each, level="messages") for each in (SIMPY, COMPILED))

@@ -8,7 +8,7 @@ import pytest
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.system import lowering
+from astrasim_py.system import routes
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import RECV, SEND
 from astrasim_py.system.problem import Job, Problem
@@ -156,7 +156,7 @@ def test_what_members_do_not_share_is_written_out():
 def test_a_table_of_routes_that_would_be_too_large_is_not_made(monkeypatch):
     algorithm = build("direct", "all_to_all", 8)
     whole = make_plan(problem_of(algorithm, 4096))
-    monkeypatch.setattr(lowering, "MAX_ROUTE_LINKS", 50)
+    monkeypatch.setattr(routes, "MAX_ROUTE_LINKS", 50)
     plan = make_plan(problem_of(algorithm, 4096))
     assert plan.computed_routes and not whole.computed_routes
     assert len(plan.route_pairs) == 0 and len(whole.routes) == 56
