@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
 from astrasim_py.builders.options import check_count
 from astrasim_py.builders.tree import Tree, down, up
 from astrasim_py.collectives.chunks import Buffer
@@ -45,12 +45,12 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
     n, top = ranks, 0 if root is None else root
     tree, span = binomial_tree(n, top)
     if collective in ("gather", "scatter"):
-        draft = Flat(n, n)
+        draft = Draft(n, n)
         if n > 1:
             _sharded(draft, collective, tree, span, top)
         return finish(draft, "binomial_tree", collective, root=root)
     pieces = np.arange(0 if collective == "barrier" else q)
-    draft = Flat(n, max(len(pieces), 1))
+    draft = Draft(n, max(len(pieces), 1))
     if n > 1:
         start = None
         both = collective in ("all_reduce", "barrier")
@@ -100,7 +100,7 @@ def binomial_tree(n: int, root: int) -> tuple[Tree, tuple[np.ndarray, np.ndarray
     return tree, (child, last)
 
 
-def _sharded(draft: Flat, collective: str, tree: Tree, span: tuple[np.ndarray, np.ndarray], root: int) -> None:
+def _sharded(draft: Draft, collective: str, tree: Tree, span: tuple[np.ndarray, np.ndarray], root: int) -> None:
     """gather and scatter: an edge carries the shards of all ranks below it, a message per contiguous range."""
     n = draft.ranks
     edges = len(tree.child)

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, Uniform, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -55,8 +55,8 @@ def _ranges(begin: np.ndarray, count: int, n: int) -> tuple[tuple[np.ndarray, np
     return (begin, first), (np.zeros_like(begin), count - first)
 
 
-def _all_gather(n: int) -> Flat:
-    draft = Flat(n, n)
+def _all_gather(n: int) -> Draft:
+    draft = Draft(n, n)
     r = np.arange(n)
     done = np.full(n, NONE, dtype=np.int64)
     step, distance = 0, 1
@@ -79,7 +79,7 @@ def _all_gather(n: int) -> Flat:
     return draft
 
 
-def _all_to_all(n: int, which: np.ndarray) -> Uniform:
+def _all_to_all(n: int, which: np.ndarray) -> Draft:
     """all_to_all without unpacking between steps.
 
     A block that has distance j to go from its origin is forwarded in the steps of j's set bits, from the lowest. Write
@@ -88,7 +88,7 @@ def _all_to_all(n: int, which: np.ndarray) -> Uniform:
     the message of a step is one range; what arrives is copied to where its next step (or the output) wants it.
     Within a run blocks lie by descending low, that is by ascending origin.
     """
-    draft = Uniform(len(which), n)
+    draft = Draft(len(which), n)
     r = which[:, None]
     draft.copy(idx=r, src=(Buffer.INPUT, r), dst=(Buffer.OUTPUT, r))
     if n == 1:

@@ -9,7 +9,7 @@ from operator import index as integer
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
 from astrasim_py.builders.parts import Parts, checked, numbered, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
@@ -70,7 +70,7 @@ def compose(
     collective, root, contract = _composed(place, *halves)
     in_place = first.in_place
     home = Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT
-    draft = Flat(n, total)
+    draft = Draft(n, total)
     ends = [half.scratch for half in halves]
     # Scratch: of an algorithm that is not in place, what is handed over; then that of the first, of the second.
     handed = 0 if in_place else total
@@ -179,7 +179,7 @@ def over(
     roots = [] if algorithm.root is None else [group[algorithm.root] for group in members]
     collective, root, contract = _named(contract, roots, algorithm.in_place)
     home = Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT
-    draft = Flat(n, total)
+    draft = Draft(n, total)
     size = half.parts.size
     for number, (group, part) in enumerate(zip(members, chosen, strict=True)):
         shift, ranks = part * algorithm.chunks, np.array(group)
@@ -415,7 +415,7 @@ def _hazards(one: _Half, two: _Half, in_place: bool) -> tuple[np.ndarray, np.nda
     return np.array(child, dtype=np.int64) + ours.size, np.array(parent, dtype=np.int64)
 
 
-def _hold(draft: Flat, one: _Half, two: _Half) -> None:
+def _hold(draft: Draft, one: _Half, two: _Half) -> None:
     """Let every rank begin the second when it is done with the first."""
     ours, theirs = one.parts, two.parts
     sinks = np.setdiff1d(np.arange(ours.size), ours.parent)

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, Uniform, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
 from astrasim_py.builders.options import check_count
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
@@ -74,10 +74,10 @@ def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:
     return out
 
 
-def _all_pairs(collective: str, n: int, window: int | None, pieces: int, which: np.ndarray) -> Uniform:
+def _all_pairs(collective: str, n: int, window: int | None, pieces: int, which: np.ndarray) -> Draft:
     barrier = collective == "barrier"
     pieces = 1 if barrier else pieces
-    draft = Uniform(len(which), 1 if barrier else n * pieces)
+    draft = Draft(len(which), 1 if barrier else n * pieces)
     r = which[:, None]
     if collective == "all_to_all":
         own = r * pieces
@@ -124,7 +124,7 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int, which: 
 
 def star(
     collective: str, n: int, root: int, *, window: int | None = None, pieces: int = 1, in_order: bool = False
-) -> Flat:
+) -> Draft:
     """Rooted collectives in which the root exchanges with every other rank itself.
 
     Parameters
@@ -140,7 +140,7 @@ def star(
         The root posts its receive from one peer when that from the peer before is done.
     """
     sharded = collective in ("gather", "scatter")
-    draft = Flat(n, n * pieces if sharded else pieces)
+    draft = Draft(n, n * pieces if sharded else pieces)
     if n == 1:
         return draft
     k, piece = (a.ravel() for a in np.meshgrid(np.arange(1, n), np.arange(pieces), indexing="ij"))

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Uniform, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, finish_rotated
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 
@@ -32,8 +32,8 @@ def build(collective: str, ranks: int) -> Algorithm:
     return finish_rotated(partial(_lay, ranks), Rotation((ranks,)), "dissemination", collective)
 
 
-def _lay(ranks: int, which: np.ndarray) -> Uniform:
-    draft = Uniform(len(which), 1)
+def _lay(ranks: int, which: np.ndarray) -> Draft:
+    draft = Draft(len(which), 1)
     steps = (ranks - 1).bit_length()
     if steps:
         r, k = which[:, None], np.arange(steps)

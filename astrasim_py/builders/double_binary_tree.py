@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.builders.draft import Flat, check_nodes, finish
+from astrasim_py.builders.draft import Draft, check_nodes, finish
 from astrasim_py.builders.options import check_count
 from astrasim_py.builders.tree import Tree, down, up
 from astrasim_py.program.algorithm import Algorithm
@@ -40,7 +40,7 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
     place = f"double_binary_tree {collective} over {ranks} ranks"
     q = check_count(chunks, "chunks", place)
     check_nodes(place, ranks * q * 10)
-    draft = Flat(ranks, 2 * q)
+    draft = Draft(ranks, 2 * q)
     for half in (0, 1):
         tree = _tree(ranks, half) if collective == "all_reduce" else _below(ranks, root, half)
         if not len(tree.child):

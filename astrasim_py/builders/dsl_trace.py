@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, finish
+from astrasim_py.builders.draft import NONE, Draft, finish
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.collectives.contract import Contract
@@ -272,7 +272,7 @@ class Run:
         # What arrives is added to the cells of the target itself.
         added = local & remote[owner]
         read = tuple(np.where(added, t[owner], s[owner]) for s, t in zip(source, target, strict=True))
-        draft = Flat(self.ranks, self.chunks)
+        draft = Draft(self.ranks, self.chunks)
 
         def at(where: np.ndarray, values: np.ndarray) -> np.ndarray:
             return np.where(where, values, MISSING)

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Uniform, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, finish_rotated
 from astrasim_py.builders.options import check_power_of_two
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
@@ -47,9 +47,9 @@ def build(collective: str, ranks: int) -> Algorithm:
     return finish_rotated(lay, Rotation((2,) * levels), "halving_doubling", collective)
 
 
-def _lay(collective: str, levels: int, which: np.ndarray) -> Uniform:
+def _lay(collective: str, levels: int, which: np.ndarray) -> Draft:
     n = 1 << levels
-    draft = Uniform(len(which), n)
+    draft = Draft(len(which), n)
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
     r = which[:, None]
     done, before, tag = np.array([NONE]), np.array([NONE]), 0

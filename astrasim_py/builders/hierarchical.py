@@ -13,7 +13,7 @@ from math import lcm, prod
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
 from astrasim_py.builders.options import check_count
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -283,7 +283,7 @@ class _Planner:
         ]
         return lcm(*needs, self.n if promise_of(self.collective).sharded else 1)
 
-    def draft(self, which: np.ndarray) -> Flat:
+    def draft(self, which: np.ndarray) -> Draft:
         """The algorithm for some ranks int64[k], which are ranks 0..k-1 of the draft."""
         barrier = self.collective == "barrier"
         total = 1 if barrier else self.chunks()
@@ -297,7 +297,7 @@ class _Planner:
             check_nodes(self.place, nodes)
         else:
             check_program(self.place, nodes // self.n)
-        layout = _Layout(self, Flat(len(which), total * pieces), which)
+        layout = _Layout(self, Draft(len(which), total * pieces), which)
         scratch = 0
         before: list[np.ndarray] = []  # per phase: what completes it for the piece before
         for piece in range(pieces):
@@ -310,7 +310,7 @@ class _Planner:
 class _Layout:
     """A draft for some ranks, and how far it is laid. Ranks are meant by their places among those ranks."""
 
-    def __init__(self, plan: _Planner, draft: Flat, which: np.ndarray) -> None:
+    def __init__(self, plan: _Planner, draft: Draft, which: np.ndarray) -> None:
         self.plan, self.draft, self.which = plan, draft, which
         self.coordinates = plan.coordinates(which)
         self.tag = self.order = 0

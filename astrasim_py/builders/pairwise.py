@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Uniform, check_program, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_program, finish_rotated
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -38,8 +38,8 @@ def build(collective: str, ranks: int) -> Algorithm:
     return finish_rotated(lay, Rotation((ranks,)), "pairwise", collective, in_place=collective != "all_to_all")
 
 
-def _lay(collective: str, n: int, which: np.ndarray) -> Uniform:
-    draft = Uniform(len(which), n)
+def _lay(collective: str, n: int, which: np.ndarray) -> Draft:
+    draft = Draft(len(which), n)
     r = which[:, None]
     all_to_all = collective == "all_to_all"
     if all_to_all:

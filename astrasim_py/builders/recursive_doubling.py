@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, Uniform, check_nodes, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -44,8 +44,8 @@ def build(collective: str, ranks: int) -> Algorithm:
     return finish(_folded(collective, ranks), "recursive_doubling", collective)
 
 
-def _power_of_two(collective: str, levels: int, which: np.ndarray) -> Uniform:
-    draft = Uniform(len(which), 1 << levels if collective == "all_gather" else 1)
+def _power_of_two(collective: str, levels: int, which: np.ndarray) -> Draft:
+    draft = Draft(len(which), 1 << levels if collective == "all_gather" else 1)
     count = 0 if collective == "barrier" else 1
     full = (Buffer.INPUT, 0) if count else None
     v = which[:, None]
@@ -66,12 +66,12 @@ def _power_of_two(collective: str, levels: int, which: np.ndarray) -> Uniform:
     return draft
 
 
-def _folded(collective: str, n: int) -> Flat:
+def _folded(collective: str, n: int) -> Draft:
     """A group that is not a power of two."""
     levels = n.bit_length() - 1
     power = 1 << levels
     rem = n - power
-    draft = Flat(n, n if collective == "all_gather" else 1)
+    draft = Draft(n, n if collective == "all_gather" else 1)
     count = 0 if collective == "barrier" else 1
     reduces = collective == "all_reduce"
     full = (Buffer.INPUT, 0) if count else None

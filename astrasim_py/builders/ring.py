@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, Uniform, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
 from astrasim_py.builders.options import check_count
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
@@ -89,10 +89,10 @@ def build(
     return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
 
 
-def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, which: np.ndarray) -> Uniform:
+def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, which: np.ndarray) -> Draft:
     """reduce_scatter, all_gather, and all_reduce as one after the other."""
     lanes = len(directions)
-    draft = Uniform(len(which), n * lanes)
+    draft = Draft(len(which), n * lanes)
     if n == 1:
         return draft
     r, s = which[:, None], np.arange(n - 1)
@@ -156,10 +156,10 @@ def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, whic
     return draft
 
 
-def _chain(collective: str, n: int, root: int, directions: np.ndarray) -> Flat:
+def _chain(collective: str, n: int, root: int, directions: np.ndarray) -> Draft:
     """broadcast and reduce: a pipelined chain that starts (broadcast) or ends (reduce) at the root."""
     lanes = len(directions)
-    draft = Flat(n, lanes)
+    draft = Draft(n, lanes)
     if n == 1:
         return draft
     hop, lane = (a.ravel() for a in np.meshgrid(np.arange(n - 1), np.arange(lanes), indexing="ij"))
@@ -190,10 +190,10 @@ def _chain(collective: str, n: int, root: int, directions: np.ndarray) -> Flat:
     return draft
 
 
-def _relay_to_root(collective: str, n: int, root: int, directions: np.ndarray) -> Flat:
+def _relay_to_root(collective: str, n: int, root: int, directions: np.ndarray) -> Draft:
     """gather and scatter: shards travel along the ring, handed on by every rank between."""
     lanes = len(directions)
-    draft = Flat(n, n * lanes)
+    draft = Draft(n, n * lanes)
     if n == 1:
         return draft
     # A shard that belongs at distance k from the root makes the hops h = 0..k-1 (between h and h + 1).
@@ -224,10 +224,10 @@ def _relay_to_root(collective: str, n: int, root: int, directions: np.ndarray) -
     return draft
 
 
-def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Uniform:
+def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Draft:
     """all_to_all: every block travels from neighbour to neighbour until it is home."""
     lanes = len(directions)
-    draft = Uniform(len(which), n * lanes)
+    draft = Draft(len(which), n * lanes)
     r = which[:, None]
     for lane, d in enumerate(directions.tolist()):
         own = r * lanes + lane
@@ -273,9 +273,9 @@ def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Uniform:
     return draft
 
 
-def _rounds(n: int, which: np.ndarray) -> Uniform:
+def _rounds(n: int, which: np.ndarray) -> Draft:
     """barrier: n-1 rounds of empty messages; after round s a rank has heard from s+1 predecessors."""
-    draft = Uniform(len(which), 1)
+    draft = Draft(len(which), 1)
     if n == 1:
         return draft
     r, s = which[:, None], np.arange(n - 1)

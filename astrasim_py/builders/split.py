@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
 from astrasim_py.builders.parts import Parts, checked, numbered, place_of, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
@@ -109,7 +109,7 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     )
     tag[receives] = tag[sender[receives]]
     values["comm_tag"] = tag
-    draft = Flat(n, total * k)
+    draft = Draft(n, total * k)
     draft.extend(size * k, values)
     _depend(draft, parts, pieces, first, k, size)
     made = finish(
@@ -176,7 +176,7 @@ def _copies(handle: np.ndarray, piece: np.ndarray, size: int, k: int) -> np.ndar
     return np.where(own >= 0, own + shift, NONE)
 
 
-def _depend(draft: Flat, parts: Parts, pieces: np.ndarray, first: np.ndarray, k: int, size: int) -> None:
+def _depend(draft: Draft, parts: Parts, pieces: np.ndarray, first: np.ndarray, k: int, size: int) -> None:
     """Every piece of a node waits for all pieces of those before it, of its own instance."""
     child, parent = parts.child, parts.parent
     several = (pieces[child] > 1) & (pieces[parent] > 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat
+from astrasim_py.builders.draft import NONE, Draft
 from astrasim_py.collectives.chunks import Buffer
 
 
@@ -49,7 +49,7 @@ def _at(handles: np.ndarray, edge: np.ndarray) -> np.ndarray:
 
 
 def up(
-    draft: Flat,
+    draft: Draft,
     tree: Tree,
     pieces: np.ndarray,
     *,
@@ -61,7 +61,7 @@ def up(
 
     Parameters
     ----------
-    draft : Flat
+    draft : Draft
     tree : Tree
     pieces : numpy.ndarray
         int64[q] chunks that take this tree, a message each; empty: one message without data (a barrier).
@@ -116,7 +116,7 @@ def up(
 
 
 def down(
-    draft: Flat,
+    draft: Draft,
     tree: Tree,
     pieces: np.ndarray,
     *,

@@ -28,7 +28,8 @@ from astrasim_py.msccl.operations import (
     scratch_ends,
 )
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.steps import Steps, Unusable, steps_of
+from astrasim_py.program.steps import Steps, steps_of
+from astrasim_py.program.table import Unusable
 
 #: Runtimes by dialect.
 LIMITS = dict(zip(("classic", "azure", "rccl"), RUNTIMES, strict=True))

@@ -25,6 +25,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
 from astrasim_py.program.recognise import GivenTraces
 from astrasim_py.program.rotation import RotatedTraces, Rotation
+from astrasim_py.program.table import Program, ProgramTraces
 
 #: Nodes, all ranks together, up to which the digest of an algorithm of a rotation reads every rank's trace.
 _DIGESTED_NODES = 2**20
@@ -129,6 +130,25 @@ class Algorithm:
     def rotation(self) -> Rotation | None:
         """How the program of rank 0 is turned into every other rank's; None where that is not known."""
         return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
+
+    @cached_property
+    def program(self) -> Program:
+        """The nodes of all ranks as one table.
+
+        Raises
+        ------
+        TraceError
+            A dependency on a node that is not there.
+        """
+        if isinstance(self.traces, ProgramTraces):
+            return self.traces.program
+        return Program.of_traces(self.traces)
+
+    def program_of(self, ranks: Sequence[int] | np.ndarray) -> Program:
+        """The table of some ranks, which become its ranks 0, 1, …"""
+        if isinstance(self.traces, RotatedTraces):
+            return Program.of_traces(self.traces.some(ranks))
+        return Program.of_traces([self.traces[int(rank)] for rank in ranks])
 
     @property
     def turned(self) -> Algorithm | None:

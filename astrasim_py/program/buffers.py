@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, promise_of
-from astrasim_py.program.steps import Steps, Unusable
+from astrasim_py.program.steps import Steps
+from astrasim_py.program.table import Unusable
 
 #: Cells that are executed at most, and as many more for every step; beyond it the verdict is unknown.
 MAX_CELLS = 2**21

@@ -14,12 +14,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from astrasim_py.chakra import graph
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.collectives.contract import Contract
-from astrasim_py.core.errors import TraceError
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.table import Program, Unusable
 
 #: Parent that never completes: a wait for something that is never published.
 NEVER = -2
@@ -27,20 +26,6 @@ NEVER = -2
 MAX_SEARCH = 20_000_000
 
 _SEND, _RECV, _REDUCE, _COPY = range(1, 5)
-
-
-class Unusable(Exception):
-    """The program cannot be executed: it is ill-formed, or (unknown) does not say enough.
-
-    Attributes
-    ----------
-    problem : str
-    unknown : bool
-    """
-
-    def __init__(self, problem: str, *, unknown: bool = False) -> None:
-        super().__init__(problem)
-        self.problem, self.unknown = problem, unknown
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,116 +123,28 @@ class Steps:
 # -------------------------------------------------------------------------------------------- from traces
 
 
-def _places(trace) -> np.ndarray:
-    """Place of each row in the topological order; where there is a cycle, any will do, as it never ends."""
-    at = np.arange(len(trace))
-    try:
-        at[trace.order("data+ctrl")] = np.arange(len(trace))
-    except TraceError:
-        trace.parents("data+ctrl")
-    return at
+def _actions(program: Program) -> np.ndarray:
+    """int64[rows]: what each node does; 0 for one that only waits."""
+    op, comp = program.column("comp_op"), program.type == NodeType.COMP
+    kinds = [program.type == NodeType.COMM_SEND, program.type == NodeType.COMM_RECV]
+    return np.select(
+        [*kinds, comp & (op == CompOp.REDUCE), comp & (op == CompOp.COPY)], [_SEND, _RECV, _REDUCE, _COPY], 0
+    )
 
 
-class _Nodes:
-    """The nodes of all ranks as columns; node g of rank r has row g - offset[r] in its trace."""
-
-    def __init__(self, algorithm: Algorithm) -> None:
-        self.algorithm = algorithm
-        traces = algorithm.traces
-        self.offset = np.cumsum([0, *(len(t) for t in traces)])
-        self.size = int(self.offset[-1])
-        self.rank = np.repeat(np.arange(len(traces)), np.diff(self.offset))
-        self.id = np.concatenate([t.node_id for t in traces]).astype(np.int64)
-        kinds = np.concatenate([t.type for t in traces])
-        self._columns: dict[str, np.ndarray] = {}
-        op = self.column("comp_op")
-        comp = kinds == NodeType.COMP
-        self.action = np.select(
-            [
-                kinds == NodeType.COMM_SEND,
-                kinds == NodeType.COMM_RECV,
-                comp & (op == CompOp.REDUCE),
-                comp & (op == CompOp.COPY),
-            ],
-            [_SEND, _RECV, _REDUCE, _COPY],
-            0,
-        )
-        child, parent, place, payload = [], [], [], []
-        for trace, start in zip(traces, self.offset.tolist(), strict=False):
-            ptr, rows = trace.parents("data+ctrl")
-            child.append(graph.owners(ptr) + start)
-            parent.append(rows + start)
-            place.append(_places(trace))
-            payload.append(self._named(trace, "payload", start, len(payload), "takes data of"))
-        self.child, self.parent = np.concatenate(child), np.concatenate(parent)
-        self.place, self.payload = np.concatenate(place), np.concatenate(payload)
-        # CSR of parents by node, for searches.
-        self.ptr = np.zeros(self.size + 1, dtype=np.int64)
-        np.cumsum(np.bincount(self.child, minlength=self.size), out=self.ptr[1:])
-
-    @staticmethod
-    def _named(trace, name: str, start: int, rank: int, what: str) -> np.ndarray:
-        """Nodes that a column of ids names; -1 where it names none."""
-        ids = trace.column(name)
-        if not len(ids) or not trace.has_column(name):
-            return np.full(len(trace), -1, dtype=np.int64)
-        found = trace.rows_of(np.where(ids < 0, 0, ids).astype(np.uint64))
-        lost = np.flatnonzero((ids != MISSING) & ((found < 0) | (ids < 0)))
-        if len(lost):
-            node = int(trace.node_id[lost[0]])
-            raise Unusable(f"rank {rank} node {node} {what} {int(ids[lost[0]])}, which is not there")
-        return np.where(ids == MISSING, -1, found + start)
-
-    def column(self, name: str) -> np.ndarray:
-        """int64[N]: an integer column of all ranks."""
-        if name not in self._columns:
-            self._columns[name] = np.concatenate([t.column(name) for t in self.algorithm.traces])
-        return self._columns[name]
-
-    def has(self, name: str) -> bool:
-        """Whether any node has that attribute."""
-        return any(t.has_column(name) for t in self.algorithm.traces)
-
-    def node(self, g: int) -> str:
-        """Node g for messages."""
-        return f"rank {int(self.rank[g])} node {int(self.id[g])}"
-
-    def waits_for(self, node: int, target: int, budget: list[int]) -> bool:
-        """Whether `node` can only begin when `target` is done (both of one rank)."""
-        floor = int(self.place[target])
-        stack, seen = [node], {node}
-        while stack:
-            current = stack.pop()
-            for p in self.parent[self.ptr[current] : self.ptr[current + 1]].tolist():
-                if p == target:
-                    return True
-                if p not in seen and self.place[p] > floor:
-                    seen.add(p)
-                    stack.append(p)
-            budget[0] -= 1
-            if budget[0] < 0:
-                raise Unusable("who receives what takes too long to find out; give every message a tag", unknown=True)
-        return False
-
-    def steps(self) -> tuple[np.ndarray, np.ndarray]:
-        """Step of each node, and the first node of each step: nodes of one fused group make one step."""
-        own = np.arange(self.size)
-        if not self.has("fused"):
-            return own, own
-        first = np.concatenate(
-            [
-                self._named(trace, "fused", start, rank, "is fused with")
-                for rank, (trace, start) in enumerate(zip(self.algorithm.traces, self.offset.tolist(), strict=False))
-            ]
-        )
-        first = np.where(first < 0, own, first)
-        for kinds, word in (((_SEND,), "sends"), ((_RECV,), "receives"), ((_REDUCE, _COPY), "operations")):
-            of_kind = first[np.isin(self.action, kinds)]
-            twice = np.flatnonzero(np.bincount(of_kind, minlength=self.size) > 1)
-            if len(twice):
-                raise Unusable(f"{self.node(int(twice[0]))} begins a fused step of several {word}")
-        firsts, step = np.unique(first, return_inverse=True)
-        return step, firsts
+def _fused_steps(program: Program, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Step of each node, and the first node of each step: nodes of one fused group make one step."""
+    own = np.arange(len(program))
+    if not (program.fused >= 0).any():
+        return own, own
+    first = np.where(program.fused < 0, own, program.fused)
+    for kinds, word in (((_SEND,), "sends"), ((_RECV,), "receives"), ((_REDUCE, _COPY), "operations")):
+        of_kind = first[np.isin(action, kinds)]
+        twice = np.flatnonzero(np.bincount(of_kind, minlength=len(program)) > 1)
+        if len(twice):
+            raise Unusable(f"{program.node(int(twice[0]))} begins a fused step of several {word}")
+    firsts, step = np.unique(first, return_inverse=True)
+    return step, firsts
 
 
 def steps_of(algorithm: Algorithm) -> Steps:
@@ -263,25 +160,26 @@ def steps_of(algorithm: Algorithm) -> Steps:
     TraceError
         Dependencies on nodes that are not there.
     """
-    nodes = _Nodes(algorithm)
-    step, firsts = nodes.steps()
+    program = algorithm.program
+    action = _actions(program)
+    step, firsts = _fused_steps(program, action)
     size = len(firsts)
-    count = nodes.column("msg_chunk_cnt")
-    _check_payloads(nodes, count)
+    count = program.column("msg_chunk_cnt")
+    _check_payloads(program, action, count)
 
     def of(name: str, actions: tuple[int, ...]) -> np.ndarray:
         """A column of the nodes of some kind, by step."""
         out = np.full(size, -1, dtype=np.int64)
-        at = np.flatnonzero(np.isin(nodes.action, actions))
-        values = nodes.column(name)[at]
+        at = np.flatnonzero(np.isin(action, actions))
+        values = program.column(name)[at]
         given = values != MISSING
         out[step[at[given]]] = values[given]
         return out
 
     moved = np.zeros(size, dtype=np.int64)
-    moving = np.flatnonzero((nodes.action > 0) & (count != MISSING))
+    moving = np.flatnonzero((action > 0) & (count != MISSING))
     moved[step[moving]] = count[moving]
-    pairs = np.unique(step[nodes.child] * size + step[nodes.parent]) if size else np.empty(0, dtype=np.int64)
+    pairs = np.unique(step[program.child] * size + step[program.parents]) if size else np.empty(0, dtype=np.int64)
     child, parent = np.divmod(pairs, max(size, 1))
     outer = child != parent
     child, parent = child[outer], parent[outer]
@@ -289,11 +187,11 @@ def steps_of(algorithm: Algorithm) -> Steps:
     listed = parent.tolist()
     parents = [tuple(listed[a:b]) for a, b in pairwise(bounds)]
     payload = np.full(size, -1, dtype=np.int64)
-    handed = np.flatnonzero(nodes.payload >= 0)
-    handed = handed[step[handed] != step[nodes.payload[handed]]]
-    payload[step[handed]] = step[nodes.payload[handed]]
-    rank = nodes.rank[firsts]
-    block = nodes.column("tb_id")[firsts] if nodes.has("tb_id") else np.full(size, MISSING)
+    handed = np.flatnonzero(program.payload >= 0)
+    handed = handed[step[handed] != step[program.payload[handed]]]
+    payload[step[handed]] = step[program.payload[handed]]
+    rank = program.rank[firsts]
+    block = program.column("tb_id")[firsts] if program.has("tb_id") else np.full(size, MISSING)
     keys, chain = np.unique(rank * 2**33 + np.where(block == MISSING, -1, block) + 1, return_inverse=True)
     chain = np.where(block == MISSING, -1, chain)
     chains = chain.tolist()
@@ -303,17 +201,17 @@ def steps_of(algorithm: Algorithm) -> Steps:
         waits = [
             tuple(p for p in ps if chains[p] != c) if c >= 0 else () for ps, c in zip(parents, chains, strict=True)
         ]
-    takes, gives, connections = _connect(nodes, step, size)
-    in_step = nodes.column("local_time_step")[firsts] if nodes.has("local_time_step") else None
+    takes, gives, connections = _connect(program, action, step, size)
+    in_step = program.column("local_time_step")[firsts] if program.has("local_time_step") else None
 
     def place(g: int) -> str:
         if chains[g] >= 0 and in_step is not None and in_step[g] != MISSING:
             return f"rank {int(rank[g])} tb {int(block[g])} step {int(in_step[g])}"
-        return nodes.node(int(firsts[g]))
+        return program.node(int(firsts[g]))
 
-    lines = nodes.column("source_line")[firsts] if nodes.has("source_line") else np.zeros(size, dtype=np.int64)
+    lines = program.column("source_line")[firsts] if program.has("source_line") else np.zeros(size, dtype=np.int64)
     reductions = np.zeros(size, dtype=bool)
-    reductions[step[nodes.action == _REDUCE]] = True
+    reductions[step[action == _REDUCE]] = True
     local, storing = (_REDUCE, _COPY), (_RECV, _REDUCE, _COPY)
     # A plain send reads cells; the send of a fused step forwards what the step holds.
     alone = np.bincount(step, minlength=size) == 1
@@ -356,67 +254,73 @@ def steps_of(algorithm: Algorithm) -> Steps:
     )
 
 
-def _check_payloads(nodes: _Nodes, count: np.ndarray) -> None:
+def _check_payloads(program: Program, action: np.ndarray, count: np.ndarray) -> None:
     """A node that takes another's data must wait for it and move as much."""
-    takers = np.flatnonzero(nodes.payload >= 0)
-    givers = nodes.payload[takers]
-    bad = np.flatnonzero((count[takers] != count[givers]) | (nodes.action[givers] < _RECV))
+    takers = np.flatnonzero(program.payload >= 0)
+    givers = program.payload[takers]
+    bad = np.flatnonzero((count[takers] != count[givers]) | (action[givers] < _RECV))
     if len(bad):
         taker, giver = int(takers[bad[0]]), int(givers[bad[0]])
-        holds = int(count[giver]) if nodes.action[giver] >= _RECV else 0
+        holds = int(count[giver]) if action[giver] >= _RECV else 0
         raise Unusable(
-            f"{nodes.node(taker)} takes {int(count[taker])} chunks of node {int(nodes.id[giver])}, which holds {holds}"
+            f"{program.node(taker)} takes {int(count[taker])} chunks of node {int(program.node_id[giver])}, "
+            f"which holds {holds}"
         )
     # Most takers name a parent: found at once for all.
-    wanted = takers * nodes.size + givers
-    direct = np.isin(wanted, nodes.child * nodes.size + nodes.parent)
+    wanted = takers * len(program) + givers
+    direct = np.isin(wanted, program.child * len(program) + program.parents)
     budget = [MAX_SEARCH]
     for i in np.flatnonzero(~direct).tolist():
-        if not nodes.waits_for(int(takers[i]), int(givers[i]), budget):
+        if not program.waits_for(int(takers[i]), int(givers[i]), budget):
             raise Unusable(
-                f"{nodes.node(int(takers[i]))} takes data of node {int(nodes.id[givers[i]])}, but does not wait for it"
+                f"{program.node(int(takers[i]))} takes data of node {int(program.node_id[givers[i]])}, "
+                "but does not wait for it"
             )
 
 
-def _connect(nodes: _Nodes, step: np.ndarray, size: int) -> tuple[list[int], list[int], list[Connection]]:
+def _connect(
+    program: Program, action: np.ndarray, step: np.ndarray, size: int
+) -> tuple[list[int], list[int], list[Connection]]:
     """Connections, and the one that each step receives from and sends to."""
-    n = nodes.algorithm.ranks
-    tag = nodes.column("comm_tag")
-    channel = nodes.column("channel") if nodes.has("channel") else np.full(nodes.size, MISSING)
+    n = program.ranks
+    tag = program.column("comm_tag")
+    channel = program.column("channel") if program.has("channel") else np.full(len(program), MISSING)
     queue = np.where(channel == MISSING, tag, channel)
     own = channel == MISSING
     sides = []
     for kind, source, target in ((_SEND, None, "comm_dst"), (_RECV, "comm_src", None)):
-        rows = np.flatnonzero(nodes.action == kind)
-        pair = (nodes.column(source)[rows] if source else nodes.rank[rows]) * n + (
-            nodes.column(target)[rows] if target else nodes.rank[rows]
+        rows = np.flatnonzero(action == kind)
+        pair = (program.column(source)[rows] if source else program.rank[rows]) * n + (
+            program.column(target)[rows] if target else program.rank[rows]
         )
-        order = np.lexsort((nodes.place[rows], tag[rows], queue[rows], own[rows], pair))
+        order = np.lexsort((program.place[rows], tag[rows], queue[rows], own[rows], pair))
         sides.append((rows[order], pair[order]))
     (sends, pair_of_send), (recvs, pair_of_recv) = sides
     if not np.array_equal(pair_of_send, pair_of_recv) or not np.array_equal(tag[sends], tag[recvs]):
-        _raise_unmatched(nodes, sends, recvs, pair_of_send, pair_of_recv, tag)
+        _raise_unmatched(program, sends, recvs, pair_of_send, pair_of_recv, tag)
     odd = np.flatnonzero((queue[sends] != queue[recvs]) | (own[sends] != own[recvs]))
     if len(odd):
         s, r = int(sends[odd[0]]), int(recvs[odd[0]])
         raise Unusable(
-            f"{nodes.node(s)} sends on channel {int(queue[s])}, but {nodes.node(r)} receives on {int(queue[r])}"
+            f"{program.node(s)} sends on channel {int(queue[s])}, but {program.node(r)} receives on {int(queue[r])}"
         )
-    count = nodes.column("msg_chunk_cnt")
+    count = program.column("msg_chunk_cnt")
     uneven = np.flatnonzero(count[sends] != count[recvs])
     if len(uneven):
         s, r = int(sends[uneven[0]]), int(recvs[uneven[0]])
-        raise Unusable(f"{nodes.node(s)} sends {int(count[s])} chunks, but {nodes.node(r)} receives {int(count[r])}")
+        raise Unusable(
+            f"{program.node(s)} sends {int(count[s])} chunks, but {program.node(r)} receives {int(count[r])}"
+        )
     same = (pair_of_send[1:] == pair_of_send[:-1]) & (tag[sends[1:]] == tag[sends[:-1]])
     budget = [MAX_SEARCH]
     for word, rows in (("receives", recvs), ("sends", sends)):
         for i in np.flatnonzero(same).tolist():
             first, second = int(rows[i]), int(rows[i + 1])
-            if not nodes.waits_for(second, first, budget):
+            if not program.waits_for(second, first, budget):
                 t = int(tag[first])
                 label = "without a tag" if t == MISSING else f"with tag {t}"
                 raise Unusable(
-                    f"{nodes.node(first)} and node {int(nodes.id[second])} are {word} of one peer {label}, "
+                    f"{program.node(first)} and node {int(program.node_id[second])} are {word} of one peer {label}, "
                     "and no dependency says which is first: their pairing depends on timing",
                     unknown=True,
                 )
@@ -445,9 +349,9 @@ def _connect(nodes: _Nodes, step: np.ndarray, size: int) -> tuple[list[int], lis
     return takes.tolist(), gives.tolist(), connections
 
 
-def _raise_unmatched(nodes: _Nodes, sends, recvs, pair_of_send, pair_of_recv, tag) -> None:
+def _raise_unmatched(program: Program, sends, recvs, pair_of_send, pair_of_recv, tag) -> None:
     """Say which send or receive has no partner."""
-    n = nodes.algorithm.ranks
+    n = program.ranks
     sent = Counter(zip(pair_of_send.tolist(), tag[sends].tolist(), strict=True))
     received = Counter(zip(pair_of_recv.tolist(), tag[recvs].tolist(), strict=True))
     for pair, label in sorted(sent.keys() | received.keys()):
@@ -459,5 +363,5 @@ def _raise_unmatched(nodes: _Nodes, sends, recvs, pair_of_send, pair_of_recv, ta
         last = int(which[np.flatnonzero((pairs == pair) & (tag[which] == label))[-1]])
         under = "" if label == MISSING else f" (tag {label})"
         if extra > 0:
-            raise Unusable(f"{nodes.node(last)} sends to rank {target}{under}, which never receives it")
-        raise Unusable(f"{nodes.node(last)} waits for a message from rank {source}{under} that is never sent")
+            raise Unusable(f"{program.node(last)} sends to rank {target}{under}, which never receives it")
+        raise Unusable(f"{program.node(last)} waits for a message from rank {source}{under} that is never sent")

@@ -38,7 +38,8 @@ from astrasim_py.core.units import format_size
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.buffers import Layout, cells, layout
 from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
-from astrasim_py.program.steps import Steps, Unusable, steps_of
+from astrasim_py.program.steps import Steps, steps_of
+from astrasim_py.program.table import Unusable
 from astrasim_py.verification import races, values
 from astrasim_py.verification.termination import Blocked, Flow, told
 

@@ -30,7 +30,8 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm
 from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
 from astrasim_py.program.npz import read_npz, write_npz
-from astrasim_py.program.steps import Unusable, steps_of
+from astrasim_py.program.steps import steps_of
+from astrasim_py.program.table import Unusable
 
 SEND, RECV, COMP = NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import astrasim_py as ap
-from astrasim_py.builders.draft import NONE, Flat, finish
+from astrasim_py.builders.draft import NONE, Draft, finish
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import CommType
@@ -34,7 +34,7 @@ CONTRACT = 'ranks: 4\nchunks: 2\noutputs:\n  1: {0: "0:0", 1: "0:1"}\n  2: {0: "
 
 def shift(collective="custom", wrong=False):
     """Every rank but the last hands its input to the next one; where it is wrong, rank 1 what it has received."""
-    draft = Flat(4, 2)
+    draft = Draft(4, 2)
     for rank in range(4):
         got = NONE
         if rank:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Flat, check_nodes, finish
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM
@@ -77,7 +77,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     layout = Layout.of(demand)
     check_nodes(f"synthesized {demand.collective}", 3 * schedule.transfers)
     clock = clock_needed(network) if clock is None else clock
-    draft = Flat(demand.ranks, layout.chunks)
+    draft = Draft(demand.ranks, layout.chunks)
     sums = np.flatnonzero(schedule.reduces)
     count = len(schedule.arc)
     # Handles: receives, reductions, then what waits, then sends.
@@ -262,7 +262,7 @@ def _causes(schedule: Schedule, reductions: np.ndarray) -> np.ndarray:
     return cause
 
 
-def _order(draft: Flat, schedule: Schedule, cause: np.ndarray) -> list[np.ndarray]:
+def _order(draft: Draft, schedule: Schedule, cause: np.ndarray) -> list[np.ndarray]:
     """What sends wait for besides their own cause, so that those of a link are posted in order.
 
     Returns
@@ -304,7 +304,7 @@ def _order(draft: Flat, schedule: Schedule, cause: np.ndarray) -> list[np.ndarra
     return [column[back] for column in columns]
 
 
-def _ticks(draft: Flat, schedule: Schedule) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _ticks(draft: Draft, schedule: Schedule) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The clocks: for every send the node that is done at its start; and per rank the durations of its nodes."""
     source = schedule.src.astype(np.int64)
     order = np.lexsort((schedule.start, source))

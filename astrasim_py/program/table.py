@@ -1,0 +1,248 @@
+"""`Program`: who does what in an algorithm, as one table of the nodes of all ranks.
+
+::
+
+    program = algorithm.program            # made once, by the builder or from the traces
+    program.bounds                         # int64[ranks + 1]: rank r has rows bounds[r] to bounds[r + 1] - 1
+    program.rank, program.type, program.node_id                    # of every row
+    program.column("comm_tag")             # int64[rows]; MISSING where a node has none; see `has`
+    program.ptr, program.parents           # CSR: the rows that a row waits for, data and control dependencies
+    program.child                          # int64[edges]: the row that waits, for every entry of `parents`
+    program.payload                        # int64[rows]: the row whose data a node takes, -1 for none
+    program.fused                          # int64[rows]: the first row of the fused step it is part of, -1 for none
+    program.place                          # int64[rows]: position in a topological order of the rank
+    program.node(row)                      # "rank 3 node 7", for messages
+    program.traces()                       # the same as one trace per rank
+
+Columns have the names of Chakra's attributes (`astrasim_py.chakra.schema.INT_COLUMNS`): peers are ``comm_dst`` and
+``comm_src``, sizes in chunks ``msg_chunk_idx`` and ``msg_chunk_cnt``, what is read and written ``src_buf``,
+``src_off``, ``dst_buf`` and ``dst_off``. Rows are in the order of ranks, and within a rank in that of its trace.
+
+Where all ranks run the program of rank 0, seen from their own place (`Algorithm.rotation` is not None), the traces
+hold rank 0's columns only; `Algorithm.program` then lays out all ranks, and ``algorithm.program_of(ranks)`` some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from astrasim_py.chakra import graph
+from astrasim_py.chakra.schema import INT_COLUMNS, MISSING
+from astrasim_py.chakra.storage import Csr
+from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.core.errors import TraceError
+
+
+class Unusable(Exception):
+    """The program cannot be executed: it is ill-formed, or (unknown) does not say enough.
+
+    Attributes
+    ----------
+    problem : str
+    unknown : bool
+    """
+
+    def __init__(self, problem: str, *, unknown: bool = False) -> None:
+        super().__init__(problem)
+        self.problem, self.unknown = problem, unknown
+
+
+class Program:
+    """The nodes of all ranks in one table; see the module for its columns.
+
+    Parameters
+    ----------
+    bounds : numpy.ndarray
+        int64[ranks + 1].
+    type : numpy.ndarray
+        int8[rows].
+    node_id : numpy.ndarray
+        uint64[rows].
+    columns : mapping of str to numpy.ndarray
+        int64[rows] each.
+    ptr, parents : numpy.ndarray
+        Dependencies, int64[rows + 1] and int64[edges].
+    payload, fused, place : numpy.ndarray, optional
+        int64[rows]. By default no node takes another's data or is fused with another, and rows are in a topological
+        order.
+    """
+
+    def __init__(
+        self,
+        *,
+        bounds: np.ndarray,
+        type: np.ndarray,
+        node_id: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        ptr: np.ndarray,
+        parents: np.ndarray,
+        payload: np.ndarray | None = None,
+        fused: np.ndarray | None = None,
+        place: np.ndarray | None = None,
+    ) -> None:
+        self.bounds, self.type, self.node_id, self.ptr, self.parents = bounds, type, node_id, ptr, parents
+        self._columns = dict(columns)
+        self.rank = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+        nothing = np.full(len(type), -1, dtype=np.int64)
+        self.payload = nothing if payload is None else payload
+        self.fused = nothing if fused is None else fused
+        self.place = np.arange(len(type)) - bounds[self.rank] if place is None else place
+
+    @classmethod
+    def of_traces(cls, traces: Sequence[ExecutionTrace]) -> Program:
+        """The table of one trace per rank.
+
+        Raises
+        ------
+        TraceError
+            A dependency on a node that is not there.
+        Unusable
+            A node that takes the data of one that is not there, or is fused with one.
+        """
+        traces = list(traces)
+        bounds = np.cumsum([0, *map(len, traces)])
+        edges, parents, place, payload, fused = [], [], [], [], []
+        for rank, (trace, start) in enumerate(zip(traces, bounds.tolist(), strict=False)):
+            ptr, rows = trace.parents("data+ctrl")
+            edges.append(np.diff(ptr))
+            parents.append(rows + start)
+            place.append(_places(trace))
+            payload.append(_rows_named(trace, "payload", start, rank, "takes data of"))
+            fused.append(_rows_named(trace, "fused", start, rank, "is fused with"))
+        names = [name for name in INT_COLUMNS if any(trace.has_column(name) for trace in traces)]
+        return cls(
+            bounds=bounds,
+            type=np.concatenate([trace.type for trace in traces]),
+            node_id=np.concatenate([trace.node_id for trace in traces]),
+            columns={name: np.concatenate([trace.column(name) for trace in traces]) for name in names},
+            ptr=np.concatenate([[0], np.cumsum(np.concatenate(edges))]),
+            parents=np.concatenate(parents),
+            payload=np.concatenate(payload),
+            fused=np.concatenate(fused),
+            place=np.concatenate(place),
+        )
+
+    def __len__(self) -> int:
+        return len(self.type)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.bounds) - 1
+
+    def column(self, name: str) -> np.ndarray:
+        """int64[rows]: an integer attribute of every node, MISSING where it has none."""
+        if name not in self._columns:
+            self._columns[name] = np.full(len(self), MISSING, dtype=np.int64)
+        return self._columns[name]
+
+    def has(self, name: str) -> bool:
+        """Whether some node has an attribute."""
+        return name in self._columns and bool((self._columns[name] != MISSING).any())
+
+    def traces(self) -> tuple[ExecutionTrace, ...]:
+        """One trace per rank, with rows counted from 0 as ids; ranks of equal structure share it."""
+        columns = {name: column for name, column in self._columns.items() if self.has(name)}
+        payload = np.where(self.payload < 0, MISSING, self.payload - self.bounds[self.rank])
+        if bool((payload != MISSING).any()):
+            columns["payload"] = payload
+        structures: dict[bytes, tuple[np.ndarray, Csr, np.ndarray]] = {}
+        out = []
+        for low, high in pairwise(self.bounds.tolist()):
+            edges = slice(int(self.ptr[low]), int(self.ptr[high]))
+            ptr, parents, kinds = (
+                self.ptr[low : high + 1] - self.ptr[low],
+                self.parents[edges] - low,
+                self.type[low:high],
+            )
+            key = kinds.tobytes() + b"|" + ptr.tobytes() + b"|" + parents.tobytes()
+            if key not in structures:
+                structures[key] = kinds, Csr(ptr, parents.astype(np.uint64)), np.arange(high - low, dtype=np.uint64)
+            kinds, deps, ids = structures[key]
+            own = {name: column[low:high] for name, column in columns.items()}
+            out.append(ExecutionTrace.from_columns(node_id=ids, type=kinds, data_deps=deps, **own))
+        return tuple(out)
+
+    @cached_property
+    def child(self) -> np.ndarray:
+        """int64[edges]: the row that waits, for every entry of `parents`."""
+        return graph.owners(self.ptr)
+
+    def node(self, row: int) -> str:
+        """A node for messages."""
+        return f"rank {int(self.rank[row])} node {int(self.node_id[row])}"
+
+    def waits_for(self, row: int, other: int, budget: list[int]) -> bool:
+        """Whether a node can only begin when another of its rank is done; takes as many steps off `budget`.
+
+        Raises
+        ------
+        Unusable
+            The budget is used up.
+        """
+        floor = int(self.place[other])
+        stack, seen = [row], {row}
+        while stack:
+            current = stack.pop()
+            for parent in self.parents[self.ptr[current] : self.ptr[current + 1]].tolist():
+                if parent == other:
+                    return True
+                if parent not in seen and self.place[parent] > floor:
+                    seen.add(parent)
+                    stack.append(parent)
+            budget[0] -= 1
+            if budget[0] < 0:
+                raise Unusable("who receives what takes too long to find out; give every message a tag", unknown=True)
+        return False
+
+
+class ProgramTraces(Sequence[ExecutionTrace]):
+    """Traces of a program, made when they are asked for first."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @cached_property
+    def _made(self) -> tuple[ExecutionTrace, ...]:
+        return self.program.traces()
+
+    def __len__(self) -> int:
+        return self.program.ranks
+
+    def __getitem__(self, index):
+        return self._made[index]
+
+    def __iter__(self) -> Iterator[ExecutionTrace]:
+        return iter(self._made)
+
+    def __add__(self, other: Sequence[ExecutionTrace]) -> tuple[ExecutionTrace, ...]:
+        return (*self, *other)
+
+    def __mul__(self, times: int) -> tuple[ExecutionTrace, ...]:
+        return self._made * times
+
+
+def _places(trace: ExecutionTrace) -> np.ndarray:
+    """Place of each row in the topological order; where there is a cycle, any will do, as it never ends."""
+    at = np.arange(len(trace))
+    try:
+        at[trace.order("data+ctrl")] = np.arange(len(trace))
+    except TraceError:
+        trace.parents("data+ctrl")
+    return at
+
+
+def _rows_named(trace: ExecutionTrace, name: str, start: int, rank: int, what: str) -> np.ndarray:
+    """int64[n]: rows of the nodes that a column of ids names, counted from `start`; -1 where it names none."""
+    if not len(trace) or not trace.has_column(name):
+        return np.full(len(trace), -1, dtype=np.int64)
+    ids = trace.column(name)
+    found = trace.rows_of(np.where(ids < 0, 0, ids).astype(np.uint64))
+    lost = np.flatnonzero((ids != MISSING) & ((found < 0) | (ids < 0)))
+    if len(lost):
+        node = int(trace.node_id[lost[0]])
+        raise Unusable(f"rank {rank} node {node} {what} {int(ids[lost[0]])}, which is not there")
+    return np.where(ids == MISSING, -1, found + start)
