@@ -1,10 +1,4 @@
-"""Why a run took as long as it did: critical path across ranks, exposed communication, busiest links.
-
-The critical path is walked backwards from the last node to complete. A node that ended by itself (compute,
-memory, a send) is charged its own time; a receive that had to wait is charged to its message, and the walk goes
-on at the sender; then the walk goes to the node whose completion let this one start. The pieces touch each
-other, so their lengths add up to the makespan.
-"""
+"""Why a run took as long as it did: critical path across ranks, exposed communication, busiest links."""
 
 from __future__ import annotations
 
@@ -13,84 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.core.errors import InternalError, UsageError
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import format_size, format_time
+from astrasim_py.report.critical_path import CATEGORIES, Segment, critical_path
+from astrasim_py.report.exposure import Exposure, exposures_of
 from astrasim_py.report.tables import ns_number, text_table
 
-#: Where a piece of the critical path goes, and what that means.
-CATEGORIES = {
-    "compute": "compute",
-    "local": "reductions and endpoint delays inside collectives",
-    "serialization": "putting bytes on links",
-    "latency": "latency of links",
-    "queueing": "waiting for links that other messages hold",
-    "transfer": "messages of a model that does not tell latency from serialization",
-    "memory": "remote memory",
-    "waiting": "start delays, and time after the last completed node",
-}
 _LINES = 24
 #: A path of so few steps is shown message by message too.
 _FEW = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A piece of the critical path.
-
-    Attributes
-    ----------
-    start, end : int
-        ps.
-    category : str
-        One of `CATEGORIES`.
-    rank : int
-        Where it happened (of a message: the sender).
-    row : int
-        Row of the node table, -1 for none.
-    message : int
-        Row of the message table, -1 for none.
-    link : int
-        Link that the time was spent on, -1 for none.
-    instance : int
-        Collective instance, -1 for the workload.
-    """
-
-    start: int
-    end: int
-    category: str
-    rank: int = -1
-    row: int = -1
-    message: int = -1
-    link: int = -1
-    instance: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
-    """What one collective (or all point-to-point messages) cost beside compute.
-
-    Attributes
-    ----------
-    instance : int
-        -1 for point-to-point.
-    name : str
-    duration : int
-        First start to last end, ps.
-    exposed : int
-        Of the rank where it is longest: time in this collective with no compute running, ps. When several
-        collectives are in flight at once, each is charged the whole time.
-    rank : int
-    on_path : int
-        Its share of the critical path, ps.
-    """
-
-    instance: int
-    name: str
-    duration: int
-    exposed: int
-    rank: int
-    on_path: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,217 +118,6 @@ class Explanation:
         }
 
 
-def _plain(column: np.ndarray) -> Sequence[int]:
-    """A column whose elements are Python's integers, made when they are asked for."""
-    return memoryview(np.ascontiguousarray(column, dtype=np.int64))
-
-
-# -- the critical path ------------------------------------------------------------------------------------------
-
-
-class _Walk:
-    """Columns of the records, of which the walk reads a few rows, and the messages by their send node."""
-
-    def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
-        node, message, hop = records.node, records.message, records.hop
-        self.makespan = records.makespan
-        self.latest = int(node["end"].max(initial=-1))
-        self.kinds, self.labels = node.coded("kind")
-        self.rank, self.instance, self.start, self.end, self.released, self.ended = (
-            _plain(node[name]) for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
-        )
-        self.latency = latency
-        self.longer = longer
-        message_of = np.full(node.height, -1, dtype=np.int64)
-        sent = np.flatnonzero(message["send_node"] >= 0)
-        message_of[message["send_node"][sent]] = sent
-        self.message_of = _plain(message_of)
-        order = np.argsort(hop["message"], kind="stable")
-        self.hops = [_plain(hop[name][order]) for name in ("link", "requested", "start", "end")]
-        numbers = np.arange(message.height + 1)
-        self.delivered = _plain(message["delivered"])
-        self.first_hop = _plain(np.searchsorted(hop["message"][order], numbers))
-        self.segments: list[Segment] = []
-
-    def add(self, start: int, end: int, category: str, row: int, message: int = -1, link: int = -1) -> None:
-        """Walking backwards: pieces are added latest first."""
-        if end > start:
-            rank, instance = (self.rank[row], self.instance[row]) if row >= 0 else (-1, -1)
-            piece = Segment(
-                start=start,
-                end=end,
-                category=category,
-                rank=rank,
-                row=row,
-                message=message,
-                link=link,
-                instance=instance,
-            )
-            self.segments.append(piece)
-
-    def transit(self, send: int, arrived: int) -> None:
-        """The pieces of a message from the start of its send node to `arrived`."""
-        message = self.message_of[send]
-        links, requested, start, end = self.hops
-        posted = self.start[send]
-        first, last = self.first_hop[message], self.first_hop[message + 1]
-        if first == last:
-            self.add(posted, arrived, "transfer", send, message)
-            return
-        if arrived < self.delivered[message]:  # a send that completes once injected: only its first link counts
-            self.add(start[first], arrived, "serialization", send, message, links[first])
-            self.add(requested[first], min(start[first], arrived), "queueing", send, message, links[first])
-            self.add(posted, min(requested[first], arrived), "serialization", send, message)
-            return
-        until = arrived
-        longer = self.longer.get(self.instance[send], 0)
-        for i in range(last - 1, first - 1, -1):
-            link = links[i]
-            if link in self.latency:
-                wire = min(self.latency[link] + longer, until - start[i])
-            elif end[i] <= until:
-                wire = until - end[i]
-            else:
-                wire = until - start[i]  # the head went on while the tail was still coming
-            self.add(until - wire, until, "latency", send, message, link)
-            self.add(start[i], until - wire, "serialization", send, message, link)
-            self.add(requested[i], start[i], "queueing", send, message, link)
-            until = requested[i]
-        # Before it asks for its first link, a message is held to the pace of its connection.
-        self.add(posted, until, "serialization", send, message)
-
-    def walk(self) -> tuple[Segment, ...]:
-        """From the end of the run back to 0."""
-        if self.latest < 0:
-            self.add(0, self.makespan, "waiting", -1)
-            return tuple(self.segments)
-        now = self.latest
-        row = int(np.argmax(np.asarray(self.end) == now))
-        self.add(now, self.makespan, "waiting", -1)
-        for _ in range(2 * len(self.end) + 2):
-            now, row = self.step(row, now)
-            if row < 0:
-                self.segments.reverse()
-                return tuple(self.segments)
-        raise InternalError("the nodes of a run release each other in a circle")
-
-    def step(self, row: int, now: int) -> tuple[int, int]:
-        """Account for one node that ended at `now`; returns (time, node) to go on at."""
-        kind, by = self.labels[self.kinds[row]], self.ended[row]
-        if kind == "collective" and by >= 0:
-            return now, by  # it ended with the last node of its algorithm
-        if kind == "recv" and by >= 0:
-            self.transit(by, now)
-            row = by
-        elif kind == "send" and now > self.start[row]:
-            self.transit(row, now)
-        else:
-            category = kind if kind in ("compute", "memory") else "waiting"
-            if kind == "compute" and self.instance[row] >= 0:
-                category = "local"
-            self.add(self.start[row], now, category, row)
-        now = self.start[row]
-        before = self.released[row]
-        if before >= 0 and self.instance[row] >= 0 and self.instance[before] < 0:
-            # The first nodes of an algorithm begin with their collective: go on with what released that.
-            collective = before
-            self.add(self.start[collective], now, "waiting", row)
-            now, before = self.start[collective], self.released[collective]
-            row = collective
-        if before < 0:
-            self.add(0, now, "waiting", row)
-            return 0, -1
-        if self.end[before] < now:
-            self.add(self.end[before], now, "waiting", row)
-        return min(now, self.end[before]), before
-
-
-# -- exposed communication --------------------------------------------------------------------------------------
-
-
-def _union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Disjoint ascending intervals that cover the same points."""
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    if not len(start):
-        return start, end
-    reach = np.maximum.accumulate(end)
-    opens = np.concatenate([[True], start[1:] > reach[:-1]])
-    closes = np.concatenate([opens[1:], [True]])
-    return start[opens], reach[closes]
-
-
-def _covered(start: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """Length of disjoint ascending intervals before each time."""
-    total = np.concatenate([[0], np.cumsum(end - start)])
-    index = np.searchsorted(start, until, side="right")
-    over = np.where(index > 0, np.maximum(end[np.maximum(index - 1, 0)] - until, 0), 0) if len(start) else 0
-    return total[index] - over
-
-
-def _exposures(records: Records, path: Sequence[Segment]) -> tuple[Exposure, ...]:
-    node, collective = records.node, records.collective
-    instance, rank, start, end = (node[name] for name in ("instance", "rank", "start", "end"))
-    codes, labels = node.coded("kind")
-    known = {label: code for code, label in enumerate(labels)}
-    own = np.flatnonzero((instance < 0) & (end >= 0) & (start >= 0))
-    own = own[np.argsort(rank[own], kind="stable")]
-    compute = own[codes[own] == known.get("compute", -1)]
-    p2p = own[(codes[own] == known.get("send", -1)) | (codes[own] == known.get("recv", -1))]
-    # A collective's node is the one that released the first nodes of its algorithm on that rank.
-    inner = np.flatnonzero((instance >= 0) & (node["released_by"] >= 0))
-    inner = inner[instance[node["released_by"][inner]] < 0]
-    caller, first = np.unique(node["released_by"][inner], return_index=True)
-    of_instance = instance[inner][first]
-    ended = end[caller] >= 0
-    caller, of_instance = caller[ended], of_instance[ended]
-    order = np.argsort(rank[caller], kind="stable")
-    caller, of_instance = caller[order], of_instance[order]
-    longest: dict[int, tuple[int, int]] = {}
-    for r in np.unique(rank[np.concatenate([p2p, caller])]).tolist():
-        computing, calls, sent = (slice(*np.searchsorted(rank[rows], (r, r + 1))) for rows in (compute, caller, p2p))
-        busy = _union(start[compute[computing]], end[compute[computing]])
-        begun, ended = start[caller[calls]], end[caller[calls]]
-        bare = (ended - begun) - (_covered(*busy, ended) - _covered(*busy, begun))
-        for i, ps in zip(of_instance[calls].tolist(), bare.tolist(), strict=True):
-            if ps > longest.get(i, (-1, -1))[0]:
-                longest[i] = (ps, r)
-        begun, ended = _union(start[p2p[sent]], end[p2p[sent]])
-        ps = int(((ended - begun) - (_covered(*busy, ended) - _covered(*busy, begun))).sum())
-        if len(begun) and ps > longest.get(-1, (-1, -1))[0]:
-            longest[-1] = (ps, r)
-    on_path: dict[int, int] = {}
-    for piece in path:
-        if piece.instance >= 0 or piece.message >= 0:
-            on_path[piece.instance] = on_path.get(piece.instance, 0) + piece.end - piece.start
-    result = []
-    for c in collective.rows():
-        exposed, where = longest.get(c["instance"], (0, -1))
-        result.append(
-            Exposure(
-                instance=c["instance"],
-                name=f"{c['type']} {format_size(c['size'])}" + (f" ({c['algorithm']})" if c["algorithm"] else ""),
-                duration=max(c["end"] - c["start"], 0),
-                exposed=exposed,
-                rank=where,
-                on_path=on_path.get(c["instance"], 0),
-            )
-        )
-    if len(p2p):
-        exposed, where = longest.get(-1, (0, -1))
-        result.append(
-            Exposure(
-                instance=-1,
-                name="point-to-point",
-                duration=int(end[p2p].max() - start[p2p].min()),
-                exposed=exposed,
-                rank=where,
-                on_path=on_path.get(-1, 0),
-            )
-        )
-    return tuple(sorted(result, key=lambda e: (-e.exposed, -e.on_path, e.instance)))
-
-
 def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tuple[LinkUse, ...]:
     """The links that were busy longest (by bytes where busy times were not recorded), the busiest first."""
     if not link.height:
@@ -449,7 +164,7 @@ def explain(records: Records, edges: Table | None = None, longer: Mapping[int, i
     if edges is not None:
         names = dict(zip(edges["link"].tolist(), edges["name"].tolist(), strict=True))
         latency = dict(zip(edges["link"].tolist(), edges["latency"].tolist(), strict=True))
-    path = _Walk(records, latency, longer or {}).walk()
+    path = critical_path(records, latency, longer or {})
     totals = dict.fromkeys(CATEGORIES, 0)
     for piece in path:
         totals[piece.category] += piece.end - piece.start
@@ -460,7 +175,7 @@ def explain(records: Records, edges: Table | None = None, longer: Mapping[int, i
         makespan=records.makespan,
         path=path,
         totals=totals,
-        exposures=_exposures(records, path),
+        exposures=exposures_of(records, path),
         links=busiest_links(records.link, names),
         labels={row: _label(node, row) for row in rows},
         messages={m: tuple(int(message[c][m]) for c in ("src", "dst", "bytes")) for m in sent},
@@ -471,9 +186,6 @@ def explain(records: Records, edges: Table | None = None, longer: Mapping[int, i
 def _label(node: Table, row: int) -> str:
     kind, name = (labels[codes[row]] for codes, labels in (node.coded("kind"), node.coded("name")))
     return f"{kind} {node['node'][row]}" + (f' "{name}"' if name else "")
-
-
-# -- for people -------------------------------------------------------------------------------------------------
 
 
 def _share(part: int, whole: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.report.plots import FORMATS, GREY, PALETTE, _render, _style, clean
+from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, clean, our_style, render
 from astrasim_py.synthesis.model.schedule import Schedule
 
 #: Links, and holds of them, up to which every transfer is drawn.
@@ -43,9 +43,9 @@ def draw_schedule(schedule: Schedule, form: str, title: str = "") -> bytes:
         raise UsageError("figure", f'"{form}" is no form of figures', f"write one of {', '.join(FORMATS)}")
     if not schedule.recorded or not schedule.transfers:
         raise UsageError("figure", "a schedule without transfers has no picture", "record them")
-    with _style():
+    with our_style():
         # Nothing is simulated for it: no engine is named.
-        return _render(_figure(schedule, clean(title)), form, {})
+        return render(_figure(schedule, clean(title)), form, {})
 
 
 def _figure(schedule: Schedule, heading: str):

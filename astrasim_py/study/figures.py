@@ -8,6 +8,8 @@ from pathlib import Path
 from astrasim_py.core.files import write_file
 from astrasim_py.core.records import LEVELS
 from astrasim_py.report import plots
+from astrasim_py.report.plot_grid import select
+from astrasim_py.report.record_plots import PANELS, Panel
 from astrasim_py.report.tables import json_text, parse_json
 from astrasim_py.study.store import StoredPoint
 
@@ -41,16 +43,16 @@ def plot_row(point: StoredPoint) -> dict:
 def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:
     """The points that a figure of links or a Gantt chart shows."""
     where = spec.get("where") or {}
-    shown = [p for p in points if p.manifest["status"] == "done" and plots.select([p.row], where)]
-    return shown[: plots.PANELS]
+    shown = [p for p in points if p.manifest["status"] == "done" and select([p.row], where)]
+    return shown[:PANELS]
 
 
-def panel(point: StoredPoint, kind: str) -> plots.Panel:
+def panel(point: StoredPoint, kind: str) -> Panel:
     """What a figure of links or a Gantt chart needs of a point."""
     names = ("link", "vertex", "edge") if kind == "links" else ("node", "collective")
     sweep = point.row["sweep"]
     title = ", ".join(map(str, sweep.values())) or point.manifest["point"]
-    return plots.Panel(
+    return Panel(
         title=title,
         makespan=int(point.summary["makespan_ps"]),
         tables={name: point.table(name) for name in names},

@@ -23,7 +23,9 @@ from astrasim_py.core.errors import (
 )
 from astrasim_py.core.records import LEVELS
 from astrasim_py.engine.simulation import ENGINES
-from astrasim_py.report.plots import NEEDS, PANELS, text_of
+from astrasim_py.report.plot_grid import text_of
+from astrasim_py.report.plots import NEEDS
+from astrasim_py.report.record_plots import PANELS
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.study import store

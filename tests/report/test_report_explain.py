@@ -18,8 +18,10 @@ from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.report.critical_path import CATEGORIES
 from astrasim_py.report.drawing import edge_table
-from astrasim_py.report.explain import CATEGORIES, _covered, _union, busiest_links, explain, explanation_text
+from astrasim_py.report.explain import busiest_links, explain, explanation_text
+from astrasim_py.report.exposure import covered, union
 from astrasim_py.report.tables import json_text
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
@@ -193,7 +195,7 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambd
 def test_covered_time_is_the_size_of_the_union(intervals, until):
     start, end = (np.array([i[k] for i in intervals], dtype=np.int64) for k in (0, 1))
     points = {t for a, b in intervals for t in range(a, b)}
-    assert int(_covered(*_union(start, end), np.array([until]))[0]) == sum(t < until for t in points)
+    assert int(covered(*union(start, end), np.array([until]))[0]) == sum(t < until for t in points)
 
 
 def test_busiest_links_are_ordered_by_time_then_bytes_then_number():

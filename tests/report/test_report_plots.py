@@ -15,7 +15,7 @@ import pytest
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.records import Table
 from astrasim_py.core.units import parse_size
-from astrasim_py.report import plots
+from astrasim_py.report import plots, record_plots
 from astrasim_py.report.drawing import edge_table, vertex_table
 from astrasim_py.report.tables import bandwidth_GBps, ns_number
 from astrasim_py.topology import shapes
@@ -55,17 +55,17 @@ SPECS = {
 }
 
 
-def link_panel(topology) -> plots.Panel:
+def link_panel(topology) -> record_plots.Panel:
     used = np.arange(0, topology.links, 2)
     link = Table({"link": used, "busy": used * 7 % 90, "bytes": used})
-    return plots.Panel(
+    return record_plots.Panel(
         title="a $x$ panel",
         makespan=100,
         tables={"link": link, "vertex": vertex_table(topology), "edge": edge_table(topology, used)},
     )
 
 
-def gantt_panel(ranks: int = 3) -> plots.Panel:
+def gantt_panel(ranks: int = 3) -> record_plots.Panel:
     node = Table(
         {
             "rank": np.repeat(np.arange(ranks), 4),
@@ -79,7 +79,7 @@ def gantt_panel(ranks: int = 3) -> plots.Panel:
             "ended_by": np.full(4 * ranks, -1),
         }
     )
-    return plots.Panel(
+    return record_plots.Panel(
         title="run", makespan=30, tables={"node": node, "collective": Table({"instance": [0], "type": ["all_reduce"]})}
     )
 
@@ -288,7 +288,7 @@ def test_vertices_without_a_place_get_one():
         }
     )
     edge = Table({"src": np.array([0, 1, 2, 2, 2, 3]), "dst": np.array([2, 2, 0, 1, 3, 2])})
-    x, y, switch = plots._places(vertex, edge)
+    x, y, switch = record_plots._places(vertex, edge)
     assert not np.isnan(x).any() and y.tolist()[0] == y.tolist()[1] < y[2] < y[3]
     assert switch.tolist() == [False, False, True, True]
 

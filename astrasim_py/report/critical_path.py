@@ -1,0 +1,198 @@
+"""The critical path of a run across ranks.
+
+It is walked backwards from the last node to complete. A node that ended by itself (compute, memory, a send) is
+charged its own time; a receive that had to wait is charged to its message, and the walk goes on at the sender; then
+the walk goes to the node whose completion let this one start. The pieces touch each other, so their lengths add up
+to the makespan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from astrasim_py.core.errors import InternalError
+from astrasim_py.core.records import Records
+
+#: Where a piece of the critical path goes, and what that means.
+CATEGORIES = {
+    "compute": "compute",
+    "local": "reductions and endpoint delays inside collectives",
+    "serialization": "putting bytes on links",
+    "latency": "latency of links",
+    "queueing": "waiting for links that other messages hold",
+    "transfer": "messages of a model that does not tell latency from serialization",
+    "memory": "remote memory",
+    "waiting": "start delays, and time after the last completed node",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A piece of the critical path.
+
+    Attributes
+    ----------
+    start, end : int
+        ps.
+    category : str
+        One of `CATEGORIES`.
+    rank : int
+        Where it happened (of a message: the sender).
+    row : int
+        Row of the node table, -1 for none.
+    message : int
+        Row of the message table, -1 for none.
+    link : int
+        Link that the time was spent on, -1 for none.
+    instance : int
+        Collective instance, -1 for the workload.
+    """
+
+    start: int
+    end: int
+    category: str
+    rank: int = -1
+    row: int = -1
+    message: int = -1
+    link: int = -1
+    instance: int = -1
+
+
+def _plain(column: np.ndarray) -> Sequence[int]:
+    """A column whose elements are Python's integers, made when they are asked for."""
+    return memoryview(np.ascontiguousarray(column, dtype=np.int64))
+
+
+class _Walk:
+    """Columns of the records, of which the walk reads a few rows, and the messages by their send node."""
+
+    def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
+        node, message, hop = records.node, records.message, records.hop
+        self.makespan = records.makespan
+        self.latest = int(node["end"].max(initial=-1))
+        self.kinds, self.labels = node.coded("kind")
+        self.rank, self.instance, self.start, self.end, self.released, self.ended = (
+            _plain(node[name]) for name in ("rank", "instance", "start", "end", "released_by", "ended_by")
+        )
+        self.latency = latency
+        self.longer = longer
+        message_of = np.full(node.height, -1, dtype=np.int64)
+        sent = np.flatnonzero(message["send_node"] >= 0)
+        message_of[message["send_node"][sent]] = sent
+        self.message_of = _plain(message_of)
+        order = np.argsort(hop["message"], kind="stable")
+        self.hops = [_plain(hop[name][order]) for name in ("link", "requested", "start", "end")]
+        numbers = np.arange(message.height + 1)
+        self.delivered = _plain(message["delivered"])
+        self.first_hop = _plain(np.searchsorted(hop["message"][order], numbers))
+        self.segments: list[Segment] = []
+
+    def add(self, start: int, end: int, category: str, row: int, message: int = -1, link: int = -1) -> None:
+        """Walking backwards: pieces are added latest first."""
+        if end > start:
+            rank, instance = (self.rank[row], self.instance[row]) if row >= 0 else (-1, -1)
+            piece = Segment(
+                start=start,
+                end=end,
+                category=category,
+                rank=rank,
+                row=row,
+                message=message,
+                link=link,
+                instance=instance,
+            )
+            self.segments.append(piece)
+
+    def transit(self, send: int, arrived: int) -> None:
+        """The pieces of a message from the start of its send node to `arrived`."""
+        message = self.message_of[send]
+        links, requested, start, end = self.hops
+        posted = self.start[send]
+        first, last = self.first_hop[message], self.first_hop[message + 1]
+        if first == last:
+            self.add(posted, arrived, "transfer", send, message)
+            return
+        if arrived < self.delivered[message]:  # a send that completes once injected: only its first link counts
+            self.add(start[first], arrived, "serialization", send, message, links[first])
+            self.add(requested[first], min(start[first], arrived), "queueing", send, message, links[first])
+            self.add(posted, min(requested[first], arrived), "serialization", send, message)
+            return
+        until = arrived
+        longer = self.longer.get(self.instance[send], 0)
+        for i in range(last - 1, first - 1, -1):
+            link = links[i]
+            if link in self.latency:
+                wire = min(self.latency[link] + longer, until - start[i])
+            elif end[i] <= until:
+                wire = until - end[i]
+            else:
+                wire = until - start[i]  # the head went on while the tail was still coming
+            self.add(until - wire, until, "latency", send, message, link)
+            self.add(start[i], until - wire, "serialization", send, message, link)
+            self.add(requested[i], start[i], "queueing", send, message, link)
+            until = requested[i]
+        # Before it asks for its first link, a message is held to the pace of its connection.
+        self.add(posted, until, "serialization", send, message)
+
+    def walk(self) -> tuple[Segment, ...]:
+        """From the end of the run back to 0."""
+        if self.latest < 0:
+            self.add(0, self.makespan, "waiting", -1)
+            return tuple(self.segments)
+        now = self.latest
+        row = int(np.argmax(np.asarray(self.end) == now))
+        self.add(now, self.makespan, "waiting", -1)
+        for _ in range(2 * len(self.end) + 2):
+            now, row = self.step(row, now)
+            if row < 0:
+                self.segments.reverse()
+                return tuple(self.segments)
+        raise InternalError("the nodes of a run release each other in a circle")
+
+    def step(self, row: int, now: int) -> tuple[int, int]:
+        """Account for one node that ended at `now`; returns (time, node) to go on at."""
+        kind, by = self.labels[self.kinds[row]], self.ended[row]
+        if kind == "collective" and by >= 0:
+            return now, by  # it ended with the last node of its algorithm
+        if kind == "recv" and by >= 0:
+            self.transit(by, now)
+            row = by
+        elif kind == "send" and now > self.start[row]:
+            self.transit(row, now)
+        else:
+            category = kind if kind in ("compute", "memory") else "waiting"
+            if kind == "compute" and self.instance[row] >= 0:
+                category = "local"
+            self.add(self.start[row], now, category, row)
+        now = self.start[row]
+        before = self.released[row]
+        if before >= 0 and self.instance[row] >= 0 and self.instance[before] < 0:
+            # The first nodes of an algorithm begin with their collective: go on with what released that.
+            collective = before
+            self.add(self.start[collective], now, "waiting", row)
+            now, before = self.start[collective], self.released[collective]
+            row = collective
+        if before < 0:
+            self.add(0, now, "waiting", row)
+            return 0, -1
+        if self.end[before] < now:
+            self.add(self.end[before], now, "waiting", row)
+        return min(now, self.end[before]), before
+
+
+def critical_path(records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> tuple[Segment, ...]:
+    """The pieces of the critical path from 0 to the makespan.
+
+    Parameters
+    ----------
+    records : Records
+        Of level ``messages``.
+    latency : mapping of int to int
+        Link → its latency, ps, where it is known.
+    longer : mapping of int to int
+        Collective instance → ps that each hop of its messages takes beyond the latency of the link.
+    """
+    return _Walk(records, latency, longer).walk()

@@ -1,0 +1,118 @@
+"""The look of figures: the same bytes on every run, whatever the user's matplotlibrc says.
+
+Colours are those of Okabe and Ito (2008), told apart by colour-blind readers; markers and dashes differ as well,
+and series that coincide are drawn inside each other, so that each is seen.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from contextlib import contextmanager
+
+FORMATS = ("svg", "png")
+#: Okabe & Ito, "Color Universal Design" (2008); yellow last, for it is faint on white.
+PALETTE = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+DASHES = ((0, ()), (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1)), (0, (8, 3)))
+GREY = "#666666"
+_STYLE = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10.0,
+    "axes.titlesize": 10.5,
+    "axes.labelsize": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "xtick.labelsize": 9.0,
+    "ytick.labelsize": 9.0,
+    "hatch.linewidth": 0.6,
+    "savefig.dpi": 160.0,
+    "svg.hashsalt": "astrasim_py",
+    "svg.fonttype": "path",
+    "text.parse_math": False,
+}
+_METADATA = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+_MAX_TEXT = 60
+
+
+@contextmanager
+def our_style():
+    """Our style whatever the user's matplotlibrc says; only keys that differ are touched."""
+    import matplotlib
+
+    defaults = matplotlib.rcParamsDefault
+    foreign = {
+        key: defaults[key]
+        for key in defaults
+        if not key.startswith(("backend", "webagg", "tk.", "toolbar", "interactive", "keymap", "date", "docstring"))
+        and matplotlib.rcParams[key] != defaults[key]
+    }
+    with matplotlib.rc_context({**foreign, **_STYLE}):
+        yield
+
+
+def clean(text: object) -> str:
+    """Text of the user's for a figure: one line, printable, not too long."""
+    line = "".join(c if c.isprintable() else " " for c in str(text))
+    return line if len(line) <= _MAX_TEXT else line[: _MAX_TEXT - 1] + "…"
+
+
+def render(figure, form: str, about: Mapping[str, str]) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format=form, metadata={**_METADATA[form], **about})
+    return stream.getvalue()
+
+
+def canvas(panels: int, heading: str, *, width: float = 3.9, height: float = 3.8, columns: int = 4, **share):
+    from matplotlib.figure import Figure
+
+    columns = min(columns, max(panels, 1))
+    lines = math.ceil(max(panels, 1) / columns)
+    figure = Figure(figsize=(width * columns + (1.6 if columns == 1 else 0.6), height * lines), layout="constrained")
+    if heading:
+        figure.suptitle(heading, fontsize=12)
+    axes = figure.subplots(lines, columns, squeeze=False, **share).ravel().tolist()
+    for unused in axes[max(panels, 1) :]:
+        unused.set_visible(False)
+    return figure, axes[: max(panels, 1)]
+
+
+def say_nothing_finished(axes) -> None:
+    axes.text(0.5, 0.5, "no finished points", ha="center", va="center", transform=axes.transAxes, color=GREY)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def pen(index: int, count: int) -> dict:
+    """How a series is drawn: later ones are thinner and lie inside earlier ones, so that equals stay visible."""
+    share = index / max(count - 1, 1)
+    return {
+        "color": PALETTE[index % len(PALETTE)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "markersize": 10.0 - 5.5 * share if count > 1 else 6.0,
+        "markerfacecolor": "white" if index % 2 == 0 else PALETTE[index % len(PALETTE)],
+        "markeredgewidth": 1.3,
+        "linewidth": 3.2 - 1.8 * share if count > 1 else 1.8,
+        "linestyle": DASHES[0] if index == 0 else DASHES[(index - 1) % (len(DASHES) - 1) + 1],
+        "zorder": 3 + share,
+    }
+
+
+def legend_below(figure, entries) -> None:
+    longest = max(len(label) for _, label in entries)
+    columns = max(1, min(len(entries), int(figure.get_figwidth() * 11 / (longest + 6))))
+    figure.legend(
+        [line for line, _ in entries],
+        [label for _, label in entries],
+        loc="outside lower center",
+        ncols=columns,
+        handlelength=3.2,
+        title=None,
+    )
