@@ -17,6 +17,7 @@ from astrasim_py.core.records import Table
 from astrasim_py.core.units import parse_size
 from astrasim_py.report import plots, record_plots
 from astrasim_py.report.drawing import edge_table, vertex_table
+from astrasim_py.report.record_plots import Panel
 from astrasim_py.report.tables import bandwidth_GBps, ns_number
 from astrasim_py.topology import shapes
 
@@ -55,17 +56,17 @@ SPECS = {
 }
 
 
-def link_panel(topology) -> record_plots.Panel:
+def link_panel(topology) -> Panel:
     used = np.arange(0, topology.links, 2)
     link = Table({"link": used, "busy": used * 7 % 90, "bytes": used})
-    return record_plots.Panel(
+    return Panel(
         title="a $x$ panel",
         makespan=100,
         tables={"link": link, "vertex": vertex_table(topology), "edge": edge_table(topology, used)},
     )
 
 
-def gantt_panel(ranks: int = 3) -> record_plots.Panel:
+def gantt_panel(ranks: int = 3) -> Panel:
     node = Table(
         {
             "rank": np.repeat(np.arange(ranks), 4),
@@ -79,7 +80,7 @@ def gantt_panel(ranks: int = 3) -> record_plots.Panel:
             "ended_by": np.full(4 * ranks, -1),
         }
     )
-    return record_plots.Panel(
+    return Panel(
         title="run", makespan=30, tables={"node": node, "collective": Table({"instance": [0], "type": ["all_reduce"]})}
     )
 
@@ -88,7 +89,7 @@ def figure(spec, data, **more):
     """The matplotlib figure behind `draw`, without spending time on its bytes."""
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "_render", lambda fig, *_: made.append(fig))
+        patch.setattr(plots, "render", lambda fig, *_: made.append(fig))
         plots.draw(spec, data, **more)
     return made[0]
 
