@@ -44,7 +44,7 @@ _HOME = {
     "prepare": "astrasim_py.study.prepare",
     "read_algorithm": "astrasim_py.msccl.traces",
     "read_contract": "astrasim_py.collectives.contract",
-    "read_workload": "astrasim_py.chakra.et_io",
+    "read_workload": "astrasim_py.chakra.workload_io",
     "run": "astrasim_py.api",
     "simulate": "astrasim_py.engine.simulation",
     "split": "astrasim_py.builders.split",

@@ -20,7 +20,8 @@ from astrasim_py.astra_sim.configs import (
 from astrasim_py.chakra.et_io import read_traces
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.chakra.workload_io import groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError, UsageError
 
 UNAWARE, AWARE, AWARE_MULTIDIM = "congestion_unaware", "congestion_aware", "congestion_aware_multidim"

@@ -6,18 +6,15 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from astrasim_py.chakra import encode
-from astrasim_py.chakra.decode import decode, decode_text
+from astrasim_py.chakra.decode import decode
 from astrasim_py.chakra.framing import frame
-from astrasim_py.chakra.schema import MISSING
 from astrasim_py.chakra.storage import Csr, FileColumns, check_unique, frozen
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import Workload, groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import OutputError, TraceError
 from astrasim_py.core.files import open_regular, write_file, write_files
 
@@ -172,24 +169,26 @@ def read_traces(
     TraceError
         As `read_trace`, for the first file that is wrong.
     """
+    paths = [os.fspath(path) for path in paths]
     index: dict[bytes, int] = {}
-    files: list[tuple[bytes, str]] = []
-    first: list[int | None] = []
-    which = []
-    for position, path in enumerate(paths):
-        data = read_bytes(path)
-        number = index.setdefault(data, len(files))
-        if number == len(files):
-            files.append((data, os.fspath(path)))
-            first.append(position if ranks is None else ranks[position])
-        which.append(number)
-    if ranks is None:
-        first = [None] * len(files)
-    traces = [
-        _trace(columns, place, rank, keep_raw)
-        for columns, (_, place), rank in zip(decode(files), files, first, strict=True)
-    ]
-    return tuple(traces[number] for number in which)
+    which = [index.setdefault(read_bytes(path), at) for at, path in enumerate(paths)]
+    columns = decode([(data, paths[at]) for data, at in index.items()])
+    traces = {
+        at: _trace(of_file, paths[at], None if ranks is None else ranks[at], keep_raw)
+        for at, of_file in zip(index.values(), columns, strict=True)
+    }
+    return tuple(traces[at] for at in which)
+
+
+def set_files(prefix: str) -> dict[int, list[str]]:
+    """Names of the files ``PREFIX.<rank>.et`` and ``PREFIX.<rank>.et.gz``, by rank; raises as `os.listdir` does."""
+    folder, base = os.path.split(prefix)
+    pattern = re.compile(re.escape(base) + r"\.(0|[1-9][0-9]{0,9})\.et(\.gz)?")
+    found: dict[int, list[str]] = {}
+    for name in sorted(os.listdir(folder or ".")):
+        if match := pattern.fullmatch(name):
+            found.setdefault(int(match[1]), []).append(name)
+    return dict(sorted(found.items()))
 
 
 def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Path]:
@@ -209,26 +208,21 @@ def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Pat
     """
     place = os.fspath(prefix)
     folder, base = os.path.split(place)
-    pattern = re.compile(re.escape(base) + r"\.(0|[1-9][0-9]{0,9})\.et(\.gz)?")
-    found: dict[int, list[str]] = {}
     try:
-        names = sorted(os.listdir(folder or "."))
+        found = set_files(place)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(place, f"cannot list {folder or '.'}: {reason}", "name PREFIX of PREFIX.0.et") from None
-    for name in names:
-        match = pattern.fullmatch(name)
-        if match:
-            found.setdefault(int(match[1]), []).append(name)
     if not found:
         hint = f"did you mean {place[: -len('.0.et')]}?" if place.endswith(".0.et") else "check the path"
         raise TraceError(place, f"there is no {base}.0.et", f"name the part before .<rank>.et; {hint}")
-    twice = [" and ".join(names) for _, names in sorted(found.items()) if len(names) > 1]
+    twice = [" and ".join(names) for names in found.values() if len(names) > 1]
     if twice:
         raise TraceError(place, f"ranks are there twice: {_list(twice)}", "keep one file of each rank")
     count = max(found) + 1 if ranks is None else ranks
-    missing = _first(rank for rank in range(count) if rank not in found)
-    extra = _first(rank for rank in sorted(found) if rank >= count)
+    # There may be very many; a few more than are listed will do.
+    missing = list(islice((rank for rank in range(count) if rank not in found), 9))
+    extra = [rank for rank in found if rank >= count]
     if missing or extra:
         problem = []
         if missing:
@@ -241,15 +235,6 @@ def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Pat
             "provide one file for every rank" if missing else "remove them or simulate more ranks",
         )
     return [Path(folder) / found[rank][0] for rank in range(count)]
-
-
-def _first(ranks: Iterable[int]) -> list[int]:
-    out = []
-    for rank in ranks:
-        out.append(rank)
-        if len(out) > 8:
-            break
-    return out
 
 
 def _list(names: Sequence[str]) -> str:
@@ -268,129 +253,6 @@ def read_prefix(
     """
     paths = find_prefix(prefix, ranks)
     return read_traces(paths, range(len(paths)), keep_raw=keep_raw)
-
-
-def scale_sizes(trace: ExecutionTrace, dtype_bytes: int) -> ExecutionTrace:
-    """Turn element counts into bytes: `comm_size` and `tensor_size` times `dtype_bytes`.
-
-    Raises
-    ------
-    TraceError
-        A size beyond 2^63 - 1 bytes.
-    """
-    columns = {}
-    for name in ("comm_size", "tensor_size"):
-        if trace.has_column(name):
-            columns[name] = _times(trace, name, dtype_bytes, np.ones(len(trace), dtype=bool))
-    return trace.replace(**columns) if columns else trace
-
-
-def double_macs(trace: ExecutionTrace) -> ExecutionTrace:
-    """Turn multiply-accumulates into operations: `num_ops` of matrix products times 2.
-
-    Where nodes carry an `op_type` those of type ``M`` are the matrix products; without any, all nodes are.
-
-    Raises
-    ------
-    TraceError
-        More than 2^63 - 1 operations.
-    """
-    if not trace.has_column("num_ops"):
-        return trace
-    chosen = np.ones(len(trace), dtype=bool)
-    if trace.raw is not None:
-        codes, names = decode_text(trace.raw, "op_type", trace.place)
-        if names:
-            chosen = codes == names.index("M") if "M" in names else ~chosen
-    return trace.replace(num_ops=_times(trace, "num_ops", 2, chosen))
-
-
-def _times(trace: ExecutionTrace, name: str, factor: int, chosen: np.ndarray) -> np.ndarray:
-    values = trace.column(name)
-    chosen = chosen & (values != MISSING)
-    over = np.flatnonzero(chosen & (values > (2**63 - 1) // factor))
-    if len(over):
-        row = int(over[0])
-        raise TraceError(
-            trace.place,
-            f"node {int(trace.node_id[row])}: {name} {int(values[row])} times {factor} is beyond 2^63 - 1",
-            "check the unit of sizes",
-        )
-    return np.where(chosen, values * factor, values)
-
-
-def read_workload(
-    prefix: str | os.PathLike,
-    *,
-    groups: str | os.PathLike | Mapping[str, Sequence[int]] | None = None,
-    size_unit: str = "bytes",
-    dtype_bytes: int | None = None,
-    macs: bool = False,
-    ranks: int | None = None,
-    name: str = "",
-    keep_raw: bool = True,
-) -> Workload:
-    """Read the traces of all ranks and their communicator groups.
-
-    Parameters
-    ----------
-    prefix : path
-        Of files `PREFIX.<rank>.et`.
-    groups : path or mapping, optional
-        JSON file of group id to ranks, or the same as a mapping. By default the process groups that METADATA
-        nodes declare, if any.
-    size_unit : str
-        ``"bytes"``, or ``"elements"`` for producers that write element counts (symbolic tensor graph); these
-        are multiplied by `dtype_bytes`.
-    dtype_bytes : int, optional
-        Bytes per element.
-    macs : bool
-        The producer counts a multiply-accumulate as one operation: see `double_macs`.
-    ranks : int, optional
-        Number of ranks there must be.
-    name : str
-    keep_raw : bool
-        Keep the bytes of the files.
-
-    Returns
-    -------
-    Workload
-
-    Raises
-    ------
-    TraceError
-        As `read_prefix`; a bad group file; sizes beyond 2^63 - 1.
-    """
-    place = os.fspath(prefix)
-    if size_unit not in ("bytes", "elements"):
-        raise TraceError(place, f'size unit "{size_unit}" is unknown', 'write "bytes" or "elements"')
-    if (size_unit == "elements") != (dtype_bytes is not None):
-        problem = "elements need dtype_bytes" if dtype_bytes is None else "dtype_bytes is for elements only"
-        raise TraceError(place, problem, 'write size_unit "elements" and dtype_bytes 2, or neither')
-    if dtype_bytes is not None and not 1 <= dtype_bytes <= 2**16:
-        raise TraceError(place, f"dtype_bytes is {dtype_bytes}", "write the bytes per element, e.g. 2")
-    traces = read_prefix(prefix, ranks)
-    if groups is None:
-        declared: dict[str, tuple[int, ...]] = {}
-        for trace in _distinct(traces):
-            declared.update(groups_from_metadata(trace))
-        groups = declared
-    elif not isinstance(groups, Mapping):
-        groups = groups_from_json(groups)
-    changed = {}
-    for trace in _distinct(traces):
-        new = scale_sizes(trace, dtype_bytes) if dtype_bytes not in (None, 1) else trace
-        new = double_macs(new) if macs else new
-        changed[id(trace)] = new if keep_raw else new.without_raw()
-    return Workload(
-        tuple(changed[id(trace)] for trace in traces),
-        {key: tuple(members) for key, members in groups.items()},
-        name or os.path.basename(place),
-    )
-
-
-def _distinct(traces: Sequence[ExecutionTrace]) -> list[ExecutionTrace]:
-    return list({id(trace): trace for trace in traces}.values())
 
 
 def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
@@ -458,18 +320,16 @@ def write_prefix(
     place = os.fspath(prefix)
     suffix = ".et.gz" if gzip else ".et"
     paths = [Path(f"{place}.{rank}{suffix}") for rank in range(len(traces))]
-    folder, base = os.path.split(place)
-    pattern = re.compile(re.escape(base) + r"\.(0|[1-9][0-9]{0,9})\.et(\.gz)?")
     ours = {path.name for path in paths}
+    folder = os.path.dirname(place) or "."
     try:
-        present = sorted(os.listdir(folder or "."))
+        present = sorted(name for names in set_files(place).values() for name in names)
     except OSError as error:
-        raise OutputError(place, f"cannot list {folder or '.'}: {error.strerror}", "make the folder") from None
-    stale = [name for name in present if pattern.fullmatch(name) and name not in ours]
+        raise OutputError(place, f"cannot list {folder}: {error.strerror}", "make the folder") from None
+    stale = [name for name in present if name not in ours]
     if stale:
-        raise OutputError(
-            place, f"files of another set are in the way: {_list(stale)}", "remove them or choose another name"
-        )
+        problem = f"files of another set are in the way: {_list(stale)}"
+        raise OutputError(place, problem, "remove them or choose another name")
 
     def content() -> Iterator[tuple[Path, bytes]]:
         before, data = None, b""

@@ -171,11 +171,8 @@ def _merge(mappings: Iterable[Mapping]) -> dict:
 
 def workload_stats(traces: Sequence[ExecutionTrace], kind: str = "data") -> TraceStats:
     """Figures of all ranks together: sums, and the largest depth, critical path and width."""
-    once: dict[int, TraceStats] = {}
-    for trace in traces:
-        if id(trace) not in once:
-            once[id(trace)] = trace_stats(trace, kind)
-    parts = [once[id(trace)] for trace in traces]
+    once = {trace: trace_stats(trace, kind) for trace in dict.fromkeys(traces)}
+    parts = [once[trace] for trace in traces]
     problem = next((part.problem for part in parts if part.problem), "")
 
     def total(name: str) -> int:

@@ -64,7 +64,8 @@ def _read(name: str) -> tuple:
 
 def _lint(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.et_io import find_prefix
-    from astrasim_py.chakra.lint import lint_file, lint_prefix, lint_trace, worst_severity
+    from astrasim_py.chakra.lint import lint_file, lint_prefix
+    from astrasim_py.chakra.lint_rules import lint_trace, worst_severity
 
     findings = []
     for name in args.trace:
@@ -99,7 +100,7 @@ def _any_file(prefix: str) -> bool:
 
 
 def _as_findings(error: AstraError) -> list:
-    from astrasim_py.chakra.lint import Finding
+    from astrasim_py.chakra.lint_rules import Finding
 
     parts = error.errors if isinstance(error, ErrorList) else (error,)
     return [Finding(severity="error", rule="framing", place=e.place, message=e.problem) for e in parts]

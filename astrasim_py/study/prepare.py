@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
-from astrasim_py.chakra.et_io import find_prefix, read_workload
+from astrasim_py.chakra.et_io import find_prefix
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.chakra.workload_io import read_workload
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import FileStamp, digest, file_digest, file_stamp

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from et_strategies import message, sample
 
-from astrasim_py.chakra import decode, et_io, framing, lint, text_io, wire
+from astrasim_py.chakra import decode, et_io, framing, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
+from astrasim_py.chakra.lint_rules import lint_trace
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
+from astrasim_py.chakra.workload_io import read_workload
 from astrasim_py.core.errors import OutputError, TraceError
 
 
@@ -178,7 +180,7 @@ def test_a_file_without_nodes_is_an_empty_trace(data):
     assert len(trace) == 0
     assert trace.order("data+ctrl").tolist() == []
     assert et_io.encode_trace(trace) == data
-    assert [finding.rule for finding in lint.lint_trace(trace)] == ["empty-trace"]
+    assert [finding.rule for finding in lint_trace(trace)] == ["empty-trace"]
 
 
 def test_an_empty_message_is_a_node_and_not_the_end():
@@ -454,7 +456,7 @@ def elements(tmp_path, op_types: list[str | None]) -> None:
 
 def test_element_counts_become_bytes(tmp_path):
     elements(tmp_path, ["M", "E", None])
-    workload = et_io.read_workload(tmp_path / "w", size_unit="elements", dtype_bytes=2)
+    workload = read_workload(tmp_path / "w", size_unit="elements", dtype_bytes=2)
     trace = workload.traces[0]
     assert trace is workload.traces[1]
     assert trace.column("tensor_size").tolist() == [6, 6, 6]
@@ -470,7 +472,7 @@ def test_element_counts_become_bytes(tmp_path):
 )
 def test_multiply_accumulates_become_two_operations(tmp_path, op_types, ops):
     elements(tmp_path, op_types)
-    assert et_io.read_workload(tmp_path / "w", macs=True).traces[0].column("num_ops").tolist() == ops
+    assert read_workload(tmp_path / "w", macs=True).traces[0].column("num_ops").tolist() == ops
 
 
 @pytest.mark.parametrize(
@@ -487,7 +489,7 @@ def test_multiply_accumulates_become_two_operations(tmp_path, op_types, ops):
 def test_a_workload_that_makes_no_sense_is_refused(tmp_path, wrong):
     elements(tmp_path, [None])
     with pytest.raises(TraceError):
-        et_io.read_workload(tmp_path / "w", **wrong)
+        read_workload(tmp_path / "w", **wrong)
 
 
 def test_sizes_do_not_overflow(tmp_path):
@@ -495,13 +497,13 @@ def test_sizes_do_not_overflow(tmp_path):
     node.attr.add(name="comm_size", int64_val=2**62)
     (tmp_path / "w.0.et").write_bytes(b"\x00" + message(node))
     with pytest.raises(TraceError, match=r"node 4: comm_size 4611686018427387904 times 2 is beyond 2\^63 - 1"):
-        et_io.read_workload(tmp_path / "w", size_unit="elements", dtype_bytes=2)
+        read_workload(tmp_path / "w", size_unit="elements", dtype_bytes=2)
 
 
 def test_columns_survive_without_the_bytes(tmp_path):
     (tmp_path / "w.0.et").write_bytes(sample())
-    kept = et_io.read_workload(tmp_path / "w")
-    lean = et_io.read_workload(tmp_path / "w", keep_raw=False)
+    kept = read_workload(tmp_path / "w")
+    lean = read_workload(tmp_path / "w", keep_raw=False)
     assert lean.digest() == kept.digest()
     assert lean.traces[0].raw is None
     assert lean.traces[0].metadata == kept.traces[0].metadata

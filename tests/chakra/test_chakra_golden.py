@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from astrasim_py.chakra import et_io, messages, stats, text_io
-from astrasim_py.chakra.lint import lint, lint_prefix, lint_trace
+from astrasim_py.chakra.lint import lint, lint_prefix
+from astrasim_py.chakra.lint_rules import lint_trace
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.chakra.workload_io import read_workload
 
 
 def sets(folder: Path) -> list[Path]:
@@ -154,7 +156,7 @@ def test_ring_sets_load_fast(golden):
 
 def test_the_large_set_loads_in_time_and_whole(gpt3):
     before = time.process_time()
-    workload = et_io.read_workload(gpt3, groups=groups_of(gpt3))
+    workload = read_workload(gpt3, groups=groups_of(gpt3))
     assert time.process_time() - before < 50
     assert workload.ranks == 64
     assert sum(map(len, workload.traces)) == 250_240
@@ -165,7 +167,7 @@ def test_the_large_set_loads_in_time_and_whole(gpt3):
 
 
 def test_the_large_set_is_sound(gpt3):
-    workload = et_io.read_workload(gpt3, groups=groups_of(gpt3))
+    workload = read_workload(gpt3, groups=groups_of(gpt3))
     findings = lint(workload.traces, workload.groups)
     assert [f for f in findings if f.severity == "error"] == []
     total = stats.workload_stats(workload.traces)
@@ -176,8 +178,8 @@ def test_the_large_set_is_sound(gpt3):
 
 def test_units_of_the_large_producer(golden):
     prefix = golden / "chakra_samples" / "stg" / "gpt_tp8" / "w"
-    plain = et_io.read_workload(prefix).traces[0]
-    scaled = et_io.read_workload(prefix, size_unit="elements", dtype_bytes=2, macs=True).traces[0]
+    plain = read_workload(prefix).traces[0]
+    scaled = read_workload(prefix, size_unit="elements", dtype_bytes=2, macs=True).traces[0]
     for name in ("comm_size", "tensor_size"):
         values = plain.column(name)
         assert np.array_equal(scaled.column(name), np.where(values == MISSING, MISSING, values * 2))

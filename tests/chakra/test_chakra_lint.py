@@ -7,7 +7,8 @@ import pytest
 
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import et_io
-from astrasim_py.chakra.lint import Finding, lint, lint_prefix, lint_trace, worst_severity
+from astrasim_py.chakra.lint import lint, lint_prefix
+from astrasim_py.chakra.lint_rules import Finding, lint_trace, worst_severity
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from astrasim_py.builders.registry import build
-from astrasim_py.chakra.et_io import read_workload, write_prefix
+from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.chakra.workload_io import read_workload
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import prepare as module
