@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
     from astrasim_py.core.errors import UsageError
     from astrasim_py.report.explain import explanation_text
-    from astrasim_py.study.stored_results import explain_folder
+    from astrasim_py.study.explain_and_plot import explain_folder
 
     if args.lines is not None and args.lines < 1:
         raise UsageError("--lines", f"{args.lines} is less than 1", "write 1 or more")

@@ -14,7 +14,7 @@ def run(args: argparse.Namespace) -> int:
     """Draw."""
     import sys
 
-    from astrasim_py.study.stored_results import plot_folder
+    from astrasim_py.study.explain_and_plot import plot_folder
 
     drawn = plot_folder(args.folder)
     for note in drawn.notes:

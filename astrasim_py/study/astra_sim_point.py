@@ -11,11 +11,11 @@ from pathlib import Path
 from astrasim_py.astra_sim.input_set import Inputs, read_inputs
 from astrasim_py.astra_sim.result import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
-from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, AstraError, UsageError
-from astrasim_py.core.records import RECORD_SCHEMA
-from astrasim_py.study import store
+from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.study import store, stored_points
 from astrasim_py.study.run_log import RunLog, limits_json, package_version
-from astrasim_py.study.store import StoredPoint, Wanted
+from astrasim_py.study.store import Requirements
+from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
 from astrasim_py.study.usage import Usage
 from astrasim_py.system.machine_models import Limits
@@ -136,40 +136,33 @@ def run_request(
     summary["warnings"] = [*result.warnings, *summary["warnings"]]
     summary["finish_ns"] = list(result.finish_ns)
     summary["exposed_comm_ns"] = list(result.exposed_ns)
-    exit_code = EXIT_OK if result.outcome.status == "done" else EXIT_STUCK
     folder = store.scenario_folder(out, SCENARIO) / store.folder_name(request.name, identity)
-    manifest = {
-        "package": "astrasim-py",
-        "version": package_version(),
-        "record_schema": RECORD_SCHEMA,
-        "engine_semantics": store.ENGINE_SEMANTICS,
-        "front_end": FRONT_END,
-        "scenario": SCENARIO,
-        "point": request.name,
-        "folder": folder.name,
-        "digest": identity,
-        "sweep": {},
-        "status": result.outcome.status,
-        "exit_code": exit_code,
-        "level": level,
-        "timeline": timeline,
-        "engine": result.records.engine,
-        "limits": limits_json(limits),
-        "seeds": {},
-        "inputs": digests,
-        "resolved": arguments,
-    }
+    manifest = store.manifest_of(
+        folder,
+        result.records,
+        limits=limits,
+        front_end=FRONT_END,
+        scenario=SCENARIO,
+        point=request.name,
+        digest=identity,
+        sweep={},
+        level=level,
+        timeline=timeline,
+        seeds={},
+        inputs=digests,
+        resolved=arguments,
+    )
     volatile = usage.volatile(result.records, request.folder)
     files = files_of(result.plan, result.records, summary, with_timeline=timeline)
-    wanted = Wanted(level=level, timeline=timeline, limits=limits_json(limits), engine=engine)
-    store.write_point(folder, files, manifest, volatile, wanted=wanted)
-    store.write_tables(folder.parent)
+    required = Requirements(level=level, timeline=timeline, limits=limits_json(limits), engine=engine)
+    store.write_point(folder, files, manifest, volatile, required=required)
+    stored_points.write_tables(folder.parent)
     return Done(
         result=result,
         row={key: summary["row"].get(key) for key in row} | {"cpu_s": volatile["cpu_s"]},
         explanation=tuple(summary["explanation"]),
         folder=folder,
-        exit_code=exit_code,
+        exit_code=manifest["exit_code"],
     )
 
 
@@ -208,7 +201,7 @@ def run_again(stored: StoredPoint, level: str, notes: RunLog, *, timeline: bool 
         limits=limits,
         inputs=inputs,
     )
-    found = store.read_point(done.folder)
+    found = stored_points.read_point(done.folder)
     if found is None:
         raise AstraError(str(stored.folder), "cannot be run again")
     return found

@@ -11,7 +11,7 @@ from astrasim_py.report import plots
 from astrasim_py.report.plot_grid import select
 from astrasim_py.report.record_plots import PANELS, Panel
 from astrasim_py.report.tables import json_text, parse_json
-from astrasim_py.study.store import StoredPoint
+from astrasim_py.study.stored_points import StoredPoint
 
 STUDY = "study.json"
 FIGURES = "figures"

@@ -15,45 +15,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.core.choices import AUTO, BOTH, FOLDED
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import InternalError, OutputError, UnitError, UsageError
-from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_file, write_new
-from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Table
-from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
-from astrasim_py.report.csv_io import read_csv
+from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, InternalError, UsageError
+from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_new
+from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Records
 from astrasim_py.report.tables import (
-    COLLECTIVE_KEYS,
-    ROW_KEYS,
-    collective_rows,
-    csv_rows,
     json_text,
-    parse_json,
 )
+from astrasim_py.study.run_log import limits_json, package_version
+from astrasim_py.study.stored_points import FORMAT, MANIFEST, REQUIRED, SUMMARY, VOLATILE, read_manifest
+from astrasim_py.system.machine_models import Limits
 
-#: Version of the folder's layout.
-FORMAT = 1
 #: Raised whenever an engine gives other numbers for the same problem; part of every point's hash.
 ENGINE_SEMANTICS = 1
 
-MANIFEST = "manifest.json"
-SUMMARY = "summary.json"
-VOLATILE = "run.json"
-_SMALL = (SUMMARY, "collective.csv")
-
-#: What readers ask of every manifest.
-REQUIRED = ("scenario", "point", "folder", "digest", "status", "level", "timeline", "limits", "exit_code")
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _TEMPORARY = re.compile(r"\.(tmp|old)-(\d+)-([0-9a-f]{8})[0-9a-f]{8}")
@@ -174,7 +158,7 @@ def scratch(folder: Path) -> Iterator[Path | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Requirements:
     """What a stored point must have been recorded with to be used again.
 
     Attributes
@@ -211,13 +195,30 @@ class Wanted:
         return manifest["status"] != "limit" or manifest["limits"] == dict(self.limits or {})
 
 
+def manifest_of(folder: Path, records: Records, *, limits: Limits, **facts: object) -> dict:
+    """The manifest of a run; `facts` are the other keys of `REQUIRED`, and what else it is to say."""
+    status = records.outcome.status
+    return {
+        "package": "astrasim-py",
+        "version": package_version(),
+        "record_schema": RECORD_SCHEMA,
+        "engine_semantics": ENGINE_SEMANTICS,
+        "folder": folder.name,
+        "status": status,
+        "exit_code": EXIT_OK if status == "done" else EXIT_STUCK,
+        "engine": records.engine,
+        "limits": limits_json(limits),
+        **facts,
+    }
+
+
 def write_point(
     folder: Path,
     files: Mapping[str, bytes | Iterable[bytes]],
     manifest: Mapping,
     volatile: Mapping,
     *,
-    wanted: Wanted,
+    required: Requirements,
     replace: bool = False,
 ) -> Path:
     """Store a point: the whole folder appears, or nothing does.
@@ -232,10 +233,10 @@ def write_point(
         Plain values; ``files`` (SHA-256 and length of each) is added.
     volatile : mapping
         Host, versions, times: outside every digest.
-    wanted : Wanted
+    required : Requirements
         If another process stored the same point meanwhile and it meets this, that one stays.
     replace : bool
-        Replace even a stored point that meets `wanted`.
+        Replace even a stored point that meets `required`.
 
     Returns
     -------
@@ -264,7 +265,7 @@ def write_point(
         write_new(temporary / VOLATILE, (_json_bytes(volatile),))
         write_new(temporary / MANIFEST, (_json_bytes({**manifest, "files": entries}),))
         sync_folder(temporary)
-        _move_in(temporary, folder, wanted, replace)
+        _move_in(temporary, folder, required, replace)
         sync_folder(parent)
     except OSError as error:
         raise output_error(folder, error, _PLACE) from error
@@ -278,7 +279,7 @@ def _json_bytes(value: Mapping) -> bytes:
     return (json_text(value) + "\n").encode()
 
 
-def _move_in(temporary: Path, folder: Path, wanted: Wanted, replace: bool) -> None:
+def _move_in(temporary: Path, folder: Path, required: Requirements, replace: bool) -> None:
     """Rename to the final name; the rename of a folder onto a folder that is not empty fails, and is the lock."""
     for _ in range(_TRIES):
         try:
@@ -289,7 +290,7 @@ def _move_in(temporary: Path, folder: Path, wanted: Wanted, replace: bool) -> No
                 raise
         if not replace:
             there = read_manifest(folder, contents=True)
-            if there is not None and wanted.met_by(there):
+            if there is not None and required.met_by(there):
                 return
         aside = folder.parent / temporary_name("old")
         try:
@@ -363,207 +364,3 @@ def _in_use(path: Path, pid: int, host: str) -> bool:
     except (OSError, OverflowError):
         return True
     return True
-
-
-# -- reading ----------------------------------------------------------------------------------------------------
-
-
-def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
-    """The manifest of a point's folder, or None if the folder is not a whole point.
-
-    Parameters
-    ----------
-    folder : Path
-    contents : bool
-        Compare the SHA-256 of every file. Otherwise only those of the small files that tables over all points
-        are made of, and the length of the others.
-    """
-    try:
-        manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
-        if not isinstance(manifest, dict) or manifest["format"] != FORMAT:
-            return None
-        for name, entry in manifest["files"].items():
-            if name != os.path.basename(name) or os.path.getsize(folder / name) != entry["bytes"]:
-                return None
-            if (contents or name in _SMALL) and _sha256(folder / name) != entry["sha256"]:
-                return None
-        known = all(isinstance(manifest[key], str) for key in REQUIRED[:5]) and manifest["level"] in LEVELS
-        return manifest if known and SUMMARY in manifest["files"] and manifest.keys() >= set(REQUIRED) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPoint:
-    """A point read back from its folder."""
-
-    folder: Path
-    manifest: dict
-    summary: dict
-    volatile: dict
-
-    @property
-    def row(self) -> dict:
-        """The row of the point, with the CPU time of the run that made it."""
-        row = {key: self.summary["row"].get(key) for key in ROW_KEYS}
-        row["cpu_s"] = self.volatile.get("cpu_s")
-        return row
-
-    @property
-    def exit_code(self) -> int:
-        return int(self.manifest["exit_code"])
-
-    def table(self, name: str) -> Table:
-        """A table of records (collective, link, node, message, hop, rank, vertex).
-
-        Raises
-        ------
-        KeyError
-            It was not recorded.
-        OutputError
-            The file cannot be read any more.
-        """
-        file = f"{name}.csv"
-        if file not in self.manifest["files"]:
-            raise KeyError(name)
-        try:
-            data = (self.folder / file).read_bytes()
-            if hashlib.sha256(data).hexdigest() != self.manifest["files"][file]["sha256"]:
-                raise ValueError("its content is not what the manifest says")
-            return read_csv(data)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise OutputError(str(self.folder / file), f"cannot be read: {reason}", "run with --fresh") from None
-
-
-def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
-    """A stored point, or None if the folder is not a whole point."""
-    manifest = read_manifest(folder, contents=contents)
-    if manifest is None:
-        return None
-    try:
-        summary = parse_json((folder / SUMMARY).read_text(encoding="utf-8"))
-        if not isinstance(summary, dict) or not isinstance(summary.get("row"), dict):
-            return None
-    except (OSError, ValueError):
-        return None
-    try:
-        volatile = parse_json((folder / VOLATILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        volatile = {}
-    return StoredPoint(
-        folder=folder,
-        manifest=manifest,
-        summary=summary,
-        volatile=volatile if isinstance(volatile, dict) else {},
-    )
-
-
-def read_points(folder: Path) -> tuple[StoredPoint, ...]:
-    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be read.
-    """
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        raise OutputError(str(folder), f"cannot be read: {error.strerror}", "name a folder of results") from None
-    found = [read_point(folder / name) for name in names if not name.startswith(".")]
-    return tuple(sorted((p for p in found if p is not None), key=_order))
-
-
-def point_names(folder: Path) -> frozenset[str]:
-    """Names of the folders that hold a manifest."""
-    return frozenset(name for name in os.listdir(folder) if name[:1] != "." and (folder / name / MANIFEST).exists())
-
-
-def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
-    """Of points with the same name (the scenario was changed in between) only the one computed last."""
-    best: dict[str, StoredPoint] = {}
-    for point in points:
-        name = point.manifest["point"]
-        if name not in best or _finished(point) > _finished(best[name]):
-            best[name] = point
-    return tuple(best.values())
-
-
-def _finished(point: StoredPoint) -> tuple[Decimal, str]:
-    when = point.volatile.get("finished")
-    return (Decimal(when) if isinstance(when, int | Decimal) else Decimal(0), point.folder.name)
-
-
-def value_order(text: str) -> tuple[int, Fraction, str]:
-    """Sort key of a swept value: numbers and quantities by what they are worth, before plain text.
-
-    Examples
-    --------
-    >>> sorted(["1 MiB", "ring", "64 KiB"], key=value_order)
-    ['64 KiB', '1 MiB', 'ring']
-    """
-    try:
-        return (0, Fraction(text), text)
-    except (ValueError, ZeroDivisionError):
-        pass
-    for kind, parse in enumerate((parse_size, parse_time, parse_bandwidth), start=1):
-        try:
-            return (kind, Fraction(parse(text)), text)
-        except UnitError:
-            continue
-    return (9, Fraction(0), text)
-
-
-def _order(point: StoredPoint) -> tuple:
-    sweep = point.summary["row"].get("sweep") or {}
-    return (
-        tuple((key, value_order(str(value))) for key, value in sweep.items()),
-        point.manifest["point"],
-        point.manifest["digest"],
-    )
-
-
-# -- tables over all points -------------------------------------------------------------------------------------
-
-
-def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> tuple[Path, Path]:
-    """Make ``summary.csv`` and ``collectives.csv`` again from the point folders.
-
-    There is no index that two runs could spoil for each other: both files follow from the folders alone.
-    ``superseded`` says yes for a point of whose name a newer one exists (the scenario was changed meanwhile).
-
-    Raises
-    ------
-    OutputError
-    """
-    points = read_points(folder) if points is None else points
-    current = {point.folder.name for point in newest(points)}
-    swept = list(dict.fromkeys(key for point in points for key in point.row["sweep"]))
-    keys = [key for key in ROW_KEYS if key not in ("sweep", "cpu_s")]
-    place = keys.index("point") + 1
-    names = {key: key if key not in keys else f"sweep.{key}" for key in swept}
-    header = [*keys[:place], *names.values(), *keys[place:], "superseded", "folder"]
-    rows = []
-    for point in points:
-        row = point.row
-        row |= {names[key]: value for key, value in row["sweep"].items()}
-        row["superseded"] = "no" if point.folder.name in current else "yes"
-        row["folder"] = point.folder.name
-        rows.append(row)
-    collectives = []
-    for point in points:
-        factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
-        table = point.table("collective")
-        for row in collective_rows(point.manifest["point"], table, factors):
-            row["folder"] = point.folder.name
-            collectives.append(row)
-    return (
-        write_file(folder / "summary.csv", csv_rows(header, rows), make_folder=True),
-        write_file(folder / "collectives.csv", csv_rows([*COLLECTIVE_KEYS, "folder"], collectives), make_folder=True),
-    )

@@ -28,13 +28,13 @@ from astrasim_py.report.plots import NEEDS
 from astrasim_py.report.record_plots import PANELS
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
-from astrasim_py.study import store
+from astrasim_py.study import store, stored_points
 from astrasim_py.study.cluster import check_address, run_on_cluster
 from astrasim_py.study.figures import FIGURES, draw_figures, write_study
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress, Silent
 from astrasim_py.study.run_log import RunLog
-from astrasim_py.study.store import StoredPoint
+from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row
 from astrasim_py.study.task import FAILED, Result, Task, make_task, run_task, stored_result
 
@@ -260,8 +260,8 @@ class _Run:
                 continue
             self.tasks[number] = task
             if number % step == first and not task.replace:
-                stored = store.read_point(task.folder, contents=True)
-                if stored is not None and task.wanted.met_by(stored.manifest):
+                stored = stored_points.read_point(task.folder, contents=True)
+                if stored is not None and task.required.met_by(stored.manifest):
                     self.results[number] = stored_result(stored)
                     self.reused += 1
                     self.unfolded += task.fold and not (stored.manifest.get("engine") or "").endswith(FOLDED)
@@ -378,11 +378,11 @@ class _Run:
         """Write the tables and return the points in them: also those that others have finished meanwhile."""
         stored: dict[str, StoredPoint] = {}
         for _ in range(_TRIES):
-            names = store.point_names(self.folder)
-            stored = {point.folder.name: point for point in store.read_points(self.folder)}
+            names = stored_points.point_names(self.folder)
+            stored = {point.folder.name: point for point in stored_points.read_points(self.folder)}
             if stored:
-                store.write_tables(self.folder, tuple(stored.values()))
-            if store.point_names(self.folder) == names:
+                stored_points.write_tables(self.folder, tuple(stored.values()))
+            if stored_points.point_names(self.folder) == names:
                 break
         return stored
 

@@ -11,11 +11,9 @@ from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERNAL,
     EXIT_OK,
-    EXIT_STUCK,
     EXIT_USAGE,
     AstraError,
 )
-from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import Point
@@ -23,7 +21,8 @@ from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.run_log import limits_json, package_version
-from astrasim_py.study.store import StoredPoint, Wanted
+from astrasim_py.study.store import Requirements
+from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
 from astrasim_py.study.usage import Usage
 from astrasim_py.system.machine_models import Limits
@@ -53,10 +52,10 @@ class Task:
     beside: Path | None = None
 
     @property
-    def wanted(self) -> Wanted:
+    def required(self) -> Requirements:
         """What a stored point must hold to make this task needless."""
         limits = limits_json(self.limits)
-        return Wanted(level=self.level, timeline=self.timeline, limits=limits, engine=self.engine, fold=self.fold)
+        return Requirements(level=self.level, timeline=self.timeline, limits=limits, engine=self.engine, fold=self.fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,35 +173,27 @@ def _run(task: Task, row: dict) -> Result:
     records = simulate(plan, engine=task.engine, level=task.level, fold=task.fold)
     summary = summary_of(plan, records, row)
     summary["warnings"] = [*warnings, *summary["warnings"]]
-    status = records.outcome.status
-    exit_code = EXIT_OK if status == "done" else EXIT_STUCK
-    manifest = {
-        "package": "astrasim-py",
-        "version": package_version(),
-        "record_schema": RECORD_SCHEMA,
-        "engine_semantics": store.ENGINE_SEMANTICS,
-        "scenario": point.scenario,
-        "point": point.name,
-        "folder": task.folder.name,
-        "digest": task.identity,
-        "sweep": dict(point.values),
-        "status": status,
-        "exit_code": exit_code,
-        "level": task.level,
-        "timeline": task.timeline,
-        "engine": records.engine,
-        "limits": limits_json(task.limits),
-        "seeds": dict(_seeds(point.config, "")),
-        "inputs": dict(task.inputs),
+    manifest = store.manifest_of(
+        task.folder,
+        records,
+        limits=task.limits,
+        scenario=point.scenario,
+        point=point.name,
+        digest=task.identity,
+        sweep=dict(point.values),
+        level=task.level,
+        timeline=task.timeline,
+        seeds=dict(_seeds(point.config, "")),
+        inputs=dict(task.inputs),
+        resolved=dict(point.config),
         **({"synthesized": synthesized} if synthesized else {}),
-        "resolved": dict(point.config),
-    }
+    )
     volatile = usage.volatile(records, point.folder, allow_outside=point.allow_outside, allow_code=point.allow_code)
     files = files_of(plan, records, summary, with_timeline=task.timeline)
-    store.write_point(task.folder, files, manifest, volatile, wanted=task.wanted, replace=task.replace)
+    store.write_point(task.folder, files, manifest, volatile, required=task.required, replace=task.replace)
     return Result(
         row={key: summary["row"].get(key) for key in row} | {"cpu_s": volatile["cpu_s"]},
-        exit_code=exit_code,
+        exit_code=manifest["exit_code"],
         lines=tuple(_stuck_lines(point.name, summary)),
         warnings=tuple(summary["warnings"]),
         simulated_ps=records.makespan,

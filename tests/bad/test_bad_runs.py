@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from astrasim_py.study.store import VOLATILE, read_manifest
+from astrasim_py.study.stored_points import VOLATILE, read_manifest
 
 SWEEP = """\
 name: base

@@ -11,8 +11,8 @@ import pytest
 from astrasim_py.core.errors import AstraError
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.explain_and_plot import explain_folder
 from astrasim_py.study.prepare import count_messages, prepare
-from astrasim_py.study.stored_results import explain_folder
 from astrasim_py.study.task import make_task, run_task
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import MscclModel

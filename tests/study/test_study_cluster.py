@@ -19,7 +19,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study import cluster, store
+from astrasim_py.study import cluster, stored_points
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.study.task import make_task
 
@@ -84,7 +84,7 @@ def scenario(tmp_path):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != store.VOLATILE]
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != stored_points.VOLATILE]
     return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 

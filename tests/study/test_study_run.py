@@ -18,9 +18,9 @@ from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.tables import ROW_KEYS, json_text, summary_text
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study import store
+from astrasim_py.study import store, stored_points
+from astrasim_py.study.explain_and_plot import explain_folder, find, plot_folder
 from astrasim_py.study.progress import Silent, on_terminal
-from astrasim_py.study.stored_results import explain_folder, find, plot_folder
 from astrasim_py.study.sweep import exit_code_of, parse_share, run_scenario
 
 SCENARIO = """
@@ -55,7 +55,7 @@ def scenario(folder: Path, text: str = SCENARIO, *overrides: str, **options):
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of a scenario's results but those that hold volatile facts."""
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != store.VOLATILE]
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != stored_points.VOLATILE]
     return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
@@ -118,7 +118,7 @@ def test_a_higher_level_serves_a_lower_one_and_not_the_other_way_round(tmp_path)
     assert run(level="summary").reused == 8
     assert run(level="summary", timeline=True).computed == 8
     assert run(timeline=True).reused == 8
-    point = store.read_points(tmp_path / "small")[0]
+    point = stored_points.read_points(tmp_path / "small")[0]
     assert json.loads((point.folder / "timeline.json").read_text())["traceEvents"]
 
 
@@ -193,7 +193,7 @@ def test_shares_of_several_processes_at_once_make_one_whole(tmp_path):
 
 def test_a_point_that_lands_while_tables_are_written_is_in_them(tmp_path, monkeypatch):
     loaded = scenario(tmp_path)
-    real, seen = store.write_tables, []
+    real, seen = stored_points.write_tables, []
 
     def slow(folder, points):
         seen.append(len(points))
@@ -264,7 +264,7 @@ def test_a_failed_point_is_recorded_and_the_others_go_on(tmp_path, name, jobs, c
     (failure,) = result.failures
     assert why in failure.lines[0] and failure.exit_code == code
     assert bool(failure.detail) == ("failed: " in failure.lines[0])
-    assert len(store.read_points(tmp_path / "small")) == 2
+    assert len(stored_points.read_points(tmp_path / "small")) == 2
     again = run_scenario(scenario(tmp_path, text, allow_code=True), out=tmp_path) if jobs == 1 else result
     assert again.exit_code == code and again.reused == (2 if jobs == 1 else 0)
 
@@ -316,7 +316,7 @@ def test_an_interrupted_run_keeps_finished_points_and_goes_on(tmp_path, jobs):
     assert stopped.exit_code == 130 and stopped.interrupted and not stopped.figures
     assert [row["status"] for row in stopped.rows].count("done") == 3
     assert "interrupted: 3 of 8 points are kept; run it again to go on" in stopped.notes
-    kept = len(store.read_points(tmp_path / "a" / "small"))
+    kept = len(stored_points.read_points(tmp_path / "a" / "small"))
     assert 3 <= kept < 8 and not list((tmp_path / "a").rglob(".*"))
     went_on = run_scenario(scenario(tmp_path), out=tmp_path / "a")
     assert (went_on.reused, went_on.computed) == (kept, 8 - kept)
@@ -350,7 +350,7 @@ def test_a_signal_stops_a_real_run_at_once(tmp_path, number):
     assert out.startswith("130 ") and "run it again" in out
     assert time.monotonic() - began < 30
     folder = tmp_path / "small"
-    points = store.read_points(folder)
+    points = stored_points.read_points(folder)
     assert 3 <= len(points) < 700
     assert not [p for p in folder.iterdir() if p.name.startswith(".")]
     assert len((folder / "summary.csv").read_text().splitlines()) == len(points) + 1
@@ -391,13 +391,13 @@ def test_progress_is_silent_unless_somebody_watches(tmp_path):
 
 def test_explain_runs_a_point_again_and_says_so(tmp_path):
     run_scenario(scenario(tmp_path), out=tmp_path)
-    point = store.read_points(tmp_path / "small")[0]
+    point = stored_points.read_points(tmp_path / "small")[0]
     first = explain_folder(point.folder)
     assert first.notes == (f"{point.manifest['point']}: ran it again to record messages",)
     assert sum(first.explanation.totals.values()) == first.explanation.makespan
     assert explain_folder(point.folder).notes == ()
     assert "critical path" in explanation_text(first.explanation)
-    assert len(store.read_points(tmp_path / "small")) == 8
+    assert len(stored_points.read_points(tmp_path / "small")) == 8
 
 
 def test_explain_refuses_a_point_that_has_changed_since(tmp_path):
@@ -405,7 +405,7 @@ def test_explain_refuses_a_point_that_has_changed_since(tmp_path):
     edges = ["src,dst,bandwidth,latency"] + [f"{i},{(i + d) % 4},50 GB/s,1 us" for i in range(4) for d in (1, 3)]
     (tmp_path / "t.csv").write_text("\n".join(edges))
     result = run_scenario(scenario(tmp_path, text.replace("{RING}", "{shape: edge_list, file: t.csv}")), out=tmp_path)
-    folder = next(p.folder for p in store.read_points(tmp_path / "small") if p.manifest["inputs"])
+    folder = next(p.folder for p in stored_points.read_points(tmp_path / "small") if p.manifest["inputs"])
     assert result.exit_code == 0
     (tmp_path / "t.csv").unlink()
     with pytest.raises(UsageError, match="changed since; run the scenario again with --record messages"):
@@ -421,7 +421,7 @@ def test_folders_without_a_point_say_so(tmp_path):
     ):
         with pytest.raises(UsageError, match=why):
             explain_folder(path)
-    point = store.read_points(tmp_path / "small")[0].folder
+    point = stored_points.read_points(tmp_path / "small")[0].folder
     (point / "rank.csv").write_text("damaged")
     with pytest.raises(UsageError, match="is damaged"):
         explain_folder(point)
@@ -436,7 +436,7 @@ def test_figures_of_links_and_gantt_record_what_they_need(tmp_path):
     )
     result = run_scenario(scenario(tmp_path, text), out=tmp_path, level="summary")
     assert len(result.figures) == 4
-    levels = [p.manifest["level"] for p in store.read_points(tmp_path / "small")]
+    levels = [p.manifest["level"] for p in stored_points.read_points(tmp_path / "small")]
     assert sorted(levels) == ["links"] * 2 + ["nodes"] * 2 + ["summary"] * 4
     before = contents(tmp_path / "small" / "figures")
     for figure in result.figures:
@@ -448,7 +448,7 @@ def test_figures_of_links_and_gantt_record_what_they_need(tmp_path):
 
 def test_figures_of_one_point(tmp_path):
     run_scenario(scenario(tmp_path), out=tmp_path)
-    point = store.read_points(tmp_path / "small")[0]
+    point = stored_points.read_points(tmp_path / "small")[0]
     drawn = plot_folder(point.folder)
     assert [p.name.rsplit("-", 1)[1] for p in drawn.figures if p.suffix == ".png"] == [
         "links.png",
@@ -509,5 +509,5 @@ sweep: {trace: [good, bad]}
     assert (waiting[0]["rank"], waiting[0]["src"], waiting[0]["tag"], waiting[0]["bytes"]) == (1, 0, 5, 64)
     again = run_scenario(scenario(tmp_path, text), out=tmp_path, jobs=jobs)
     assert again.reused == 2 and again.failures == first.failures and again.exit_code == 4
-    stuck = next(p for p in store.read_points(tmp_path / "waits") if p.manifest["status"] == "stuck")
+    stuck = next(p for p in stored_points.read_points(tmp_path / "waits") if p.manifest["status"] == "stuck")
     assert "this point is stuck" in explain_folder(stuck.folder).notes[-1]

@@ -23,8 +23,8 @@ from astrasim_py.core.files import host_mark, write_file
 from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.tables import json_text
-from astrasim_py.study import store
-from astrasim_py.study.store import Wanted
+from astrasim_py.study import store, stored_points
+from astrasim_py.study.store import Requirements
 
 CALLS = ("write", "fsync", "rename", "open", "mkdir", "close", "replace")
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -79,9 +79,9 @@ def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status
         "collective.csv": csv_chunks(more.pop("table", collective())),
         "link.csv": b"link,bytes\n0,500\n",
     }
-    wanted = Wanted(level=level)
+    required = Requirements(level=level)
     return store.write_point(
-        folder, files, manifest | more, {"finished": finished, "cpu_s": 0.5}, wanted=wanted, replace=replace
+        folder, files, manifest | more, {"finished": finished, "cpu_s": 0.5}, required=required, replace=replace
     )
 
 
@@ -144,14 +144,14 @@ def test_a_failed_write_leaves_no_trace_and_touches_nothing_else(tmp_path, repla
                 new = None
         assert leftovers(tmp_path) == [], n
         assert {p.name: p.read_bytes() for p in sorted(earlier.iterdir())} == before
-        names = [p.manifest["point"] for p in store.read_points(tmp_path / "s")]
+        names = [p.manifest["point"] for p in stored_points.read_points(tmp_path / "s")]
         assert names in (["earlier"], ["earlier", "new"]), n
         if replace:
             assert names == ["earlier", "new"], f"call {n} lost the point that was to be replaced"
         if calls.left > 0:
             assert new is not None
             break
-        for point in store.read_points(tmp_path / "s"):
+        for point in stored_points.read_points(tmp_path / "s"):
             if point.manifest["point"] == "new" and not replace:
                 shutil.rmtree(point.folder)
     assert failures >= 15
@@ -177,12 +177,12 @@ def test_a_process_killed_at_any_call_leaves_no_half_point(tmp_path, replace):
         _, status = os.waitpid(child, 0)
         store.clean(out / "s")
         assert leftovers(out) == []
-        points = store.read_points(out / "s") if (out / "s").is_dir() else ()
+        points = stored_points.read_points(out / "s") if (out / "s").is_dir() else ()
         assert len(points) == 1 or (not replace and not points), n
-        assert all(store.read_manifest(p.folder, contents=True) for p in points)
+        assert all(stored_points.read_manifest(p.folder, contents=True) for p in points)
         survived += len(points)
         absent += not points
-        assert [p.manifest["point"] for p in store.read_points(save(out, "new").parent)] == ["new"]
+        assert [p.manifest["point"] for p in stored_points.read_points(save(out, "new").parent)] == ["new"]
         if os.WIFEXITED(status):
             break
     assert absent >= 15 or (replace and survived >= 20)
@@ -210,7 +210,7 @@ def test_kill_at_any_time_leaves_whole_points_only(tmp_path):
     visible = [p for p in folder.iterdir() if not p.name.startswith(".")]
     assert len(visible) >= 25
     for point in visible:
-        assert store.read_manifest(point, contents=True), point
+        assert stored_points.read_manifest(point, contents=True), point
     store.clean(folder)
     assert leftovers(tmp_path) == []
 
@@ -231,9 +231,9 @@ def test_writers_of_the_same_point_do_not_disturb_each_other(tmp_path, replace):
                     os._exit(1)
             children.append(child)
         assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    points = store.read_points(tmp_path / "s")
+    points = stored_points.read_points(tmp_path / "s")
     assert [p.manifest["point"] for p in points] == [f"same {i}" for i in range(6)]
-    assert all(store.read_manifest(p.folder, contents=True) for p in points)
+    assert all(stored_points.read_manifest(p.folder, contents=True) for p in points)
     assert leftovers(tmp_path) == []
 
 
@@ -244,11 +244,11 @@ def test_a_full_disk_is_an_output_error(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         from pathlib import Path
         from astrasim_py.core.errors import OutputError
-        from astrasim_py.study import store
-        keys = dict.fromkeys(store.REQUIRED, "x") | {{"folder": "p-1", "level": "links"}}
+        from astrasim_py.study import store, stored_points
+        keys = dict.fromkeys(stored_points.REQUIRED, "x") | {{"folder": "p-1", "level": "links"}}
         try:
             files = {{"summary.json": b"{{}}", "big": b"x" * 5000}}
-            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, keys, {{}}, wanted=store.Wanted())
+            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, keys, {{}}, required=store.Requirements())
         except OutputError as error:
             print(error.exit_code, error)
     """
@@ -293,9 +293,9 @@ def test_interrupting_a_write_removes_its_folder(tmp_path):
         store.write_point(
             tmp_path / "p",
             {"summary.json": chunks()},
-            dict.fromkeys(store.REQUIRED, "x") | {"folder": "p"},
+            dict.fromkeys(stored_points.REQUIRED, "x") | {"folder": "p"},
             {},
-            wanted=Wanted(),
+            required=Requirements(),
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -327,9 +327,9 @@ def test_a_point_moved_aside_by_a_dead_process_comes_back(tmp_path):
     point = save(tmp_path)
     aside = point.parent / f".old-{dead_pid()}-{host_mark()}00000000"
     point.rename(aside)
-    assert store.read_points(point.parent) == ()
+    assert stored_points.read_points(point.parent) == ()
     store.clean(point.parent)
-    assert [p.folder for p in store.read_points(point.parent)] == [point]
+    assert [p.folder for p in stored_points.read_points(point.parent)] == [point]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------
@@ -358,22 +358,24 @@ def test_a_damaged_point_is_ignored(tmp_path, damage):
     good = save(tmp_path, "good")
     (tmp_path / "s" / "notes").mkdir()
     (tmp_path / "s" / "file").write_text("")
-    assert [p.folder for p in store.read_points(tmp_path / "s")] == [good]
-    assert save(tmp_path, "bad") in [p.folder for p in store.read_points(tmp_path / "s")], "it can be computed again"
+    assert [p.folder for p in stored_points.read_points(tmp_path / "s")] == [good]
+    assert save(tmp_path, "bad") in [p.folder for p in stored_points.read_points(tmp_path / "s")], (
+        "it can be computed again"
+    )
 
 
 def test_changed_content_is_noticed(tmp_path):
     point = save(tmp_path)
     path = point / "link.csv"
     path.write_bytes(path.read_bytes().replace(b"500", b"600"))
-    assert store.read_manifest(point) is not None
-    assert store.read_manifest(point, contents=True) is None
+    assert stored_points.read_manifest(point) is not None
+    assert stored_points.read_manifest(point, contents=True) is None
     with pytest.raises(OutputError, match="not what the manifest says"):
-        store.read_point(point).table("link")
+        stored_points.read_point(point).table("link")
 
 
 def test_what_is_read_is_what_was_written(tmp_path):
-    point = store.read_point(save(tmp_path, row={"time_ns": Decimal("9007199254740993.125"), "point": "=1+1"}))
+    point = stored_points.read_point(save(tmp_path, row={"time_ns": Decimal("9007199254740993.125"), "point": "=1+1"}))
     assert point.row["time_ns"] == Decimal("9007199254740993.125")
     assert point.row["point"] == "=1+1"
     assert point.row["cpu_s"] == Decimal("0.5")
@@ -390,7 +392,7 @@ def test_volatile_facts_are_outside_the_digests(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stored", "wanted", "met"),
+    ("stored", "required", "met"),
     [
         ({}, {}, True),
         ({"level": "messages"}, {"level": "summary"}, True),
@@ -403,19 +405,19 @@ def test_volatile_facts_are_outside_the_digests(tmp_path):
         ({"status": "done", "limits": {"max_events": 5}}, {"limits": {"max_events": 1}}, True),
     ],
 )
-def test_a_point_is_used_again_when_it_holds_what_is_wanted(stored, wanted, met):
+def test_a_point_is_used_again_when_it_holds_what_is_wanted(stored, required, met):
     manifest = {"level": "links", "timeline": False, "status": "done", "limits": {}} | stored
-    assert Wanted(**wanted).met_by(manifest) == met
+    assert Requirements(**required).met_by(manifest) == met
 
 
 def test_a_higher_level_replaces_a_lower_one_and_not_the_other_way_round(tmp_path):
     folder = save(tmp_path, level="links")
     save(tmp_path, level="messages")
-    assert store.read_point(folder).manifest["level"] == "messages"
+    assert stored_points.read_point(folder).manifest["level"] == "messages"
     save(tmp_path, level="links")
-    assert store.read_point(folder).manifest["level"] == "messages"
+    assert stored_points.read_point(folder).manifest["level"] == "messages"
     save(tmp_path, level="links", replace=True)
-    assert store.read_point(folder).manifest["level"] == "links"
+    assert stored_points.read_point(folder).manifest["level"] == "links"
 
 
 # -- names ------------------------------------------------------------------------------------------------------
@@ -452,7 +454,7 @@ def test_tables_follow_from_the_folders_alone(tmp_path):
         save(tmp_path / "a", name)
     for name in ("2 GiB", "1 MiB", "64 KiB"):
         save(tmp_path / "b", name, finished=7)
-    made = [store.write_tables(tmp_path / x / "s") for x in "ab"]
+    made = [stored_points.write_tables(tmp_path / x / "s") for x in "ab"]
     assert [p.read_bytes() for p in made[0]] == [p.read_bytes() for p in made[1]]
     summary = read(made[0][0])
     assert [r["size"] for r in summary] == ["64 KiB", "1 MiB", "2 GiB"]
@@ -465,15 +467,15 @@ def test_tables_follow_from_the_folders_alone(tmp_path):
 def test_an_older_result_of_the_same_point_is_marked(tmp_path):
     save(tmp_path, "1 MiB", identity="a" * 64, finished=1)
     save(tmp_path, "1 MiB", identity="b" * 64, finished=2)
-    marks = {r["folder"]: r["superseded"] for r in read(store.write_tables(tmp_path / "s")[0])}
+    marks = {r["folder"]: r["superseded"] for r in read(stored_points.write_tables(tmp_path / "s")[0])}
     assert marks == {"1_MiB-aaaaaaaaaaaa": "yes", "1_MiB-bbbbbbbbbbbb": "no"}
-    assert [p.manifest["digest"][0] for p in store.newest(store.read_points(tmp_path / "s"))] == ["b"]
+    assert [p.manifest["digest"][0] for p in stored_points.newest(stored_points.read_points(tmp_path / "s"))] == ["b"]
 
 
 @pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "'quoted", 'a,"b"\nc'])
 def test_csv_cells_are_never_formulas(tmp_path, text):
     save(tmp_path, "p", row={"point": text, "sweep": {text: text}}, table=collective(group=text, algorithm=text))
-    for path in store.write_tables(tmp_path / "s"):
+    for path in stored_points.write_tables(tmp_path / "s"):
         for line in csv.reader(io.StringIO(path.read_text(), newline="")):
             assert not [cell for cell in line if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
-    assert store.read_points(tmp_path / "s")[0].table("collective")["group"].tolist() == [text]
+    assert stored_points.read_points(tmp_path / "s")[0].table("collective")["group"].tolist() == [text]

@@ -14,10 +14,10 @@ from astrasim_py.core.records import LEVELS, Outcome, Records
 from astrasim_py.report import plots
 from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.scenario.expand import Point
-from astrasim_py.study import astra_sim_point, store
+from astrasim_py.study import astra_sim_point, stored_points
 from astrasim_py.study.figures import STUDY, draw_figures, panel_points, read_study
 from astrasim_py.study.run_log import RunLog
-from astrasim_py.study.store import StoredPoint
+from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.task import make_task, run_task
 
 #: What is drawn of a single point.
@@ -52,12 +52,12 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
     folder = Path(path)
     if not folder.is_dir():
         raise UsageError(str(path), "is not a folder", "name a folder of results, e.g. results/ring_vs_torus")
-    one = store.read_point(folder, contents=True)
+    one = stored_points.read_point(folder, contents=True)
     if one is not None:
         return folder.parent, (one,)
-    if (folder / store.MANIFEST).exists():
+    if (folder / stored_points.MANIFEST).exists():
         raise UsageError(str(path), "is damaged: its files are not what its manifest says", "run with --fresh")
-    points = store.newest(store.read_points(folder))
+    points = stored_points.newest(stored_points.read_points(folder))
     if not points:
         inside = [name for name in sorted(os.listdir(folder)) if (folder / name / STUDY).is_file()]
         hint = f"name one of {', '.join(inside[:5])} in it" if inside else "run a scenario first"
@@ -204,7 +204,7 @@ def at_level(stored: StoredPoint, level: str, notes: RunLog, *, timeline: bool =
     whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
     notes.add(f"{name}: ran it again{whole} to record {level}")
     result = run_task(task)
-    again = store.read_point(task.folder)
+    again = stored_points.read_point(task.folder)
     if again is None or (not result.stored and result.lines):
         raise AstraError(str(stored.folder), "; ".join(result.lines) or "cannot be run again")
     return again

@@ -1,0 +1,234 @@
+"""Points read back from the result store, and the tables over all of them.
+
+Only folders count whose manifest is there and true (see `astrasim_py.study.store`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+from astrasim_py.core.errors import OutputError, UnitError
+from astrasim_py.core.files import write_file
+from astrasim_py.core.records import LEVELS, Table
+from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
+from astrasim_py.report.csv_io import read_csv
+from astrasim_py.report.tables import (
+    COLLECTIVE_KEYS,
+    ROW_KEYS,
+    collective_rows,
+    csv_rows,
+    parse_json,
+)
+
+#: Version of the folder's layout.
+FORMAT = 1
+MANIFEST = "manifest.json"
+SUMMARY = "summary.json"
+VOLATILE = "run.json"
+_SMALL = (SUMMARY, "collective.csv")
+#: What readers ask of every manifest.
+REQUIRED = ("scenario", "point", "folder", "digest", "status", "level", "timeline", "limits", "exit_code")
+
+
+def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
+    """The manifest of a point's folder, or None if the folder is not a whole point.
+
+    Parameters
+    ----------
+    folder : Path
+    contents : bool
+        Compare the SHA-256 of every file. Otherwise only those of the small files that tables over all points
+        are made of, and the length of the others.
+    """
+    try:
+        manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
+        if not isinstance(manifest, dict) or manifest["format"] != FORMAT:
+            return None
+        for name, entry in manifest["files"].items():
+            if name != os.path.basename(name) or os.path.getsize(folder / name) != entry["bytes"]:
+                return None
+            if (contents or name in _SMALL) and _sha256(folder / name) != entry["sha256"]:
+                return None
+        known = all(isinstance(manifest[key], str) for key in REQUIRED[:5]) and manifest["level"] in LEVELS
+        return manifest if known and SUMMARY in manifest["files"] and manifest.keys() >= set(REQUIRED) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPoint:
+    """A point read back from its folder."""
+
+    folder: Path
+    manifest: dict
+    summary: dict
+    volatile: dict
+
+    @property
+    def row(self) -> dict:
+        """The row of the point, with the CPU time of the run that made it."""
+        row = {key: self.summary["row"].get(key) for key in ROW_KEYS}
+        row["cpu_s"] = self.volatile.get("cpu_s")
+        return row
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.manifest["exit_code"])
+
+    def table(self, name: str) -> Table:
+        """A table of records (collective, link, node, message, hop, rank, vertex).
+
+        Raises
+        ------
+        KeyError
+            It was not recorded.
+        OutputError
+            The file cannot be read any more.
+        """
+        file = f"{name}.csv"
+        if file not in self.manifest["files"]:
+            raise KeyError(name)
+        try:
+            data = (self.folder / file).read_bytes()
+            if hashlib.sha256(data).hexdigest() != self.manifest["files"][file]["sha256"]:
+                raise ValueError("its content is not what the manifest says")
+            return read_csv(data)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OutputError(str(self.folder / file), f"cannot be read: {reason}", "run with --fresh") from None
+
+
+def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
+    """A stored point, or None if the folder is not a whole point."""
+    manifest = read_manifest(folder, contents=contents)
+    if manifest is None:
+        return None
+    try:
+        summary = parse_json((folder / SUMMARY).read_text(encoding="utf-8"))
+        if not isinstance(summary, dict) or not isinstance(summary.get("row"), dict):
+            return None
+    except (OSError, ValueError):
+        return None
+    try:
+        volatile = parse_json((folder / VOLATILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        volatile = {}
+    return StoredPoint(
+        folder=folder,
+        manifest=manifest,
+        summary=summary,
+        volatile=volatile if isinstance(volatile, dict) else {},
+    )
+
+
+def read_points(folder: Path) -> tuple[StoredPoint, ...]:
+    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise OutputError(str(folder), f"cannot be read: {error.strerror}", "name a folder of results") from None
+    found = [read_point(folder / name) for name in names if not name.startswith(".")]
+    return tuple(sorted((p for p in found if p is not None), key=_order))
+
+
+def point_names(folder: Path) -> frozenset[str]:
+    """Names of the folders that hold a manifest."""
+    return frozenset(name for name in os.listdir(folder) if name[:1] != "." and (folder / name / MANIFEST).exists())
+
+
+def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
+    """Of points with the same name (the scenario was changed in between) only the one computed last."""
+    best: dict[str, StoredPoint] = {}
+    for point in points:
+        name = point.manifest["point"]
+        if name not in best or _finished(point) > _finished(best[name]):
+            best[name] = point
+    return tuple(best.values())
+
+
+def _finished(point: StoredPoint) -> tuple[Decimal, str]:
+    when = point.volatile.get("finished")
+    return (Decimal(when) if isinstance(when, int | Decimal) else Decimal(0), point.folder.name)
+
+
+def value_order(text: str) -> tuple[int, Fraction, str]:
+    """Sort key of a swept value: numbers and quantities by what they are worth, before plain text.
+
+    Examples
+    --------
+    >>> sorted(["1 MiB", "ring", "64 KiB"], key=value_order)
+    ['64 KiB', '1 MiB', 'ring']
+    """
+    try:
+        return (0, Fraction(text), text)
+    except (ValueError, ZeroDivisionError):
+        pass
+    for kind, parse in enumerate((parse_size, parse_time, parse_bandwidth), start=1):
+        try:
+            return (kind, Fraction(parse(text)), text)
+        except UnitError:
+            continue
+    return (9, Fraction(0), text)
+
+
+def _order(point: StoredPoint) -> tuple:
+    sweep = point.summary["row"].get("sweep") or {}
+    return (
+        tuple((key, value_order(str(value))) for key, value in sweep.items()),
+        point.manifest["point"],
+        point.manifest["digest"],
+    )
+
+
+def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> tuple[Path, Path]:
+    """Make ``summary.csv`` and ``collectives.csv`` again from the point folders.
+
+    There is no index that two runs could spoil for each other: both files follow from the folders alone.
+    ``superseded`` says yes for a point of whose name a newer one exists (the scenario was changed meanwhile).
+
+    Raises
+    ------
+    OutputError
+    """
+    points = read_points(folder) if points is None else points
+    current = {point.folder.name for point in newest(points)}
+    swept = list(dict.fromkeys(key for point in points for key in point.row["sweep"]))
+    keys = [key for key in ROW_KEYS if key not in ("sweep", "cpu_s")]
+    place = keys.index("point") + 1
+    names = {key: key if key not in keys else f"sweep.{key}" for key in swept}
+    header = [*keys[:place], *names.values(), *keys[place:], "superseded", "folder"]
+    rows = []
+    for point in points:
+        row = point.row
+        row |= {names[key]: value for key, value in row["sweep"].items()}
+        row["superseded"] = "no" if point.folder.name in current else "yes"
+        row["folder"] = point.folder.name
+        rows.append(row)
+    collectives = []
+    for point in points:
+        factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
+        table = point.table("collective")
+        for row in collective_rows(point.manifest["point"], table, factors):
+            row["folder"] = point.folder.name
+            collectives.append(row)
+    return (
+        write_file(folder / "summary.csv", csv_rows(header, rows), make_folder=True),
+        write_file(folder / "collectives.csv", csv_rows([*COLLECTIVE_KEYS, "folder"], collectives), make_folder=True),
+    )
