@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from astrasim_py.chakra.decode import IllTypedAttribute, damaged_nodes
-from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes, set_files
+from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes, read_traces, set_files
 from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.lint_ranks import check_collectives, check_messages
 from astrasim_py.chakra.lint_rules import Finding, lint_trace
@@ -116,11 +116,15 @@ def lint_prefix(
         found.append(_from_error(error, "missing-rank", place))
         paths = _present(place)
     traces: list[ExecutionTrace | None] = [None] * (max(paths, default=-1) + 1)
-    shared: dict[bytes, ExecutionTrace] = {}
-    for rank, path in paths.items():
-        trace, wrong = lint_file(path, rank)
-        found.extend(wrong)
-        traces[rank] = shared.setdefault(trace.raw.data, trace) if trace is not None else None
+    try:
+        for rank, trace in zip(paths, read_traces(paths.values(), list(paths)), strict=True):
+            traces[rank] = trace
+    except TraceError:
+        shared: dict[bytes, ExecutionTrace] = {}
+        for rank, path in paths.items():
+            trace, wrong = lint_file(path, rank)
+            found.extend(wrong)
+            traces[rank] = shared.setdefault(trace.raw.data, trace) if trace is not None else None
     return found + lint(traces, groups)
 
 

@@ -153,14 +153,14 @@ def _check_messages(check: _Check, rank: int | None) -> None:
             check.some("warning", "self-message", itself, f"{name} of rank {rank} has itself as {peer}")
             foreign = nodes & (column(own) != MISSING) & (column(own) != rank)
             check.some("warning", "foreign-endpoint", foreign, f"{own} is not the own rank {rank}")
-        meaningless = nodes & (column("comm_type") != MISSING)
-        check.some("info", "comm-type-on-message", meaningless, "comm_type means nothing on a send or receive")
 
 
 def _check_chunks(check: _Check) -> None:
     trace = check.trace
     messages = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
     index, count, total = (trace.column(name) for name in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
+    meaningless = messages & (trace.column("comm_type") != MISSING)
+    check.some("info", "comm-type-on-message", meaningless, "comm_type means nothing on a send or receive")
     chunked = _chunked(trace)
     half = messages & ((count != MISSING) | (total != MISSING)) & ~chunked
     check.some("warning", "half-symbolic", half, "has only one of msg_chunk_cnt and total_chunk_cnt")
