@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import chain
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
         work.communicators_of_rank = _communicators(workload, calls)
     instances = tuple(work.instance(index, *each) for index, each in enumerate(found))
     work.matchings.number()
-    npu_of = tuple(npu for job in problem.jobs for npu in job.placement)
+    npu_of = tuple(chain.from_iterable(job.placement for job in problem.jobs))
     traffic = Traffic(npu_of, problem.topology, problem.semantics.rendezvous_bytes)
     for programs, members in zip(programs_of, ranks, strict=True):
         traffic.add(programs, members)
@@ -73,13 +74,13 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
     return Plan(
         problem=problem,
         npu_of=npu_of,
-        job_of=tuple(number for number, job in enumerate(problem.jobs) for _ in range(job.ranks)),
+        job_of=tuple(np.repeat(np.arange(len(ranks)), [len(each) for each in ranks]).tolist()),
         first_rank=work.first_rank,
         workload=tuple(workload),
         p2p=p2p,
         instances=instances,
         calls=tuple(work.calls),
-        start_delay=tuple(delay for job in problem.jobs for delay in _start_delays(job)),
+        start_delay=tuple(chain.from_iterable(map(_start_delays, problem.jobs))),
         route_pairs=pairs,
         route_ptr=ptr,
         route_links=links,

@@ -183,6 +183,13 @@ class Phase:
     call_of: Mapping[int, int]  # rank → its call, from 0
 
 
+class _OneCall(dict[int, int]):
+    """rank → its call, where there is one."""
+
+    def __missing__(self, rank: int) -> int:
+        return 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """One chunk of a collective."""
@@ -208,6 +215,13 @@ class Instance:
     whole: CollectiveCall | None  # None where a planner has cut it into chunks
     chunks: tuple[Chunk, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()  # that carry it out, in order of appearance
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Phases of all chunks, in order; of a collective that no planner cuts its one call."""
+        if self.whole is not None:
+            return (Phase(queue=0, priority=0, first=self.first, calls=(self.whole,), call_of=_OneCall()),)
+        return tuple(phase for chunk in self.chunks for phase in chunk.phases)
 
     @property
     def algorithm_name(self) -> str:

@@ -119,13 +119,15 @@ class RankPrograms:
 
         Ranks of one kind share a trace and the instances that its nodes start, and one program if it names no peer.
         """
+        keys: list = kind_of.tolist()
+        if job.compute_speed:
+            keys = [(kind, job.compute_speed.get(rank, 1)) for rank, kind in enumerate(keys)]
         programs = []
-        shared: dict[tuple[int, Fraction], RankProgram] = {}
-        for rank, kind in enumerate(kind_of.tolist()):
-            key = kind, job.compute_speed.get(rank, 1)
+        shared: dict[object, RankProgram] = {}
+        for rank, key in enumerate(keys):
             program = shared.get(key)
             if program is None:
-                program = self.of_workload(job, rank, instances[kind])
+                program = self.of_workload(job, rank, instances[kind_of[rank]])
                 if not (program.peer >= 0).any():
                     shared[key] = program
             programs.append(program)
