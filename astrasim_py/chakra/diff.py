@@ -48,7 +48,6 @@ class Difference:
         Pairs of nodes.
     only_first, only_second : tuple of int
         Ids of nodes without a partner.
-    changes : tuple of Change
     reordered : bool
         Paired nodes come in another order.
     """
@@ -161,16 +160,11 @@ def diff(
 
     Parameters
     ----------
-    first, second : ExecutionTrace
     match : str
         ``"id"``, ``"name"`` (name and type, for renumbered traces; dependencies are then compared through the
         pairing), or ``"auto"``.
     duration_tolerance : float
         Relative difference of durations that does not count, e.g. 0.05.
-
-    Returns
-    -------
-    Difference
 
     Raises
     ------

@@ -50,13 +50,7 @@ def _lengths(used: np.ndarray) -> np.ndarray:
 
 
 class _Block:
-    """Fields of bounded size of all nodes, side by side.
-
-    Attributes
-    ----------
-    length : numpy.ndarray
-        int64[size]: bytes of each node so far.
-    """
+    """Fields of bounded size of all nodes, side by side."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -208,7 +202,6 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
 
     Parameters
     ----------
-    trace : ExecutionTrace
     dialect : str, optional
         ``"symbolic"`` leaves `comm_size` out where chunk counts give the size; ``"absolute"`` writes
         `comm_size` and no chunk counts. Default: all columns as they are.

@@ -41,7 +41,6 @@ def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
 
     Parameters
     ----------
-    path : path
     head : bool
         Check that a large file begins as a Chakra ET does before reading on.
 
@@ -146,10 +145,6 @@ def read_trace(path: str | os.PathLike, rank: int | None = None, *, keep_raw: bo
         Rank it is for, for messages.
     keep_raw : bool
         Keep the file's bytes, which the writer, `node` and foreign attributes need.
-
-    Returns
-    -------
-    ExecutionTrace
 
     Raises
     ------
@@ -263,7 +258,6 @@ def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
 
     Parameters
     ----------
-    trace : ExecutionTrace
     dialect : str, optional
         ``"symbolic"`` (chunk counts) or ``"absolute"`` (`comm_size`), both from the columns alone.
 

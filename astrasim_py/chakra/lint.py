@@ -92,7 +92,6 @@ def lint_prefix(
 
     Parameters
     ----------
-    prefix : path
     groups : path or mapping, optional
         Communicator groups, or a JSON file of them.
 

@@ -86,7 +86,6 @@ def lint_trace(trace: ExecutionTrace, rank: int | None = None) -> list[Finding]:
 
     Parameters
     ----------
-    trace : ExecutionTrace
     rank : int, optional
         Its rank, to check the peers it names for itself.
     """

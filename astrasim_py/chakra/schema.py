@@ -123,11 +123,8 @@ class Attribute:
 
     Attributes
     ----------
-    name : str
     kind : str
         Oneof member such as ``int64_val`` or ``string_list``; empty if the producer set none.
-    value : int, float, bool, str, bytes, tuple of these, or None
-    doc : str
     """
 
     name: str

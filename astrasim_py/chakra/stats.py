@@ -30,7 +30,6 @@ class TraceStats:
 
     Attributes
     ----------
-    traces, nodes, data_edges, ctrl_edges : int
     by_type : mapping of str to int
         Nodes by type, in Chakra's order.
     by_collective : mapping of str to Volume
@@ -97,7 +96,6 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
 
     Parameters
     ----------
-    trace : ExecutionTrace
     kind : str
         Dependencies that make paths: ``"data"`` or ``"data+ctrl"``.
 
@@ -237,7 +235,6 @@ def show(trace: ExecutionTrace, nodes: Iterable[int] | None = None) -> Iterator[
 
     Parameters
     ----------
-    trace : ExecutionTrace
     nodes : iterable of int, optional
         Ids of the nodes wanted, in that order; all nodes, after the metadata, by default.
 

@@ -82,7 +82,6 @@ class Names(Sequence[str]):
 
     Parameters
     ----------
-    data : bytes
     start, length : numpy.ndarray
         int64[n] each: where the UTF-8 text of each name lies in `data`.
     """

@@ -67,7 +67,6 @@ class ExecutionTrace:
         uint64[n], whole microseconds; 0 where the producer gives none.
     data_deps, ctrl_deps : Csr
         Parents of each node, by node id, as written.
-    names : sequence of str
     version : str
         Version text of the metadata (informational; often empty).
     place : str

@@ -21,7 +21,6 @@ class Workload:
     groups : mapping of str to tuple of int
         Ranks of each group, in its own order; an empty tuple means all ranks. No group name, ``""`` and
         ``"0"`` always mean all ranks.
-    name : str
 
     Raises
     ------

@@ -49,13 +49,8 @@ def read_workload(
         The producer counts a multiply-accumulate as one operation: see `double_macs`.
     ranks : int, optional
         Number of ranks there must be.
-    name : str
     keep_raw : bool
         Keep the bytes of the files.
-
-    Returns
-    -------
-    Workload
 
     Raises
     ------

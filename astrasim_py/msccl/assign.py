@@ -64,15 +64,7 @@ class Block:
 
 
 class _Pair:
-    """The channels from one rank to another, and the messages that want one.
-
-    Parameters
-    ----------
-    channels : int
-        Most channels.
-    cap : int
-        Most messages of each.
-    """
+    """The channels from one rank to another, and the messages that want one."""
 
     def __init__(self, channels: int, cap: int) -> None:
         self.channels, self.cap = channels, cap
@@ -135,8 +127,6 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
 
     Parameters
     ----------
-    ops : Operations
-    ranks : int
     place : str
         For messages.
     channels : int
@@ -245,13 +235,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
 
 
 def _let_go(ops: Operations, held: list[int], finished: bytearray) -> list[int]:
-    """Receives that wait for nothing but what the traces put in order.
-
-    Raises
-    ------
-    Blocked
-        There is none: the cells of all of them are in use.
-    """
+    """Receives that wait for nothing but what the traces put in order."""
     free = [op for op in held if not any(not finished[p] and _conflict(ops, p, op) for p in ops.parents[op])]
     if not free:
         raise Blocked(held)

@@ -64,7 +64,6 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
 
     Parameters
     ----------
-    algorithm : Algorithm
     protocol : str, optional
         ``Simple``, ``LL`` or ``LL128``; that of the algorithm by default, or Simple.
     dialect : str
@@ -287,19 +286,7 @@ def _sizes(algorithm: Algorithm, gpus: list[Gpu]) -> list[tuple[int, int]]:
 
 
 class _Writer:
-    """The steps of all thread blocks.
-
-    Parameters
-    ----------
-    ops : Operations
-    assignment : Assignment
-    place : list of int
-        Place of each operation in the execution.
-    scratch : list of int
-        Chunks of scratch that each rank uses already.
-    fresh : int
-        The number of a cell from which there are none.
-    """
+    """The steps of all thread blocks."""
 
     def __init__(
         self, ops: Operations, assignment: Assignment, place: list[int], scratch: list[int], fresh: int

@@ -28,8 +28,6 @@ class Operations:
 
     Attributes
     ----------
-    kind : list of int
-    rank, count : list of int
     source, target : list of (tuple or None)
         Cells that are read and written, as (`Buffer`, offset, number over all ranks and buffers).
     payload : list of int
@@ -38,7 +36,6 @@ class Operations:
         The other end of a message.
     channel : list of int
         Channel that the algorithm wants a message to be sent on.
-    parents : list of list of int
     feeder : list of int
         Operation that wrote what this one reads, the last of several.
     readers : list of list of int
@@ -94,7 +91,6 @@ class Draft:
 
     Parameters
     ----------
-    steps : Steps
     place : str
         For messages.
 
@@ -324,13 +320,7 @@ def _renumbered(ops: Operations, unit: list[int], sequence: list[int]) -> Operat
 
 
 def _hazards(ops: Operations) -> set[int]:
-    """Add what cells demand to the parents; note who feeds whom.
-
-    Returns
-    -------
-    set of int
-        Operations whose data is taken after their cells were written by others; nothing was added then.
-    """
+    """Add what cells demand to the parents; return operations whose data others overwrite before it is taken."""
     size = len(ops)
     writer: dict[int, int] = {}
     reading: dict[int, list[int]] = {}

@@ -14,8 +14,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
-from lxml import etree
-
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.files import read_regular
 from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
@@ -82,6 +80,8 @@ def parse_program(data: bytes, place: str = "<text>") -> Program:
         With ``place:line``: not UTF-8, ill-formed XML, a DOCTYPE, missing or garbled attributes, an unknown step
         type, a rank that is missing or there twice.
     """
+    from lxml import etree  # takes 30 ms to load
+
     document, before = _document(data, place)
     target = _Target(place, document, before)
     parser = etree.XMLParser(

@@ -18,15 +18,15 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.msccl.check import findings
 from astrasim_py.msccl.model import READING, RECEIVING, SENDING, STEP_TYPES, WRITING, Gpu, Program, Step, ThreadBlock
-from astrasim_py.msccl.records import PLAIN_NOP, nop_fields, recorded_program
+from astrasim_py.msccl.reader import read_program
+from astrasim_py.msccl.records import PLAIN_NOP, nop_fields
 from astrasim_py.msccl.table import collective_of
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm as read_columns
 from astrasim_py.program.interchange import promised
 from astrasim_py.program.recognise import GivenTraces
-
-__all__ = ["algorithm_of", "read_algorithm", "read_msccl", "recorded_program"]
 
 #: Longest name of an algorithm.
 MAX_NAME = 256
@@ -71,22 +71,11 @@ def read_algorithm(path: str | os.PathLike, collective: str | None = None, **pro
 def read_msccl(path: str | os.PathLike) -> Algorithm:
     """Read an algorithm from MSCCL-IR XML.
 
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    Algorithm
-
     Raises
     ------
     AlgorithmError
         ``file:line: what, why, what to write instead``: no such XML, or an ill-formed program.
     """
-    from astrasim_py.msccl.check import findings
-    from astrasim_py.msccl.reader import read_program
-
     program = read_program(path)
     problems = findings(program).problems
     if problems:
@@ -100,10 +89,6 @@ def algorithm_of(program: Program) -> Algorithm:
     """The algorithm that a program states.
 
     Where a program may run both in place and out of place it is taken as running in place, so that its buffers alias.
-
-    Parameters
-    ----------
-    program : Program
 
     Returns
     -------

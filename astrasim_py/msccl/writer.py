@@ -14,6 +14,7 @@ from astrasim_py.core.files import write_file
 from astrasim_py.msccl.check import MAX_CHILDREN
 from astrasim_py.msccl.lower import LIMITS, lower
 from astrasim_py.msccl.model import Program
+from astrasim_py.msccl.records import recorded_program
 from astrasim_py.msccl.table import collective_of
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
@@ -36,15 +37,10 @@ def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: st
 
     Parameters
     ----------
-    algorithm : Algorithm
     protocol : str, optional
         ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own.
     dialect : str, optional
         One of `DIALECTS`, whose limits a program that is made here observes; classic by default.
-
-    Returns
-    -------
-    Program
 
     Raises
     ------
@@ -53,8 +49,6 @@ def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: st
     UsageError
         Unknown protocol or dialect.
     """
-    from astrasim_py.msccl.traces import recorded_program
-
     if protocol is not None and protocol not in PROTOCOL_SLOTS:
         raise UsageError("protocol", f'"{protocol}" is none', f"write one of {', '.join(PROTOCOL_SLOTS)}")
     _check_dialect(dialect)
@@ -77,8 +71,6 @@ def write_msccl(
 
     Parameters
     ----------
-    path : path
-    algorithm : Algorithm
     dialect : str, optional
         One of `DIALECTS`; that of the program by default, which is classic unless it was read in another one.
     protocol : str, optional
@@ -129,13 +121,8 @@ def program_text(program: Program, dialect: str | None = None) -> str:
 
     Parameters
     ----------
-    program : Program
     dialect : str, optional
         One of `DIALECTS`; by default the program is written as it is.
-
-    Returns
-    -------
-    str
 
     Raises
     ------

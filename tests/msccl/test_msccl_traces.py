@@ -25,7 +25,8 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.check import findings
 from astrasim_py.msccl.model import Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.reader import read_program
-from astrasim_py.msccl.traces import algorithm_of, read_msccl, recorded_program
+from astrasim_py.msccl.records import recorded_program
+from astrasim_py.msccl.traces import algorithm_of, read_msccl
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm
 from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
