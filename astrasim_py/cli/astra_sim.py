@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import argparse
 
-from astrasim_py.cli.engine import engine_argument, engines_text
+from astrasim_py.cli.options import (
+    check_positive,
+    complain,
+    engine_option,
+    engines_text,
+    format_option,
+    max_sim_time_ps,
+    record_options,
+)
 from astrasim_py.core.errors import UsageError
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.
@@ -44,22 +52,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="which of ASTRA-sim's analytical backends (congestion_unaware)",
     )
     parser.add_argument("--corrected", action="store_true", help="the physics instead of ASTRA-sim's numbers")
-    engine_argument(parser)
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
-    parser.add_argument(
-        "--record", choices=("summary", "links", "nodes", "messages"), default="links", help="how much to record"
-    )
-    parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
-    parser.add_argument("--max-events", type=int, metavar="N", help="give up after so many events")
-    parser.add_argument("--max-sim-time", metavar="T", help='give up after e.g. "10 s" of simulated time')
+    engine_option(parser)
+    record_options(parser, default="links")
     parser.add_argument("--quiet", action="store_true", help="ASTRA-sim's lines only; no warnings, no summary")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
-    import sys
-
     from astrasim_py.study.astra_sim_point import Request, run_request
 
     limits = _limits(args)
@@ -80,10 +80,9 @@ def run(args: argparse.Namespace) -> int:
         request, out=args.out, level=args.record, timeline=args.timeline, engine=args.engine, limits=limits
     )
     if not args.quiet:
-        for text in (*(f"{name}: ignored: {IGNORED[name]}" for name in given), *done.result.warnings):
-            print(f"astrasim-py: warning: {text}", file=sys.stderr)
-    for line in done.explanation:
-        print(f"astrasim-py: {line}", file=sys.stderr)
+        complain(f"warning: {name}: ignored: {IGNORED[name]}" for name in given)
+        complain(f"warning: {text}" for text in done.result.warnings)
+    complain(done.explanation)
     if args.format == "json":
         _json(done, request)
     else:
@@ -123,15 +122,11 @@ def _json(done, request) -> None:
 
 
 def _limits(args: argparse.Namespace):
-    from astrasim_py.core.units import parse_time
     from astrasim_py.system.machine_models import Limits
 
-    if args.max_events is not None and args.max_events < 1:
-        raise UsageError("--max-events", f"{args.max_events} is less than 1", "write 1 or more")
-    given = {} if args.max_events is None else {"max_events": args.max_events}
-    if args.max_sim_time is not None:
-        given["max_sim_time_ps"] = parse_time(args.max_sim_time, "--max-sim-time")
-    return Limits(**given)
+    check_positive(args, "max_events")
+    given = {"max_events": args.max_events, "max_sim_time_ps": max_sim_time_ps(args)}
+    return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
 def _whole(name: str, text: str) -> int:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import argparse
 
+from astrasim_py.cli.options import complain, format_option, scenario_options
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
-    parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
-    parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    scenario_options(parser)
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every scenario; the worst exit code."""
     import json
-    import sys
 
     from astrasim_py.core.errors import AstraError, worst
 
@@ -29,8 +27,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             rows.append(_check(path, args))
         except AstraError as error:
-            for line in error.lines():
-                print(f"astrasim-py: {line}", file=sys.stderr)
+            complain(error.lines())
             codes.append(error.exit_code)
     if args.format == "json":
         print(json.dumps(rows, indent=1))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from astrasim_py.cli.engine import engines_text
+from astrasim_py.cli.options import check_positive, complain, engines_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,17 +17,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Explain."""
-    import sys
-
-    from astrasim_py.core.errors import UsageError
     from astrasim_py.report.explain import explanation_text
     from astrasim_py.study.explain_and_plot import explain_folder
 
-    if args.lines is not None and args.lines < 1:
-        raise UsageError("--lines", f"{args.lines} is less than 1", "write 1 or more")
+    check_positive(args, "lines")
     explained = explain_folder(args.folder)
-    for note in explained.notes:
-        print(f"astrasim-py: {note}", file=sys.stderr)
+    complain(explained.notes)
     more = {} if args.lines is None else {"lines": args.lines}
     print(f"{explained.point.manifest['scenario']}: {explained.point.manifest['point']}")
     print(engines_text([explained.point.manifest.get("engine") or None]), end="")

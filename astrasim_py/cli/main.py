@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from astrasim_py.cli.options import complain
 from astrasim_py.core import errors
 
 #: Verb → (module of `astrasim_py.cli`, one line of help). A first argument that is no verb means ``run``.
@@ -94,14 +95,17 @@ def main(argv: Sequence[str]) -> int:
         code = errors.EXIT_OK
         if parsed is not None:
             module, arguments = parsed
-            _announce_compiling(quiet=getattr(arguments, "quiet", False))
+            from astrasim_py.core import jit  # imports numpy: --help does without
+
+            # The first use of compiled code takes a while: say so.
+            jit.announce = None if getattr(arguments, "quiet", False) else lambda line: complain([line])
             code = module.run(arguments)
         sys.stdout.flush()
         return code
     except errors.AstraError as error:
         if debug:
             raise
-        _say(error.lines())
+        complain(error.lines())
         return error.exit_code
     except BrokenPipeError:
         # The reader has gone: whatever is still buffered has nowhere to go.
@@ -110,22 +114,22 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
-        _say(["interrupted"])
+        complain(["interrupted"])
         return errors.EXIT_INTERRUPTED
     except MemoryError:
         if debug:
             raise
-        _say(["out of memory; use fewer NPUs, a lower --record level or --jobs 1"])
+        complain(["out of memory; use fewer NPUs, a lower --record level or --jobs 1"])
         return errors.EXIT_INTERNAL
     except (Exception, SystemExit) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-            _say([f"stdout cannot be written: {error.strerror}; free some space, or send it elsewhere"])
+            complain([f"stdout cannot be written: {error.strerror}; free some space, or send it elsewhere"])
             return errors.EXIT_OUTPUT
         if debug:
             raise
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        _say([f"this is a defect of astrasim_py, please report it (ASTRASIM_DEBUG=1 shows where): {text}"])
+        complain([f"this is a defect of astrasim_py, please report it (ASTRASIM_DEBUG=1 shows where): {text}"])
         return errors.EXIT_INTERNAL
 
 
@@ -136,19 +140,3 @@ def _usable_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif hasattr(getattr(sys, name), "reconfigure"):
             getattr(sys, name).reconfigure(errors="replace")
-
-
-def _announce_compiling(*, quiet: bool) -> None:
-    """The first use of compiled code takes a while: say so."""
-    from astrasim_py.core import jit
-
-    jit.announce = None if quiet else lambda line: _say([line])
-
-
-def _say(lines: Sequence[str]) -> None:
-    try:
-        for line in lines:
-            print(f"astrasim-py: {line}", file=sys.stderr)
-    except OSError:
-        # Nobody reads stderr either; the exit code still tells.
-        return

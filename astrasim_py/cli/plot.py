@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from astrasim_py.cli.options import complain
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -12,13 +14,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw."""
-    import sys
-
     from astrasim_py.study.explain_and_plot import plot_folder
 
     drawn = plot_folder(args.folder)
-    for note in drawn.notes:
-        print(f"astrasim-py: {note}", file=sys.stderr)
+    complain(drawn.notes)
     for path in drawn.figures:
         print(path)
     return 0

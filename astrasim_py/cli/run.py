@@ -6,53 +6,51 @@ from __future__ import annotations
 
 import argparse
 
-from astrasim_py.cli.engine import engine_argument, engines_text
+from astrasim_py.cli.options import (
+    check_positive,
+    complain,
+    engine_option,
+    engines_text,
+    format_option,
+    max_sim_time_ps,
+    record_options,
+    scenario_options,
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
-    engine_argument(parser, default=None)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    scenario_options(parser)
+    engine_option(parser, default=None)
+    record_options(parser)
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
     parser.add_argument("--cluster", metavar="ADDRESS", help="workers of a Dask scheduler, e.g. tcp://host:8786")
     parser.add_argument("--points", metavar="I/N", help="only the I-th of N shares of the points")
     parser.add_argument("--fresh", action="store_true", help="compute finished points again")
-    parser.add_argument("--record", choices=("summary", "links", "nodes", "messages"), help="how much to record")
     parser.add_argument(
         "--fold", action="store_true", default=None, help="simulate one rank for all where all are alike"
     )
-    parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
-    parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
-    parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
-    parser.add_argument("--max-events", type=int, metavar="N", help="give up a point after so many events")
-    parser.add_argument("--max-sim-time", metavar="T", help='give up a point after e.g. "10 s" of simulated time')
     loud = parser.add_mutually_exclusive_group()
     loud.add_argument("--quiet", action="store_true", help="no progress, no notes")
     loud.add_argument("-v", "--verbose", action="store_true", help="also every collective of every point")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run every scenario; the worst exit code."""
     from astrasim_py.core.errors import EXIT_INTERRUPTED, AstraError, UsageError, worst
-    from astrasim_py.core.units import parse_time
     from astrasim_py.scenario.load import load_scenario
 
-    if args.max_events is not None and args.max_events < 1:
-        raise UsageError("--max-events", f"{args.max_events} is less than 1", "write 1 or more")
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError("--jobs", f"{args.jobs} is less than 1", "write 1 or more")
+    check_positive(args, "max_events", "jobs")
     if args.jobs is not None and args.cluster is not None:
         raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
-    limit = None if args.max_sim_time is None else parse_time(args.max_sim_time, "--max-sim-time")
+    limit = max_sim_time_ps(args)
     loaded, codes = [], [0]
     for path in args.scenarios:
         try:
             loaded.append(load_scenario(path, args.set, allow_outside=args.allow_outside, allow_code=args.allow_code))
         except AstraError as error:
-            _complain(error.lines())
+            complain(error.lines())
             codes.append(error.exit_code)
     names = [scenario.name for scenario in loaded]
     twice = sorted(name for name in dict.fromkeys(names) if names.count(name) > 1)
@@ -81,12 +79,12 @@ def run(args: argparse.Namespace) -> int:
                 progress=on_terminal(scenario.name, quiet=args.quiet),
             )
         except AstraError as error:
-            _complain(error.lines())
+            complain(error.lines())
             codes.append(error.exit_code)
             continue
         _failures(result)
         if not args.quiet:
-            _complain(result.notes)
+            complain(result.notes)
         rows += result.rows
         if args.format == "text":
             _show(result, args)
@@ -98,13 +96,6 @@ def run(args: argparse.Namespace) -> int:
 
         print(json_text(rows))
     return EXIT_INTERRUPTED if EXIT_INTERRUPTED in codes else worst(codes)
-
-
-def _complain(lines) -> None:
-    import sys
-
-    for line in lines:
-        print(f"astrasim-py: {line}", file=sys.stderr)
 
 
 def _failures(result) -> None:
@@ -122,7 +113,7 @@ def _failures(result) -> None:
         if points > 1 and lines:
             more = f"(and {points - 1} more point{'s' if points > 2 else ''})"
             lines = (f"{lines[0]} {more}", *lines[1:])
-        _complain(lines)
+        complain(lines)
 
 
 def _show(result, args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from astrasim_py.cli.engine import engine_argument, engines_text
+from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option
 
 if TYPE_CHECKING:
     from astrasim_py.study.validation import Finding, Report
@@ -21,23 +21,22 @@ SHOWN = 20
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("cases", metavar="CASES.csv", nargs="?", help="by default the packaged set")
-    engine_argument(parser)
+    engine_option(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME", help="only this set (repeatable)")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the cases; 1 if one that counts is off."""
-    from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+    from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
     from astrasim_py.study.cases import read_cases
     from astrasim_py.study.packaged_cases import packaged_items
     from astrasim_py.study.progress import on_terminal
     from astrasim_py.study.validation import validate
 
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError("--jobs", f"{args.jobs} is less than 1", "write 1 or more")
+    check_positive(args, "jobs")
     progress = on_terminal("validate", quiet=args.quiet)
     if args.cases is None:
         with packaged_items(args.set) as items:

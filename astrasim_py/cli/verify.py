@@ -10,6 +10,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from astrasim_py.cli.options import format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--collective", help="where the file does not say, or says custom")
     parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where the file does not say")
     parser.add_argument("--contract", metavar="FILE", help="what it must do, in YAML (custom collectives)")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

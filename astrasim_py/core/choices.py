@@ -1,4 +1,4 @@
-"""Names of engines, for every place that lets one choose."""
+"""What a user chooses by name: engines and record levels."""
 
 from __future__ import annotations
 
@@ -7,3 +7,6 @@ AUTO, SIMPY, COMPILED, BOTH = "auto", "simpy", "compiled", "both"
 ENGINES = (AUTO, SIMPY, COMPILED, BOTH)
 #: What follows the name of the engine in the records of a folded run.
 FOLDED = "+fold"
+
+#: Record levels, each including the one before it.
+LEVELS = ("summary", "links", "nodes", "messages")

@@ -14,9 +14,6 @@ import numpy as np
 #: Version of the columns below; part of every point's hash.
 RECORD_SCHEMA = 1
 
-#: Record levels, each including the one before it.
-LEVELS = ("summary", "links", "nodes", "messages")
-
 COLLECTIVE_COLUMNS = (
     "instance",  # static index of the collective call
     "job",  # index of the job it belongs to

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import SimulationError
 from astrasim_py.core.records import (
     HOP_COLUMNS,
-    LEVELS,
     LINK_COLUMNS,
     MESSAGE_COLUMNS,
     Categorical,
@@ -31,7 +31,7 @@ class Recorder:
     ----------
     plan : Plan
     level : str
-        One of `astrasim_py.core.records.LEVELS`.
+        One of `astrasim_py.core.choices.LEVELS`.
     """
 
     def __init__(self, plan: Plan, level: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, SIMPY
+from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVELS, SIMPY
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
-from astrasim_py.core.records import LEVELS, Records
+from astrasim_py.core.records import Records
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import SEND, Plan, RankProgram
 from astrasim_py.system.problem import Problem

@@ -16,7 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from astrasim_py.core.choices import ENGINES
+from astrasim_py.core.choices import ENGINES, LEVELS
 from astrasim_py.core.fields import (
     Count,
     Name,
@@ -28,7 +28,6 @@ from astrasim_py.core.fields import (
     shown,
     wrong,
 )
-from astrasim_py.core.records import LEVELS
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.scenario.algorithm_models import AlgorithmSpec, CollectiveName, Collectives
 from astrasim_py.scenario.topology_models import Placement, TopologySpec

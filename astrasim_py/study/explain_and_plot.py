@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from astrasim_py.core.choices import AUTO, FOLDED
+from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
-from astrasim_py.core.records import LEVELS, Outcome, Records
+from astrasim_py.core.records import Outcome, Records
 from astrasim_py.report import plots
 from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.scenario.expand import Point

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.files import write_file
-from astrasim_py.core.records import LEVELS
 from astrasim_py.report import plots
 from astrasim_py.report.plot_grid import select
 from astrasim_py.report.record_plots import PANELS, Panel

@@ -23,11 +23,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from astrasim_py.core.choices import AUTO, BOTH, FOLDED
+from astrasim_py.core.choices import AUTO, BOTH, FOLDED, LEVELS
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, InternalError, UsageError
 from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_new
-from astrasim_py.core.records import LEVELS, RECORD_SCHEMA, Records
+from astrasim_py.core.records import RECORD_SCHEMA, Records
 from astrasim_py.report.tables import (
     json_text,
 )

@@ -13,9 +13,10 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import OutputError, UnitError
 from astrasim_py.core.files import write_file
-from astrasim_py.core.records import LEVELS, Table
+from astrasim_py.core.records import Table
 from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
 from astrasim_py.report.csv_io import read_csv
 from astrasim_py.report.tables import (

@@ -7,8 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.core.records import LEVELS, Records, Table
+from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.drawing import edge_table, vertex_table

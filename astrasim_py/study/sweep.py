@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from astrasim_py.core.choices import FOLDED
+from astrasim_py.core.choices import FOLDED, LEVELS
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERRUPTED,
@@ -21,7 +21,6 @@ from astrasim_py.core.errors import (
     UsageError,
     worst,
 )
-from astrasim_py.core.records import LEVELS
 from astrasim_py.engine.simulation import ENGINES
 from astrasim_py.report.plot_grid import text_of
 from astrasim_py.report.plots import NEEDS

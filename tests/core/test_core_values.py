@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.digest import digest
-from astrasim_py.core.records import LEVELS, Table, empty_table
+from astrasim_py.core.records import Table, empty_table
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=5) | st.fractions(),

@@ -18,7 +18,7 @@ from astrasim_py.chakra import lint, lint_ranks, lint_rules
 from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.cli.main import VERBS, main
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
-from astrasim_py.core import records
+from astrasim_py.core import choices, records
 from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
 from astrasim_py.msccl.writer import DIALECTS
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
@@ -97,7 +97,7 @@ def test_every_column_of_records_and_key_of_rows_is_described(page):
         *records.NODE_COLUMNS,
         *records.MESSAGE_COLUMNS,
         *records.HOP_COLUMNS,
-        *records.LEVELS,
+        *choices.LEVELS,
         *ROW_KEYS,
     )
     assert not missing(page("cli.md"), columns)

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds.problems import world
 
+from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AstraError
-from astrasim_py.core.records import LEVELS, Records
+from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simpy_engine import npu
 from astrasim_py.engine.simulation import simulate

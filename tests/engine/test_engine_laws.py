@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from astrasim_py.builders.registry import build
-from astrasim_py.core.records import LEVELS
+from astrasim_py.core.choices import LEVELS
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan

@@ -1,0 +1,90 @@
+"""Options that several verbs share, and what all of them print alike."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from astrasim_py.core.choices import AUTO, ENGINES, LEVELS
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.units import parse_time
+
+
+def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -> None:
+    """``--engine``; no default: the scenario's."""
+    usual = "the scenario's, else auto" if default is None else default
+    text = f"auto picks by size; both runs both engines and compares every record ({usual})"
+    parser.add_argument("--engine", choices=ENGINES, default=default, help=text)
+
+
+def format_option(parser: argparse.ArgumentParser) -> None:
+    """``--format``."""
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
+
+
+def scenario_options(parser: argparse.ArgumentParser) -> None:
+    """The scenarios, what overrides them, and what they may reach."""
+    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
+    parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
+    parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
+
+
+def record_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Where results go, how much is recorded, and when a point is given up."""
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    parser.add_argument("--record", choices=LEVELS, default=default, help="how much to record")
+    parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
+    parser.add_argument("--max-events", type=int, metavar="N", help="give up a point after so many events")
+    parser.add_argument("--max-sim-time", metavar="T", help='give up a point after e.g. "10 s" of simulated time')
+
+
+def check_positive(args: argparse.Namespace, *names: str) -> None:
+    """Refuse numbers below 1 of options that count something.
+
+    Raises
+    ------
+    UsageError
+    """
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')}", f"{value} is less than 1", "write 1 or more")
+
+
+def max_sim_time_ps(args: argparse.Namespace) -> int | None:
+    """``--max-sim-time`` in ps.
+
+    Raises
+    ------
+    UnitError
+    """
+    return None if args.max_sim_time is None else parse_time(args.max_sim_time, "--max-sim-time")
+
+
+def complain(lines: Iterable[str]) -> None:
+    """Lines for a person, on stderr."""
+    try:
+        for line in lines:
+            print(f"astrasim-py: {line}", file=sys.stderr)
+    except OSError:
+        return  # nobody reads stderr; the exit code still tells
+
+
+def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:
+    """A line that says which engine ran how often; empty where none was run.
+
+    Examples
+    --------
+    >>> engines_text(["simpy", "compiled", "compiled", None])
+    'engines: compiled 2, simpy 1\\n'
+    """
+    ran = Counter(ran)
+    ran.pop(None, None)
+    if not ran:
+        return ""
+    if len(ran) == 1:
+        return f"engine: {next(iter(ran))}\n"
+    return f"engines: {', '.join(f'{name} {ran[name]}' for name in sorted(ran))}\n"
