@@ -17,7 +17,7 @@ from astrasim_py.program.npz import write_npz
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
-from astrasim_py.topology import spec
+from astrasim_py.topology import from_keys
 from astrasim_py.topology.model import Topology, placement
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
@@ -77,7 +77,7 @@ def build_topology(**keys: Any) -> Topology:
     64
     """
 
-    return spec.build(keys, "build_topology", parsed=False)
+    return from_keys.build(keys, "build_topology", written=True)
 
 
 def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: Any) -> None:

@@ -63,11 +63,12 @@ def topologies(draw, npus: int):
     """A regular topology of `npus` with times on a coarse grid, so that much happens at once."""
     kind = draw(st.sampled_from(["ring", "mesh", "fully_connected", "switch", "torus"]))
     rate, latency = draw(st.sampled_from([GB, 2 * GB, 3 * GB])), draw(st.sampled_from([0, 1000, 2000]))
+    link = {"bandwidth": rate, "latency": latency}
     if kind == "mesh":
-        return shapes.mesh([npus], rate, latency)
+        return shapes.Mesh(dims=[npus], **link).build()
     if kind == "torus":
-        return shapes.torus([2, npus // 2], rate, latency) if npus % 2 == 0 else shapes.torus([npus], rate, latency)
-    return getattr(shapes, kind)(npus, rate, latency)
+        return shapes.Torus(dims=[2, npus // 2] if npus % 2 == 0 else [npus], **link).build()
+    return shapes.SHAPES[kind](npus=npus, **link).build()
 
 
 @st.composite

@@ -15,9 +15,10 @@ from astrasim_py.astra_sim.json_file import JsonFile, did_you_mean, read_json, s
 from astrasim_py.astra_sim.native_algorithms import Implementation
 from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.system.machine_models import MemoryModel
-from astrasim_py.topology.model import NPU_CAP, Dim
+from astrasim_py.topology.model import Dim
 
 #: ASTRA-sim's words for a dimension.
 KINDS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}

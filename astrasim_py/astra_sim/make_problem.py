@@ -28,7 +28,7 @@ from astrasim_py.system.plan import Plan
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import DATA_AND_CTRL, Semantics
-from astrasim_py.topology import shapes
+from astrasim_py.topology.model import product_of
 
 #: Bytes of the control message of ASTRA-sim's rendezvous protocol.
 RENDEZVOUS_BYTES = 8192
@@ -72,7 +72,8 @@ def make_problem(
         What ASTRA-sim would hang or crash on, with its place.
     """
     warnings = [] if warnings is None else warnings
-    topology = shapes.product(inputs.network.dims, place=inputs.network.place)
+    dims = inputs.network.dims
+    topology = product_of(" x ".join(f"{d.kind}({d.size})" for d in dims), "product", dims, inputs.network.place)
     injected = Injected(inputs, corrected=corrected, warnings=warnings, cache=cache)
     if corrected:
         if inputs.rendezvous:

@@ -67,16 +67,16 @@ def _is_edge_list(path: str) -> bool:
 
 
 def _build(spec: Mapping, place: str, name: str = "") -> Topology:
-    from astrasim_py.topology.spec import build
+    from astrasim_py.topology.from_keys import build
 
-    return build(spec, place, name=name, parsed=False)
+    return build(spec, place, name=name, written=True)
 
 
 def _written(text: str, place: str) -> dict:
     """Keys of ``SHAPE:SIZE,KEY=VALUE,…``, of a preset, or of a mapping in braces."""
     from astrasim_py.core.document import parse_document
     from astrasim_py.topology.hardware import preset_names
-    from astrasim_py.topology.spec import SHAPES
+    from astrasim_py.topology.shapes import SHAPES
 
     if text.lstrip().startswith("{"):
         plain = parse_document(text, place).plain()
@@ -106,16 +106,18 @@ def _written(text: str, place: str) -> dict:
 
 
 def _size(shape: str, size: str, place: str) -> dict:
-    from astrasim_py.topology.spec import SHAPES
+    from astrasim_py.topology.shapes import SHAPES
 
     if not _SIZES.fullmatch(size):
         raise UsageError(place, f'"{size}" is no size', "write e.g. ring:8 or torus:8x8")
     numbers = [int(part) for part in size.split("x")]
-    if "dims" in SHAPES[shape].params and shape != "product":
+    keys = SHAPES[shape].model_fields
+    if "dims" in keys and shape != "product":
         return {"dims": numbers}
-    if "npus" in SHAPES[shape].params and len(numbers) == 1:
+    if "npus" in keys and len(numbers) == 1:
         return {"npus": numbers[0]}
-    raise UsageError(place, f"{shape} has no size {size}", f"write its keys: {', '.join(SHAPES[shape].required)}")
+    required = [key for key, field in keys.items() if field.is_required() and key != "shape"]
+    raise UsageError(place, f"{shape} has no size {size}", f"write its keys: {', '.join(required)}")
 
 
 def npu_list(text: str, place: str) -> list[int]:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import BaseModel
 
 from astrasim_py.core.errors import TraceError
 from astrasim_py.core.files import open_regular
@@ -20,7 +21,7 @@ from astrasim_py.core.files import open_regular
 
 def digest(value: object) -> str:
     """SHA-256 of a value built from None, bool, int, float, str, bytes, Fraction, paths, numpy arrays,
-    dataclasses, mappings (any key order) and sequences.
+    dataclasses, pydantic models, mappings (any key order) and sequences.
 
     Equal values give equal digests on every machine and under every hash seed; values of different type or
     structure do not collide by concatenation, since every part is preceded by its type and length.
@@ -72,8 +73,9 @@ def _feed(state, value: object) -> None:
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         _put(state, "a", f"{array.dtype.str}{array.shape}".encode())
         _put(state, "b", array.tobytes())
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    elif isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        is_model = isinstance(value, BaseModel)
+        fields = list(value) if is_model else [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
         _put(state, "d", type(value).__name__.encode())
         for name, item in fields:
             _feed(state, name)

@@ -54,6 +54,8 @@ def shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
+    if isinstance(value, int) and abs(value) >= 10**20:
+        return "a number beyond 10^20"
     text = (
         {None: "null", True: "true", False: "false"}[value]
         if value is None or value is True or value is False
@@ -120,10 +122,9 @@ def written(info: ValidationInfo) -> bool:
 
 
 def _exact(value: object, kind: type) -> bool:
-    whole_number = isinstance(value, int) and not isinstance(value, bool)
     if kind is int:
-        return whole_number and 0 <= value <= INT64_MAX
-    return (whole_number or isinstance(value, Fraction)) and 0 < value <= INT64_MAX
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT64_MAX
+    return isinstance(value, Fraction) and 0 < value <= INT64_MAX
 
 
 def _quantity(
@@ -246,9 +247,9 @@ def whole(low: int, high: int, what: str = "whole number", example: int | None =
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong(f"{shown(value)} is not a {what}", f"{remedy}, e.g. {example}" if example else remedy)
         if value < low:
-            raise wrong(f"{value} is less than {low:,}", remedy)
+            raise wrong(f"{shown(value)} is less than {low:,}", remedy)
         if value > high:
-            raise wrong(f"{value} is more than the cap of {high:,}", remedy)
+            raise wrong(f"{shown(value)} is more than the cap of {high:,}", remedy)
         return value
 
     schema = {"type": "integer", "minimum": low, "maximum": high}

@@ -51,10 +51,12 @@ class StrictModel(BaseModel):
     def _checked(cls, value: Any, handler, info: ValidationInfo):
         if isinstance(value, cls):
             return value
+        from_python = info.context is None
         try:
-            return cls._with_suggestions(cls._normalized(value, info), handler, written(info))
+            value = cls._normalized(tuples(value) if from_python else value, info)
+            return value if isinstance(value, cls) else cls._with_suggestions(value, handler, written(info))
         except (ValidationError, PydanticCustomError) as error:
-            if written(info):
+            if not from_python:
                 raise
             found = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else _custom(error)
             mistake = _mistake(found)
@@ -160,7 +162,7 @@ def _mistake(error: Mapping[str, Any]) -> Mistake:
 def tuples(plain: object) -> object:
     """Plain values with tuples for lists, as strict models want them."""
     if isinstance(plain, Mapping):
-        return {key: tuples(value) for key, value in plain.items()}
+        return {str(key): tuples(value) for key, value in plain.items()}
     if isinstance(plain, list | tuple):
         return tuple(tuples(value) for value in plain)
     return plain

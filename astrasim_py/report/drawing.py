@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from astrasim_py.core.records import Categorical, Table
+from astrasim_py.topology.layout import positions
 from astrasim_py.topology.model import Topology
 
 #: Of a larger network only the links that carried something are kept.
@@ -20,7 +21,7 @@ def vertex_table(topology: Topology) -> Table:
     x and y are NaN where the topology has no natural drawing. Names are bytes where they are plain.
     """
     n = topology.vertices
-    place = topology.positions()
+    place = positions(topology)
     x, y = place if place is not None else (np.full(n, np.nan), np.full(n, np.nan))
     name = _vertex_names(topology)
     if name is None:

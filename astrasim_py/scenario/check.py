@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,22 +23,6 @@ from astrasim_py.scenario.workload_models import (
     SendItem,
     TraceWorkload,
 )
-
-
-def npus_of(topology) -> int | None:
-    """NPUs of a topology as far as its keys tell; None where only building it would."""
-    shape = getattr(topology, "shape", None)
-    if shape == "product":
-        return math.prod(dim.size for dim in topology.dims)
-    if shape in ("mesh", "torus"):
-        return math.prod(topology.dims)
-    if shape in ("ring", "fully_connected", "switch", "hypercube"):
-        return topology.npus
-    if shape == "leaf_spine":
-        return topology.leaves * topology.hosts_per_leaf
-    if shape == "dgx":
-        return (topology.nodes or 1) * (topology.npus or 8)
-    return None
 
 
 def confined(name: FileText, folder: Path, place: str, allow_outside: bool) -> Path:

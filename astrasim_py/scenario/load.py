@@ -13,7 +13,7 @@ from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
 from astrasim_py.core.fields import CodeText, did_you_mean, named_files
 from astrasim_py.scenario import variables
-from astrasim_py.scenario.check import JobCheck, confined, npus_of, split_code
+from astrasim_py.scenario.check import JobCheck, confined, split_code
 from astrasim_py.scenario.keys import default, read_key
 from astrasim_py.scenario.schema import PlotSpec, Scenario
 
@@ -334,7 +334,7 @@ class _Loading:
         """Number of ranks, as far as it is known without building anything."""
         if topology is None:
             return None
-        npus = npus_of(topology)
+        npus = topology.npu_count()
         failed = len(topology.failed.npus) if topology.failed is not None else 0
         placement = typed["placement"] if typed["placement"] is not None else topology.placement
         ranks = typed["ranks"]
@@ -355,7 +355,7 @@ class _Loading:
         self._tell(JobCheck(SimpleNamespace(**typed), values, self._ranks(typed, values, topology)).errors())
 
     def _jobs(self, typed: Mapping[str, Any], values: Mapping[str, Value | None], topology) -> None:
-        npus = npus_of(topology) if topology is not None else None
+        npus = topology.npu_count() if topology is not None else None
         owner: dict[int, str] = {}
         for name, job in typed["jobs"].items():
             value = values["jobs"].get(name)

@@ -30,11 +30,12 @@ from astrasim_py.core.fields import (
 )
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.scenario.algorithm_models import AlgorithmSpec, CollectiveName, Collectives
-from astrasim_py.scenario.topology_models import Placement, TopologySpec
 from astrasim_py.scenario.variables import STUDY_KEYS
 from astrasim_py.scenario.workload_models import GroupSpec, Stragglers, WorkloadSpec
 from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.semantics import Semantics
+from astrasim_py.topology.from_keys import TopologySpec
+from astrasim_py.topology.spec import Placement
 
 #: Version of this format; raised when an old scenario would mean something else.
 SCENARIO_SCHEMA = 1

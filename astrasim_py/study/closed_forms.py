@@ -84,11 +84,11 @@ class ClosedForm:
         from astrasim_py.engine.simulation import simulate
         from astrasim_py.system.machine_models import NetworkModel
         from astrasim_py.system.problem import Job, Problem
-        from astrasim_py.topology import shapes
         from astrasim_py.topology.model import placement
+        from astrasim_py.topology.shapes import SHAPES
         from astrasim_py.workload.microbenchmarks import Collective, generate
 
-        topology = getattr(shapes, self.shape)(self.npus, Fraction(10**12, BYTE), LATENCY)
+        topology = SHAPES[self.shape](npus=self.npus, bandwidth=Fraction(10**12, BYTE), latency=LATENCY).build()
         rooted = {"root": 0} if promise_of(self.collective).rooted else {}
         algorithm = build(self.algorithm, self.collective, self.npus, **rooted)
         table = AlgorithmTable({self.collective: [Case(make=lambda kind, ranks, root: algorithm)]})

@@ -42,7 +42,6 @@ from astrasim_py.scenario.algorithm_models import (
 )
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.topology_models import ForeignShape
 from astrasim_py.scenario.workload_models import (
     BarrierItem,
     CollectiveItem,
@@ -62,7 +61,6 @@ from astrasim_py.system.machine_models import Limits, MscclModel, NetworkModel
 from astrasim_py.system.msccl_connections import messages_of
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology, placement
-from astrasim_py.topology.spec import build as build_topology
 from astrasim_py.verification.verifier import Verdict, verify
 from astrasim_py.workload import microbenchmarks
 
@@ -151,26 +149,16 @@ class _Preparation:
     # -- topology and rules -------------------------------------------------------------------------------------
 
     def topology(self) -> Topology:
-        topology, place = self.spec.topology, self.at("topology")
-        name = self.spec.topology_name
-        if isinstance(topology, ForeignShape):
-            parameters = topology.parameters()
-            shape = parameters.pop("shape")
-            try:
-                return provided("shape", shape)(**parameters).named(name)
-            except TypeError as error:
-                raise ScenarioError(place, f"shape {shape}: {error}", "see the package that provides it") from None
-        parameters = topology.parameters()
-        content = ""
-        if parameters.get("file"):
-            path = self.path(parameters["file"], self.at("topology.file"))
-            parameters["file"] = str(path)
+        shape, place, content = self.spec.topology, self.at("topology"), ""
+        if getattr(shape, "file", None) is not None:
+            path = self.path(shape.file, self.at("topology.file"))
+            shape = shape.model_copy(update={"file": str(path)})
             try:
                 content = file_digest(path)
             except TraceError as error:
                 raise TopologyError(*error.args) from None
-        key = (digest(parameters), content, place)
-        return _TOPOLOGIES.get(key, lambda: build_topology(parameters, place)).named(name)
+        topology = _TOPOLOGIES.get((digest(shape), content, place), lambda: shape.build(place))
+        return topology.named(self.spec.topology_name)
 
     def network(self) -> NetworkModel:
         network, place = self.spec.network, self.at("network.model")

@@ -2,19 +2,17 @@
 
 from astrasim_py.topology.edge_list import read_edge_list
 from astrasim_py.topology.export import node_link_json, to_networkx
+from astrasim_py.topology.from_keys import build, check
 from astrasim_py.topology.hardware import Compute, Preset, preset, preset_names
 from astrasim_py.topology.model import Dim, Routing, Topology, placement, translations
-from astrasim_py.topology.spec import COMMON, SHAPES, Param, ShapeSpec, build, check
+from astrasim_py.topology.shapes import SHAPES
 
 __all__ = [
-    "COMMON",
     "SHAPES",
     "Compute",
     "Dim",
-    "Param",
     "Preset",
     "Routing",
-    "ShapeSpec",
     "Topology",
     "build",
     "check",

@@ -30,9 +30,10 @@ from pathlib import Path
 import numpy as np
 
 from astrasim_py.core.errors import TopologyError, UnitError
+from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.files import read_regular
 from astrasim_py.core.units import INT64_MAX, parse_bandwidth, parse_time
-from astrasim_py.topology.model import LINK_CAP, NPU_CAP, Topology, check_caps
+from astrasim_py.topology.model import LINK_CAP, Topology, check_caps
 
 #: Largest files accepted, in bytes.
 MAX_CSV, MAX_JSON, MAX_YAML = 2**26, 2**24, 2**21

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder, Loops
-
-if TYPE_CHECKING:
-    from astrasim_py.topology.model import Topology
 
 
 def positions(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:

@@ -11,9 +11,12 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TopologyError
+from astrasim_py.core.fields import NPU_CAP, whole
+from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.topology.routing import (
     DimensionOrder,
@@ -25,7 +28,6 @@ from astrasim_py.topology.routing import (
     reachable,
 )
 
-NPU_CAP = 2**20
 LINK_CAP = 2**24
 #: Switches included.
 VERTEX_CAP = 2**22
@@ -57,21 +59,12 @@ class Dim:
     bidirectional: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """How routes are chosen.
+class Routing(StrictModel):
+    """How routes are chosen where several are shortest."""
 
-    Attributes
-    ----------
-    ecmp : bool
-        Spread each pair over its equal-cost shortest paths by a stable hash, instead of the shape's own
-        route.
-    seed : int
-        Of the hash.
-    """
-
-    ecmp: bool = False
-    seed: int = 0
+    # ecmp spreads each pair over its equal-cost shortest paths, instead of the shape's own route.
+    ecmp: bool = Field(default=False, description="spread pairs over equal routes by a hash")
+    seed: whole(0, 2**63 - 1) = 0
 
 
 class Router(Protocol):
@@ -386,12 +379,6 @@ class Topology:
             An NPU that does not exist or has failed.
         """
         return tuple(self.routes([src], [dst])[1].tolist())
-
-    def positions(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Coordinates for drawing: (x, y), float64[vertices] each; None for irregular topologies."""
-        from astrasim_py.topology.layout import positions
-
-        return positions(self)
 
     def digest(self) -> str:
         """A stable hash of everything that can influence a simulation (not of names)."""

@@ -1,122 +1,405 @@
-"""Shapes: functions that make topologies from numbers.
+"""Shapes: each a model of its keys, with a method that makes the topology.
 
-Bandwidths are bytes per second (`fractions.Fraction`) of one link in one direction, latencies picoseconds of
-one link. `spec.build` makes the same from text.
+Bandwidths are bytes per second of one link in one direction, latencies picoseconds of one link; a scenario writes both
+as text with units. A new shape is a class here and its name in `SHAPES`: schema, error messages and "did you mean"
+follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import prod
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, ValidationInfo, model_validator
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.topology.fabrics import Dragonfly, Fabric, FatTree, LeafSpine, Rails, columns
+from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, FileName, Time, choice, either, whole, wrong
+from astrasim_py.core.strict_model import StrictModel
+from astrasim_py.topology import fabrics
+from astrasim_py.topology.edge_list import Links, read_edge_list
 from astrasim_py.topology.model import Dim, Topology, check_caps, product_of
-
-Rates = Fraction | Sequence[Fraction]
-Times = int | Sequence[int]
+from astrasim_py.topology.spec import MAX_DIMS, LinkPreset, Ratio, Shape, Vertex, below, link_of, needs_link
 
 
-def _at(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
+def _required(description: str, example: str = "8") -> Any:
+    return Field(description=description, examples=[example])
 
 
-def _per_dim(value, count: int, key: str, place: str) -> list:
-    """One value per dimension: a scalar is repeated."""
-    if not isinstance(value, Sequence):
-        return [value] * count
-    if len(value) != count:
-        raise TopologyError(
-            _at(place, key), f"{len(value)} values for {count} dims", "write one value, or one per dimension"
+def _optional(description: str, example: str = "8") -> Any:
+    return Field(default=None, description=description, examples=[example])
+
+
+def _bandwidth(description: str) -> Any:
+    return _optional(description, "50 GB/s")
+
+
+def _latency(description: str) -> Any:
+    return _optional(description, "500 ns")
+
+
+class _OneLink(Shape):
+    """Shapes whose links are alike, but for those that have keys of their own."""
+
+    bandwidth: Bandwidth | None = _bandwidth("of one link, in one direction")
+    latency: Time | None = _latency("of one link")
+    link_preset: LinkPreset | None = _optional("bandwidth and latency of a kind of link", "nvlink3")
+
+    @model_validator(mode="after")
+    def _complete(self):
+        needs_link(self)
+        return self
+
+
+class _Npus(_OneLink):
+    """Shapes of a number of NPUs in one dimension."""
+
+    npus: Count = _required("how many NPUs")
+
+    def npu_count(self) -> int:
+        return self.npus
+
+    def make(self, place: str) -> Topology:
+        dim = Dim(self.shape, self.npus, *link_of(self), getattr(self, "bidirectional", None) is not False)
+        return product_of(f"{self.shape} {self.npus}", self.shape, [dim], place)
+
+
+class Ring(_Npus):
+    """A circle of NPUs."""
+
+    # Messages take the shorter way, at a tie clockwise (+1). A ring of two has one link per direction.
+    shape: Literal["ring"] = Field(examples=["ring"])
+    bidirectional: bool | None = _optional("false: only the +1 links exist", "true")
+
+
+class FullyConnected(_Npus):
+    """A link between every two NPUs."""
+
+    shape: Literal["fully_connected"] = Field(examples=["fully_connected"])
+
+
+class Switch(_Npus):
+    """All NPUs on one switch."""
+
+    # A message crosses two links and pays both latencies.
+    shape: Literal["switch"] = Field(examples=["switch"])
+
+
+class Hypercube(_Npus):
+    """NPUs whose ids differ in one bit are linked."""
+
+    # Messages correct the lowest differing bit first (e-cube; Sullivan and Bashkow, ISCA 1977).
+    shape: Literal["hypercube"] = Field(examples=["hypercube"])
+
+    def make(self, place: str) -> Topology:
+        if self.npus & (self.npus - 1):
+            low = 1 << self.npus.bit_length() - 1
+            problem = f"{self.npus} is not a power of two, as a hypercube needs"
+            raise TopologyError(below(place, "npus"), problem, f"write {low} or {2 * low}")
+        rows = [Dim("ring", 2, *link_of(self))] * (self.npus.bit_length() - 1) or [Dim("ring", 1, *link_of(self))]
+        return product_of(f"hypercube {self.npus}", "hypercube", rows, place)
+
+
+class _Grid(Shape):
+    """Grids of any number of dimensions, with dimension-order routes from dimension 0."""
+
+    dims: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_DIMS)] = _required(
+        "NPUs along each dimension, innermost first", "[8, 8]"
+    )
+    bandwidth: either(Bandwidth, tuple[Bandwidth, ...]) | None = _bandwidth("of one link, in one direction")
+    latency: either(Time, tuple[Time, ...]) | None = _latency("of one link")
+    link_preset: LinkPreset | None = _optional("bandwidth and latency of a kind of link", "nvlink3")
+
+    @model_validator(mode="after")
+    def _complete(self):
+        needs_link(self)
+        return self
+
+    def npu_count(self) -> int:
+        return prod(self.dims)
+
+    def _rows(self, kind: str, bidirectional: bool, place: str) -> Topology:
+        values = []
+        for key, value in zip(("bandwidth", "latency"), link_of(self), strict=True):
+            if isinstance(value, tuple) and len(value) != len(self.dims):
+                problem = f"{len(value)} values for {len(self.dims)} dims"
+                raise TopologyError(below(place, key), problem, "write one value, or one per dimension")
+            values.append(value if isinstance(value, tuple) else [value] * len(self.dims))
+        rows = [Dim(kind, n, b, t, bidirectional) for n, b, t in zip(self.dims, *values, strict=True)]
+        return product_of(f"{self.shape} {'x'.join(map(str, self.dims))}", self.shape, rows, place)
+
+
+class Mesh(_Grid):
+    """An n-D grid without wraparound."""
+
+    shape: Literal["mesh"] = Field(examples=["mesh"])
+
+    def make(self, place: str) -> Topology:
+        return self._rows("mesh", True, place)
+
+
+class Torus(_Grid):
+    """An n-D grid with wraparound."""
+
+    # A dimension of two has one link per direction.
+    shape: Literal["torus"] = Field(examples=["torus"])
+    bidirectional: bool | None = _optional("false: only the +1 links exist", "true")
+
+    def make(self, place: str) -> Topology:
+        return self._rows("ring", self.bidirectional is not False, place)
+
+
+class ProductDim(StrictModel):
+    """One dimension of a product; the first is the innermost."""
+
+    kind: choice("ring", "mesh", "fully_connected", "switch") = Field(examples=["ring"])
+    size: Count = Field(examples=["8"])
+    bandwidth: Bandwidth | None = Field(default=None, examples=["50 GB/s"])
+    latency: Time | None = Field(default=None, examples=["500 ns"])
+    link_preset: LinkPreset | None = None
+    bidirectional: bool | None = None
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Dim):
+            return cls(
+                kind=value.kind,
+                size=value.size,
+                bandwidth=value.bandwidth,
+                latency=value.latency_ps,
+                bidirectional=value.bidirectional,
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self):
+        needs_link(self)
+        if self.bidirectional is False and self.kind != "ring":
+            raise wrong("only a ring can be one-way", "delete it", ("bidirectional",))
+        return self
+
+    def dim(self) -> Dim:
+        """The dimension of a topology."""
+        return Dim(self.kind, self.size, *link_of(self), self.bidirectional is not False)
+
+
+class Product(Shape):
+    """A product of rings, meshes, fully connected dimensions and switches."""
+
+    # A switch dimension has one switch per slice (all other coordinates fixed). Routes are dimension-order.
+    shape: Literal["product"] = Field(examples=["product"])
+    dims: Annotated[tuple[ProductDim, ...], Field(min_length=1, max_length=MAX_DIMS)] = _required(
+        "kind, size, bandwidth and latency of each, innermost first",
+        "[{kind: ring, size: 8, bandwidth: 50 GB/s, latency: 500 ns}]",
+    )
+
+    def npu_count(self) -> int:
+        return prod(dim.size for dim in self.dims)
+
+    def make(self, place: str) -> Topology:
+        name = " x ".join(f"{dim.kind}({dim.size})" for dim in self.dims)
+        return product_of(name, "product", [dim.dim() for dim in self.dims], place)
+
+
+class LeafSpine(_OneLink):
+    """Leaf switches, each linked to every spine."""
+
+    # Non-blocking unless oversubscribed: an uplink has hosts_per_leaf x bandwidth / (oversubscription x spines).
+    shape: Literal["leaf_spine"] = Field(examples=["leaf_spine"])
+    leaves: Count = _required("leaf switches")
+    hosts_per_leaf: Count = _required("NPUs per leaf")
+    spines: Count = _required("spine switches")
+    oversubscription: Ratio | None = _optional("a leaf's NPU bandwidth over its uplink bandwidth", '"3:1"')
+    uplink_bandwidth: Bandwidth | None = _bandwidth("of one uplink, instead of oversubscription")
+    uplink_latency: Time | None = _latency("of one uplink")
+
+    def npu_count(self) -> int:
+        return self.leaves * self.hosts_per_leaf
+
+    def make(self, place: str) -> Topology:
+        rate, time = link_of(self)
+        up = self.uplink_bandwidth or self.hosts_per_leaf * rate / ((self.oversubscription or 1) * self.spines)
+        up_time = time if self.uplink_latency is None else self.uplink_latency
+        share = min(rate, up * self.spines / self.hosts_per_leaf)
+        return _switched(
+            f"leaf_spine {self.leaves}x{self.hosts_per_leaf}, {self.spines} spines",
+            "leaf_spine",
+            fabrics.LeafSpine(self.leaves, self.hosts_per_leaf, self.spines),
+            [(rate, time), (up, up_time)],
+            [Dim("switch", self.hosts_per_leaf, rate, time), Dim("switch", self.leaves, share, up_time)],
+            place,
         )
-    return list(value)
 
 
-def _grid(shape: str, kind: str, dims, bandwidth, latency_ps, bidirectional, place) -> Topology:
-    rates = _per_dim(bandwidth, len(dims), "bandwidth", place)
-    times = _per_dim(latency_ps, len(dims), "latency", place)
-    rows = [Dim(kind, n, b, t, bidirectional) for n, b, t in zip(dims, rates, times, strict=True)]
-    return product_of(f"{shape} {'x'.join(map(str, dims))}", shape, rows, place)
+class FatTree(_OneLink):
+    """A three-tier fat tree of k-port switches."""
+
+    # By default the full one of the literature: k pods, k/2 NPUs per edge switch, k^3/4 NPUs, rearrangeably
+    # non-blocking. More NPUs per edge switch oversubscribe it.
+    shape: Literal["fat_tree"] = Field(examples=["fat_tree"])
+    k: Count = _required("ports per switch, even")
+    pods: Count | None = _optional("at most k, which is the default")
+    hosts_per_edge: Count | None = _optional("NPUs per edge switch, k/2 by default")
+    fabric_bandwidth: Bandwidth | None = _bandwidth("of one link between switches")
+    fabric_latency: Time | None = _latency("of one link between switches")
+
+    def make(self, place: str) -> Topology:
+        k, pods = self.k, self.pods or self.k
+        if k % 2:
+            raise TopologyError(below(place, "k"), f"{k} ports cannot be halved", f"write {k + 1}")
+        if pods > k:
+            problem = f"{pods} pods are more than the {k} ports of a core switch"
+            raise TopologyError(below(place, "pods"), problem, f"write {k}")
+        rate, time = link_of(self)
+        fabric = fabrics.FatTree(k, pods, self.hosts_per_edge or k // 2)
+        inner, inner_time = self.fabric_bandwidth or rate, time if self.fabric_latency is None else self.fabric_latency
+        share = min(rate, inner * fabric.half / fabric.hosts)
+        dims = [
+            Dim("switch", fabric.hosts, rate, time),
+            Dim("switch", fabric.half, share, inner_time),
+            Dim("switch", pods, share, inner_time),
+        ]
+        levels = [(rate, time), (inner, inner_time), (inner, inner_time)]
+        return _switched(f"fat_tree {fabric.npus}", "fat_tree", fabric, levels, dims, place)
 
 
-def ring(npus: int, bandwidth: Fraction, latency_ps: int, *, bidirectional: bool = True, place: str = "") -> Topology:
-    """NPUs in a circle. Messages take the shorter way, at a tie clockwise (+1).
+class Dragonfly(_OneLink):
+    """Groups of fully connected routers, joined by global links."""
 
-    A ring of two has one link per direction. With ``bidirectional=False`` only the +1 links exist.
-    """
-    return _grid("ring", "ring", [npus], bandwidth, latency_ps, bidirectional, place)
+    shape: Literal["dragonfly"] = Field(examples=["dragonfly"])
+    a: Count = _required("routers per group")
+    h: Count = _required("global links per router")
+    p: Count = _required("NPUs per router")
+    g: Count | None = _optional("groups, a h + 1 by default")
+    local_bandwidth: Bandwidth | None = _bandwidth("of one link within a group")
+    local_latency: Time | None = _latency("of one link within a group")
+    global_bandwidth: Bandwidth | None = _bandwidth("of one link between groups")
+    global_latency: Time | None = _latency("of one link between groups")
 
-
-def mesh(dims: Sequence[int], bandwidth: Rates, latency_ps: Times, *, place: str = "") -> Topology:
-    """An n-D grid without wraparound; dimension-order routes from dim 0."""
-    return _grid("mesh", "mesh", dims, bandwidth, latency_ps, True, place)
-
-
-def torus(
-    dims: Sequence[int],
-    bandwidth: Rates,
-    latency_ps: Times,
-    *,
-    bidirectional: bool = True,
-    place: str = "",
-) -> Topology:
-    """An n-D grid of rings; dimension-order routes from dim 0. A dim of two has one link per direction."""
-    return _grid("torus", "ring", dims, bandwidth, latency_ps, bidirectional, place)
-
-
-def fully_connected(npus: int, bandwidth: Fraction, latency_ps: int, *, place: str = "") -> Topology:
-    """A link from every NPU to every other one."""
-    return _grid("fully_connected", "fully_connected", [npus], bandwidth, latency_ps, True, place)
-
-
-def switch(npus: int, bandwidth: Fraction, latency_ps: int, *, place: str = "") -> Topology:
-    """All NPUs on one switch; a message crosses two links and pays both latencies."""
-    return _grid("switch", "switch", [npus], bandwidth, latency_ps, True, place)
+    def make(self, place: str) -> Topology:
+        most = self.a * self.h + 1
+        g = self.g or most
+        if g > most:
+            problem = f"{g} groups are more than a h + 1 = {most}, the number that a x h global links can join"
+            raise TopologyError(below(place, "g"), problem, f"write {most}")
+        fabric = fabrics.Dragonfly(self.a, self.h, self.p, g)
+        rate, time = link_of(self)
+        levels = [
+            (rate, time),
+            (self.local_bandwidth or rate, time if self.local_latency is None else self.local_latency),
+            (self.global_bandwidth or rate, time if self.global_latency is None else self.global_latency),
+        ]
+        sizes = (("switch", self.p), ("fully_connected", self.a), ("fully_connected", g))
+        dims = [Dim(*size, *level) for size, level in zip(sizes, levels, strict=True)]
+        return _switched(f"dragonfly {fabric.npus}", "dragonfly", fabric, levels, dims, place)
 
 
-def product(dims: Sequence[Dim], *, place: str = "") -> Topology:
-    """A product of dimensions, each with its own kind, size, bandwidth and latency; dim 0 is innermost.
+class Dgx(Shape):
+    """Nodes with an NVSwitch and one NIC per NPU, on rails."""
 
-    A switch dimension has one switch per slice (all other coordinates fixed). Routes are dimension-order.
-    """
-    name = " x ".join(f"{d.kind}({d.size})" for d in dims)
-    return product_of(name, "product", dims, place)
+    # The NVSwitch chips of a node are one vertex: an NPU spreads its traffic over all of them, so only its own
+    # bandwidth limits it. Two NPUs of a node are two NVLinks apart. Rail and spine switches are as large as needed.
+    shape: Literal["dgx"] = Field(examples=["dgx"])
+    nodes: Count | None = _optional("1 by default")
+    npus: Count | None = _optional("per node, 8 by default")
+    nvlink_bandwidth: Bandwidth = _required("of one NPU to the NVSwitch", "50 GB/s")
+    nvlink_latency: Time = _required("of one NPU to the NVSwitch", "500 ns")
+    nic_bandwidth: Bandwidth | None = _bandwidth("of one NPU to its rail; needed from 2 nodes on")
+    nic_latency: Time | None = _latency("of one NPU to its rail; needed from 2 nodes on")
+    rails: Count | None = _optional("a divisor of npus, which is the default")
+    spines: whole(0, NPU_CAP) | None = _optional("spine switches that join the rails, 0 by default", "0")
+    oversubscription: Ratio | None = _optional("a rail's NIC bandwidth over its uplink bandwidth", '"3:1"')
+    cross_rail: choice("nvlink", "spine") | None = _optional("how messages change rails", "nvlink")
+
+    def npu_count(self) -> int:
+        return (self.nodes or 1) * (self.npus or 8)
+
+    def make(self, place: str) -> Topology:
+        nodes, npus, spines = self.nodes or 1, self.npus or 8, self.spines or 0
+        rails = self.rails or npus
+        for key, example in (("nic_bandwidth", "400 Gb/s"), ("nic_latency", "1 us")):
+            if nodes > 1 and getattr(self, key) is None:
+                raise TopologyError(
+                    below(place, key), f"missing, and there are {nodes} nodes", f'write e.g. "{example}"'
+                )
+        if npus % rails:
+            raise TopologyError(
+                below(place, "rails"), f"{rails} rails do not divide {npus} NPUs per node", f"write {npus}"
+            )
+        cross_rail = self.cross_rail or ("spine" if spines else "nvlink")
+        if cross_rail == "spine" and not spines and nodes > 1 and rails > 1:
+            raise TopologyError(below(place, "cross_rail"), "spine, and there are no spines", "write spines: 1")
+        fabric = fabrics.Rails(nodes, npus, rails, spines if nodes > 1 else 0, cross_rail)
+        inside, outside = (self.nvlink_bandwidth, self.nvlink_latency), (self.nic_bandwidth, self.nic_latency)
+        levels, dims = [inside], [Dim("switch", npus, *inside)]
+        if nodes > 1:
+            up = nodes * (npus // rails) * self.nic_bandwidth / ((self.oversubscription or 1) * max(1, spines))
+            levels += [outside, (up, self.nic_latency)]
+            dims.append(Dim("switch", nodes, *outside))
+        if not fabric.links:
+            return product_of("dgx 1x1", "dgx", dims, place)
+        return _switched(f"dgx {nodes}x{npus}", "dgx", fabric, levels, dims, place)
 
 
-def hypercube(npus: int, bandwidth: Fraction, latency_ps: int, *, place: str = "") -> Topology:
-    """NPUs whose ids differ in one bit are linked; messages correct the lowest differing bit first (e-cube).
+class Edge(StrictModel):
+    """A link; a number or name twice makes parallel links."""
 
-    References
-    ----------
-    Sullivan, Bashkow: A large scale, homogeneous, fully distributed parallel machine, ISCA 1977.
-    """
-    if npus & (npus - 1):
-        low = 1 << npus.bit_length() - 1
-        raise TopologyError(
-            _at(place, "npus"),
-            f"{npus} is not a power of two, as a hypercube needs",
-            f"write {low} or {2 * low}",
-        )
-    rows = [Dim("ring", 2, bandwidth, latency_ps)] * (npus.bit_length() - 1)
-    rows = rows or [Dim("ring", 1, bandwidth, latency_ps)]
-    return product_of(f"hypercube {npus}", "hypercube", rows, place)
+    src: Vertex = Field(examples=["0"])
+    dst: Vertex = Field(examples=["1"])
+    bandwidth: Bandwidth = Field(examples=["50 GB/s"])
+    latency: Time = Field(examples=["500 ns"])
+    directions: choice("both", "one") | None = None
 
 
-def _fabric(
+class EdgeList(Shape):
+    """Links one by one, from a file or written out."""
+
+    shape: Literal["edge_list"] = Field(examples=["edge_list"])
+    file: FileName | None = _optional("a .csv, .yaml or .json file", "topology.csv")
+    edges: tuple[Edge, ...] | None = _optional(
+        "a list of {src, dst, bandwidth, latency}", "[{src: 0, dst: 1, bandwidth: 50 GB/s, latency: 500 ns}]"
+    )
+    npus: Count | None = _optional("how many of the numbered vertices are NPUs")
+
+    @model_validator(mode="after")
+    def _complete(self):
+        if self.file is None and self.edges is None:
+            raise wrong('"file" is missing', 'write e.g. file: "topology.csv"')
+        return self
+
+    def make(self, place: str) -> Topology:
+        if self.file is not None and self.edges is not None:
+            raise TopologyError(
+                place, "an edge_list has either edges or a file", "write file: topology.csv, or edges: [...]"
+            )
+        if self.file is not None:
+            topology = read_edge_list(self.file)
+            if self.npus not in (None, topology.npus):
+                problem = f"{self.npus}, and the file has {topology.npus}"
+                raise TopologyError(below(place, "npus"), problem, "delete it")
+            return topology
+        links, at = Links(), below(place, "edges")
+        for i, edge in enumerate(self.edges):
+            both = edge.directions == "both"
+            links.add(edge.src, edge.dst, edge.bandwidth, edge.latency, f"{at}[{i}]", both=both)
+        return links.topology(at, "edge_list", self.npus)
+
+
+def _switched(
     name: str,
     shape: str,
-    fabric: Fabric,
+    fabric: fabrics.Fabric,
     levels: Sequence[tuple[Fraction, int]],
     dims: Sequence[Dim],
-    tiers: bool,
     place: str,
 ) -> Topology:
     """A switched network; `levels` are (bandwidth, latency) by level of its links."""
     switches = sum(count for _, count in fabric.switches)
     check_caps(fabric.npus, fabric.links, switches, place)
-    src, dst, level = columns(fabric.blocks())
+    src, dst, level = fabrics.columns(fabric.blocks())
+    tiered = not isinstance(fabric, fabrics.Dragonfly)
     return Topology.create(
         name=name,
         shape=shape,
@@ -129,205 +412,24 @@ def _fabric(
         bandwidths=[bandwidth for bandwidth, _ in levels],
         dims=tuple(dims),
         switches=fabric.switches,
-        tiers=(fabric.npus, *(count for _, count in fabric.switches)) if tiers else (),
+        tiers=(fabric.npus, *(count for _, count in fabric.switches)) if tiered else (),
         router=fabric,
         place=place,
     )
 
 
-def leaf_spine(
-    leaves: int,
-    hosts_per_leaf: int,
-    spines: int,
-    bandwidth: Fraction,
-    latency_ps: int,
-    *,
-    oversubscription: Fraction = Fraction(1),
-    uplink_bandwidth: Fraction | None = None,
-    uplink_latency_ps: int | None = None,
-    place: str = "",
-) -> Topology:
-    """Leaf switches with NPUs, each linked once to every spine (see `fabrics.LeafSpine` for routes).
-
-    Parameters
-    ----------
-    leaves, hosts_per_leaf, spines : int
-    bandwidth, latency_ps
-        Of an NPU's link to its leaf.
-    oversubscription : fractions.Fraction
-        Bandwidth of a leaf's NPUs over the bandwidth of its uplinks, 1 if non-blocking: an uplink then has
-        ``hosts_per_leaf * bandwidth / (oversubscription * spines)``.
-    uplink_bandwidth : fractions.Fraction, optional
-        The bandwidth of one uplink, instead of `oversubscription`.
-    uplink_latency_ps : int, optional
-        `latency_ps` if not given.
-    """
-    up = uplink_bandwidth or hosts_per_leaf * bandwidth / (oversubscription * spines)
-    up_latency = latency_ps if uplink_latency_ps is None else uplink_latency_ps
-    dims = (
-        Dim("switch", hosts_per_leaf, bandwidth, latency_ps),
-        Dim("switch", leaves, min(bandwidth, up * spines / hosts_per_leaf), up_latency),
-    )
-    name = f"leaf_spine {leaves}x{hosts_per_leaf}, {spines} spines"
-    levels = [(bandwidth, latency_ps), (up, up_latency)]
-    return _fabric(name, "leaf_spine", LeafSpine(leaves, hosts_per_leaf, spines), levels, dims, True, place)
-
-
-def fat_tree(
-    k: int,
-    bandwidth: Fraction,
-    latency_ps: int,
-    *,
-    pods: int | None = None,
-    hosts_per_edge: int | None = None,
-    fabric_bandwidth: Fraction | None = None,
-    fabric_latency_ps: int | None = None,
-    place: str = "",
-) -> Topology:
-    """A three-tier fat tree of k-port switches (see `fabrics.FatTree` for wiring and routes).
-
-    By default the full one of the literature: k pods, k/2 NPUs per edge switch, k^3/4 NPUs, rearrangeably
-    non-blocking.
-
-    Parameters
-    ----------
-    k : int
-        Ports per switch, even.
-    bandwidth, latency_ps
-        Of an NPU's link, and of all links unless the next ones are given.
-    pods : int, optional
-        At most k.
-    hosts_per_edge : int, optional
-        More than k/2 oversubscribes the edge switches, fewer undersubscribes them.
-    fabric_bandwidth, fabric_latency_ps : optional
-        Of one link between switches.
-    """
-    if k % 2:
-        raise TopologyError(_at(place, "k"), f"{k} ports cannot be halved", f"write {k + 1}")
-    pods = k if pods is None else pods
-    if pods > k:
-        raise TopologyError(
-            _at(place, "pods"), f"{pods} pods are more than the {k} ports of a core switch", f"write {k}"
-        )
-    fabric = FatTree(k, pods, hosts_per_edge or k // 2)
-    inner = fabric_bandwidth or bandwidth
-    inner_latency = latency_ps if fabric_latency_ps is None else fabric_latency_ps
-    share = min(bandwidth, inner * fabric.half / fabric.hosts)
-    dims = (
-        Dim("switch", fabric.hosts, bandwidth, latency_ps),
-        Dim("switch", fabric.half, share, inner_latency),
-        Dim("switch", pods, share, inner_latency),
-    )
-    levels = [(bandwidth, latency_ps), (inner, inner_latency), (inner, inner_latency)]
-    return _fabric(f"fat_tree {fabric.npus}", "fat_tree", fabric, levels, dims, True, place)
-
-
-def dragonfly(
-    a: int,
-    h: int,
-    p: int,
-    bandwidth: Fraction,
-    latency_ps: int,
-    *,
-    g: int | None = None,
-    local_bandwidth: Fraction | None = None,
-    local_latency_ps: int | None = None,
-    global_bandwidth: Fraction | None = None,
-    global_latency_ps: int | None = None,
-    place: str = "",
-) -> Topology:
-    """A dragonfly with minimal routing (see `fabrics.Dragonfly` for wiring and routes).
-
-    Parameters
-    ----------
-    a : int
-        Routers per group.
-    h : int
-        Global links per router.
-    p : int
-        NPUs per router.
-    bandwidth, latency_ps
-        Of an NPU's link, and of all links unless the next ones are given.
-    g : int, optional
-        Groups; ``a h + 1`` by default, which is the most there can be.
-    local_bandwidth, local_latency_ps, global_bandwidth, global_latency_ps : optional
-        Of one link within, and between, groups.
-    """
-    g = a * h + 1 if g is None else g
-    if g > a * h + 1:
-        raise TopologyError(
-            _at(place, "g"),
-            f"{g} groups are more than a h + 1 = {a * h + 1}, the number that a x h global links can join",
-            f"write {a * h + 1}",
-        )
-    fabric = Dragonfly(a, h, p, g)
-    inner, outer = local_bandwidth or bandwidth, global_bandwidth or bandwidth
-    inner_latency = latency_ps if local_latency_ps is None else local_latency_ps
-    outer_latency = latency_ps if global_latency_ps is None else global_latency_ps
-    dims = (
-        Dim("switch", p, bandwidth, latency_ps),
-        Dim("fully_connected", a, inner, inner_latency),
-        Dim("fully_connected", g, outer, outer_latency),
-    )
-    levels = [(bandwidth, latency_ps), (inner, inner_latency), (outer, outer_latency)]
-    return _fabric(f"dragonfly {fabric.npus}", "dragonfly", fabric, levels, dims, False, place)
-
-
-def dgx(
-    nvlink_bandwidth: Fraction,
-    nvlink_latency_ps: int,
-    *,
-    nodes: int = 1,
-    npus: int = 8,
-    nic_bandwidth: Fraction | None = None,
-    nic_latency_ps: int | None = None,
-    rails: int | None = None,
-    spines: int = 0,
-    oversubscription: Fraction = Fraction(1),
-    cross_rail: str | None = None,
-    place: str = "",
-) -> Topology:
-    """Nodes of NPUs behind an NVSwitch, one NIC per NPU, rail-optimised (see `fabrics.Rails` for routes).
-
-    The NVSwitch chips of a node are one vertex: an NPU spreads its traffic over all of them, so only its own
-    bandwidth limits it. Rail and spine switches are as large as needed.
-
-    Parameters
-    ----------
-    nvlink_bandwidth, nvlink_latency_ps
-        Of all NVLinks of one NPU together, in one direction, to the NVSwitch; between two NPUs there are two
-        such links, so twice the latency.
-    nodes : int
-    npus : int
-        Per node.
-    nic_bandwidth, nic_latency_ps
-        From an NPU through its NIC to the rail switch; needed when there are several nodes.
-    rails : int, optional
-        Rail switches, a divisor of `npus`; as many as `npus` by default.
-    spines : int
-        0: rails are not linked to each other.
-    oversubscription : fractions.Fraction
-        Bandwidth of the NICs on a rail over the bandwidth of its links to the spines.
-    cross_rail : {"nvlink", "spine"}, optional
-        How messages change rails; ``spine`` if there are any by default.
-    """
-    rails = npus if rails is None else rails
-    if nodes > 1 and (nic_bandwidth is None or nic_latency_ps is None):
-        key = "nic_bandwidth" if nic_bandwidth is None else "nic_latency"
-        example = '"400 Gb/s"' if nic_bandwidth is None else '"1 us"'
-        raise TopologyError(_at(place, key), f"missing, and there are {nodes} nodes", f"write e.g. {example}")
-    if npus % rails:
-        raise TopologyError(_at(place, "rails"), f"{rails} rails do not divide {npus} NPUs per node", f"write {npus}")
-    cross_rail = cross_rail or ("spine" if spines else "nvlink")
-    if cross_rail == "spine" and not spines and nodes > 1 and rails > 1:
-        raise TopologyError(_at(place, "cross_rail"), "spine, and there are no spines", "write spines: 1")
-    fabric = Rails(nodes, npus, rails, spines if nodes > 1 else 0, cross_rail)
-    levels = [(nvlink_bandwidth, nvlink_latency_ps)]
-    dims = [Dim("switch", npus, nvlink_bandwidth, nvlink_latency_ps)]
-    if nodes > 1:
-        up = nodes * (npus // rails) * nic_bandwidth / (oversubscription * max(1, spines))
-        levels += [(nic_bandwidth, nic_latency_ps), (up, nic_latency_ps)]
-        dims.append(Dim("switch", nodes, nic_bandwidth, nic_latency_ps))
-    if not fabric.links:
-        return product_of("dgx 1x1", "dgx", dims, place)
-    return _fabric(f"dgx {nodes}x{npus}", "dgx", fabric, levels, dims, True, place)
+#: The shapes of this package by name; other packages add theirs as producers (see `astrasim_py.core.registry`).
+SHAPES: dict[str, type[Shape]] = {
+    "ring": Ring,
+    "mesh": Mesh,
+    "torus": Torus,
+    "fully_connected": FullyConnected,
+    "switch": Switch,
+    "hypercube": Hypercube,
+    "product": Product,
+    "leaf_spine": LeafSpine,
+    "fat_tree": FatTree,
+    "dragonfly": Dragonfly,
+    "dgx": Dgx,
+    "edge_list": EdgeList,
+}

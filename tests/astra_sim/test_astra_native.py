@@ -86,7 +86,7 @@ def times(kind: str, size: int, topology, planner, *, model="analytical") -> lis
 
 def one(word: str, kind: str, size: int, n: int, **more) -> list[int | None]:
     """Times of one collective on n fully connected NPUs."""
-    topology = shapes.fully_connected(n, RATE, LATENCY * 1000)
+    topology = shapes.FullyConnected(npus=n, bandwidth=RATE, latency=LATENCY * 1000).build()
     return times(kind, size, topology, CompatiblePlanner(system(word, **more), (n,)))
 
 
@@ -195,7 +195,7 @@ def test_chunks_follow_each_other_unless_more_are_active():
 
 def test_dimensions_follow_each_other():
     dims = [Dim(kind="fully_connected", size=n, bandwidth=RATE, latency_ps=LATENCY * 1000) for n in (4, 2)]
-    topology = shapes.product(dims)
+    topology = shapes.Product(dims=dims).build()
     size = 1048576
 
     def ring(kind: str, size: int, n: int) -> int:
@@ -383,7 +383,7 @@ def test_sizes_handed_on():
 def test_small_rows_of_astra_sim(golden):
     """Some native rows of small groups, on both official backends."""
     folder = golden / "astra_sim"
-    make = {"Ring": shapes.ring, "FullyConnected": shapes.fully_connected, "Switch": shapes.switch}
+    make = {"Ring": shapes.Ring, "FullyConnected": shapes.FullyConnected, "Switch": shapes.Switch}
     compared = 0
     with open(folder / "cases.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["set"] in ("grid_1d_small", "knobs_8npus")]
@@ -406,7 +406,8 @@ def test_small_rows_of_astra_sim(golden):
         )
         n = network["npus_count"][0]
         rate = Fraction(str(network["bandwidth"][0])) * 2**30
-        topology = make[network["topology"][0]](n, rate, int(Fraction(str(network["latency"][0])) * 1000))
+        latency = int(Fraction(str(network["latency"][0])) * 1000)
+        topology = make[network["topology"][0]](npus=n, bandwidth=rate, latency=latency).build()
         model = {"congestion_unaware": "analytical", "congestion_aware": "store_and_forward"}[row["backend"]]
         got = times(row["collective"], int(row["size_bytes"]), topology, CompatiblePlanner(config, (n,)), model=model)
         expected = [int(each) for each in row["t_ns_per_npu"].split(";")]

@@ -30,12 +30,12 @@ from astrasim_py.study.prepare import prepare
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
-from astrasim_py.topology.spec import build as build_topology
+from astrasim_py.topology.from_keys import build as build_topology
 from astrasim_py.verification.verifier import verify
 
 #: Longest that one damaged input may take.
 SECONDS = 20.0
-TOPOLOGY = shapes.ring(2, Fraction(10**9), 1000)
+TOPOLOGY = shapes.Ring(npus=2, bandwidth=Fraction(10**9), latency=1000).build()
 LIMITS = Limits(max_events=20_000, max_sim_time_ps=10**15)
 
 
@@ -363,7 +363,7 @@ KEYS = [
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(KEYS), VALUES))
 def test_any_keys_of_a_topology(shape, keys):
-    Feed()(lambda _: build_topology({"shape": shape, **keys}, "t", parsed=False), keys)
+    Feed()(lambda _: build_topology({"shape": shape, **keys}, "t", written=True), keys)
 
 
 EDGES = {
@@ -383,7 +383,7 @@ def test_damaged_edge_lists(feed, tmp_path, suffix):
 
     def use(data):
         path.write_bytes(data)
-        build_topology({"shape": "edge_list", "file": str(path)}, "t", parsed=False)
+        build_topology({"shape": "edge_list", "file": str(path)}, "t", written=True)
 
     for data in damaged(content, 80, 8, 60):
         feed(use, data)

@@ -17,7 +17,7 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 
-SHAPES = {"Ring": shapes.ring, "FullyConnected": shapes.fully_connected, "Switch": shapes.switch}
+SHAPES = {"Ring": shapes.Ring, "FullyConnected": shapes.FullyConnected, "Switch": shapes.Switch}
 MODELS = {"congestion_unaware": "analytical", "congestion_aware": "store_and_forward"}
 SETS = ("custom_ring_64npus", "custom_direct_64npus", "custom_ring_small", "two_coll_custom_8npus")
 
@@ -60,7 +60,7 @@ def problem(golden, row, network, known: dict) -> Problem:
     latency = int(Fraction(str(network["latency"][0])) * 1000)
     file = folder / "workloads_same_on_every_rank" / f"{row['workload']}.et"
     return Problem(
-        topology=SHAPES[network["topology"][0]](npus, rate, latency),
+        topology=SHAPES[network["topology"][0]](npus=npus, bandwidth=rate, latency=latency).build(),
         jobs=(
             Job(
                 workload=Workload(traces=tuple(read_traces([file] * npus)), groups={}),

@@ -60,7 +60,9 @@ def time_of(topology, algorithm, collective, size, model="cut_through", gamma=Fr
 def test_ring_on_a_ring(collective, n, model):
     size = n * CHUNK
     expected = closed_form_ps("ring", collective, n, size, ALPHA, RATE)
-    assert time_of(shapes.ring(n, RATE, ALPHA), "ring", collective, size, model) == expected
+    assert (
+        time_of(shapes.Ring(npus=n, bandwidth=RATE, latency=ALPHA).build(), "ring", collective, size, model) == expected
+    )
     steps = 2 * (n - 1) if collective == "all_reduce" else n - 1
     assert expected == steps * (ALPHA + transfer_ps(CHUNK, RATE))
 
@@ -70,20 +72,20 @@ def test_ring_on_a_ring(collective, n, model):
 @pytest.mark.parametrize("collective", ["all_gather", "all_to_all", "reduce_scatter"])
 def test_direct_when_everyone_is_linked_to_everyone(collective, n, model):
     size = n * CHUNK
-    topology = shapes.fully_connected(n, RATE, ALPHA)
+    topology = shapes.FullyConnected(npus=n, bandwidth=RATE, latency=ALPHA).build()
     assert time_of(topology, "direct", collective, size, model) == ALPHA + transfer_ps(CHUNK, RATE)
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_direct_all_reduce_is_two_exchanges(n):
-    topology = shapes.fully_connected(n, RATE, ALPHA)
+    topology = shapes.FullyConnected(npus=n, bandwidth=RATE, latency=ALPHA).build()
     expected = 2 * (ALPHA + transfer_ps(CHUNK, RATE))
     assert time_of(topology, "direct", "all_reduce", n * CHUNK) == expected
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_binomial_reduce_then_broadcast(n):
-    topology = shapes.fully_connected(n, RATE, ALPHA)
+    topology = shapes.FullyConnected(npus=n, bandwidth=RATE, latency=ALPHA).build()
     expected = closed_form_ps("binomial_tree", "all_reduce", n, CHUNK, ALPHA, RATE)
     assert time_of(topology, "binomial_tree", "all_reduce", CHUNK) == expected
     assert expected == 2 * (n - 1).bit_length() * (ALPHA + transfer_ps(CHUNK, RATE))
@@ -92,7 +94,7 @@ def test_binomial_reduce_then_broadcast(n):
 @pytest.mark.parametrize("n", [2, 4, 8, 16, 64])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_halving_doubling_on_powers_of_two(collective, n):
-    topology = shapes.fully_connected(n, RATE, ALPHA)
+    topology = shapes.FullyConnected(npus=n, bandwidth=RATE, latency=ALPHA).build()
     size = n * CHUNK
     expected = closed_form_ps("halving_doubling", collective, n, size, ALPHA, RATE)
     assert time_of(topology, "halving_doubling", collective, size) == expected
@@ -100,7 +102,7 @@ def test_halving_doubling_on_powers_of_two(collective, n):
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16])
 def test_recursive_doubling_on_powers_of_two(n):
-    topology = shapes.fully_connected(n, RATE, ALPHA)
+    topology = shapes.FullyConnected(npus=n, bandwidth=RATE, latency=ALPHA).build()
     expected = closed_form_ps("recursive_doubling", "all_reduce", n, CHUNK, ALPHA, RATE)
     assert time_of(topology, "recursive_doubling", "all_reduce", CHUNK) == expected
 
@@ -110,7 +112,7 @@ def test_reductions_cost_gamma(n):
     gamma = Fraction(1, 10**11)
     size = n * CHUNK
     expected = closed_form_ps("ring", "all_reduce", n, size, ALPHA, RATE, gamma)
-    topology = shapes.ring(n, RATE, ALPHA)
+    topology = shapes.Ring(npus=n, bandwidth=RATE, latency=ALPHA).build()
     reduce_ps = -(-CHUNK * gamma.numerator * 10**12 // gamma.denominator)
     assert time_of(topology, "ring", "all_reduce", size, gamma=gamma) == (
         2 * (n - 1) * (ALPHA + transfer_ps(CHUNK, RATE)) + (n - 1) * reduce_ps
@@ -120,7 +122,7 @@ def test_reductions_cost_gamma(n):
 
 @pytest.mark.parametrize("nbytes", [0, 1, 1000, 12345])
 def test_one_message_over_many_links(nbytes):
-    topology = shapes.mesh([5], Fraction(3 * 10**9), 700)
+    topology = shapes.Mesh(dims=[5], bandwidth=Fraction(3 * 10**9), latency=700).build()
     times = {}
     for model in MODELS:
         problem = Problem(
@@ -141,7 +143,7 @@ def test_one_message_over_many_links(nbytes):
 
 
 def test_chunks_that_do_not_divide_cost_the_larger_one():
-    topology = shapes.ring(3, Fraction(10**9), 0)
+    topology = shapes.Ring(npus=3, bandwidth=Fraction(10**9), latency=0).build()
     # 10 bytes in 3 chunks: 3, 3 and 4 bytes; every step waits for the 4-byte chunk somewhere on the ring.
     slow = time_of(topology, "ring", "all_gather", 10)
     assert 2 * 3 * 1000 < slow <= 2 * 4 * 1000

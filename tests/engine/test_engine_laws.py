@@ -154,7 +154,7 @@ def test_doubled_bandwidth_halves_the_time(algorithm, collective, model, shape, 
     n, size = 6, 6 * 2 * chunk * 1000
     times = []
     for rate in (GB, 2 * GB):
-        topology = getattr(shapes, shape)(n, rate, 0)
+        topology = shapes.SHAPES[shape](npus=n, bandwidth=rate, latency=0).build()
         times.append(simulate(collective_problem(topology, collective, size, algorithm, model=model)).makespan)
     assert times[0] == 2 * times[1] > 0
 
@@ -163,7 +163,11 @@ def test_doubled_bandwidth_halves_the_time(algorithm, collective, model, shape, 
 @pytest.mark.parametrize(("algorithm", "collective"), [("ring", "all_reduce"), ("direct", "all_to_all")])
 @pytest.mark.parametrize("shape", ["ring", "torus"])
 def test_translating_all_ranks_changes_no_time(model, algorithm, collective, shape):
-    topology = shapes.ring(8, GB, 700) if shape == "ring" else shapes.torus([4, 3], GB, 700)
+    topology = (
+        shapes.Ring(npus=8, bandwidth=GB, latency=700).build()
+        if shape == "ring"
+        else shapes.Torus(dims=[4, 3], bandwidth=GB, latency=700).build()
+    )
     n = topology.npus
     base = [int(p) for p in np.random.default_rng(7).permutation(n)]
     moves = list(translations(topology))
@@ -177,7 +181,7 @@ def test_translating_all_ranks_changes_no_time(model, algorithm, collective, sha
 
 
 def test_a_model_without_contention_is_not_slower():
-    topology = shapes.ring(8, GB, 500)
+    topology = shapes.Ring(npus=8, bandwidth=GB, latency=500).build()
     times = {
         model: simulate(collective_problem(topology, "all_to_all", 8000, "direct", model=model)).makespan
         for model in ("analytical", "cut_through", "store_and_forward")

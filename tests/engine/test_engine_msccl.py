@@ -53,7 +53,7 @@ def problem(algorithm, size, msccl, *, topology=None, calls=1, semantics=None, *
     """`algorithm` on a fully connected topology of 1 GB/s links of 1 ns."""
     n = algorithm.ranks
     return Problem(
-        topology=topology or shapes.fully_connected(n, GB, 1000),
+        topology=topology or shapes.FullyConnected(npus=n, bandwidth=GB, latency=1000).build(),
         jobs=(
             Job(
                 workload=generate([Collective(type="all_reduce", size=size) for _ in range(calls)], n),
@@ -314,7 +314,7 @@ def test_every_hop_takes_the_latency_of_the_protocol_longer(model):
     blocks = Blocks(5, 1)
     blocks.step(0, 0, give=(2, 0))
     blocks.step(2, 0, take=(0, 0))
-    line = shapes.mesh([5], GB, 1000)
+    line = shapes.Mesh(dims=[5], bandwidth=GB, latency=1000).build()
     times = [
         simulate(problem(blocks.algorithm(own), 1000, MscclModel(latency_ps={"LL": 300}), topology=line, model=model))
         for own in ("Simple", "LL")
@@ -328,7 +328,7 @@ def test_messages_between_ranks_of_the_workload_have_no_slots():
         nodes[0].append({"type": NodeType.COMM_SEND, "comm_dst": 1, "comm_size": 8, "comm_tag": 0})
         nodes[1].append({"type": NodeType.COMM_RECV, "comm_src": 0, "comm_size": 8, "comm_tag": 0})
     job = Job(workload=strategies.workload(nodes), placement=(0, 1), algorithms=Only(None))
-    made = Problem(topology=shapes.ring(2, GB, 0), jobs=(job,))
+    made = Problem(topology=shapes.Ring(npus=2, bandwidth=GB, latency=0).build(), jobs=(job,))
     slow = NetworkModel(msccl=MscclModel(slots=1, channel_bandwidth=GB / 100, latency_ps={"Simple": 10**6}))
     assert simulate(dataclasses.replace(made, network=slow)).makespan == simulate(made).makespan
 

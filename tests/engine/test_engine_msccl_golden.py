@@ -38,7 +38,9 @@ def problem(algorithm, size, msccl) -> Problem:
         algorithms=Only(),
     )
     network = NetworkModel(msccl=msccl, send_completes="injected")
-    return Problem(topology=shapes.fully_connected(n, 25 * GB, 500_000), jobs=(job,), network=network)
+    return Problem(
+        topology=shapes.FullyConnected(npus=n, bandwidth=25 * GB, latency=500_000).build(), jobs=(job,), network=network
+    )
 
 
 def outcome(made: Problem):

@@ -74,7 +74,7 @@ def problem_of(algorithm: Algorithm, size: int, **more) -> Problem:
         placement=tuple(reversed(range(n))),
         algorithms=Table(),
     )
-    return Problem(topology=shapes.ring(n, RATE, 500_000), jobs=(job,), **more)
+    return Problem(topology=shapes.Ring(npus=n, bandwidth=RATE, latency=500_000).build(), jobs=(job,), **more)
 
 
 def outcome(problem: Problem, engine: str):

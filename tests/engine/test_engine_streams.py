@@ -34,7 +34,7 @@ def one_call(ranks: int, planner, *, calls: int = 1, network=None, semantics=Non
     """`calls` collectives of all ranks, at once, on a ring of 1 GB/s and 1 µs."""
     nodes = [{"type": COLL, "comm_type": 0, "comm_size": 1000} for _ in range(calls)]
     return Problem(
-        topology=shapes.ring(npus or max(ranks, 2), strategies.GB, US),
+        topology=shapes.Ring(npus=npus or max(ranks, 2), bandwidth=strategies.GB, latency=US).build(),
         jobs=(
             Job(
                 workload=strategies.workload([nodes] * ranks),
@@ -239,7 +239,9 @@ def torus_call(sizes, chunks, size) -> Problem:
     problem = one_call(ranks, ring_planner(sizes, chunks))
     nodes = [{"type": COLL, "comm_type": 0, "comm_size": size}]
     job = replace(problem.jobs[0], workload=strategies.workload([nodes] * ranks))
-    return replace(problem, topology=shapes.torus(list(sizes), strategies.GB, US), jobs=(job,))
+    return replace(
+        problem, topology=shapes.Torus(dims=list(sizes), bandwidth=strategies.GB, latency=US).build(), jobs=(job,)
+    )
 
 
 def test_bytes_are_conserved_over_dimensions():

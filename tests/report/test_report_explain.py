@@ -84,7 +84,7 @@ def test_the_path_accounts_for_the_whole_makespan(problem, with_edges):
 @pytest.mark.parametrize("busy", ["bytes", "latency+bytes"])
 @pytest.mark.parametrize("completes", ["delivery", "injected"])
 def test_every_network_model_is_explained(model, busy, completes):
-    topology = shapes.torus([2, 3], RATE, 500)
+    topology = shapes.Torus(dims=[2, 3], bandwidth=RATE, latency=500).build()
     network = NetworkModel(model=model, link_busy=busy, send_completes=completes)
     items = [Compute(time=US), Collective(type="all_to_all", size=6000), Send(source=0, to=3, size=100)]
     records = run(topology, items, "direct", network=network)
@@ -95,7 +95,7 @@ def test_every_network_model_is_explained(model, busy, completes):
 
 
 def test_a_ring_is_latency_and_serialization_and_nothing_else():
-    topology = shapes.ring(4, RATE, 500)
+    topology = shapes.Ring(npus=4, bandwidth=RATE, latency=500).build()
     records = run(topology, [Collective(type="all_reduce", size=4000)])
     explanation = explain(records, edge_table(topology, records.link["link"]))
     spent = {category: ps for category, ps in explanation.totals.items() if ps}
@@ -106,7 +106,7 @@ def test_a_ring_is_latency_and_serialization_and_nothing_else():
 
 
 def test_waiting_for_a_link_is_charged_to_that_link():
-    topology = shapes.switch(3, RATE, 0)
+    topology = shapes.Switch(npus=3, bandwidth=RATE, latency=0).build()
     items = [
         Send(source=0, to=2, size=1000, name="a"),
         Send(source=1, to=2, size=1000, name="b", after=()),
@@ -121,7 +121,7 @@ def test_waiting_for_a_link_is_charged_to_that_link():
 
 
 def test_cut_through_does_not_count_bytes_twice():
-    topology = shapes.mesh([3], RATE, 100)
+    topology = shapes.Mesh(dims=[3], bandwidth=RATE, latency=100).build()
     for model, serialized in (("cut_through", 1000), ("store_and_forward", 2000)):
         records = run(topology, [Send(source=0, to=2, size=1000)], network=NetworkModel(model=model))
         for edges in (None, edge_table(topology, records.link["link"])):
@@ -130,7 +130,7 @@ def test_cut_through_does_not_count_bytes_twice():
 
 
 def test_compute_hides_communication():
-    topology = shapes.ring(2, RATE, 0)
+    topology = shapes.Ring(npus=2, bandwidth=RATE, latency=0).build()
     items = [
         Collective(type="all_reduce", size=2000, name="hidden"),
         Compute(time=US, after=()),
@@ -144,7 +144,7 @@ def test_compute_hides_communication():
 
 
 def test_the_path_goes_through_the_straggler():
-    topology = shapes.ring(4, RATE, 500)
+    topology = shapes.Ring(npus=4, bandwidth=RATE, latency=500).build()
     items = [Compute(time=9 * US, ranks=(2,)), Collective(type="all_gather", size=4000)]
     explanation = explain(run(topology, items))
     first = explanation.path[0]
@@ -152,7 +152,7 @@ def test_the_path_goes_through_the_straggler():
 
 
 def test_start_delays_are_waiting():
-    topology = shapes.ring(2, RATE, 500)
+    topology = shapes.Ring(npus=2, bandwidth=RATE, latency=500).build()
     job = Job(
         workload=generate([Collective(type="all_reduce", size=2)], 2),
         placement=(0, 1),
@@ -164,7 +164,9 @@ def test_start_delays_are_waiting():
 
 
 def test_lower_levels_are_refused():
-    records = run(shapes.ring(2, RATE, 500), [Collective(type="all_reduce", size=2)], level="nodes")
+    records = run(
+        shapes.Ring(npus=2, bandwidth=RATE, latency=500).build(), [Collective(type="all_reduce", size=2)], level="nodes"
+    )
     with pytest.raises(UsageError, match="messages"):
         explain(records)
 

@@ -108,7 +108,8 @@ def test_figures_have_the_same_bytes_in_every_process():
         spec.loader.exec_module(cases)
         state = hashlib.sha256()
         jobs = [(cases.SPECS["slowdown"], cases.rows(), ())]
-        jobs.append(({"kind": "links"}, [], [cases.link_panel(cases.shapes.torus([3, 3], cases.RATE, 1))]))
+        torus = cases.shapes.Torus(dims=[3, 3], bandwidth=cases.RATE, latency=1).build()
+        jobs.append(({"kind": "links"}, [], [cases.link_panel(torus)]))
         for spec, rows, panels in jobs:
             for data in cases.plots.draw(spec, rows, panels=panels, title="t").values():
                 state.update(data)
@@ -263,12 +264,12 @@ def test_parts_of_a_bar_add_up_to_the_time():
 @pytest.mark.parametrize(
     "topology",
     [
-        shapes.ring(5, RATE, 1),
-        shapes.torus([4, 4], RATE, 1),
-        shapes.mesh([3, 3, 3], RATE, 1),
-        shapes.switch(6, RATE, 1),
-        shapes.leaf_spine(2, 2, 2, RATE, 1),
-        shapes.dragonfly(2, 1, 1, RATE, 1),
+        shapes.Ring(npus=5, bandwidth=RATE, latency=1).build(),
+        shapes.Torus(dims=[4, 4], bandwidth=RATE, latency=1).build(),
+        shapes.Mesh(dims=[3, 3, 3], bandwidth=RATE, latency=1).build(),
+        shapes.Switch(npus=6, bandwidth=RATE, latency=1).build(),
+        shapes.LeafSpine(leaves=2, hosts_per_leaf=2, spines=2, bandwidth=RATE, latency=1).build(),
+        shapes.Dragonfly(a=2, h=1, p=1, bandwidth=RATE, latency=1).build(),
     ],
     ids=lambda t: t.shape,
 )

@@ -130,7 +130,7 @@ def test_lanes_of_a_group_are_those_that_it_has_alone(spans):
 
 def test_it_is_written_piece_by_piece(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 3)
-    topology = shapes.ring(3, strategies.GB, 10)
+    topology = shapes.Ring(npus=3, bandwidth=strategies.GB, latency=10).build()
     job = strategies.Job(
         workload=generate([Collective(type="all_reduce", size=300)], 3),
         placement=(0, 1, 2),
@@ -150,5 +150,8 @@ def test_names_of_the_user_are_encoded():
     names = ['"\n</script>', "→" * 5, "long " * 20_000]
     workload = generate([Compute(time=5, name=name) for name in names], 2)
     job = strategies.Job(workload=workload, placement=(0, 1), algorithms=strategies.Table("ring"))
-    run = simulate(strategies.Problem(topology=shapes.ring(2, strategies.GB, 10), jobs=(job,)), level="nodes")
+    run = simulate(
+        strategies.Problem(topology=shapes.Ring(npus=2, bandwidth=strategies.GB, latency=10).build(), jobs=(job,)),
+        level="nodes",
+    )
     assert [e["name"] for e in events_of(run) if e["ph"] == "X"] == names * 2

@@ -277,7 +277,7 @@ def test_other_packages_add_algorithms_shapes_and_networks(tmp_path, monkeypatch
 
     from astrasim_py.core import registry
     from astrasim_py.engine.simpy_engine.network import Model
-    from astrasim_py.topology.shapes import ring
+    from astrasim_py.topology.shapes import Ring
 
     class Tunnel(Model):
         def send(self, message, now):
@@ -285,7 +285,7 @@ def test_other_packages_add_algorithms_shapes_and_networks(tmp_path, monkeypatch
 
     made = {
         "algorithm.twice": lambda collective, ranks: build("ring", collective, ranks, chunks=2),
-        "shape.circle": lambda members: ring(members, Fraction(10**9), 0),
+        "shape.circle": lambda members: Ring(npus=members, bandwidth=Fraction(10**9), latency=0).build(),
         "network.tunnel": Tunnel,
     }
     entries = [EntryPoint(name, f"other:{name}", registry.GROUP) for name in made]

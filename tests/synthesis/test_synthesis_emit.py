@@ -36,7 +36,7 @@ SIZE = 1_000_003
 def shape(text: str, **more) -> Topology:
     name, _, size = text.partition(":")
     key = {"dims": [int(part) for part in size.split("x")]} if "x" in size else {"npus": int(size)}
-    return build({"shape": name, **key, **LINK, **more}, parsed=False)
+    return build({"shape": name, **key, **LINK, **more}, written=True)
 
 
 DIRECT = {
@@ -46,11 +46,11 @@ DIRECT = {
     "faulty": shape("mesh:3x3", failed={"links": [{"from": 0, "to": 1}]}),
     "uneven": build(
         {"shape": "torus", "dims": [3, 4], "bandwidth": ["25 GB/s", "75 GB/s"], "latency": ["500 ns", "1 us"]},
-        parsed=False,
+        written=True,
     ),
 }
 PORTS = {"switch": shape("switch:6"), "leaves": build(
-    {"shape": "leaf_spine", "leaves": 2, "hosts_per_leaf": 3, "spines": 1, **LINK}, parsed=False
+    {"shape": "leaf_spine", "leaves": 2, "hosts_per_leaf": 3, "spines": 1, **LINK}, written=True
 )}  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_sends_of_a_link_are_posted_in_order():
 
 def test_what_takes_no_time_keeps_its_place_on_a_link():
     # On the line 0 - 1 - 2 the byte for NPU 1 was decided later than the nothing for NPU 2, and may leave with it.
-    line = build({"shape": "mesh", "dims": [3], **LINK}, parsed=False)
+    line = build({"shape": "mesh", "dims": [3], **LINK}, written=True)
     network, demand = Network.of(line, (0, 2, 1)), Demand.of("scatter", 3, 1, 1, 0)
     assert demand.sizes[demand.size_class].tolist() == [0, 0, 1]
     ends = list(zip(network.src.tolist(), network.dst.tolist(), strict=True))

@@ -50,7 +50,7 @@ def planned(sizes, kind: str, size: int, planner, *, calls=1, delays=(), model="
         comm_size=size,
     )
     problem = Problem(
-        topology=shapes.product([Dim(kind=shape, size=n, bandwidth=RATE, latency_ps=1000) for n in sizes]),
+        topology=shapes.Product(dims=[Dim(kind=shape, size=n, bandwidth=RATE, latency_ps=1000) for n in sizes]).build(),
         jobs=(
             Job(
                 workload=Workload(traces=(trace,) * npus),

@@ -44,7 +44,7 @@ def problem_of(algorithm, size, *, order=1, **more):
         algorithms=Table(algorithm),
         compute_speed=more.pop("speed", {}),
     )
-    topology = shapes.ring(ranks, Fraction(10**9), 1000)
+    topology = shapes.Ring(npus=ranks, bandwidth=Fraction(10**9), latency=1000).build()
     return Problem(topology=topology, jobs=(job,), **more)
 
 

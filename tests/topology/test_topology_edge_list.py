@@ -159,7 +159,7 @@ def test_yaml_equals_csv():
 
 
 def test_inline_edges_equal_csv():
-    edges = [{"src": 0, "dst": 1, **L}, {"src": 1, "dst": 0, "bw_GBps": 50, "lat_us": 0.5}]
+    edges = [{"src": 0, "dst": 1, **L}, {"src": 1, "dst": 0, "bandwidth": "400 Gb/s", "latency": "0.5 us"}]
     assert build({"shape": "edge_list", "edges": edges}).digest() == read_csv(PAIR, "t.csv").digest()
 
 

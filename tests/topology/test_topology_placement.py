@@ -9,6 +9,7 @@ import pytest
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology import SHAPES, Dim, build, placement, preset, preset_names
+from astrasim_py.topology.layout import positions
 
 L = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 
@@ -116,20 +117,20 @@ def test_a_topology_without_dims_has_no_snake():
 )
 def test_every_vertex_of_a_regular_topology_has_its_own_place(spec):
     topology = build(spec)
-    x, y = topology.positions()
+    x, y = positions(topology)
     assert len(x) == len(y) == topology.vertices
     assert np.isfinite(x).all() and np.isfinite(y).all()
     assert len(set(zip(x.round(6).tolist(), y.round(6).tolist(), strict=True))) == topology.vertices
 
 
 def test_a_torus_is_drawn_as_a_grid():
-    x, y = torus(4, 3).positions()
+    x, y = positions(torus(4, 3))
     assert x.tolist() == [0, 1, 2, 3] * 3
     assert y.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_irregular_topologies_have_no_natural_drawing():
-    assert build({"preset": "dgx1_v100"}).positions() is None
+    assert positions(build({"preset": "dgx1_v100"})) is None
 
 
 # Presets.

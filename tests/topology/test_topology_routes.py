@@ -23,49 +23,58 @@ NS = 1000
 
 #: Shapes whose routes are shortest paths by hops.
 SHORTEST = [
-    s.ring(1, B, NS),
-    s.ring(2, B, NS),
-    s.ring(3, B, NS),
-    s.ring(8, B, NS),
-    s.ring(9, B, NS),
-    s.ring(2, B, NS, bidirectional=False),
-    s.ring(5, B, NS, bidirectional=False),
-    s.mesh([5], B, NS),
-    s.mesh([4, 3], B, NS),
-    s.mesh([3, 1, 4], B, NS),
-    s.torus([4, 4], B, NS),
-    s.torus([2, 3, 4], B, NS),
-    s.torus([5, 3], B, NS, bidirectional=False),
-    s.torus([2, 2, 2, 2], B, NS),
-    s.fully_connected(1, B, NS),
-    s.fully_connected(7, B, NS),
-    s.switch(1, B, NS),
-    s.switch(6, B, NS),
-    s.hypercube(1, B, NS),
-    s.hypercube(16, B, NS),
-    s.product([Dim("ring", 4, B, NS), Dim("switch", 3, B, NS)]),
-    s.product([Dim("switch", 2, B, NS), Dim("fully_connected", 3, B, NS), Dim("mesh", 3, B, NS)]),
-    s.product([Dim("fully_connected", 4, B, NS), Dim("ring", 3, B, NS, False)]),
-    s.leaf_spine(3, 4, 2, B, NS),
-    s.leaf_spine(1, 4, 2, B, NS),
-    s.fat_tree(2, B, NS),
-    s.fat_tree(4, B, NS),
-    s.fat_tree(4, B, NS, pods=3, hosts_per_edge=3),
-    s.fat_tree(6, B, NS),
-    s.dragonfly(2, 1, 2, B, NS, g=1),
-    s.dragonfly(1, 3, 2, B, NS),
-    s.dgx(B, NS),
-    s.dgx(B, NS, npus=1),
-    s.dgx(B, NS, nodes=3, nic_bandwidth=B, nic_latency_ps=NS),
-    s.dgx(B, NS, nodes=2, rails=4, spines=3, nic_bandwidth=B, nic_latency_ps=NS),
-    s.dgx(B, NS, nodes=4, npus=1, nic_bandwidth=B, nic_latency_ps=NS),
-    s.dgx(B, NS, nodes=2, npus=4, spines=2, cross_rail="nvlink", nic_bandwidth=B, nic_latency_ps=NS),
+    s.Ring(npus=1, bandwidth=B, latency=NS).build(),
+    s.Ring(npus=2, bandwidth=B, latency=NS).build(),
+    s.Ring(npus=3, bandwidth=B, latency=NS).build(),
+    s.Ring(npus=8, bandwidth=B, latency=NS).build(),
+    s.Ring(npus=9, bandwidth=B, latency=NS).build(),
+    s.Ring(npus=2, bandwidth=B, latency=NS, bidirectional=False).build(),
+    s.Ring(npus=5, bandwidth=B, latency=NS, bidirectional=False).build(),
+    s.Mesh(dims=[5], bandwidth=B, latency=NS).build(),
+    s.Mesh(dims=[4, 3], bandwidth=B, latency=NS).build(),
+    s.Mesh(dims=[3, 1, 4], bandwidth=B, latency=NS).build(),
+    s.Torus(dims=[4, 4], bandwidth=B, latency=NS).build(),
+    s.Torus(dims=[2, 3, 4], bandwidth=B, latency=NS).build(),
+    s.Torus(dims=[5, 3], bandwidth=B, latency=NS, bidirectional=False).build(),
+    s.Torus(dims=[2, 2, 2, 2], bandwidth=B, latency=NS).build(),
+    s.FullyConnected(npus=1, bandwidth=B, latency=NS).build(),
+    s.FullyConnected(npus=7, bandwidth=B, latency=NS).build(),
+    s.Switch(npus=1, bandwidth=B, latency=NS).build(),
+    s.Switch(npus=6, bandwidth=B, latency=NS).build(),
+    s.Hypercube(npus=1, bandwidth=B, latency=NS).build(),
+    s.Hypercube(npus=16, bandwidth=B, latency=NS).build(),
+    s.Product(dims=[Dim("ring", 4, B, NS), Dim("switch", 3, B, NS)]).build(),
+    s.Product(dims=[Dim("switch", 2, B, NS), Dim("fully_connected", 3, B, NS), Dim("mesh", 3, B, NS)]).build(),
+    s.Product(dims=[Dim("fully_connected", 4, B, NS), Dim("ring", 3, B, NS, False)]).build(),
+    s.LeafSpine(leaves=3, hosts_per_leaf=4, spines=2, bandwidth=B, latency=NS).build(),
+    s.LeafSpine(leaves=1, hosts_per_leaf=4, spines=2, bandwidth=B, latency=NS).build(),
+    s.FatTree(k=2, bandwidth=B, latency=NS).build(),
+    s.FatTree(k=4, bandwidth=B, latency=NS).build(),
+    s.FatTree(k=4, bandwidth=B, latency=NS, pods=3, hosts_per_edge=3).build(),
+    s.FatTree(k=6, bandwidth=B, latency=NS).build(),
+    s.Dragonfly(a=2, h=1, p=2, bandwidth=B, latency=NS, g=1).build(),
+    s.Dragonfly(a=1, h=3, p=2, bandwidth=B, latency=NS).build(),
+    s.Dgx(nvlink_bandwidth=B, nvlink_latency=NS).build(),
+    s.Dgx(nvlink_bandwidth=B, nvlink_latency=NS, npus=1).build(),
+    s.Dgx(nvlink_bandwidth=B, nvlink_latency=NS, nodes=3, nic_bandwidth=B, nic_latency=NS).build(),
+    s.Dgx(nvlink_bandwidth=B, nvlink_latency=NS, nodes=2, rails=4, spines=3, nic_bandwidth=B, nic_latency=NS).build(),
+    s.Dgx(nvlink_bandwidth=B, nvlink_latency=NS, nodes=4, npus=1, nic_bandwidth=B, nic_latency=NS).build(),
+    s.Dgx(
+        nvlink_bandwidth=B,
+        nvlink_latency=NS,
+        nodes=2,
+        npus=4,
+        spines=2,
+        cross_rail="nvlink",
+        nic_bandwidth=B,
+        nic_latency=NS,
+    ).build(),
 ]
 DRAGONFLIES = [
-    s.dragonfly(4, 2, 2, B, NS),
-    s.dragonfly(4, 2, 2, B, NS, g=3),
-    s.dragonfly(3, 2, 1, B, NS, g=2),
-    s.dragonfly(2, 3, 2, B, NS, g=4),
+    s.Dragonfly(a=4, h=2, p=2, bandwidth=B, latency=NS).build(),
+    s.Dragonfly(a=4, h=2, p=2, bandwidth=B, latency=NS, g=3).build(),
+    s.Dragonfly(a=3, h=2, p=1, bandwidth=B, latency=NS, g=2).build(),
+    s.Dragonfly(a=2, h=3, p=2, bandwidth=B, latency=NS, g=4).build(),
 ]
 
 
@@ -138,7 +147,7 @@ def test_many_pairs_at_once_equal_one_by_one(topology):
 
 @pytest.mark.parametrize("dims", [[8], [7], [4, 4], [3, 5], [2, 4], [4, 3, 2]])
 def test_torus_hops_are_the_sum_of_shorter_ways(dims):
-    topology = s.torus(dims, B, NS)
+    topology = s.Torus(dims=dims, bandwidth=B, latency=NS).build()
     for a, b, route in each_route(topology):
         hops, x, y = 0, a, b
         for n in dims:
@@ -149,14 +158,14 @@ def test_torus_hops_are_the_sum_of_shorter_ways(dims):
 
 
 def test_ring_tie_goes_clockwise():
-    topology = s.ring(8, B, NS)
+    topology = s.Ring(npus=8, bandwidth=B, latency=NS).build()
     for a in range(8):
         visited = [int(topology.dst[link]) for link in topology.route(a, (a + 4) % 8)]
         assert visited == [(a + i) % 8 for i in range(1, 5)]
 
 
 def test_torus_corrects_dimension_zero_first():
-    topology = s.torus([4, 4], B, NS)
+    topology = s.Torus(dims=[4, 4], bandwidth=B, latency=NS).build()
     visited = [int(topology.dst[link]) for link in topology.route(0, 1 + 4 * 3)]
     assert visited == [1, 13]
     visited = [int(topology.dst[link]) for link in topology.route(13, 0)]
@@ -164,26 +173,26 @@ def test_torus_corrects_dimension_zero_first():
 
 
 def test_mesh_never_wraps():
-    topology = s.mesh([4, 3], B, NS)
+    topology = s.Mesh(dims=[4, 3], bandwidth=B, latency=NS).build()
     for link in range(topology.links):
         a, b = int(topology.src[link]), int(topology.dst[link])
         assert abs(a % 4 - b % 4) + abs(a // 4 - b // 4) == 1
 
 
 def test_hypercube_links_join_ids_that_differ_in_one_bit():
-    topology = s.hypercube(16, B, NS)
+    topology = s.Hypercube(npus=16, bandwidth=B, latency=NS).build()
     assert topology.links == 16 * 4
     assert {(int(a) ^ int(b)).bit_count() for a, b in zip(topology.src, topology.dst, strict=True)} == {1}
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_ring_of_two_has_one_link_per_direction(bidirectional):
-    topology = s.ring(2, B, NS, bidirectional=bidirectional)
+    topology = s.Ring(npus=2, bandwidth=B, latency=NS, bidirectional=bidirectional).build()
     assert list(zip(topology.src.tolist(), topology.dst.tolist(), strict=True)) == [(0, 1), (1, 0)]
 
 
 def test_switch_of_a_dimension_is_per_slice():
-    topology = s.product([Dim("ring", 3, B, NS), Dim("switch", 4, B, 2 * NS)])
+    topology = s.Product(dims=[Dim("ring", 3, B, NS), Dim("switch", 4, B, 2 * NS)]).build()
     assert topology.vertices == 12 + 3
     hubs = [{int(topology.dst[link]) for link in range(topology.links) if topology.src[link] == v} for v in range(12)]
     hubs = [min(h for h in hub if h >= 12) for hub in hubs]
@@ -193,11 +202,11 @@ def test_switch_of_a_dimension_is_per_slice():
 @pytest.mark.parametrize(
     "topology",
     [
-        s.ring(6, B, NS),
-        s.torus([3, 4], B, NS),
-        s.torus([4, 2], B, NS, bidirectional=False),
-        s.product([Dim("switch", 3, B, NS), Dim("fully_connected", 4, B, 2 * NS)]),
-        s.hypercube(8, B, NS),
+        s.Ring(npus=6, bandwidth=B, latency=NS).build(),
+        s.Torus(dims=[3, 4], bandwidth=B, latency=NS).build(),
+        s.Torus(dims=[4, 2], bandwidth=B, latency=NS, bidirectional=False).build(),
+        s.Product(dims=[Dim("switch", 3, B, NS), Dim("fully_connected", 4, B, 2 * NS)]).build(),
+        s.Hypercube(npus=8, bandwidth=B, latency=NS).build(),
     ],
     ids=name_of,
 )
@@ -220,7 +229,7 @@ def test_translations_are_automorphisms_that_keep_routes(topology):
 @pytest.mark.parametrize(
     "topology",
     [
-        s.mesh([3, 3], B, NS),
+        s.Mesh(dims=[3, 3], bandwidth=B, latency=NS).build(),
         build({"shape": "ring", "npus": 6, "bandwidth": B, "latency": 5, "failed": {"links": [[0, 1]]}}),
         build(
             {
@@ -231,7 +240,7 @@ def test_translations_are_automorphisms_that_keep_routes(topology):
                 "links": [{"from": 0, "to": 1, "latency": 6}],
             }
         ),
-        s.leaf_spine(2, 2, 2, B, NS),
+        s.LeafSpine(leaves=2, hosts_per_leaf=2, spines=2, bandwidth=B, latency=NS).build(),
     ],
     ids=["mesh", "failed", "override", "leaf_spine"],
 )
@@ -320,7 +329,7 @@ def test_routes_do_not_depend_on_what_was_asked_before(graph, ecmp, random):
 
 @pytest.mark.parametrize("cells", [1, 40, 10**6])
 def test_routes_do_not_depend_on_batches_or_cache(monkeypatch, cells):
-    topology = s.torus([5, 4], B, NS)
+    topology = s.Torus(dims=[5, 4], bandwidth=B, latency=NS).build()
     src, dst = all_pairs(topology)
     expected = topology._search.routes(src, dst)
     from astrasim_py.topology import routing
@@ -350,7 +359,7 @@ def test_ecmp_spreads_over_parallel_links_and_seeds():
 
 
 def test_static_routes_of_a_fat_tree_load_every_core_link_alike():
-    topology = s.fat_tree(4, B, NS)
+    topology = s.FatTree(k=4, bandwidth=B, latency=NS).build()
     src, dst = all_pairs(topology)
     used = np.bincount(topology.routes(src, dst)[1], minlength=topology.links)
     # Down a link goes the traffic of all NPUs outside (14 of 16 for an edge switch, 12 for a pod) to one NPU.
@@ -392,7 +401,7 @@ def test_routes_are_the_same_under_any_hash_seed_and_need_no_networkx():
 
 
 def test_routes_refuse_npus_that_do_not_exist():
-    topology = s.leaf_spine(2, 2, 1, B, NS)
+    topology = s.LeafSpine(leaves=2, hosts_per_leaf=2, spines=1, bandwidth=B, latency=NS).build()
     with pytest.raises(TopologyError, match="NPU 4 does not exist"):
         topology.route(0, 4)
     with pytest.raises(TopologyError, match="NPU -1 does not exist"):

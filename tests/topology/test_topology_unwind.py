@@ -34,8 +34,8 @@ def flow(topology) -> tuple[dict[int, Fraction], dict[int, Fraction]]:
 @pytest.mark.parametrize("degree", [1, 2, 5, 100])
 @pytest.mark.parametrize("spec", SWITCHED)
 def test_no_port_carries_more_than_it_did(spec, degree):
-    before = build({**spec, **LINK}, parsed=False)
-    after = build({**spec, **LINK, "unwind": degree}, parsed=False)
+    before = build({**spec, **LINK}, written=True)
+    after = build({**spec, **LINK, "unwind": degree}, written=True)
     assert (after.npus, after.vertices, after.alive) == (before.npus, before.npus, before.alive)
     assert not after.parallel.any()
     for old, new in zip(flow(before), flow(after), strict=True):
@@ -45,7 +45,7 @@ def test_no_port_carries_more_than_it_did(spec, degree):
 def test_degrees_of_one_switch():
     n, rate = 6, Fraction(50 * 10**9)
     for degree in range(1, 9):
-        made = build({"shape": "switch", "npus": n, **LINK, "unwind": degree}, parsed=False)
+        made = build({"shape": "switch", "npus": n, **LINK, "unwind": degree}, written=True)
         each = min(degree, n - 1)
         assert made.links == n * each and made.bandwidths == (rate / each,)
         assert (made.latency_ps == 10**6).all()
@@ -55,7 +55,7 @@ def test_degrees_of_one_switch():
 
 def test_a_slow_port_makes_its_own_links_slow():
     slow = [{"from": 0, "to": "switch0", "bandwidth": "8 GB/s"}]
-    made = build({"shape": "switch", "npus": 3, **LINK, "links": slow, "unwind": 2}, parsed=False)
+    made = build({"shape": "switch", "npus": 3, **LINK, "links": slow, "unwind": 2}, written=True)
     rates = {(int(made.src[i]), int(made.dst[i])): int(made.bandwidth(i)) for i in range(made.links)}
     assert rates == {(u, v): 4 * 10**9 if 0 in (u, v) else 25 * 10**9 for u in range(3) for v in range(3) if u != v}
 
@@ -66,7 +66,7 @@ def test_links_that_come_to_lie_side_by_side_are_one():
         for s, late in (("x", "1 us"), ("y", "2 us"))
         for a in (0, 1)
     ]
-    made = build({"shape": "edge_list", "edges": edges, "unwind": 1}, parsed=False)
+    made = build({"shape": "edge_list", "edges": edges, "unwind": 1}, written=True)
     assert made.links == 2 and made.bandwidths == (Fraction(20 * 10**9),)
     assert np.array_equal(made.latency_ps, [4 * 10**6] * 2)
 
@@ -82,5 +82,5 @@ def test_links_that_come_to_lie_side_by_side_are_one():
 )
 def test_what_cannot_be_unwound_is_said(spec, words):
     with pytest.raises(TopologyError, match=words) as caught:
-        build({**spec, **LINK}, "topology", parsed=False)
+        build({**spec, **LINK}, "topology", written=True)
     assert caught.value.place == "topology.unwind"

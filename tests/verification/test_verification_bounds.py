@@ -25,18 +25,22 @@ from astrasim_py.workload.microbenchmarks import Collective, generate
 GB = Fraction(10**9)
 RATE, ALPHA = 50 * GB, 500_000
 ALL = [(a, c) for a, (collectives, _) in ALGORITHMS.items() for c in collectives]
+LINK = {"bandwidth": RATE, "latency": ALPHA}
+NODES = {"nodes": 2, "nvlink_bandwidth": RATE}
 
 
 def topologies(n: int) -> list:
     half = n // 2
     return [
-        shapes.ring(n, RATE, ALPHA),
-        shapes.mesh([n], 3 * GB, 1000),
-        shapes.torus([2, half], [RATE, 7 * GB], [1000, ALPHA]),
-        shapes.fully_connected(n, RATE, ALPHA),
-        shapes.switch(n, RATE, 0),
-        shapes.leaf_spine(2, half, 1, RATE, ALPHA, oversubscription=Fraction(2)),
-        shapes.dgx(RATE, 1000, nodes=2, npus=half, nic_bandwidth=5 * GB, nic_latency_ps=ALPHA),
+        shapes.Ring(npus=n, **LINK).build(),
+        shapes.Mesh(dims=[n], bandwidth=3 * GB, latency=1000).build(),
+        shapes.Torus(dims=[2, half], bandwidth=[RATE, 7 * GB], latency=[1000, ALPHA]).build(),
+        shapes.FullyConnected(npus=n, **LINK).build(),
+        shapes.Switch(npus=n, bandwidth=RATE, latency=0).build(),
+        shapes.LeafSpine(leaves=2, hosts_per_leaf=half, spines=1, **LINK, oversubscription=Fraction(2)).build(),
+        shapes.Dgx(
+            nvlink_bandwidth=RATE, nvlink_latency=1000, nodes=2, npus=half, nic_bandwidth=5 * GB, nic_latency=ALPHA
+        ).build(),
     ]
 
 
@@ -79,8 +83,16 @@ def test_no_random_case_is_below_the_bound(data):
     algorithm, collective = data.draw(st.sampled_from(usable))
     size = data.draw(st.one_of(st.integers(0, 3 * n), st.integers(0, 10**6)))
     root = data.draw(st.integers(0, n - 1)) if promise_of(collective).rooted else None
-    made = shapes.product([shapes.Dim("ring", 2, RATE, 100), shapes.Dim("switch", n, GB, 5000)])
-    topology = data.draw(st.sampled_from([shapes.ring(2 * n, RATE, ALPHA), shapes.mesh([n + 1], GB, 7), made]))
+    made = shapes.Product(dims=[shapes.Dim("ring", 2, RATE, 100), shapes.Dim("switch", n, GB, 5000)]).build()
+    topology = data.draw(
+        st.sampled_from(
+            [
+                shapes.Ring(npus=2 * n, **LINK).build(),
+                shapes.Mesh(dims=[n + 1], bandwidth=GB, latency=7).build(),
+                made,
+            ]
+        )
+    )
     npus = data.draw(st.permutations(range(topology.npus)))[:n]
     a = build(algorithm, collective, n, root=root)
     bound = lower_bound_ps(collective, size, topology, npus, root or 0)
@@ -93,30 +105,32 @@ def test_no_random_case_is_below_the_bound(data):
     ("algorithm", "collective"), [("ring", "all_reduce"), ("direct", "all_gather"), ("binomial_tree", "broadcast")]
 )
 def test_closed_forms_are_not_below_the_bound(algorithm, collective, n, size):
-    topology = shapes.fully_connected(n, RATE, ALPHA)
+    topology = shapes.FullyConnected(npus=n, **LINK).build()
     exact = closed_form_ps(algorithm, collective, n, size - size % n, ALPHA, RATE)
     assert lower_bound_ps(collective, size - size % n, topology, range(n)) <= exact
 
 
 def test_the_bound_is_met_where_an_algorithm_is_optimal():
     size = 8 * 2**20
-    crossbar = shapes.fully_connected(8, RATE, ALPHA)
+    crossbar = shapes.FullyConnected(npus=8, **LINK).build()
     # One shard over every link at once.
     for collective in ("all_gather", "reduce_scatter", "all_to_all"):
         bound = lower_bound_ps(collective, size, crossbar, range(8))
         assert bound == closed_form_ps("direct", collective, 8, size, ALPHA, RATE)
     # A ring with latencies small against the bytes: 2(n-1)/n of the buffer through every link in one direction.
-    one_way = shapes.ring(8, RATE, 0, bidirectional=False)
+    one_way = shapes.Ring(npus=8, bandwidth=RATE, latency=0, bidirectional=False).build()
     assert lower_bound_ps("all_reduce", size, one_way, range(8)) == closed_form_ps(
         "ring", "all_reduce", 8, size, 0, RATE
     )
     # A barrier: the longest way somebody must hear over.
-    assert lower_bound_ps("barrier", 0, shapes.ring(8, RATE, ALPHA), range(8)) == 4 * ALPHA
-    assert lower_bound_ps("broadcast", 0, shapes.mesh([8], RATE, ALPHA), range(8), 2) == 5 * ALPHA
+    assert lower_bound_ps("barrier", 0, shapes.Ring(npus=8, **LINK).build(), range(8)) == 4 * ALPHA
+    assert lower_bound_ps("broadcast", 0, shapes.Mesh(dims=[8], **LINK).build(), range(8), 2) == 5 * ALPHA
 
 
 def test_a_thin_cut_bounds_the_time():
-    nodes = shapes.dgx(RATE, 0, nodes=2, npus=4, nic_bandwidth=GB, nic_latency_ps=0)
+    nodes = shapes.Dgx(
+        nvlink_bandwidth=RATE, nvlink_latency=0, nodes=2, npus=4, nic_bandwidth=GB, nic_latency=0
+    ).build()
     size = 10**9
     # All contributions of one node must reach the other at least once: 4 NICs of 1 GB/s.
     assert lower_bound_ps("all_reduce", size, nodes, range(8)) >= 10**12 // 4
@@ -124,7 +138,7 @@ def test_a_thin_cut_bounds_the_time():
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_rank_needs_no_time(collective):
-    assert lower_bound_ps(collective, 2**20, shapes.ring(4, RATE, ALPHA), [2]) == 0
+    assert lower_bound_ps(collective, 2**20, shapes.Ring(npus=4, **LINK).build(), [2]) == 0
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -149,9 +163,9 @@ def test_demands_of_cuts_and_members_agree(collective, size, n, data):
 @pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "broadcast"])
 def test_a_thousand_ranks_are_bounded_quickly(collective):
     for topology in (
-        shapes.fully_connected(1024, RATE, ALPHA),
-        shapes.torus([16, 8, 8], RATE, ALPHA),
-        shapes.fat_tree(16, RATE, ALPHA),
+        shapes.FullyConnected(npus=1024, **LINK).build(),
+        shapes.Torus(dims=[16, 8, 8], **LINK).build(),
+        shapes.FatTree(k=16, **LINK).build(),
     ):
         begin = time.process_time()
         bound = lower_bound_ps(collective, 2**30, topology, range(1024))
@@ -160,7 +174,7 @@ def test_a_thousand_ranks_are_bounded_quickly(collective):
 
 
 def test_shared_capacities_change_nothing():
-    topology = shapes.leaf_spine(2, 4, 2, RATE, ALPHA)
+    topology = shapes.LeafSpine(leaves=2, hosts_per_leaf=4, spines=2, **LINK).build()
     shared = Capacities(topology)
     for collective in COLLECTIVES:
         assert lower_bound_ps(collective, 12345, topology, range(8), capacities=shared) == lower_bound_ps(

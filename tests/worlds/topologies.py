@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from astrasim_py.core.errors import TopologyError
+from astrasim_py.topology.from_keys import build
 from astrasim_py.topology.model import Topology
-from astrasim_py.topology.spec import build
 
 RATES = ("1 GB/s", "1 GB/s", "2 GB/s", "3 GB/s", "1.7 GiB/s")
 TIMES = ("0 ns", "1 us", "1 us", "2 us", "937 ns")
@@ -17,7 +17,7 @@ def topology(rng: random.Random, npus: int) -> Topology:
     while True:
         keys = _shape(rng, npus)
         try:
-            plain = build(keys, "topology", parsed=False)
+            plain = build(keys, "topology", written=True)
         except TopologyError:  # an odd number of NPUs for a shape that needs an even one
             continue
         if plain.npus < npus or plain.npus > 4 * npus + 8:
@@ -26,7 +26,7 @@ def topology(rng: random.Random, npus: int) -> Topology:
         if not changes:
             return plain
         try:
-            changed = build({**keys, **changes}, "topology", parsed=False)
+            changed = build({**keys, **changes}, "topology", written=True)
         except TopologyError:  # what is left falls apart
             return plain
         return changed if len(changed.alive) >= npus else plain

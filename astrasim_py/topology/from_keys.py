@@ -1,0 +1,156 @@
+"""`build`: a topology from keys and values, as a scenario writes them.
+
+``shape`` names one of `shapes.SHAPES` or a shape of another package, ``preset`` a machine whose keys ship with this
+package; any of them may be given anew: ``{preset: dgx_a100, nodes: 2}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, reduce
+from operator import or_
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from astrasim_py.core.errors import TopologyError
+from astrasim_py.core.fields import Text, did_you_mean, shown, wrong
+from astrasim_py.core.registry import names, provided
+from astrasim_py.core.strict_model import mistakes, tuples
+from astrasim_py.topology.hardware import preset, preset_names
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.shapes import SHAPES
+from astrasim_py.topology.spec import Shape
+
+
+class Preset(Shape):
+    """A machine whose figures ship with the package; any key of its shape may be given anew."""
+
+    model_config = ConfigDict(extra="allow")
+
+    preset: Annotated[str, WithJsonSchema({"enum": list(preset_names("topology"))})] = Field(examples=["dgx_a100"])
+
+
+@cache
+def _preset(name: str) -> tuple[Mapping[str, Any], Shape]:
+    """Keys of a preset as its file has them, and their values."""
+    keys = tuples(preset(name, "", "topology").topology)
+    return keys, SHAPES[keys["shape"]].model_validate(keys, context={"written": True})
+
+
+def _with_preset(value: Any, info: ValidationInfo) -> Shape:
+    known = preset_names("topology")
+    if value["preset"] not in known:
+        problem = f"there is no preset {shown(value['preset'])}"
+        raise wrong(problem, did_you_mean(str(value["preset"]), known), ("preset",))
+    keys, base = _preset(value["preset"])
+    given = {key: item for key, item in value.items() if key != "preset"}
+    made = type(base).model_validate({**keys, **given}, context=info.context)
+    # How bandwidths are read (GB or GiB) is the scenario's matter, not the preset's.
+    return made.model_copy(update={key: getattr(base, key) for key in keys if key not in given})
+
+
+class ForeignShape(Shape):
+    """A shape that another package provides; its own parameters are passed on as they are."""
+
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra={"properties": {"shape": {"not": {"enum": sorted(SHAPES)}}}}
+    )
+
+    shape: Text
+
+    def make(self, place: str) -> Topology:
+        try:
+            return provided("shape", self.shape)(**self.model_extra)
+        except TypeError as error:
+            problem = f"shape {self.shape}: {error}"
+            raise TopologyError(place, problem, "see the package that provides it") from None
+
+
+def _other_shape(value: Any) -> Any:
+    shape = value["shape"]
+    if isinstance(shape, str) and shape in names("shape"):
+        return value
+    raise wrong(f"{shown(shape)} is not a shape", did_you_mean(str(shape), (*SHAPES, *names("shape"))), ("shape",))
+
+
+def _refuse(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise wrong(f"{shown(value)} is not a mapping", "write e.g. {shape: ring, npus: 8, …}")
+    if "shape" in value:
+        raise wrong("a preset has its own shape", "delete shape or preset", ("preset",))
+    raise wrong("says neither shape nor preset", "write e.g. shape: ring")
+
+
+def _tag(value: object) -> str:
+    if not isinstance(value, Mapping) or ("shape" in value) == ("preset" in value):
+        return "<refused>"
+    if "preset" in value:
+        return "<preset>"
+    shape = value["shape"]
+    return f"<{shape if isinstance(shape, str) and shape in SHAPES else 'other'}>"
+
+
+_CHOICES = [Annotated[model, Tag(f"<{name}>")] for name, model in SHAPES.items()]
+_CHOICES += [
+    Annotated[Any, PlainValidator(_with_preset, json_schema_input_type=Preset), Tag("<preset>")],
+    Annotated[ForeignShape, BeforeValidator(_other_shape, json_schema_input_type=ForeignShape), Tag("<other>")],
+    Annotated[Any, BeforeValidator(_refuse), WithJsonSchema({"not": {}}), Tag("<refused>")],
+]
+TopologySpec = Annotated[reduce(or_, _CHOICES), Discriminator(_tag)]
+_ADAPTER = TypeAdapter(TopologySpec)
+
+
+def _read(spec: Mapping[str, Any], place: str, written: bool) -> Shape | list[TopologyError]:
+    try:
+        return _ADAPTER.validate_python(tuples(spec), context={"written": written})
+    except ValidationError as error:
+        return [TopologyError(each.path(place), each.problem, each.remedy) for each in mistakes(error)]
+
+
+def build(spec: Mapping[str, Any], place: str = "", *, name: str = "", written: bool = False) -> Topology:
+    """Make a topology from keys and values.
+
+    Parameters
+    ----------
+    spec : mapping
+        ``shape`` or ``preset``, the keys of that shape, and those that all shapes have. Bandwidths are text with units
+        or `fractions.Fraction` in bytes per second; latencies are text with units or whole picoseconds.
+    place : str
+        Where the spec is, for errors; the path of the key is put after it.
+    name : str, optional
+        Of the topology; otherwise it is made from the shape.
+    written : bool
+        Whether a person wrote it: then a number without a unit is an error.
+
+    Returns
+    -------
+    Topology
+
+    Raises
+    ------
+    TopologyError
+        The first of the errors that `check` would give; or too many NPUs or links, or a pair of NPUs without a
+        path.
+    """
+    shape = _read(spec, place, written)
+    if isinstance(shape, list):
+        raise shape[0]
+    return shape.build(place, name=name)
+
+
+def check(spec: Mapping[str, Any], place: str = "", *, written: bool = False) -> list[TopologyError]:
+    """Everything that is wrong with the keys and values of a spec, without making the topology."""
+    shape = _read(spec, place, written)
+    return shape if isinstance(shape, list) else []
