@@ -27,15 +27,8 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
 
     Parameters
     ----------
-    collective : str
-    ranks : int
-    root : int, optional
     chunks : int
         Pieces of the buffer (not of gather and scatter), sent one after the other.
-
-    Returns
-    -------
-    Algorithm
     """
     place = f"binomial_tree {collective} over {ranks} ranks"
     q = check_count(chunks, "chunks", place)

@@ -32,10 +32,6 @@ def build(collective: str, ranks: int) -> Algorithm:
         all_gather or all_to_all.
     ranks : int
         Any number.
-
-    Returns
-    -------
-    Algorithm
     """
     n = ranks
     place = f"bruck {collective} over {n} ranks"

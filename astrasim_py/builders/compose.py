@@ -35,15 +35,10 @@ def compose(
     ----------
     first, second : Algorithm
         Of as many ranks, both in place or both not. Their chunks are cut to a common number.
-    barrier : bool
     name : str
         By default both names.
     verify : bool
         Whether the outcome is verified.
-
-    Returns
-    -------
-    Algorithm
 
     Raises
     ------
@@ -119,11 +114,9 @@ def over(
     ----------
     groups : sequence of sequence of int
         Ranks of each group in their order, as many as the algorithm has; each rank from 0 on in one group.
-    algorithm : Algorithm
     parts : sequence of int, optional
         For each group the part of the buffer, of as many equal parts as the largest says, that it works on. By
         default every group works on the whole buffer. Only in place.
-    name : str
     verify : bool
         Whether the outcome is verified.
 

@@ -40,8 +40,6 @@ def build(
 
     Parameters
     ----------
-    collective : str
-    ranks : int
     root : int, optional
         Of a rooted collective.
     window : int, optional
@@ -49,10 +47,6 @@ def build(
         send i - window, so the sends form `window` chains of one send at a time. All at once by default.
     chunks : int
         Pieces into which every shard (or the buffer) is cut; each is a message of its own.
-
-    Returns
-    -------
-    Algorithm
     """
     place = f"direct {collective} over {ranks} ranks"
     pieces = check_count(chunks, "chunks", place)
@@ -131,7 +125,6 @@ def star(
     ----------
     collective : str
         broadcast, reduce, gather or scatter.
-    n, root : int
     window : int, optional
         Of the root's sends.
     pieces : int

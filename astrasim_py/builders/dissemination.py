@@ -23,11 +23,6 @@ def build(collective: str, ranks: int) -> Algorithm:
     ----------
     collective : str
         barrier.
-    ranks : int
-
-    Returns
-    -------
-    Algorithm
     """
     return finish_rotated(partial(_lay, ranks), Rotation((ranks,)), "dissemination", collective)
 

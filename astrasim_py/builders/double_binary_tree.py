@@ -29,13 +29,8 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
         all_reduce, broadcast or reduce.
     ranks : int
         Any number.
-    root : int, optional
     chunks : int
         Pieces into which the half of each tree is cut; they follow each other as a pipeline.
-
-    Returns
-    -------
-    Algorithm
     """
     place = f"double_binary_tree {collective} over {ranks} ranks"
     q = check_count(chunks, "chunks", place)

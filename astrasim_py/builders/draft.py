@@ -244,8 +244,6 @@ def finish_rotated(
         other processes.
     rotation : Rotation
         For which it holds that each rank's program is rank 0's with all peers shifted.
-    name, collective : str
-    in_place : bool
     """
     first = lay(np.zeros(1, dtype=np.int64))
     traces = RotatedTraces(rotation, first.program().traces()[0], _Varying(lay))

@@ -203,7 +203,6 @@ class Machine:
         T, chunks of the full buffer.
     shard : int
         Chunks of one rank's shard, T / n (rounded down where the collective has none).
-    root : int or None
     """
 
     __slots__ = ("_ranks", "_run", "chunks", "n", "root", "shard")

@@ -31,10 +31,6 @@ def build(collective: str, ranks: int) -> Algorithm:
     ranks : int
         A power of two.
 
-    Returns
-    -------
-    Algorithm
-
     Raises
     ------
     AlgorithmError

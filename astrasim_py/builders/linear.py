@@ -19,12 +19,6 @@ def build(collective: str, ranks: int, *, root: int | None = None) -> Algorithm:
     ----------
     collective : str
         broadcast, scatter, gather or reduce.
-    ranks : int
-    root : int, optional
-
-    Returns
-    -------
-    Algorithm
     """
     check_nodes(f"linear {collective} over {ranks} ranks", 3 * ranks)
     return finish(star(collective, ranks, root, window=1, in_order=True), "linear", collective, root=root)

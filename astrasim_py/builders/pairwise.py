@@ -28,10 +28,6 @@ def build(collective: str, ranks: int) -> Algorithm:
         all_to_all or reduce_scatter.
     ranks : int
         Any number.
-
-    Returns
-    -------
-    Algorithm
     """
     check_program(f"pairwise {collective} over {ranks} ranks", 3 * ranks)
     lay = partial(_lay, collective, ranks)

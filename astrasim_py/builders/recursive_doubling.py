@@ -29,11 +29,6 @@ def build(collective: str, ranks: int) -> Algorithm:
     ----------
     collective : str
         all_reduce, all_gather or barrier.
-    ranks : int
-
-    Returns
-    -------
-    Algorithm
     """
     levels = ranks.bit_length() - 1
     if ranks == 1 << levels:

@@ -69,16 +69,11 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     ----------
     algorithm : str
         One of `ALGORITHMS`.
-    collective : str
     ranks : int
         Size of the group.
     **options
         What the builder takes, for example ``root``, ``chunks``, ``bidirectional``, ``window``. Rooted
         collectives have root 0 unless told otherwise.
-
-    Returns
-    -------
-    Algorithm
 
     Raises
     ------

@@ -52,8 +52,6 @@ def build(
 
     Parameters
     ----------
-    collective : str
-    ranks : int
     root : int, optional
         Of a rooted collective.
     bidirectional : bool
@@ -63,10 +61,6 @@ def build(
         follow each other through the ring as a pipeline. A barrier moves no data and has neither.
     overlap : bool
         Of all_reduce, all_gather and reduce_scatter: post a receive without waiting for the send of its step.
-
-    Returns
-    -------
-    Algorithm
     """
     place = f"ring {collective} over {ranks} ranks"
     pieces = check_count(chunks, "chunks", place)

@@ -24,7 +24,6 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
 
     Parameters
     ----------
-    algorithm : Algorithm
     k : int
         Instances, at least 1.
     verify : bool
@@ -121,13 +120,7 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
 
 
 def _pieces(parts: Parts, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Cut nodes where their chunks cross from one block into the next.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        int64[N]: pieces of each node; then of each piece its node, first chunk within the node, and chunks.
-    """
+    """Cut nodes where their chunks cross from one block into the next."""
     count, columns = parts.count, parts.columns
     pieces = np.ones(parts.size, dtype=np.int64)
     cuts: dict[int, set[int]] = {}

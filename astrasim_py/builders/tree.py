@@ -21,7 +21,6 @@ class Tree:
     place : numpy.ndarray
         int64[e]: order of the edge among those of its parent, from 0, in which the parent sends; it receives in
         the reverse order.
-    root : int
     """
 
     child: np.ndarray
@@ -61,8 +60,6 @@ def up(
 
     Parameters
     ----------
-    draft : Draft
-    tree : Tree
     pieces : numpy.ndarray
         int64[q] chunks that take this tree, a message each; empty: one message without data (a barrier).
     tag : int

@@ -35,7 +35,6 @@ class Collective:
 
     Attributes
     ----------
-    name : str
     rooted : bool
         One rank, the root, is the only source or the only destination.
     gathers : bool

@@ -25,7 +25,6 @@ class Contract:
 
     Attributes
     ----------
-    ranks : int
     chunks : int
         T: chunks of the full buffer.
     inputs : frozenset of (rank, chunk), or None

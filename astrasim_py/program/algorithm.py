@@ -43,7 +43,6 @@ class Algorithm:
 
     Attributes
     ----------
-    name : str
     collective : str
         One of `COLLECTIVES`, or `CUSTOM`.
     ranks : int
@@ -205,7 +204,6 @@ class Algorithm:
 
         Parameters
         ----------
-        rank : int
         size : int
             Full buffer of the collective, bytes.
         verbatim : bool
@@ -277,8 +275,6 @@ class Algorithm:
         ----------
         ranks : sequence of int
             k ranks.
-        size : int
-        verbatim : bool
 
         Returns
         -------

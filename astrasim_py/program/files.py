@@ -23,14 +23,10 @@ def read_algorithm(
 
     Parameters
     ----------
-    prefix : path
     collective : str, optional
         May be left out where the file states it.
     made_for : int, optional
         Full buffer, bytes, for which absolute sizes were computed.
-    root : int, optional
-    in_place : bool, optional
-    name : str, optional
 
     Raises
     ------

@@ -48,14 +48,9 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
 
     Parameters
     ----------
-    algorithm : Algorithm
     size : int, optional
         Full buffer, bytes: state absolute sizes for it (``comm_size`` on messages, ``tensor_size`` on COMP nodes)
         beside those in chunks, for readers that know only the older dialect.
-
-    Returns
-    -------
-    tuple of ExecutionTrace
     """
     if size is not None:
         algorithm = dataclass_replace(algorithm, made_for=size)

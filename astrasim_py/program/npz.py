@@ -54,15 +54,7 @@ def _narrow(array: np.ndarray) -> np.ndarray:
 
 
 class _Turned:
-    """Columns of the ranks of a rotation as a file states them.
-
-    Attributes
-    ----------
-    chunks : mapping of str to int
-        Columns whose value is c·r + i on rank 0 and c·(r turned by the rank) + i on another: c of each.
-    numbers : mapping of str to numpy.ndarray
-        Columns that are written out: [ranks, n], negative where absent.
-    """
+    """Columns of the ranks of a rotation as a file states them."""
 
     def __init__(
         self, rotation: Rotation, base: ExecutionTrace, chunks: Mapping[str, int], numbers: Mapping[str, np.ndarray]
@@ -198,12 +190,7 @@ def _texts(algorithm: Algorithm, distinct: list[ExecutionTrace]) -> bytes:
 
 
 def _parsed_texts(text: bytes, traces: int, place: str) -> tuple[str, Contract | None, list[list[Attribute]]]:
-    """Protocol, contract, and metadata of each trace.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Protocol, contract, and metadata of each trace."""
     if not text:
         return "", None, [[] for _ in range(traces)]
     if len(text) > MAX_TEXTS:
@@ -356,15 +343,7 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
 def _rotated(
     arrays: Mapping[str, np.ndarray], traces: Sequence[ExecutionTrace], ranks: int, place: str
 ) -> RotatedTraces:
-    """Traces of a rotation.
-
-    Raises
-    ------
-    ValueError
-        What is said of it contradicts itself.
-    AlgorithmError
-        Peers or chunks that are none.
-    """
+    """Traces of a rotation."""
     dims, turned = arrays["rotation"].tolist(), arrays.get("turned", np.empty(0)).tolist()
     if len(traces) != 1 or len(dims) > 32 or min(dims, default=0) < 1 or prod(dims) != ranks or ranks > _MAX_RANKS:
         raise ValueError("its rotation does not fit its ranks")

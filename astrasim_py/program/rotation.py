@@ -90,7 +90,6 @@ class RotatedTraces(Sequence[ExecutionTrace]):
 
     Parameters
     ----------
-    rotation : Rotation
     base : ExecutionTrace
         Of rank 0.
     columns : callable

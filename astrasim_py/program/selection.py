@@ -33,7 +33,6 @@ class Condition:
         Comparisons with the full buffer in bytes, all of which must hold.
     ranks : tuple of (str, int)
         Comparisons with the size of the group.
-    group : str or None
     node : int or None
         Id of the workload's node that calls, on the first member of its group.
     """
@@ -105,7 +104,6 @@ class Case:
     ----------
     make : callable
         ``make(collective, ranks, root) -> Algorithm``.
-    when : Condition
     fit : callable or None
         ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm that is made for the NPUs and the size of
         a call; then `make` is not used.
@@ -121,7 +119,6 @@ class AlgorithmTable:
 
     Parameters
     ----------
-    cases : mapping of str to sequence of Case
     default : callable or None
         ``default(collective, ranks, root) -> Algorithm`` for collectives without cases.
     """
@@ -175,7 +172,6 @@ class AlgorithmTable:
 
         Parameters
         ----------
-        collective : str
         size : int
             Full buffer, bytes.
         ranks : int

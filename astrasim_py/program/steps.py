@@ -52,11 +52,8 @@ class Steps:
 
     Attributes
     ----------
-    name, collective : str
     ranks, chunks : int
         n and T: chunks of the full buffer.
-    root : int or None
-    in_place : bool
     contract : Contract or None
         Of a custom collective, where it is known.
     protocol : str
@@ -64,14 +61,12 @@ class Steps:
     inputs, outputs : int
         Declared chunks of the ranks' largest input and output buffer, 0 where nothing is declared: how far accesses
         may go beyond what the collective needs, and, of a custom collective, how much there is.
-    rank : list of int
     chain : list of int
         Thread block, numbered over all ranks; -1 for a step that belongs to none.
     count : list of int
         Chunks that it moves.
     takes, gives : list of int
         Connection that it receives from and sends to, -1 for none.
-    reduces : list of bool
     payload : list of int
         Step of the same rank whose data it takes, -1 for none.
     read_buf, read_off, write_buf, write_off : list of int
@@ -80,12 +75,10 @@ class Steps:
         Steps of the same rank that must be done before (the order of thread blocks and dependencies).
     waits : list of tuple of int
         Those of `parents` that are explicit dependencies between thread blocks.
-    connections : list of Connection
     place : callable
         int -> str: a step for messages, such as ``rank 3 tb 1 step 4``.
     line : list of int
         Line of `source` that a step was written in, 0 where unknown.
-    source : str
     """
 
     name: str

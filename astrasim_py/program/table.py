@@ -38,13 +38,7 @@ from astrasim_py.core.errors import TraceError
 
 
 class Unusable(Exception):
-    """The program cannot be executed: it is ill-formed, or (unknown) does not say enough.
-
-    Attributes
-    ----------
-    problem : str
-    unknown : bool
-    """
+    """The program cannot be executed: it is ill-formed, or (unknown) does not say enough."""
 
     def __init__(self, problem: str, *, unknown: bool = False) -> None:
         super().__init__(problem)

@@ -22,7 +22,6 @@ def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
 
     Parameters
     ----------
-    algorithm : Algorithm
     delay_ps : int
         0 gives the algorithm itself.
 

@@ -118,7 +118,6 @@ def closed_form_ps(
     ----------
     algorithm, collective : str
         A key of `CLOSED_FORMS`, where each formula names its source.
-    ranks : int
     size : int
         Full buffer, bytes.
     alpha_ps : int
@@ -449,10 +448,8 @@ def lower_bound_ps(
 
     Parameters
     ----------
-    collective : str
     size : int
         Full buffer, bytes.
-    topology : Topology
     npus : sequence of int
         The members' NPUs, in the order of the group.
     root : int

@@ -36,7 +36,6 @@ class Accesses:
     ----------
     races : int
         Unordered pairs of steps.
-    first : Race or None
     dead : list of int
         Steps whose write is overwritten, or left in scratch, before anybody reads it.
     redundant : list of int

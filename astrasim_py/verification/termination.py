@@ -111,7 +111,6 @@ class Flow:
 
         Parameters
         ----------
-        slots : int
         parts : list of int, optional
             Messages of each step, of `split`.
         """

@@ -27,10 +27,6 @@ class Values:
 
     0 is undefined; 1 + r·T + k is chunk k of rank r's input; above these are sums. A sum of different ranks'
     contributions to one chunk is kept as that chunk and a bit set of ranks; any other sum as an expression only.
-
-    Parameters
-    ----------
-    ranks, chunks : int
     """
 
     def __init__(self, ranks: int, chunks: int) -> None:

@@ -72,7 +72,6 @@ class Verdict:
         A sentence for each verdict that is no, the most important first.
     unknown : str
         Why a verdict is unknown.
-    warnings : tuple of str
     counterexample : dict or None
         Of the first problem: ``kind`` and ``text``, and where they apply ``rank``, ``buffer``, ``chunk``, ``holds``,
         ``expected``, ``step``, ``line``, ``chain``.
@@ -128,17 +127,12 @@ def verify(
 
     Parameters
     ----------
-    subject : Algorithm or Steps
     slots : int, optional
         Messages that a connection holds; by default those of the algorithm's protocol, or 2.
     contract : Contract, optional
         What it must do, instead of what its collective promises; needed for a custom collective.
     problems, warnings : sequence of str
         What a reader has found already; problems make it ill-formed.
-
-    Returns
-    -------
-    Verdict
 
     Raises
     ------

@@ -103,7 +103,6 @@ def generate(
     ----------
     items : sequence of Item
         Run one after the other on every rank that takes part, unless `after` says otherwise.
-    ranks : int
     groups : mapping of str to sequence of sequences of int
         Each name stands for one group or several disjoint ones; a collective on the name is one collective per
         group. With several, they are called ``name.0``, ``name.1``, ….
