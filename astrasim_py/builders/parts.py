@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
-from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, TraceError
 from astrasim_py.program.algorithm import Algorithm
@@ -22,20 +21,9 @@ from astrasim_py.verification.termination import Flow
 from astrasim_py.verification.verifier import verify
 
 _KEPT = (
-    "comm_src",
-    "comm_dst",
-    "comm_tag",
-    "msg_chunk_idx",
-    "msg_chunk_cnt",
-    "comp_op",
-    "src_buf",
-    "src_off",
-    "dst_buf",
-    "dst_off",
-    "payload",
-    "channel",
-    "source_line",
-)
+    "comm_src", "comm_dst", "comm_tag", "msg_chunk_idx", "msg_chunk_cnt", "comp_op", "src_buf", "src_off", "dst_buf",
+    "dst_off", "channel", "source_line", "total_chunk_cnt",
+)  # fmt: skip
 
 
 def checked(algorithm: Algorithm, place: str) -> Algorithm:
@@ -64,18 +52,13 @@ class Parts:
     """The nodes of all ranks as columns, in one order in which they can run."""
 
     def __init__(self, algorithm: Algorithm, doing: str) -> None:
-        place = place_of(algorithm)
+        self.algorithm, place = algorithm, place_of(algorithm)
         if algorithm.collective == "barrier" or not algorithm.has_cells:
             what = "moves no chunks" if algorithm.collective == "barrier" else "does not state the cells of its steps"
             raise AlgorithmError(place, f"{algorithm.name} {what}, so it cannot be {doing}", "use another algorithm")
-        bare: dict[int, ExecutionTrace] = {}
-        traces = tuple(algorithm.traces)
-        for trace in traces:
-            if id(trace) not in bare:
-                bare[id(trace)] = _bare(trace)
-        self.algorithm = replace(algorithm, traces=tuple(bare[id(trace)] for trace in traces))
         try:
-            steps = steps_of(self.algorithm)
+            self.program = program = algorithm.program.with_columns_only(_KEPT)
+            steps = steps_of(algorithm, program)
             flow = Flow(steps)
             where = layout(steps)
             self.reads = np.array(cells(steps, where, steps.read_buf, steps.read_off), dtype=np.int64)
@@ -95,12 +78,9 @@ class Parts:
         self.sequence = flow.sequence
         self.at = np.empty(self.size, dtype=np.int64)
         self.at[np.array(flow.sequence, dtype=np.int64)] = np.arange(self.size)
-        lengths = [len(parents) for parents in steps.parents]
-        self.child = np.repeat(np.arange(self.size), lengths)
-        self.parent = np.array([p for parents in steps.parents for p in parents], dtype=np.int64)
-        traces = self.algorithm.traces
-        self.type = np.concatenate([trace.type for trace in traces]).astype(np.int64)
-        self.columns = {name: np.concatenate([trace.column(name) for trace in traces]) for name in _KEPT}
+        self.child, self.parent = program.child, program.parents
+        self.type = program.type.astype(np.int64)
+        self.columns = {name: program.column(name) for name in _KEPT}
         self.message = (self.type == NodeType.COMM_SEND) | (self.type == NodeType.COMM_RECV)
         # A message belongs to a pair of ranks, and has its turn there.
         peer = np.where(self.type == NodeType.COMM_SEND, self.columns["comm_dst"], self.columns["comm_src"])
@@ -126,23 +106,7 @@ class Parts:
             return ""
         g = int(rows[0])
         line, source = int(self.columns["source_line"][g]), self.algorithm.source
-        trace = self.algorithm.traces[int(self.rank[g])]
-        row = g - int(np.searchsorted(self.rank, self.rank[g]))
-        node = f"rank {int(self.rank[g])} node {int(trace.node_id[row])}"
-        return f"{source}:{line}" if line > 0 and source else node
-
-
-def _bare(trace: ExecutionTrace) -> ExecutionTrace:
-    """A trace with what an algorithm needs, and no record of thread blocks."""
-    return ExecutionTrace.from_columns(
-        node_id=trace.node_id,
-        type=trace.type,
-        data_deps=trace.data_deps,
-        ctrl_deps=trace.ctrl_deps,
-        metadata=trace.metadata,
-        place=trace.place,
-        **{name: trace.column(name) for name in _KEPT if trace.has_column(name)},
-    )
+        return f"{source}:{line}" if line > 0 and source else self.program.node(g)
 
 
 def numbered(pair: np.ndarray, *turns: np.ndarray) -> np.ndarray:

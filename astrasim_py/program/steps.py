@@ -140,8 +140,8 @@ def _fused_steps(program: Program, action: np.ndarray) -> tuple[np.ndarray, np.n
     return step, firsts
 
 
-def steps_of(algorithm: Algorithm) -> Steps:
-    """The steps of an algorithm's traces.
+def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
+    """The steps of an algorithm, or of another program in its place.
 
     A connection is (source, destination, channel); where nodes state no channel, each tag is one, since nothing says
     which messages share a queue.
@@ -153,7 +153,7 @@ def steps_of(algorithm: Algorithm) -> Steps:
     TraceError
         Dependencies on nodes that are not there.
     """
-    program = algorithm.program
+    program = algorithm.program if program is None else program
     action = _actions(program)
     step, firsts = _fused_steps(program, action)
     size = len(firsts)

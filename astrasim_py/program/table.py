@@ -24,7 +24,7 @@ hold rank 0's columns only; `Algorithm.program` then lays out all ranks, and ``a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -136,6 +136,19 @@ class Program:
     def has(self, name: str) -> bool:
         """Whether some node has an attribute."""
         return name in self._columns and bool((self._columns[name] != MISSING).any())
+
+    def with_columns_only(self, names: Collection[str]) -> Program:
+        """The same program without its other columns, and without fused steps."""
+        return Program(
+            bounds=self.bounds,
+            type=self.type,
+            node_id=self.node_id,
+            columns={name: column for name, column in self._columns.items() if name in names},
+            ptr=self.ptr,
+            parents=self.parents,
+            payload=self.payload,
+            place=self.place,
+        )
 
     def traces(self) -> tuple[ExecutionTrace, ...]:
         """One trace per rank, with rows counted from 0 as ids; ranks of equal structure share it."""
