@@ -268,7 +268,7 @@ def _in_cells(collective: str, n: int, total: int, root: int | None, in_place: b
     if not in_place or not (promise.gathers or promise.scatters):
         return contract
     inputs, outputs = contract.inputs, contract.outputs
-    if promise_of(collective).gathers:
+    if promise.gathers:
         inputs = frozenset((r, r * per + k) for r, k in inputs)
         moved = [{(r, r * per + k): 1} for r in range(n) for k in range(per)]
         outputs = {cell: moved[cell[1]] for cell in outputs}
@@ -309,13 +309,13 @@ def _composed(place: str, one: _Half, two: _Half) -> tuple[str, int | None, Cont
 def _named(contract: Contract, roots: Iterable[int], in_place: bool) -> tuple[str, int | None, Contract | None]:
     """The collective whose contract this is, and its root; custom, with the contract, where it is none's."""
     n, total = contract.ranks, contract.chunks
-    for collective in COLLECTIVES:
-        if collective == "barrier" or (promise_of(collective).sharded and total % n):
+    for collective, promise in COLLECTIVES.items():
+        if collective == "barrier" or (promise.sharded and total % n):
             continue
-        size = total // n if promise_of(collective).scatters else total
-        if len(contract.outputs) != size * (1 if collective in ("reduce", "gather") else n):
+        size = promise.output_chunks(n, total)
+        if len(contract.outputs) != size * (1 if promise.to_root else n):
             continue
-        for root in roots if promise_of(collective).rooted else [None]:
+        for root in roots if promise.rooted else [None]:
             other = _in_cells(collective, n, total, root, in_place)
             if _same_inputs(contract, other) and _same_outputs(contract.outputs, other.outputs):
                 return collective, root, None

@@ -24,7 +24,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.rotation import MAX_NODES, VARYING, RotatedTraces, Rotation
+from astrasim_py.program.rotation import MAX_NODES, RotatedTraces, Rotation
 from astrasim_py.program.table import Program, ProgramTraces
 
 #: Handle of "nothing" among dependencies and payloads.
@@ -166,14 +166,14 @@ class Draft:
             at += m
         return column
 
-    def varying(self) -> dict[str, np.ndarray]:
-        """Columns of `VARYING` in which ranks may differ, int64[ranks, n], of ranks that all have n nodes."""
+    def varying(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Those of some columns in which ranks may differ, int64[ranks, n], of ranks that all have n nodes."""
         if self._same_on_all():
             by_order = np.argsort(self._column("order"), kind="stable")
-            columns = {name: self._column(name) for name in VARYING}
+            columns = {name: self._column(name) for name in names}
             return {name: column[:, by_order] for name, column in columns.items() if column.ndim == 2}
         by_rank = np.lexsort((self._column("order"), self._column("rank")))
-        return {name: self._column(name)[by_rank].reshape(self.ranks, -1) for name in VARYING}
+        return {name: self._column(name)[by_rank].reshape(self.ranks, -1) for name in names}
 
     def program(self) -> Program:
         """The table of all ranks that are laid."""
@@ -256,8 +256,8 @@ class _Varying:
     def __init__(self, lay: Callable[[np.ndarray], Draft]) -> None:
         self.lay = lay
 
-    def __call__(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
-        return self.lay(ranks).varying()
+    def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+        return self.lay(ranks).varying(names)
 
 
 def _algorithm(

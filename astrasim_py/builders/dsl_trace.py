@@ -15,6 +15,7 @@ import numpy as np
 from astrasim_py.builders.draft import NONE, Draft, finish
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer, CompOp
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
@@ -74,7 +75,8 @@ class Run:
         self.in_place, self.contract = in_place, contract
         self.declared = scratch
         self.names: dict[str, int] = {}
-        self.home = _OUTPUT if collective in ("all_gather", "gather") else _INPUT
+        self.promise = promise_of(collective)
+        self.home = _OUTPUT if self.promise.gathers else _INPUT
         self.open = True
         self.failed: AlgorithmError | None = None
         self.channel = NONE
@@ -109,19 +111,17 @@ class Run:
 
     def input_of(self, rank: int) -> tuple[int, int]:
         """First cell and number of cells of a rank's input."""
-        gathers = self.collective in ("all_gather", "gather")
-        size = self.chunks // self.ranks if gathers else self.chunks
+        size = self.promise.input_chunks(self.ranks, self.chunks)
         if not self.in_place:
             return _INPUT * SPAN, size
-        return self.home * SPAN + (rank * size if gathers else 0), size
+        return self.home * SPAN + (rank * size if self.promise.gathers else 0), size
 
     def output_of(self, rank: int) -> tuple[int, int]:
         """First cell and number of cells of a rank's output."""
-        scatters = self.collective in ("reduce_scatter", "scatter")
-        size = self.chunks // self.ranks if scatters else self.chunks
+        size = self.promise.output_chunks(self.ranks, self.chunks)
         if not self.in_place:
             return _OUTPUT * SPAN, size
-        return self.home * SPAN + (rank * size if scatters else 0), size
+        return self.home * SPAN + (rank * size if self.promise.scatters else 0), size
 
     def scratch_of(self, name: object, label: str) -> tuple[int, int]:
         """First cell of a scratch buffer, and how many it may have."""
@@ -142,11 +142,11 @@ class Run:
         if not first <= key < first + size:
             return None
         chunk = key - first
-        if self.collective in ("broadcast", "scatter") and rank != self.root:
+        if self.promise.from_root and rank != self.root:
             return None
         if self.contract is not None and self.contract.inputs is not None and (rank, chunk) not in self.contract.inputs:
             return None
-        if self.collective in ("all_gather", "gather"):
+        if self.promise.gathers:
             chunk += rank * size
         cell = self.cells[rank][key] = [0, NONE, chunk]
         return cell

@@ -62,6 +62,14 @@ class Collective:
         """Chunks of a shard; of the whole buffer where there are no shards."""
         return max(chunks // ranks, 1) if self.sharded else chunks
 
+    def input_chunks(self, ranks: int, chunks: int) -> int:
+        """Chunks of every rank's input."""
+        return self.shard(ranks, chunks) if self.gathers else chunks
+
+    def output_chunks(self, ranks: int, chunks: int) -> int:
+        """Chunks of every rank's output."""
+        return self.shard(ranks, chunks) if self.scatters else chunks
+
     def before(self, rank: int, ranks: int, chunks: int, root: int | None = None) -> range:
         """Chunks of a rank's input that are defined at the start.
 
@@ -72,7 +80,7 @@ class Collective:
         """
         if self.name == "barrier" or (self.from_root and rank != root):
             return range(0)
-        return range(self.shard(ranks, chunks) if self.gathers else chunks)
+        return range(self.input_chunks(ranks, chunks))
 
     def after(self, rank: int, ranks: int, chunks: int, root: int | None = None) -> list[tuple[range, int]]:
         """What a rank's output must hold: for each of its chunks the ranks whose input is added, and which chunk of it.

@@ -150,16 +150,13 @@ class Algorithm:
         return Program.of_traces([self.traces[int(rank)] for rank in ranks])
 
     @property
-    def turned(self) -> Algorithm | None:
-        """The same with traces of a rotation: itself, or where those that it was given are found to be turned.
-
-        None where there is no rotation. What is found stays with the traces, for algorithms made of this one.
-        """
+    def rotated(self) -> Algorithm | None:
+        """The algorithm with traces of a rotation, which is looked for among traces of files; None without one."""
         return self._recognised if self.rotation is None else self
 
     @cached_property
     def _recognised(self) -> Algorithm | None:
-        found = self.traces.turned if isinstance(self.traces, GivenTraces) else None
+        found = self.traces.rotated if isinstance(self.traces, GivenTraces) else None
         if found is None or (self.chunks and not set(_totals(found.base)) <= {self.chunks}):
             return None
         return dataclass_replace(self, traces=found)

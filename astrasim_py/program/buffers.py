@@ -48,20 +48,17 @@ class Layout:
 
     def input_of(self, rank: int) -> tuple[int, int]:
         """First cell of a rank's input, and how many there are."""
-        steps = self.steps
-        if promise_of(steps.collective).gathers:
-            return rank * self.stride + (rank * self.per if steps.in_place else 0), self.per
-        return rank * self.stride, (steps.collective == CUSTOM and steps.inputs) or steps.chunks
+        steps, promise = self.steps, promise_of(self.steps.collective)
+        many = (steps.collective == CUSTOM and steps.inputs) or promise.input_chunks(steps.ranks, steps.chunks)
+        return rank * self.stride + (rank * self.per if promise.gathers and steps.in_place else 0), many
 
     def output_of(self, rank: int) -> tuple[int, int]:
         """First cell of a rank's output, and how many there are."""
-        steps = self.steps
-        limit = (steps.collective == CUSTOM and steps.outputs) or steps.chunks
-        if promise_of(steps.collective).scatters:
-            limit = self.per
+        steps, promise = self.steps, promise_of(self.steps.collective)
+        many = (steps.collective == CUSTOM and steps.outputs) or promise.output_chunks(steps.ranks, steps.chunks)
         if not steps.in_place:
-            return rank * self.stride + self.output, limit
-        return rank * self.stride + (rank * self.per if promise_of(steps.collective).scatters else 0), limit
+            return rank * self.stride + self.output, many
+        return rank * self.stride + (rank * self.per if promise.scatters else 0), many
 
     def ends(self, rank: int) -> tuple[int, int]:
         """Where a rank's input and output end: buffers may be declared larger than what their collective needs."""

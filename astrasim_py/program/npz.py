@@ -21,7 +21,7 @@ from astrasim_py.core.files import open_regular, write_file
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import STATED, check_well_formed
 from astrasim_py.program.recognise import GivenTraces
-from astrasim_py.program.rotation import MAX_NODES, RotatedTraces, Rotation
+from astrasim_py.program.rotation import MAX_NODES, PEERS, VARYING, RotatedTraces, Rotation
 
 #: Largest `.npz` that is read, bytes after unpacking; and its texts (metadata, contract) alone.
 MAX_NPZ_BYTES = 4 * 2**30
@@ -35,7 +35,7 @@ _KINDS |= {"string_val": str, "bool_val": bool, "double_val": float, "float_val"
 
 _ARRAYS = ("node_id", "type", "duration_micros", "data_ptr", "data_ids", "ctrl_ptr", "ctrl_ids")
 #: Columns besides peers in which the ranks of a rotation differ, and the ranks that are laid at once.
-_TURNING = ("msg_chunk_idx", "msg_chunk_cnt", "src_off", "dst_off")
+_ROTATING = ("msg_chunk_idx", "msg_chunk_cnt", "src_off", "dst_off")
 _BLOCK = 64
 #: Most ranks of a rotation in a file.
 _MAX_RANKS = 2**20
@@ -53,46 +53,51 @@ def _narrow(array: np.ndarray) -> np.ndarray:
     return array
 
 
-class _Turned:
-    """Columns of the ranks of a rotation as a file states them."""
+class _Stated:
+    """Columns of the ranks of a rotation as a file states them.
+
+    A column of `chunks` is c·r + i on rank 0 and c·(r rotated by the rank) + i on others: by name, c. A column of
+    `numbers` is written out for all ranks, [ranks, n], negative where absent.
+    """
 
     def __init__(
         self, rotation: Rotation, base: ExecutionTrace, chunks: Mapping[str, int], numbers: Mapping[str, np.ndarray]
     ) -> None:
-        self.rotation, self.base, self.chunks, self.numbers = rotation, base, chunks, numbers
+        self.peers = RotatedTraces.with_peers(rotation, base)
+        self.chunks, self.numbers = chunks, numbers
 
-    def __call__(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
-        peers = RotatedTraces.with_peers(self.rotation, self.base)
-        out = peers.columns(ranks, ("comm_dst", "comm_src"))
-        for name, each in self.chunks.items():
-            column = self.base.column(name)[None, :]
-            turned = self.rotation.shift(np.maximum(column, 0) // each, ranks[:, None]) * each + column % each
-            out[name] = np.where(column < 0, column, turned)
-        for name, numbers in self.numbers.items():
-            column = numbers[ranks].astype(np.int64)
-            out[name] = np.where(column < 0, MISSING, column)
+    def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+        rotation, base = self.peers.rotation, self.peers.base
+        out = self.peers.columns(ranks, [name for name in names if name in PEERS])
+        for name in names:
+            if name in self.chunks:
+                each, column = self.chunks[name], base.column(name)[None, :]
+                rotated = rotation.shift(np.maximum(column, 0) // each, ranks[:, None]) * each + column % each
+                out[name] = np.where(column < 0, column, rotated)
+            elif name in self.numbers:
+                column = self.numbers[name][ranks].astype(np.int64)
+                out[name] = np.where(column < 0, MISSING, column)
         return out
 
 
-def _turned(traces: RotatedTraces, chunks: int) -> _Turned | None:
-    """What says how the ranks differ; None where it cannot be said."""
-    rotation, base = traces.rotation, traces.base
-    ranks = len(traces)
+def _stated(traces: RotatedTraces, chunks: int) -> _Stated | None:
+    """How the ranks differ, as a file states it; None where it cannot be stated."""
+    rotation, base, ranks = traces.rotation, traces.base, len(traces)
     if traces.nodes > MAX_NODES or ranks > _MAX_RANKS:
         return None
     blocks = [np.arange(start, min(start + _BLOCK, ranks)) for start in range(0, ranks, _BLOCK)]
     each = chunks // ranks if chunks % ranks == 0 else 0
-    by_rule = _Turned(rotation, base, dict.fromkeys(_TURNING, each) if each else {}, {})
-    # Whether a column is as on rank 0, or turns with the rank, on all ranks.
-    same, turning = dict.fromkeys(_TURNING, True), dict.fromkeys(_TURNING, bool(each))
+    by_rule = _Stated(rotation, base, dict.fromkeys(_ROTATING, each) if each else {}, {})
+    # Whether a column is as on rank 0, or follows the rule, on all ranks.
+    same, ruled = dict.fromkeys(_ROTATING, True), dict.fromkeys(_ROTATING, bool(each))
     for block in blocks:
-        columns, rule = traces.columns(block), by_rule(block)
-        if any(not np.array_equal(columns[name], rule[name]) for name in ("comm_dst", "comm_src")):
+        columns, rule = traces.columns(block), by_rule(block, VARYING)
+        if any(not np.array_equal(columns[name], rule[name]) for name in PEERS):
             return None
-        for name in _TURNING:
+        for name in _ROTATING:
             same[name] = same[name] and bool((columns[name] == base.column(name)).all())
-            turning[name] = turning[name] and np.array_equal(columns[name], rule[name])
-    written = [name for name in _TURNING if not same[name] and not turning[name]]
+            ruled[name] = ruled[name] and np.array_equal(columns[name], rule[name])
+    written = [name for name in _ROTATING if not same[name] and not ruled[name]]
     numbers = {name: np.empty((ranks, len(base)), dtype=np.int32) for name in written}
     for block in blocks if written else ():
         for name, column in traces.columns(block, written).items():
@@ -100,7 +105,7 @@ def _turned(traces: RotatedTraces, chunks: int) -> _Turned | None:
             if int(column.max(initial=0)) >= 2**31 or int(column.min(where=present, initial=0)) < 0:
                 return None
             numbers[name][block] = np.where(present, column, -1)
-    return _Turned(rotation, base, {name: each for name in _TURNING if turning[name] and not same[name]}, numbers)
+    return _Stated(rotation, base, {name: each for name in _ROTATING if ruled[name] and not same[name]}, numbers)
 
 
 def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
@@ -115,16 +120,14 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         A file that cannot be written, or a contract of more than `MAX_TEXTS` bytes.
     """
     place = os.fspath(path)
-    index: dict[int, int] = {}
-    distinct: list[ExecutionTrace] = []
+    index: dict[ExecutionTrace, int] = {}
     turned = None
     if isinstance(algorithm.traces, RotatedTraces):
-        turned = _turned(algorithm.traces, algorithm.chunks)
+        turned = _stated(algorithm.traces, algorithm.chunks)
     traces = tuple(algorithm.traces) if turned is None else (algorithm.traces.base,) * algorithm.ranks
     for trace in traces:
-        if id(trace) not in index:
-            index[id(trace)] = len(distinct)
-            distinct.append(trace)
+        index.setdefault(trace, len(index))
+    distinct = list(index)
     lengths = np.array([len(trace) for trace in distinct], dtype=np.int64)
     arrays: dict[str, np.ndarray] = {
         "version": np.int64(_VERSIONS[-1]),
@@ -135,13 +138,13 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         "chunks": np.int64(algorithm.chunks),
         "in_place": np.int64(algorithm.in_place),
         "made_for": np.int64(-1 if algorithm.made_for is None else algorithm.made_for),
-        "trace_of": np.array([index[id(trace)] for trace in traces], dtype=np.int64),
+        "trace_of": np.array([index[trace] for trace in traces], dtype=np.int64),
         "lengths": lengths,
         "texts": np.frombuffer(_texts(algorithm, distinct), dtype=np.uint8),
     }
     if turned is not None:
-        arrays["rotation"] = np.array(turned.rotation.dims, dtype=np.int64)
-        arrays["turned"] = np.array([turned.chunks.get(name, 0) for name in _TURNING], dtype=np.int64)
+        arrays["rotation"] = np.array(turned.peers.rotation.dims, dtype=np.int64)
+        arrays["turned"] = np.array([turned.chunks.get(name, 0) for name in _ROTATING], dtype=np.int64)
         arrays |= {f"all_{name}": numbers.ravel() for name, numbers in turned.numbers.items()}
     if len(arrays["texts"]) > MAX_TEXTS:
         problem = f"its metadata and contract take {len(arrays['texts'])} bytes, more than {MAX_TEXTS}"
@@ -213,7 +216,7 @@ def _parsed_texts(text: bytes, traces: int, place: str) -> tuple[str, Contract |
 def _load_npz(place: str) -> dict[str, np.ndarray]:
     known = {*_ARRAYS, *_SCALARS, "trace_of", "lengths", "texts"}
     known |= {f"{part}_{name}" for name in INT_COLUMNS for part in ("col", "has")}
-    known |= {"rotation", "turned", *(f"all_{name}" for name in _TURNING)}
+    known |= {"rotation", "turned", *(f"all_{name}" for name in _ROTATING)}
     try:
         with open_regular(place, AlgorithmError, what="an .npz file") as file:
             with zipfile.ZipFile(file) as archive:
@@ -348,17 +351,17 @@ def _rotated(
     if len(traces) != 1 or len(dims) > 32 or min(dims, default=0) < 1 or prod(dims) != ranks or ranks > _MAX_RANKS:
         raise ValueError("its rotation does not fit its ranks")
     base = traces[0]
-    if ranks * len(base) > MAX_NODES or len(turned) != len(_TURNING) or not all(0 <= each < 2**31 for each in turned):
+    if ranks * len(base) > MAX_NODES or len(turned) != len(_ROTATING) or not all(0 <= each < 2**31 for each in turned):
         raise ValueError("its rotation does not fit its trace")
-    numbers = {name: arrays[f"all_{name}"] for name in _TURNING if f"all_{name}" in arrays}
+    numbers = {name: arrays[f"all_{name}"] for name in _ROTATING if f"all_{name}" in arrays}
     if any(column.size != ranks * len(base) for column in numbers.values()):
         raise ValueError("a column of its rotation does not fit its ranks")
-    chunks = {name: each for name, each in zip(_TURNING, turned, strict=True) if each}
+    chunks = {name: each for name, each in zip(_ROTATING, turned, strict=True) if each}
     if any(int(base.column(name).max(initial=0)) // each >= ranks for name, each in chunks.items()):
         raise ValueError("a chunk of its rotation belongs to no rank")
     rotation = Rotation(tuple(dims))
     numbers = {name: column.reshape(ranks, len(base)) for name, column in numbers.items()}
-    found = RotatedTraces(rotation, base, _Turned(rotation, base, chunks, numbers))
+    found = RotatedTraces(rotation, base, _Stated(rotation, base, chunks, numbers))
     # Peers of the others are in order where those of rank 0 are; chunks and offsets need a look.
     check_well_formed([base], place, ranks)
     total = base.column("total_chunk_cnt")

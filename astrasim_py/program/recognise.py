@@ -1,13 +1,12 @@
-"""Rotations among traces that were given rank by rank: what files of a symmetric algorithm promise is found again.
+"""The rotation of an algorithm that came as one trace per rank.
 
-Files name no rotation. That every rank's program is rank 0's, its peers turned, is shown by comparing what planning
-reads of them, column by column and without exception; nothing is guessed, so that a plan of one program for all ranks
-is the plan that the files themselves give.
+Files name no rotation. It is found by comparing, column by column, all that a plan and an engine read of the traces, so
+that one program for all ranks gives the plan that the files themselves give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -25,45 +24,16 @@ _BLOCK_NODES = 2**18
 
 
 class GivenTraces(tuple[ExecutionTrace, ...]):
-    """Traces that were given one by one, and what is found to hold among them.
-
-    An algorithm that is made of another one's traces keeps this object, and with it what was found.
-    """
+    """Traces that were given one by one; algorithms with the same traces share the rotation found among them."""
 
     @cached_property
-    def turned(self) -> RotatedTraces | None:
-        """These traces as those of a rotation; None where they are not. Found when first asked for."""
+    def rotated(self) -> RotatedTraces | None:
+        """These traces as those of a rotation; None where they are not."""
         rotation = rotation_of(self)
-        return None if rotation is None else _Recognised(rotation, self)
+        return None if rotation is None else RotatedTraces(rotation, self[0], _Columns(self), self)
 
     def __reduce__(self):
         return type(self), (tuple(self),)
-
-
-class _Recognised(RotatedTraces):
-    """Traces of a rotation that all exist: each is the one that was given."""
-
-    __slots__ = ()
-
-    def __init__(self, rotation: Rotation, traces: GivenTraces) -> None:
-        super().__init__(rotation, traces[0], _Columns(traces))
-        self._kept = traces
-
-    @property
-    def given(self) -> bool:
-        return True
-
-    def columns(self, ranks: Sequence[int] | np.ndarray, names: Sequence[str] = VARYING) -> dict[str, np.ndarray]:
-        return self._columns(ranks, names)
-
-    def some(self, ranks: Sequence[int] | np.ndarray) -> list[ExecutionTrace]:
-        return [self._kept[int(rank)] for rank in ranks]
-
-    def __iter__(self) -> Iterator[ExecutionTrace]:
-        return iter(self._kept)
-
-    def __reduce__(self):
-        return type(self), (self.rotation, self._kept)
 
 
 class _Columns:
@@ -72,12 +42,14 @@ class _Columns:
     def __init__(self, traces: GivenTraces) -> None:
         self.traces = traces
 
-    def __call__(self, ranks: Sequence[int] | np.ndarray, names: Sequence[str] = VARYING) -> dict[str, np.ndarray]:
+    def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+        some = [self.traces[rank] for rank in ranks.tolist()]
         size = len(self.traces[0])
-        found = {name: np.empty((len(ranks), size), dtype=np.int64) for name in names}
-        for name, matrix in found.items():
-            for row, rank in zip(matrix, ranks, strict=True):
-                row[:] = self.traces[int(rank)].picked(name)
+        found = {}
+        for name in names:
+            found[name] = np.empty((len(some), size), dtype=np.int64)
+            for row, trace in zip(found[name], some, strict=True):
+                row[:] = trace.picked(name)
         return found
 
 

@@ -27,8 +27,10 @@ _BLOCK_NODES = 2**20
 
 #: Columns in which the traces of ranks may differ.
 VARYING = ("comm_dst", "comm_src", "msg_chunk_idx", "msg_chunk_cnt", "src_off", "dst_off")
+#: Columns of peers, with the type of node that has them.
+PEERS = {"comm_dst": NodeType.COMM_SEND, "comm_src": NodeType.COMM_RECV}
 
-Columns = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+Columns = Callable[[np.ndarray, Sequence[str]], Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -93,19 +95,24 @@ class RotatedTraces(Sequence[ExecutionTrace]):
     base : ExecutionTrace
         Of rank 0.
     columns : callable
-        ``columns(ranks)`` gives columns (some of `VARYING`) of the traces of the ranks int64[k], each int64[k, n];
-        whatever it leaves out is the same on all ranks.
+        ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ, int64[k, n]
+        for the ranks int64[k].
+    given : sequence of ExecutionTrace, optional
+        All traces, where they exist, with names and places of their own.
 
     Notes
     -----
     Traces of large algorithms are new objects whenever they are asked for.
     """
 
-    __slots__ = ("_columns", "_kept", "base", "rotation")
+    __slots__ = ("_columns", "_kept", "base", "given", "rotation")
 
-    def __init__(self, rotation: Rotation, base: ExecutionTrace, columns: Columns) -> None:
+    def __init__(
+        self, rotation: Rotation, base: ExecutionTrace, columns: Columns, given: Sequence[ExecutionTrace] | None = None
+    ) -> None:
         self.rotation, self.base, self._columns = rotation, base, columns
-        self._kept: tuple[ExecutionTrace, ...] | None = None
+        self.given = given is not None
+        self._kept = given
 
     @classmethod
     def with_peers(cls, rotation: Rotation, base: ExecutionTrace) -> RotatedTraces:
@@ -116,37 +123,18 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         return self.rotation.ranks
 
     @property
-    def given(self) -> bool:
-        """Whether all traces exist, and have names and places of their own."""
-        return False
-
-    @property
     def nodes(self) -> int:
         """Nodes of all ranks."""
         return len(self) * len(self.base)
 
     def may_differ(self, name: str) -> bool:
         """Whether a column of `VARYING` may differ between ranks."""
-        return name in self._columns(np.zeros(1, dtype=np.int64))
+        return name in self._columns(np.zeros(1, dtype=np.int64), (name,))
 
     def columns(self, ranks: Sequence[int] | np.ndarray, names: Sequence[str] = VARYING) -> dict[str, np.ndarray]:
-        """Columns of some ranks' traces.
-
-        Parameters
-        ----------
-        ranks : sequence of int
-            k ranks.
-        names : sequence of str
-            Of `VARYING`.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            int64[k, n], read-only where all ranks share it.
-        """
+        """Columns of some ranks' traces: int64[k, n] for k ranks, read-only where all ranks share it."""
         ranks = np.asarray(ranks, dtype=np.int64)
-        found = self._columns(ranks)
-        shape = (len(ranks), len(self.base))
+        found, shape = self._columns(ranks, names), (len(ranks), len(self.base))
         return {
             name: found[name] if name in found else np.broadcast_to(self.base.column(name), shape) for name in names
         }
@@ -154,26 +142,26 @@ class RotatedTraces(Sequence[ExecutionTrace]):
     def some(self, ranks: Sequence[int] | np.ndarray) -> list[ExecutionTrace]:
         """Traces of some ranks."""
         ranks = np.asarray(ranks, dtype=np.int64)
-        found = self._columns(ranks)
+        if self._kept is not None:
+            return [self._kept[rank] for rank in ranks.tolist()]
+        found = self._columns(ranks, VARYING)
         return [
             self.base if not rank else self.base.with_columns({name: column[i] for name, column in found.items()})
             for i, rank in enumerate(ranks.tolist())
         ]
 
     def __getitem__(self, index):
-        if self._kept is not None:
-            return self._kept[index]
         if isinstance(index, slice):
             return tuple(self._through(range(len(self))[index]))
         rank = range(len(self))[index]
-        if not rank:
-            return self.base
-        return self._all()[rank] if self.nodes <= _KEPT_NODES else self.some([rank])[0]
+        if rank and self.nodes <= _KEPT_NODES:
+            return self._all()[rank]
+        return self.some([rank])[0]
 
     def __iter__(self) -> Iterator[ExecutionTrace]:
         return iter(self._all()) if self.nodes <= _KEPT_NODES else self._through(range(len(self)))
 
-    def _all(self) -> tuple[ExecutionTrace, ...]:
+    def _all(self) -> Sequence[ExecutionTrace]:
         if self._kept is None:
             self._kept = tuple(self._through(range(len(self))))
         return self._kept
@@ -196,25 +184,17 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         return tuple(self) * times
 
     def __reduce__(self):
-        return type(self), (self.rotation, self.base, self._columns)
+        return type(self), (self.rotation, self.base, self._columns, self._kept if self.given else None)
 
     def __repr__(self) -> str:
         return f"RotatedTraces({len(self)} ranks of {len(self.base)} nodes)"
 
     def rows(self, base: ExecutionTrace, origin: np.ndarray) -> RotatedTraces:
-        """Traces whose row i is row ``origin[i]`` of these, or has nothing that varies where that is negative.
-
-        Parameters
-        ----------
-        base : ExecutionTrace
-            The new trace of rank 0.
-        origin : numpy.ndarray
-            int64[len(base)].
-        """
+        """Traces whose row i is row ``origin[i]`` of these, or does not vary where that is negative."""
         return RotatedTraces(self.rotation, base, _Rows(self._columns, origin))
 
     def on(self, base: ExecutionTrace) -> RotatedTraces:
-        """The same traces with what all ranks share taken from `base`."""
+        """The same traces with the columns that all ranks share taken from `base`."""
         return RotatedTraces(self.rotation, base, self._columns)
 
 
@@ -224,12 +204,12 @@ class _Peers:
     def __init__(self, rotation: Rotation, base: ExecutionTrace) -> None:
         self.rotation, self.base = rotation, base
 
-    def __call__(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
-        kinds = self.base.type
+    def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
         out = {}
-        for name, kind in (("comm_dst", NodeType.COMM_SEND), ("comm_src", NodeType.COMM_RECV)):
-            peer = self.rotation.shift(ranks[:, None], self.base.column(name)[None, :])
-            out[name] = np.where(kinds == kind, peer, MISSING)
+        for name in names:
+            if name in PEERS:
+                peer = self.rotation.shift(ranks[:, None], self.base.column(name)[None, :])
+                out[name] = np.where(self.base.type == PEERS[name], peer, MISSING)
         return out
 
 
@@ -239,9 +219,9 @@ class _Rows:
     def __init__(self, columns: Columns, origin: np.ndarray) -> None:
         self.columns, self.origin = columns, origin
 
-    def __call__(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
+    def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
         given = self.origin >= 0
         return {
             name: np.where(given, column[:, np.maximum(self.origin, 0)], MISSING)
-            for name, column in self.columns(ranks).items()
+            for name, column in self.columns(ranks, names).items()
         }

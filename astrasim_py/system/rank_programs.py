@@ -231,7 +231,7 @@ class RankPrograms:
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
     ) -> RotatedPrograms | None:
         """One program for all ranks, where they differ in nothing but peers and bytes."""
-        turned = algorithm.turned
+        turned = algorithm.rotated
         if turned is None:
             return None
         trace = turned.traces[0]

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.collectives.collective import CUSTOM
+from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.topology.model import Topology
@@ -37,7 +37,8 @@ def busbw_factor(collective: str, ranks: int) -> Fraction | None:
         return Fraction(0)
     if collective == "all_reduce":
         return Fraction(2 * (ranks - 1), ranks)
-    if collective in ("broadcast", "reduce"):
+    promise = promise_of(collective)
+    if promise.rooted and not promise.sharded:
         return Fraction(1)
     return Fraction(ranks - 1, ranks)
 
@@ -166,6 +167,10 @@ class Demand:
     total: int
 
 
+#: Collectives that move as many bytes as others do, the other way.
+_REVERSED = {"reduce_scatter": "all_gather", "reduce": "broadcast", "gather": "scatter"}
+
+
 def demand(collective: str, size: int, ranks: int) -> Demand:
     """What a collective of `size` bytes (full buffer) on `ranks` members must move.
 
@@ -189,21 +194,18 @@ def demand(collective: str, size: int, ranks: int) -> Demand:
         return Demand((0, 0), (0, 0), 0)
     if collective == "all_reduce":
         return Demand((s, s), (s, s), 2 * (n - 1) * s)
-    if collective == "all_gather":
-        return Demand((s - high, s - high), (low, low), (n - 1) * s)
-    if collective == "reduce_scatter":
-        return Demand((low, low), (s - high, s - high), (n - 1) * s)
     if collective == "all_to_all":
         return Demand(((n - 1) * low, (n - 1) * low), ((n - 1) * low, (n - 1) * low), n * (n - 1) * low)
+    if collective == "all_gather":
+        return Demand((s - high, s - high), (low, low), (n - 1) * s)
     if collective == "broadcast":
         return Demand((0, s), (s, 0), (n - 1) * s)
-    if collective == "reduce":
-        return Demand((s, 0), (0, s), (n - 1) * s)
-    if collective == "gather":
-        return Demand((s - high, 0), (0, low), s - high)
     if collective == "scatter":
         return Demand((0, low), (s - high, 0), s - high)
-    raise AlgorithmError(collective, "is not a collective")
+    if collective not in _REVERSED:
+        raise AlgorithmError(collective, "is not a collective")
+    forward = demand(_REVERSED[collective], size, ranks)
+    return Demand(forward.egress, forward.ingress, forward.total)
 
 
 def cut_demand(collective: str, size: int, ranks: int, inside: int, root_inside: bool) -> tuple[int, int]:
@@ -214,19 +216,15 @@ def cut_demand(collective: str, size: int, ranks: int, inside: int, root_inside:
         return 0, 0
     if collective == "all_reduce":
         return s, s
-    if collective == "all_gather":
-        return inside * low, outside * low
-    if collective == "reduce_scatter":
-        return outside * low, inside * low
     if collective == "all_to_all":
         return inside * outside * low, inside * outside * low
+    if collective == "all_gather":
+        return inside * low, outside * low
     if collective == "broadcast":
         return (s, 0) if root_inside else (0, s)
-    if collective == "reduce":
-        return (0, s) if root_inside else (s, 0)
-    if collective == "gather":
-        return (0, outside * low) if root_inside else (inside * low, 0)
-    return (outside * low, 0) if root_inside else (0, inside * low)
+    if collective == "scatter":
+        return (outside * low, 0) if root_inside else (0, inside * low)
+    return cut_demand(_REVERSED[collective], size, ranks, inside, root_inside)[::-1]
 
 
 def _codes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -480,9 +478,9 @@ def lower_bound_ps(
         over, back = cut_demand(collective, size, n, count, bool(inside[npus[root]]))
         best = max(best, _ps(over, rate_out), _ps(back, rate_in))
     spread = list(npus) if n <= _SOURCES else [npus[i * n // _SOURCES] for i in range(_SOURCES)]
-    if collective in ("broadcast", "scatter"):
+    if promise_of(collective).from_root:
         latency = capacities.latency([npus[root]], npus)
-    elif collective in ("reduce", "gather"):
+    elif promise_of(collective).to_root:
         latency = max(capacities.latency([v], [npus[root]]) for v in spread)
     else:
         latency = capacities.latency(spread, npus)

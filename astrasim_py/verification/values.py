@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from astrasim_py.collectives.collective import CUSTOM, promise_of
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.program.buffers import Layout
 from astrasim_py.program.steps import Steps
 
@@ -153,7 +153,7 @@ def execute(
             for k in range(many):
                 if (r, k) in steps.contract.inputs:
                     contents[base + k] = values.leaf(r, k)
-        elif steps.collective not in ("broadcast", "scatter") or r == steps.root:
+        elif r == steps.root or not promise_of(steps.collective).from_root:
             contents[base : base + many] = range(values.leaf(r, 0), values.leaf(r, many))
     counts, takes, payload, reduces = steps.count, steps.takes, steps.payload, steps.reduces
     # What a step holds: one value, or a list of several.
@@ -239,7 +239,7 @@ def judge(steps: Steps, where: Layout, run: Execution) -> Judgement:
     values, wrong, first, earliest = run.values, 0, None, 0
     when: list[int] = []
     everyone = (1 << steps.ranks) - 1
-    sums = steps.contract is None and steps.collective in ("all_reduce", "reduce", "reduce_scatter")
+    sums = steps.contract is None and promise_of(steps.collective).reduces
     seen: dict[object, tuple[int, int]] = {}
     differing = None
     for r, chunk, cell, promised in _promises(steps, where):
@@ -280,8 +280,8 @@ def _terms(steps: Steps, values: Values, promised, sums: bool) -> Counter:
 
 def _promises(steps: Steps, where: Layout) -> Iterator[tuple[int, int, int, object]]:
     """(rank, output chunk, cell, what it should hold): a chunk to be summed over all ranks, a leaf, or terms."""
-    collective, per, total = steps.collective, where.per, max(steps.chunks, steps.inputs, steps.outputs)
-    if collective == CUSTOM or steps.contract is not None:
+    promise, total = promise_of(steps.collective), max(steps.chunks, steps.inputs, steps.outputs)
+    if steps.contract is not None:
         outputs = [where.output_of(r) for r in range(steps.ranks)]
         for (r, k), terms in sorted(steps.contract.outputs.items()):
             base, limit = outputs[r]
@@ -289,21 +289,10 @@ def _promises(steps: Steps, where: Layout) -> Iterator[tuple[int, int, int, obje
                 yield r, k, base + k, terms
         return
     for r in range(steps.ranks):
-        if collective in ("reduce", "gather") and r != steps.root:
-            continue
-        base, many = where.output_of(r)
-        for k in range(many):
-            if collective in ("all_reduce", "reduce"):
-                promised = k
-            elif collective == "reduce_scatter":
-                promised = r * per + k
-            elif promise_of(collective).gathers:
-                promised = 1 + k // per * total + k % per if k // per < steps.ranks else NOBODY
-            elif collective == "all_to_all":
-                promised = 1 + k // per * total + r * per + k % per if k // per < steps.ranks else NOBODY
-            else:
-                promised = 1 + steps.root * total + (r * per + k if promise_of(collective).scatters else k)
-            yield r, k, base + k, promised
+        base, _ = where.output_of(r)
+        for k, (sources, chunk) in enumerate(promise.after(r, steps.ranks, steps.chunks, steps.root)):
+            leaf = 1 + sources[0] * total + chunk if sources[0] < steps.ranks else NOBODY
+            yield r, k, base + k, chunk if promise.reduces else leaf
 
 
 def fault(values: Values, wrong: Wrong) -> str:

@@ -98,7 +98,7 @@ def test_what_a_builder_declares_is_found_in_its_traces(ranks):
         assert isinstance(given.traces, GivenTraces) and given.rotation is None
         if algorithm.messages == 0:
             continue
-        found = given.turned
+        found = given.rotated
         assert found is not None, algorithm.name
         ours, theirs = found.rotation, algorithm.rotation
         base = algorithm.traces[0]
@@ -110,8 +110,8 @@ def test_what_a_builder_declares_is_found_in_its_traces(ranks):
         for size in (1000 * max(algorithm.chunks, 1), 1001):
             each = np.stack([given.message_bytes(rank, size) for rank in range(ranks)])
             assert np.array_equal(found.bytes_of_ranks(range(ranks), size), each)
-        assert given.with_verdict(True).turned.traces is found.traces, "what was found is looked for again"
-        assert pickle.loads(pickle.dumps(given)).turned.rotation == found.rotation
+        assert given.with_verdict(True).rotated.traces is found.traces, "what was found is looked for again"
+        assert pickle.loads(pickle.dumps(given)).rotated.rotation == found.rotation
 
 
 @pytest.mark.parametrize(("ranks", "verbatim"), [(4, True), (6, False), (6, True), (8, False)])
@@ -195,7 +195,7 @@ CHANGES = {
 @pytest.mark.parametrize("rank", [0, 1, 4])
 def test_one_difference_on_one_rank_is_no_rotation_and_the_records_are_its_own(what, rank):
     whole = given_by_rank(build("ring", "all_reduce", 5, chunks=2))
-    assert whole.turned is not None
+    assert whole.rotated is not None
     trace = whole.traces[rank]
     changed = CHANGES[what](trace, rank, 5)
     other = with_fields(trace, **changed) if "type" in changed else trace.replace(**changed)
@@ -204,7 +204,7 @@ def test_one_difference_on_one_rank_is_no_rotation_and_the_records_are_its_own(w
         given = algorithm_from_traces(traces, "all_reduce", source="a")
     except AlgorithmError:
         given = replace(whole, traces=GivenTraces(traces))
-    assert given.turned is None
+    assert given.rotated is None
     for engine in ("simpy", "compiled"):
         found = outcome(problem_of(given, 1003), engine)
         assert same(found, outcome(problem_of(apart(given), 1003), engine))
@@ -216,7 +216,7 @@ def test_where_data_lie_is_each_ranks_own():
     moved = {name: np.where(trace.column(name) == MISSING, MISSING, 1) for name in ("msg_chunk_idx", "src_off")}
     traces = [trace.replace(**moved) if r == 3 else each for r, each in enumerate(whole.traces)]
     given = algorithm_from_traces(traces, "all_reduce", source="a")
-    assert given.turned is not None
+    assert given.rotated is not None
     for size in (1000, 1003):
         for engine in ("simpy", "compiled"):
             one, other = (outcome(problem_of(each, size), engine) for each in (given, apart(given)))
@@ -239,13 +239,13 @@ def test_files_are_recognised_and_stay_what_they_are(form, tmp_path):
     else:
         write_prefix(prefix, algorithm_traces(algorithm))
     given = read_algorithm(prefix)
-    assert given.rotation is None and given.turned.rotation.dims == (3, 4)
+    assert given.rotation is None and given.rotated.rotation.dims == (3, 4)
     assert given.digest() == algorithm.digest()
     if form == "et":
-        write_prefix(tmp_path / "b", given.turned.traces)
+        write_prefix(tmp_path / "b", given.rotated.traces)
         for rank in range(12):
             assert (tmp_path / f"b.{rank}.et").read_bytes() == (tmp_path / f"a.{rank}.et").read_bytes()
-            assert given.turned.traces[rank].place.endswith(f"a.{rank}.et")
+            assert given.rotated.traces[rank].place.endswith(f"a.{rank}.et")
 
 
 def test_files_of_a_rotation_fold_to_the_records_of_all_ranks():
@@ -307,7 +307,7 @@ def test_two_sizes_under_one_tag_are_told_apart(received, status):
         tag = np.where(size == MISSING, MISSING, 0)
         traces.append(trace.replace(comm_size=size, comm_tag=tag, **chunks))
     given = algorithm_from_traces(traces, "all_gather", source="a")
-    assert given.turned is not None
+    assert given.rotated is not None
     assert not is_turned(problem_of(given, 4096, semantics=BY_BYTES))
     assert_as_apart(given, 4096, status=status)
 
@@ -315,7 +315,7 @@ def test_two_sizes_under_one_tag_are_told_apart(received, status):
 def test_sizes_as_written_are_those_of_all_ranks_and_sizes_in_chunks_need_their_number():
     given = replace(given_by_rank(build("ring", "all_reduce", 5), 1000), chunks=0)
     verbatim = Semantics.native(message_match="bytes", injected_sizes="verbatim")
-    assert given.turned is not None
+    assert given.rotated is not None
     for semantics, size, turned in ((verbatim, 1000, True), (BY_BYTES, 1000, True), (BY_BYTES, 1003, False)):
         assert is_turned(problem_of(given, size, semantics=semantics)) == turned
         assert_as_apart(given, size, semantics)

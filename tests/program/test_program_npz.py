@@ -48,14 +48,14 @@ def test_peers_that_do_not_turn_are_written_out(tmp_path):
     made = build("ring", "all_gather", 5)
     columns = made.traces._columns
 
-    def other(ranks):
-        found = dict(columns(ranks))
+    def other(ranks, names):
+        found = dict(columns(ranks, names))
         found["comm_dst"] = np.where((found["comm_dst"] >= 0) & (ranks[:, None] > 0), 0, found["comm_dst"])
         return found
 
     traces = RotatedTraces(made.rotation, made.traces.base, other)
-    assert npz._turned(made.traces, made.chunks) is not None
-    assert npz._turned(traces, made.chunks) is None
+    assert npz._stated(made.traces, made.chunks) is not None
+    assert npz._stated(traces, made.chunks) is None
 
 
 @pytest.mark.parametrize(
