@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from astrasim_py.astra_sim.configs import SystemConfig
 from astrasim_py.astra_sim.native_algorithms import (
     DIRECT,
     HALVING_DOUBLING,
@@ -36,9 +36,6 @@ from astrasim_py.system.dimension_planner import (
     rows_along,
 )
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
-
-if TYPE_CHECKING:
-    from astrasim_py.astra_sim.configs import SystemConfig
 
 #: Name of the group of all ranks.
 WORLD = ("", "0", "world")

@@ -7,8 +7,12 @@ import re
 import shutil
 from pathlib import Path
 
+from astrasim_py.core.document import read_document
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.fields import did_you_mean
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.inputs import input_digests
 
 _SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 SCHEMA = "scenario.schema.json"
@@ -18,7 +22,6 @@ _LESSONS = _DATA / "lessons"
 
 def listed() -> list[tuple[str, str]]:
     """Name and title of every lesson, by name."""
-    from astrasim_py.core.document import read_document
 
     found = []
     for path in sorted(_LESSONS.glob("*.yaml")):
@@ -42,9 +45,6 @@ def copy(name: str, target: str | os.PathLike) -> list[Path]:
     OutputError
         A file is there already, or cannot be written.
     """
-    from astrasim_py.scenario.expand import expand
-    from astrasim_py.scenario.load import load_scenario
-    from astrasim_py.study.inputs import input_digests
 
     names = sorted(path.stem for path in _LESSONS.glob("*.yaml"))
     stem = name.removesuffix(".yaml")

@@ -53,6 +53,7 @@ from astrasim_py.scenario.workload_models import (
     TraceWorkload,
 )
 from astrasim_py.study.dimension_plans import PlannedByDimension, plan_by_dimension
+from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.trace_maps import WORTH, map_shared
 from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.synthesis.model.network import CostModel
@@ -319,7 +320,6 @@ class _Preparation:
         self, case: AlgorithmSynthesis, topology: Topology, place: str
     ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
         """What synthesizes the algorithm of a case for the NPUs and the size of a call."""
-        from astrasim_py.study.link_occupancy import read_occupancy
         from astrasim_py.study.synthesized import Request, algorithm_of
 
         said, network = case.synthesize, self.spec.network
