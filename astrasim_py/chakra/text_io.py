@@ -67,44 +67,38 @@ def _plain(value: object) -> object:
     return value
 
 
+def _without_defaults(fields: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in fields.items() if value not in ("", [], 0, None)}
+
+
 def _attribute_fields(attributes: Iterable[Attribute]) -> list[dict]:
     out = []
     for attribute in attributes:
-        fields: dict[str, object] = {"name": attribute.name}
-        if attribute.doc:
-            fields["doc_string"] = attribute.doc
-        if attribute.kind:
-            fields[attribute.kind] = _plain(attribute.value)
-        out.append(fields)
+        fields = {"name": attribute.name} | _without_defaults({"doc_string": attribute.doc})
+        out.append(fields | ({attribute.kind: _plain(attribute.value)} if attribute.kind else {}))
     return out
 
 
+def _io_fields(info: IOInfo | None) -> dict | None:
+    return None if info is None else _without_defaults({part: getattr(info, part) for part in IOInfo.__slots__})
+
+
 def _node_fields(node: Node) -> dict:
-    fields: dict[str, object] = {"id": node.id}
-    if node.name:
-        fields["name"] = node.name
-    fields["type"] = NodeType(node.type).name if 0 <= node.type <= 7 else node.type
-    for name in ("ctrl_deps", "data_deps"):
-        if getattr(node, name):
-            fields[name] = list(getattr(node, name))
-    for name in ("start_time_micros", "duration_micros"):
-        if getattr(node, name):
-            fields[name] = getattr(node, name)
-    for name in ("inputs", "outputs"):
-        info = getattr(node, name)
-        if info is not None:
-            fields[name] = {part: getattr(info, part) for part in IOInfo.__slots__ if getattr(info, part)}
-    if node.attributes:
-        fields["attr"] = _attribute_fields(node.attributes)
-    return fields
+    kind = NodeType(node.type).name if 0 <= node.type <= 7 else node.type
+    others = {
+        "ctrl_deps": list(node.ctrl_deps),
+        "data_deps": list(node.data_deps),
+        "start_time_micros": node.start_time_micros,
+        "duration_micros": node.duration_micros,
+        "inputs": _io_fields(node.inputs),
+        "outputs": _io_fields(node.outputs),
+        "attr": _attribute_fields(node.attributes),
+    }
+    return {"id": node.id, **_without_defaults({"name": node.name}), "type": kind, **_without_defaults(others)}
 
 
 def _metadata_fields(version: str, attributes: Iterable[Attribute]) -> dict:
-    fields: dict[str, object] = {"chakra_jsonl": FORMAT}
-    if version:
-        fields["version"] = version
-    attr = _attribute_fields(attributes)
-    return fields | ({"attr": attr} if attr else {})
+    return {"chakra_jsonl": FORMAT} | _without_defaults({"version": version, "attr": _attribute_fields(attributes)})
 
 
 def lines_of_bytes(data: bytes, place: str = "") -> Iterator[str]:
@@ -276,41 +270,38 @@ def _read_io(value: object, key: str) -> IOInfo:
     return IOInfo(**{part: _string(text, f"{part} of {key}") for part, text in value.items()})
 
 
-_NODE_KEYS = (
-    "id",
-    "name",
-    "type",
-    "ctrl_deps",
-    "data_deps",
-    "start_time_micros",
-    "duration_micros",
-    "inputs",
-    "outputs",
-    "attr",
-)
+def _read_type(value: object, key: str) -> int:
+    if isinstance(value, str):
+        if value not in _TYPE_NAMES:
+            raise _Wrong(f"{key} {_shown(value)} is not one of {', '.join(_TYPE_NAMES)}")
+        return _TYPE_NAMES[value]
+    return _whole(value, key, (0, 7))
+
+
+def _read_ids(value: object, key: str) -> tuple[int, ...]:
+    return tuple(_whole(one, key) for one in _list(value, key))
+
+
+#: How the fields of a node are read, by the key of its line.
+_NODE_KEYS = {
+    "id": _whole,
+    "name": _string,
+    "type": _read_type,
+    "ctrl_deps": _read_ids,
+    "data_deps": _read_ids,
+    "start_time_micros": _whole,
+    "duration_micros": _whole,
+    "inputs": _read_io,
+    "outputs": _read_io,
+}
 
 
 def _read_node(fields: Mapping) -> Node:
-    _only(fields, (*_NODE_KEYS, *_KEEP), "a node")
+    _only(fields, (*_NODE_KEYS, "attr", *_KEEP), "a node")
     if "id" not in fields:
         raise _Wrong("a node needs an id")
-    kind = fields.get("type", "INVALID")
-    if isinstance(kind, str):
-        if kind not in _TYPE_NAMES:
-            raise _Wrong(f"type {_shown(kind)} is not one of {', '.join(_TYPE_NAMES)}")
-        kind = _TYPE_NAMES[kind]
-    return Node(
-        id=_whole(fields["id"], "id"),
-        name=_string(fields.get("name", ""), "name"),
-        type=_whole(kind, "type", (0, 7)),
-        ctrl_deps=tuple(_whole(one, "ctrl_deps") for one in _list(fields.get("ctrl_deps", []), "ctrl_deps")),
-        data_deps=tuple(_whole(one, "data_deps") for one in _list(fields.get("data_deps", []), "data_deps")),
-        start_time_micros=_whole(fields.get("start_time_micros", 0), "start_time_micros"),
-        duration_micros=_whole(fields.get("duration_micros", 0), "duration_micros"),
-        inputs=_read_io(fields["inputs"], "inputs") if "inputs" in fields else None,
-        outputs=_read_io(fields["outputs"], "outputs") if "outputs" in fields else None,
-        attributes=_read_attributes(fields.get("attr", [])),
-    )
+    values = {key: read(fields[key], key) for key, read in _NODE_KEYS.items() if key in fields}
+    return Node(**values, attributes=_read_attributes(fields.get("attr", [])))
 
 
 def _record(fields: dict, first: bool) -> tuple[bytes, int]:
@@ -392,18 +383,18 @@ def bytes_of_lines(text: bytes, place: str = "") -> bytes:
             if index:
                 seen[number] = index + 1
         except _Wrong as error:
-            if '"raw"' in str(error):
-                remedy = 'delete "raw" to make the fields count'
-            raise TraceError(f"{place}:{index + 1}", str(error), remedy) from None
+            problem = str(error)
+            remedy = 'delete "raw" to make the fields count' if '"raw"' in problem else remedy
         except UnicodeDecodeError as error:
-            raise TraceError(
-                f"{place}:{index + 1}", f"is not UTF-8 (byte {error.start} of it)", "write UTF-8"
-            ) from None
+            problem, remedy = f"is not UTF-8 (byte {error.start} of it)", "write UTF-8"
         except RecursionError:
-            raise TraceError(f"{place}:{index + 1}", "is too deeply nested", remedy) from None
+            problem = "is too deeply nested"
         except ValueError as error:
-            raise TraceError(f"{place}:{index + 1}", f"is not JSON: {error}", remedy) from None
-        out.append(record)
+            problem = f"is not JSON: {error}"
+        else:
+            out.append(record)
+            continue
+        raise TraceError(f"{place}:{index + 1}", problem, remedy)
     return b"".join(out)
 
 
