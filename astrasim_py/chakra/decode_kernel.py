@@ -1,15 +1,12 @@
-"""The numba kernel of the columnar decoder: files that hold nothing unusual, straight into columns.
+"""The compiled reader: it parses files that hold nothing unusual straight into columns.
 
-One function parses a file in two modes. *Counting* checks everything and tells how much there is: nodes,
-dependencies, group names, and of each integer column how many nodes have it and in which range. *Filling* runs
-over the same bytes once more and writes into arrays of exactly that size. A file that holds anything which the
-format allows but no usual producer writes, or which is wrong, is left to `columns`: it knows what to make of it, or
-how to say what is wrong. So the kernel has no messages and needs none.
+`read` parses a file twice. *Counting* checks everything and counts nodes, dependencies and group names, and, for
+each integer column, the nodes that have it and the range of their values. *Filling* parses the same bytes again and
+writes into arrays of exactly that size. The reader gives up a file that is damaged, or that holds what the format
+allows but no usual producer writes: `decode` reads such a file by protobuf, and words the error.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,14 +14,14 @@ from astrasim_py.core.jit import kernel, lean
 
 #: Columns of `Tally.found`, the first four also of `Tally.first`.
 NODES, CTRL, DATA, TEXTS, METADATA_START, METADATA_END = range(6)
-#: What one call of `read` does.
+#: Modes of `read`.
 RECORDS, COUNT, FILL = range(3)
-#: Columns of `usual`: bytes of an attribute before its number, its column, and the member of its number.
+#: Columns of `usual`: bytes of an attribute before its number, its column, and the oneof member of the number.
 SPAN, COLUMN, MEMBER = range(3)
-#: Most different texts of one file, and how many cells of the table of texts are tried for one.
+#: Most different texts of one file, and most probes of the table of texts for one.
 MAX_TEXTS, _MAX_TRIES = 1024, 64
 #: Cells of the tables of texts and of names.
-_TEXT_CELLS, NAME_CELLS = 4096, 256
+TEXT_CELLS, NAME_CELLS = 4096, 256
 
 _ABSENT = -(2**63)
 #: A position beyond every end.
@@ -37,83 +34,9 @@ _LAST_TYPE = np.uint64(7)
 MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
 
 
-class Bytes(NamedTuple):
-    """Files one behind the other, some zeros behind the last, and the 64-bit number at each byte."""
-
-    data: np.ndarray
-    words: np.ndarray
-    base: np.ndarray
-
-
-class Wanted(NamedTuple):
-    """Names of the integer columns and, as the last, of the text column."""
-
-    data: np.ndarray
-    words: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
-    cells: np.ndarray  # int64[NAME_CELLS]: indices of names by hash
-    counts: np.ndarray  # bool[k]: columns that must not be negative
-    member_wire: np.ndarray
-
-
-class Tally(NamedTuple):
-    """What is known of each of f files."""
-
-    good: np.ndarray  # bool[f]: read by the kernel
-    found: np.ndarray  # int64[f, 6]
-    first: np.ndarray  # int64[f + 1, 4]: where its nodes, dependencies and texts begin in the arrays
-    held: np.ndarray  # int64[f, k, 3]: nodes with an integer column, the least and the greatest number
-    width: np.ndarray  # int64[f, k]: bits in which it is stored, 0 where it needs no array
-    column: np.ndarray  # int64[f, k]: where it begins
-    start: np.ndarray
-    stop: np.ndarray
-
-
-class Out(NamedTuple):
-    """Columns of all files, one file behind the other."""
-
-    node_id: np.ndarray
-    type: np.ndarray
-    begun: np.ndarray
-    lasts: np.ndarray
-    name_start: np.ndarray
-    name_length: np.ndarray
-    codes: np.ndarray
-    ctrl_ptr: np.ndarray
-    ctrl_deps: np.ndarray
-    data_ptr: np.ndarray
-    data_deps: np.ndarray
-    text_start: np.ndarray
-    text_length: np.ndarray
-    ints32: np.ndarray
-    ints64: np.ndarray
-
-
-class Scratch(NamedTuple):
-    """Room of the kernel, of zeros for each call."""
-
-    seen: np.ndarray  # int64[k + 1]
-    heads: np.ndarray  # uint64[k + 9, 6]: what follows each column, and what a node of each type begins with
-    usual: np.ndarray  # int64[k + 9, 3]
-    text_cells: np.ndarray
-    text_codes: np.ndarray
-
-
-def scratch_for(names):
-    """Scratch for as many names of columns."""
-    return Scratch(
-        seen=np.zeros(names, dtype=np.int64),
-        heads=np.zeros((names + 8, 6), dtype=np.uint64),
-        usual=np.zeros((names + 8, 3), dtype=np.int64),
-        text_cells=np.zeros(2 * _TEXT_CELLS, dtype=np.int64),
-        text_codes=np.zeros(_TEXT_CELLS, dtype=np.int64),
-    )
-
-
 @lean
 def _varint(data, at, stop):
-    """A number and the position behind it, which is negative where it is cut short or longer than 10 bytes."""
+    """A number and the position behind it; -1 if it is cut short or longer than 10 bytes."""
     value = np.uint64(0)
     shift = np.uint64(0)
     limit = min(stop, at + 10)
@@ -129,7 +52,7 @@ def _varint(data, at, stop):
 
 @lean
 def _edges(words, start, length):
-    """First and last (up to) eight bytes of a text; of one below eight bytes the last are 0."""
+    """First and last eight bytes of a text; a text below eight bytes has zeros for the last."""
     first = words[start]
     if length < 8:
         return first & ((np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)), np.uint64(0)
@@ -166,7 +89,7 @@ def _same(data, one, other, two, length):
 
 @lean
 def _packed(data, at, stop, out, filled, fill):
-    """Numbers of a packed list: how many there are in `out` or in all afterwards; negative where it is damaged."""
+    """Read or count the numbers of a packed list; returns the new length of `out`, -1 if the list is damaged."""
     while at < stop:
         value = np.uint64(data[at])
         if value < _BIT7:
@@ -183,7 +106,7 @@ def _packed(data, at, stop, out, filled, fill):
 
 @lean
 def _integer(member, bits):
-    """What protobuf makes of an integer member, and whether it fits."""
+    """Value of an integer member as protobuf decodes it, and whether int64 holds it."""
     low = bits & _LOW32
     if member == 9 or member == 25:  # int64, sfixed64
         return np.int64(bits), True
@@ -204,10 +127,7 @@ def _integer(member, bits):
 
 @lean
 def _frame(data, begin, end, most, largest, found, start, stop, fill):
-    """Find the records of a file; False where it is left to the plain framing.
-
-    When filling `start` and `stop` take the bounds of the nodes, counted from the beginning of the file.
-    """
+    """Find the records of a file, and write the bounds of its nodes if `fill`; False to give the file up."""
     at = begin
     count = -1
     while at < end:
@@ -234,7 +154,7 @@ def _frame(data, begin, end, most, largest, found, start, stop, fill):
 
 @lean
 def _column_of(cells, starts, lengths, names, name_words, data, start, length, first, last):
-    """Index of the column of that name, -1 if there is none."""
+    """Index of the column of a name, -1 if there is none."""
     cell = _mix(first, last, length) % NAME_CELLS
     while cells[cell] >= 0:
         column = cells[cell]
@@ -251,9 +171,9 @@ def _column_of(cells, starts, lengths, names, name_words, data, start, length, f
 
 @lean
 def _head(data, at, end):
-    """Tag and value (or length) of a field and the position behind; tag 0 where it is left to the other reader.
+    """Tag, value or length, and position behind both; tag 0 to give the file up.
 
-    Of a field of fixed width the position is that of its content, and the value 0.
+    A field of fixed width has the value 0, and the position of its content.
     """
     tag = np.uint64(data[at])
     if tag < _BIT7:
@@ -286,9 +206,9 @@ def _head(data, at, end):
 
 @lean
 def _learn(words, begin, label, length, end, member, column, heads, usual):
-    """Keep the bytes of an attribute before its number, if it is a short name and a number and nothing else.
+    """Remember the bytes of an attribute before its number, if it is a short name and a number and nothing else.
 
-    Producers write the attributes of a node in one order, so that it is told by comparing three words what comes next.
+    Producers write the attributes of a node in one order: three words tell whether the expected one comes next.
     """
     span = length + 3
     at = begin + span
@@ -314,18 +234,18 @@ def _squeezed(x):
 
 @lean
 def _text_code(data, words, at, length, cells, codes, known, ascii_needed):
-    """Number of a text among those of its file, `known` for one more, -1 where it is left to the other reader."""
+    """Number of a text among those of its file, `known` for a new one, -1 to give the file up."""
     first, last = _edges(words, at, length)
-    cell = _mix(first, last, length) % _TEXT_CELLS
+    cell = _mix(first, last, length) % TEXT_CELLS
     tries = 0
     while codes[cell] >= 0:
-        # Texts may be made to collide.
+        # A hostile file may hold texts that collide.
         tries += 1
         if tries > _MAX_TRIES:
             return -1
         if cells[2 * cell + 1] == length and _same(data, cells[2 * cell], data, at, length):
             return codes[cell]
-        cell = (cell + 1) % _TEXT_CELLS
+        cell = (cell + 1) % TEXT_CELLS
     if known >= MAX_TEXTS or (ascii_needed and not _ascii(words, at, length)):
         return -1
     cells[2 * cell], cells[2 * cell + 1] = at, length
@@ -334,8 +254,33 @@ def _text_code(data, words, at, length, cells, codes, known, ascii_needed):
 
 
 @lean
+def _attribute(data, words, member_wire, begin, end):
+    """Whether an attribute is sound, position and length of its name, and member, value and position of its content."""
+    at = label = begin
+    length, member, content, payload = np.int64(0), np.int64(0), np.uint64(0), np.int64(0)
+    while at < end:
+        tag, value, at = _head(data, at, end)
+        field, wire = tag >> 3, tag & 7
+        here = at
+        if wire == 2:
+            at += np.int64(value)
+        elif wire != 0:
+            value = words[at]
+            at += 8 if wire == 1 else 4
+        if field > 32:
+            continue
+        if wire != (2 if field < 3 else np.int64(member_wire[field])):
+            at = _FAILED
+        elif field == 1:
+            label, length = here, np.int64(value)
+        elif field > 2:
+            member, content, payload = field, value, here
+    return at == end, label, length, member, content, payload
+
+
+@lean
 def _scan(fill, f, source, wanted, tally, out, scratch):
-    """Parse the nodes of file `f`; False where it is left to the other reader."""
+    """Parse the nodes of file `f`; False to give it up."""
     data, words = source.data, source.words
     seen, heads, usual = scratch.seen, scratch.heads, scratch.usual
     text_cells, text_codes = scratch.text_cells, scratch.text_codes
@@ -364,7 +309,7 @@ def _scan(fill, f, source, wanted, tally, out, scratch):
         after = np.int64(-1)
         while at < end:
             column = np.int64(-1)
-            label, label_length, here = np.int64(0), np.int64(0), np.int64(0)
+            label_length = np.int64(0)
             member, content, payload = np.int64(0), np.uint64(0), np.int64(0)
             simple = False
             guess = after if after >= 0 else len(held) + 1 + np.int64(own_kind & _LAST_TYPE)
@@ -388,27 +333,12 @@ def _scan(fill, f, source, wanted, tally, out, scratch):
                 tag, value, at = _head(data, at, end)
             if tag == 82:  # attr
                 if not simple:
-                    inner = at
+                    begin = at
                     at += np.int64(value)
-                    label = begin = inner
-                    while inner < at:
-                        tag, value, inner = _head(data, inner, at)
-                        field, wire = tag >> 3, tag & 7
-                        here = inner
-                        if wire == 2:
-                            inner += np.int64(value)
-                        elif wire != 0:
-                            value = words[inner]
-                            inner += 8 if wire == 1 else 4
-                        if field > 32:
-                            continue
-                        if wire != (2 if field < 3 else np.int64(member_wire[field])):
-                            inner = _FAILED
-                        elif field == 1:
-                            label, label_length = here, np.int64(value)
-                        elif field > 2:
-                            member, content, payload = field, value, here
-                    if inner != at:
+                    sound, label, label_length, member, content, payload = _attribute(
+                        data, words, member_wire, begin, at
+                    )
+                    if not sound:
                         at = _FAILED
                         continue
                     first, last = _edges(words, label, label_length)
@@ -422,7 +352,7 @@ def _scan(fill, f, source, wanted, tally, out, scratch):
                         continue
                     _learn(words, begin, label, label_length, at, member, column, heads[guess], usual[guess])
                 after = column
-                # Of several attributes of one name the last counts, and an unset one hides those before it.
+                # The last of several attributes of one name counts, and an unset one hides those before it.
                 if seen[column] == row or (column == len(held) and member != 0 and member != 29):
                     at = _FAILED
                     continue
@@ -470,7 +400,7 @@ def _scan(fill, f, source, wanted, tally, out, scratch):
                 own_lasts = value
             elif tag == 66 or tag == 74:  # inputs, outputs
                 at += np.int64(value)
-            elif tag < 88:  # what has an unusual wire type, among it dependencies one by one
+            elif tag < 88:  # an unusual wire type, for example dependencies that are not packed
                 at = _FAILED
             elif tag & 7 == 2:
                 at += np.int64(value)
@@ -499,9 +429,9 @@ def _scan(fill, f, source, wanted, tally, out, scratch):
 
 @kernel("the reader of large traces", lean=True)
 def read(mode, most, largest, source, wanted, tally, out, scratch):
-    """Count the records of some files, or what is in them, or read them: `mode`.
+    """Count the records of some files (mode RECORDS), or count (COUNT) or read (FILL) their content.
 
-    Files whose `tally.good` is or becomes False are left out.
+    It leaves out files whose `tally.good` is False, and sets that of files that it gives up.
     """
     usual = scratch.usual
     for row in range(len(usual)):

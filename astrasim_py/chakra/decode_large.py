@@ -1,8 +1,9 @@
-"""Large sets of files into columns: what the numba kernel works on, and what becomes of it."""
+"""Large sets of files into columns, by compiled code: its arguments, and columns from its results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,13 +17,9 @@ from astrasim_py.chakra.decode_kernel import (
     NAME_CELLS,
     NODES,
     RECORDS,
+    TEXT_CELLS,
     TEXTS,
-    Bytes,
-    Out,
-    Tally,
-    Wanted,
     read,
-    scratch_for,
 )
 from astrasim_py.chakra.framing import MAX_NODES, MAX_RECORD, check_metadata
 from astrasim_py.chakra.schema import COUNTS, MISSING
@@ -31,6 +28,80 @@ from astrasim_py.chakra.wire import ATTRIBUTE
 
 #: Zero bytes behind the files, so that eight bytes can be loaded anywhere.
 _PAD = 32
+
+
+class Bytes(NamedTuple):
+    """Files one behind the other, then some zeros; and the 64-bit word at each byte."""
+
+    data: np.ndarray
+    words: np.ndarray
+    base: np.ndarray
+
+
+class Wanted(NamedTuple):
+    """Names of the integer columns and, as the last, of the text column."""
+
+    data: np.ndarray
+    words: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    cells: np.ndarray  # int64[NAME_CELLS]: indices of names by hash
+    counts: np.ndarray  # bool[k]: columns that must not be negative
+    member_wire: np.ndarray
+
+
+class Tally(NamedTuple):
+    """Counts and ranges of each of f files."""
+
+    good: np.ndarray  # bool[f]: read by the kernel
+    found: np.ndarray  # int64[f, 6]
+    first: np.ndarray  # int64[f + 1, 4]: where its nodes, dependencies and texts begin in the arrays
+    held: np.ndarray  # int64[f, k, 3]: nodes with an integer column, the least and the greatest number
+    width: np.ndarray  # int64[f, k]: bits in which it is stored, 0 where it needs no array
+    column: np.ndarray  # int64[f, k]: where it begins
+    start: np.ndarray
+    stop: np.ndarray
+
+
+class Out(NamedTuple):
+    """Columns of all files, one file behind the other."""
+
+    node_id: np.ndarray
+    type: np.ndarray
+    begun: np.ndarray
+    lasts: np.ndarray
+    name_start: np.ndarray
+    name_length: np.ndarray
+    codes: np.ndarray
+    ctrl_ptr: np.ndarray
+    ctrl_deps: np.ndarray
+    data_ptr: np.ndarray
+    data_deps: np.ndarray
+    text_start: np.ndarray
+    text_length: np.ndarray
+    ints32: np.ndarray
+    ints64: np.ndarray
+
+
+class Scratch(NamedTuple):
+    """Working memory of one call of `read`, all zeros before."""
+
+    seen: np.ndarray  # int64[k + 1]
+    heads: np.ndarray  # uint64[k + 9, 6]: what follows each column, and what a node of each type begins with
+    usual: np.ndarray  # int64[k + 9, 3]
+    text_cells: np.ndarray
+    text_codes: np.ndarray
+
+
+def _scratch(names: int) -> Scratch:
+    """Scratch for as many names of columns."""
+    return Scratch(
+        seen=np.zeros(names, dtype=np.int64),
+        heads=np.zeros((names + 8, 6), dtype=np.uint64),
+        usual=np.zeros((names + 8, 3), dtype=np.int64),
+        text_cells=np.zeros(2 * TEXT_CELLS, dtype=np.int64),
+        text_codes=np.zeros(TEXT_CELLS, dtype=np.int64),
+    )
 
 
 def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -> Iterator[FileColumns | None]:
@@ -66,12 +137,12 @@ def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -
     )
     tally.held[:, :, 1], tally.held[:, :, 2] = 2**63 - 1, MISSING
     nothing = _out((0,) * (TEXTS + 1), 0, 0, 0)
-    read(RECORDS, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing, scratch_for(len(wanted.start)))
+    read(RECORDS, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing, _scratch(len(wanted.start)))
     tally.found[~tally.good] = 0
     np.cumsum(tally.found[:, NODES], out=tally.first[1:, NODES])
     nodes = int(tally.first[-1, NODES])
     tally = tally._replace(start=np.empty(nodes, dtype=np.int64), stop=np.empty(nodes, dtype=np.int64))
-    read(COUNT, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing, scratch_for(len(wanted.start)))
+    read(COUNT, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing, _scratch(len(wanted.start)))
     # Nodes of a file that turned out to be unusual keep their place.
     tally.found[~tally.good, CTRL:] = 0
     np.cumsum(tally.found[:, CTRL : TEXTS + 1], axis=0, out=tally.first[1:, CTRL:])
@@ -87,7 +158,7 @@ def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -
         tally.width[chosen] = width
         pools.append(int(length.sum()))
     out = _out(tally.first[-1].tolist(), count, *pools)
-    read(FILL, MAX_NODES, MAX_RECORD, source, wanted, tally, out, scratch_for(len(wanted.start)))
+    read(FILL, MAX_NODES, MAX_RECORD, source, wanted, tally, out, _scratch(len(wanted.start)))
     for array in (*out, tally.start, tally.stop):
         array.setflags(write=False)
     versions: dict[bytes, str] = {}
