@@ -70,13 +70,13 @@ class _Stated:
         rotation, base = self.peers.rotation, self.peers.base
         out = self.peers.columns(ranks, [name for name in names if name in PEERS])
         for name in names:
-            if name in self.chunks:
+            if name in self.numbers:
+                column = self.numbers[name][ranks].astype(np.int64)
+                out[name] = np.where(column < 0, MISSING, column)
+            elif name in self.chunks:
                 each, column = self.chunks[name], base.column(name)[None, :]
                 rotated = rotation.shift(np.maximum(column, 0) // each, ranks[:, None]) * each + column % each
                 out[name] = np.where(column < 0, column, rotated)
-            elif name in self.numbers:
-                column = self.numbers[name][ranks].astype(np.int64)
-                out[name] = np.where(column < 0, MISSING, column)
         return out
 
 
