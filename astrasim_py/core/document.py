@@ -149,13 +149,13 @@ def join(path: str, key: str | int) -> str:
 class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
     """PyYAML's reader, scanner, parser and composer, with caps; no constructor, hence no Python objects."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, most: int) -> None:
         Reader.__init__(self, text)
         Scanner.__init__(self)
         Parser.__init__(self)
         Composer.__init__(self)
         BaseResolver.__init__(self)
-        self.file = file
+        self.file, self.most = file, most
         self.depth = self.aliases = self.nodes = 0
 
     def compose_node(self, parent, index):
@@ -163,8 +163,8 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
         mark = event.start_mark
         place = f"{self.file}:{mark.line + 1}:{mark.column + 1}"
         self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise ScenarioError(place, f"more than {MAX_NODES:,} values", "split the file")
+        if self.nodes > self.most:
+            raise ScenarioError(place, f"more than {self.most:,} values", "split the file")
         if isinstance(event, yaml.AliasEvent):
             self.aliases += 1
             if self.aliases > MAX_ALIASES:
@@ -200,7 +200,7 @@ def read_document(path: str | os.PathLike) -> Value:
     return parse_document(data, file)
 
 
-def parse_document(data: bytes | str, file: str, path: str = "") -> Value:
+def parse_document(data: bytes | str, file: str, path: str = "", *, most: int = MAX_NODES) -> Value:
     """Read YAML text; see `read_document`.
 
     Parameters
@@ -210,13 +210,15 @@ def parse_document(data: bytes | str, file: str, path: str = "") -> Value:
         Shown in places.
     path : str
         Path of the document's root, for places.
+    most : int
+        Values that it may hold as written.
     """
     text = data if isinstance(data, str) else _decode(data, file)
     if "\0" in text:
         raise ScenarioError(_at(file, text, text.index("\0")), "a NUL character", "delete it")
     loader = None
     try:
-        loader = _Loader(text, file)
+        loader = _Loader(text, file, most)
         root = loader.get_single_node()
     except yaml.composer.ComposerError as error:
         place = _mark_place(file, error.problem_mark)
@@ -234,7 +236,7 @@ def parse_document(data: bytes | str, file: str, path: str = "") -> Value:
         raise ScenarioError(_mark_place(file, loader), "not YAML", "check quotes and escapes") from None
     if root is None:
         raise ScenarioError(f"{file}:1:1", "the file is empty", "begin with e.g. name: my_scenario")
-    return _Builder(file).build(root, path)
+    return _Builder(file, max(most, MAX_VALUES)).build(root, path)
 
 
 def _decode(data: bytes, file: str) -> str:
@@ -281,8 +283,8 @@ def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
 class _Builder:
     """Turns PyYAML's nodes into values: checks keys, writes aliases and merges out, counts."""
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    def __init__(self, file: str, most: int) -> None:
+        self.file, self.most = file, most
         self.count = 0
         self.open: set[int] = set()  # membership only, never iterated
 
@@ -292,8 +294,8 @@ class _Builder:
     def build(self, node, path: str, depth: int = 0) -> Value:
         mark = self.mark(node)
         self.count += 1
-        if self.count > MAX_VALUES:
-            problem = f"more than {MAX_VALUES:,} values once aliases are written out"
+        if self.count > self.most:
+            problem = f"more than {self.most:,} values once aliases are written out"
             raise ScenarioError(str(mark), problem, "use fewer aliases")
         if depth > MAX_DEPTH:
             raise ScenarioError(str(mark), f"nested deeper than {MAX_DEPTH} levels", "flatten it")

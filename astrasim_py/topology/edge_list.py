@@ -22,14 +22,16 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from astrasim_py.core.errors import TopologyError, UnitError
+from astrasim_py.core.document import Value, parse_document
+from astrasim_py.core.errors import ScenarioError, TopologyError, UnitError
 from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.files import read_regular
 from astrasim_py.core.units import INT64_MAX, parse_bandwidth, parse_time
@@ -37,92 +39,72 @@ from astrasim_py.topology.model import LINK_CAP, Topology, check_caps
 
 #: Largest files accepted, in bytes.
 MAX_CSV, MAX_JSON, MAX_YAML = 2**26, 2**24, 2**21
-_MAX_YAML_DEPTH = 8
+#: Values that such a YAML file may hold: nine per link.
+_MOST_VALUES = 2**19
 
 _COLUMNS = {
-    "src": "src",
-    "source": "src",
-    "from": "src",
-    "dst": "dst",
-    "dest": "dst",
-    "destination": "dst",
-    "target": "dst",
-    "to": "dst",
-    "bandwidth": "bandwidth",
-    "bw": "bandwidth",
-    "latency": "latency",
-    "lat": "latency",
+    **dict.fromkeys(("src", "source", "from"), "src"),
+    **dict.fromkeys(("dst", "dest", "destination", "target", "to"), "dst"),
+    **dict.fromkeys(("bandwidth", "bw"), "bandwidth"),
+    **dict.fromkeys(("latency", "lat"), "latency"),
 }
+_NEEDED = {
+    "src": "src",
+    "dst": "dst",
+    "bandwidth": "bandwidth (cells such as 50 GB/s) or bw_GBps",
+    "latency": "latency (cells such as 500 ns) or lat_ns",
+}
+_PARSERS = {"bandwidth": parse_bandwidth, "latency": parse_time}
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._:\[\]/-]{0,63}")
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _RATIO = re.compile(r"([0-9]{1,60})/([0-9]{1,60})")
 _NPUS = re.compile(r"#\s*npus\s*[:= ]\s*(\S.*)")
 
+#: Meaning (``src``, ``dst``, ``bandwidth``, ``latency``) → name as written, and its unit ("" if it is in the cell).
+Columns = Mapping[str, tuple[str, str]]
 
-class Columns:
-    """What the columns, or keys, of an edge list are called and which units they carry."""
 
-    def __init__(self, place: str, names: Iterable[str], *, extra: str) -> None:
-        """Read the names.
+def read_columns(place: str, names: Iterable[str], *, ignore: bool = False) -> Columns:
+    """What the columns, or keys, of an edge list mean; names that mean nothing are refused, or ignored."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in names:
+        known = _meaning(place, name)
+        if known is None:
+            if ignore:
+                continue
+            raise TopologyError(f"{place}: {name}", "an unknown column", "write src,dst,bandwidth,latency (or npus)")
+        what, unit = known
+        if what in found:
+            raise TopologyError(f"{place}: {name}", f"a second column for {what}", "keep one of them")
+        found[what] = name, unit
+    for needed, example in _NEEDED.items():
+        if needed not in found:
+            raise TopologyError(place, f"there is no {needed}", f"add {example}")
+    return found
 
-        Parameters
-        ----------
-        place : str
-        names : iterable of str
-        extra : {"refuse", "ignore"}
-            What to do about names that mean nothing here.
-        """
-        #: What a name means: ``src``, ``dst``, ``bandwidth`` or ``latency``, and its unit ("" if in the cell).
-        self.meaning: dict[str, tuple[str, str]] = {}
-        for name in names:
-            known = self._read(place, name)
-            if known is None:
-                if extra == "ignore":
-                    continue
-                raise TopologyError(
-                    f"{place}: {name}", "an unknown column", "write src,dst,bandwidth,latency (or npus)"
-                )
-            if known[0] in (m for m, _ in self.meaning.values()):
-                raise TopologyError(f"{place}: {name}", f"a second column for {known[0]}", "keep one of them")
-            self.meaning[name] = known
-        found = [m for m, _ in self.meaning.values()]
-        for needed, example in (
-            ("src", "src"),
-            ("dst", "dst"),
-            ("bandwidth", "bandwidth (cells such as 50 GB/s) or bw_GBps"),
-            ("latency", "latency (cells such as 500 ns) or lat_ns"),
-        ):
-            if needed not in found:
-                raise TopologyError(place, f"there is no {needed}", f"add {example}")
-        self.name = {m: name for name, (m, _) in self.meaning.items()}
 
-    @staticmethod
-    def _read(place: str, name: str) -> tuple[str, str] | None:
-        if name in _COLUMNS:
-            return _COLUMNS[name], ""
-        stem, mark, suffix = name.partition("_")
-        what = _COLUMNS.get(stem)
-        if not mark or what not in ("bandwidth", "latency"):
-            return None
-        unit = suffix.removesuffix("Bps") + "B/s" if suffix.endswith("Bps") else suffix
-        parse = parse_bandwidth if what == "bandwidth" else parse_time
-        try:
-            parse(f"1 {unit}")
-        except UnitError:
-            example = f"{stem}_GBps" if what == "bandwidth" else f"{stem}_us"
-            raise TopologyError(
-                f"{place}: {name}", f'"{suffix}" is not a unit of {what}', f"write e.g. {example}"
-            ) from None
-        return what, unit
+def _meaning(place: str, name: str) -> tuple[str, str] | None:
+    if name in _COLUMNS:
+        return _COLUMNS[name], ""
+    stem, mark, suffix = name.partition("_")
+    what = _COLUMNS.get(stem)
+    if not mark or what not in _PARSERS:
+        return None
+    unit = suffix.removesuffix("Bps") + "B/s" if suffix.endswith("Bps") else suffix
+    try:
+        _PARSERS[what](f"1 {unit}")
+    except UnitError:
+        example = f"{stem}_GBps" if what == "bandwidth" else f"{stem}_us"
+        problem = f'"{suffix}" is not a unit of {what}'
+        raise TopologyError(f"{place}: {name}", problem, f"write e.g. {example}") from None
+    return what, unit
 
 
 class Links:
     """Rows of an edge list, on their way to a topology."""
 
-    def __init__(self, *, parsed: bool = False) -> None:
-        """`parsed` admits whole numbers as picoseconds, for callers from Python."""
-        self._parsed = parsed
+    def __init__(self) -> None:
         self.src: list[int] = []
         self.dst: list[int] = []
         self.bandwidth: list[int] = []
@@ -131,6 +113,7 @@ class Links:
         #: Vertex key -> code; numbers are their own keys.
         self.codes: dict[int | str, int] = {}
         self._read: dict[tuple[str, str, str], Fraction | int] = {}
+        self._headers: dict[tuple[str, ...], Columns] = {}
 
     def vertex(self, token: object, place: str) -> int:
         """Code of a vertex, by number or name."""
@@ -140,40 +123,18 @@ class Links:
         elif _NAME.fullmatch(text):
             key = text
         else:
-            shown = str(token)[:40]
-            raise TopologyError(place, f'"{shown}" is not a vertex', "write an NPU number or a switch name")
+            problem = f'"{str(token)[:40]}" is not a vertex'
+            raise TopologyError(place, problem, "write an NPU number or a switch name")
         return self.codes.setdefault(key, len(self.codes))
 
     def quantity(self, what: str, unit: str, cell: object, place: str) -> Fraction | int:
         """Bandwidth in bytes per second or latency in ps, exact."""
-        if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal | Fraction):
+        if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal):
             raise TopologyError(place, f"{cell!r} is not a {what}", "write a number with its unit")
-        if isinstance(cell, Fraction) and what == "bandwidth" and not unit and 0 < cell <= INT64_MAX:
-            return cell
-        if isinstance(cell, int) and what == "latency" and not unit and self._parsed and 0 <= cell <= INT64_MAX:
-            return cell
-        text = str(cell).strip()
-        key = (what, unit, text)
+        key = (what, unit, str(cell).strip())
         if key not in self._read:
-            self._read[key] = self._parse(what, unit, text, place)
+            self._read[key] = _quantity(*key, place)
         return self._read[key]
-
-    @staticmethod
-    def _parse(what: str, unit: str, text: str, place: str) -> Fraction | int:
-        parse = parse_bandwidth if what == "bandwidth" else parse_time
-        try:
-            if not unit:
-                return parse(text)
-            ratio = _RATIO.fullmatch(text)
-            if ratio and what == "bandwidth" and int(ratio[2]):
-                value = Fraction(int(ratio[1]), int(ratio[2])) * parse_bandwidth(f"1 {unit}")
-                if 0 < value <= INT64_MAX:
-                    return value
-            if not _PLAIN.fullmatch(text):
-                raise TopologyError(place, f'"{text[:40]}" is not a number', f"the column is in {unit}: write e.g. 50")
-            return parse(f"{text} {unit}")
-        except UnitError as error:
-            raise TopologyError(place, error.problem, error.remedy) from None
 
     def add(
         self, src: object, dst: object, bandwidth: Fraction, latency: int, place: str, *, both: bool = False
@@ -188,6 +149,20 @@ class Links:
             self.dst.append(y)
             self.bandwidth.append(rate)
             self.latency.append(latency)
+        if len(self.src) > LINK_CAP:
+            raise TopologyError(place, f"more than {LINK_CAP} links, the cap", "write fewer links")
+
+    def add_row(self, row: Mapping[str, Any], place: str, *, both: bool, ignore: bool = False) -> None:
+        """One more link, from a mapping of columns to cells."""
+        names = tuple(row)
+        if names not in self._headers:
+            self._headers[names] = read_columns(place, names, ignore=ignore)
+        columns = self._headers[names]
+        bandwidth, latency = (
+            self.quantity(what, unit, row[name], f"{place}: {name}")
+            for what, (name, unit) in ((what, columns[what]) for what in _PARSERS)
+        )
+        self.add(row[columns["src"][0]], row[columns["dst"][0]], bandwidth, latency, place, both=both)
 
     def topology(
         self,
@@ -217,9 +192,8 @@ class Links:
             keys = [*sorted(keys), *(k for k in self.codes if isinstance(k, str))]
             numbers = {k: npus + i for i, k in enumerate(keys)}
             switch_names = [str(k) for k in keys]
-        vertex = np.array(
-            [numbers.get(k, k) for k in self.codes] or [0], dtype=np.int64
-        )  # codes count up, so this is indexed by code
+        # Codes count up, so this is indexed by code.
+        vertex = np.array([numbers.get(k, k) for k in self.codes] or [0], dtype=np.int64)
         return Topology.create(
             name=name,
             shape="edge_list",
@@ -233,6 +207,22 @@ class Links:
             switches=tuple((n, None) for n in switch_names or ()),
             place=place,
         )
+
+
+def _quantity(what: str, unit: str, text: str, place: str) -> Fraction | int:
+    try:
+        if not unit:
+            return _PARSERS[what](text)
+        ratio = _RATIO.fullmatch(text)
+        if ratio and what == "bandwidth" and int(ratio[2]):
+            value = Fraction(int(ratio[1]), int(ratio[2])) * parse_bandwidth(f"1 {unit}")
+            if 0 < value <= INT64_MAX:
+                return value
+        if not _PLAIN.fullmatch(text):
+            raise TopologyError(place, f'"{text[:40]}" is not a number', f"the column is in {unit}: write e.g. 50")
+        return _PARSERS[what](f"{text} {unit}")
+    except UnitError as error:
+        raise TopologyError(place, error.problem, error.remedy) from None
 
 
 def npu_count(value: object, place: str) -> int:
@@ -308,34 +298,29 @@ def read_csv(text: str, file: str = "") -> Topology:
                 npus = _agree(npus, said[1], f"{file}:{number}: npus")
             yield "\n"  # keeps the reader's count of lines
 
-    links, columns = Links(), None
+    links, header = Links(), None
     reader = csv.reader(lines(), strict=True)
     try:
         for row in reader:
             if not row or not any(cell.strip() for cell in row):
                 continue
             where = f"{file}:{reader.line_num}"
-            if columns is None:
+            if header is None:
                 header = [cell.strip() for cell in row]
-                columns = Columns(where, [c for c in header if c != "npus"], extra="refuse")
-                at = {what: header.index(name) for what, name in columns.name.items()}
-                units = {what: columns.meaning[name][1] for what, name in columns.name.items()}
-                count_at = header.index("npus") if "npus" in header else None
+                columns = read_columns(where, [name for name in header if name != "npus"])
+                src, dst, bandwidth, latency = (header.index(columns[what][0]) for what in _NEEDED)
+                count = header.index("npus") if "npus" in header else None
                 continue
             if len(row) != len(header):
                 raise TopologyError(where, f"{len(row)} cells under {len(header)} columns", f"write {','.join(header)}")
-            if count_at is not None and row[count_at].strip():
-                npus = _agree(npus, row[count_at], f"{where}: npus")
-            bandwidth, latency = (
-                links.quantity(what, units[what], row[at[what]], f"{where}: {columns.name[what]}")
-                for what in ("bandwidth", "latency")
-            )
-            links.add(row[at["src"]], row[at["dst"]], bandwidth, latency, where)
-            if len(links.src) > LINK_CAP:
-                raise TopologyError(where, f"more than {LINK_CAP} links, the cap", "write fewer links")
+            if count is not None and row[count].strip():
+                npus = _agree(npus, row[count], f"{where}: npus")
+            rate = links.quantity("bandwidth", columns["bandwidth"][1], row[bandwidth], f"{where}: {header[bandwidth]}")
+            time = links.quantity("latency", columns["latency"][1], row[latency], f"{where}: {header[latency]}")
+            links.add(row[src], row[dst], rate, time, where)
     except csv.Error as error:
         raise TopologyError(f"{file}:{reader.line_num}", f"not CSV: {error}", "check the quotes") from None
-    if columns is None:
+    if header is None:
         raise TopologyError(where, "the file is empty", "begin with src,dst,bandwidth,latency")
     return links.topology(file, Path(file).stem, npus)
 
@@ -347,135 +332,40 @@ def _agree(before: int | None, value: str, place: str) -> int:
     return count
 
 
-def from_mappings(
-    rows: object,
-    npus: object = None,
-    *,
-    place: str = "",
-    name: str = "edge_list",
-    places: Sequence[str] | None = None,
-    parsed: bool = True,
-) -> Topology:
-    """A topology of links given as mappings, e.g. ``{src: 0, dst: 1, bandwidth: 50 GB/s, latency: 500 ns}``.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        ``directions: both`` makes two links of one entry.
-    npus : int, optional
-    place : str
-        Names the list in errors; items are ``place[i]``.
-    places : sequence of str, optional
-        The place of each item instead.
-    parsed : bool
-        Whether a latency may be a whole number of picoseconds.
-    """
-    count = None if npus is None else npu_count(npus, f"{place}: npus" if place else "npus")
-    links = Links(parsed=parsed)
-    if not isinstance(rows, list | tuple):
-        raise TopologyError(place, "the links are not a list", "write one mapping per link")
-    headers: dict[tuple[str, ...], Columns] = {}
-    for index, row in enumerate(rows):
-        here = places[index] if places else f"{place}[{index}]"
-        if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
-            raise TopologyError(
-                here, "a link is not a mapping", "write {src: 0, dst: 1, bandwidth: 50 GB/s, latency: 500 ns}"
-            )
-        keys = tuple(row)
-        if keys not in headers:
-            headers[keys] = Columns(here, [k for k in keys if k != "directions"], extra="refuse")
-        columns = headers[keys]
-        direction = row.get("directions", "one")
-        if direction not in ("one", "both"):
-            raise TopologyError(f"{here}.directions", f'"{direction}" is neither one nor both', "write one or both")
-        _add(links, columns, row, here, both=direction == "both")
-    return links.topology(place, name, count)
-
-
-def _add(links: Links, columns: Columns, row: Mapping, place: str, *, both: bool) -> None:
-    values = {}
-    for what in ("bandwidth", "latency"):
-        name = columns.name[what]
-        values[what] = links.quantity(what, columns.meaning[name][1], row[name], f"{place}: {name}")
-    links.add(row[columns.name["src"]], row[columns.name["dst"]], **values, place=place, both=both)
-
-
 def read_yaml(text: str, file: str = "") -> Topology:
     """Read an edge list in YAML form (see the module's docstring); `file` is named in errors."""
-    root, line = _yaml_tree(text, file)
-    if not isinstance(root, dict):
-        raise TopologyError(f"{file}:{line}", "not a mapping", "write npus: and links:")
-    for key, (_, at) in root.items():
-        if key not in ("npus", "links"):
-            raise TopologyError(f"{file}:{at}: {key}", "an unknown key", "write npus: and links:")
-    if "links" not in root:
-        raise TopologyError(f"{file}:{line}", "there are no links", "write links:")
-    rows, at = root["links"]
-    if not isinstance(rows, list):
-        raise TopologyError(f"{file}:{at}: links", "not a list", "write one mapping per link")
-    plain, places = [], []
-    for row, where in rows:
-        flat = {k: v for k, (v, _) in row.items()} if isinstance(row, dict) else row
-        plain.append(flat)
-        places.append(f"{file}:{where}")
-    count = root.get("npus")
-    npus = None if count is None else npu_count(count[0], f"{file}:{count[1]}: npus")
-    return from_mappings(plain, npus, place=file, name=Path(file).stem, places=places, parsed=False)
-
-
-def _yaml_tree(text: str, file: str) -> tuple[object, int]:
-    """The document as (value, line) pairs: dict, list or text; from parser events, hence without recursion."""
-    import yaml
-
-    root: list[tuple[object, int]] = []
-    # Open containers: (container, pending key or None for a list, line).
-    stack: list[list] = []
-
-    def put(value: object, line: int) -> None:
-        if not stack:
-            root.append((value, line))
-            return
-        container, key, _ = stack[-1]
-        if isinstance(container, list):
-            container.append((value, line))
-        elif key is None:
-            if not isinstance(value, str):
-                raise TopologyError(f"{file}:{line}", "a key is not text", "write npus: and links:")
-            if value in container:
-                raise TopologyError(f"{file}:{line}: {value}", "written twice", "keep one of them")
-            stack[-1][1] = value
-        else:
-            container[key] = (value, line)
-            stack[-1][1] = None
-
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            line = event.start_mark.line + 1
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None):
-                raise TopologyError(f"{file}:{line}", "tags and aliases are not allowed", "write it out")
-            if isinstance(event, yaml.DocumentStartEvent) and root:
-                raise TopologyError(f"{file}:{line}", "a second document begins here", "keep one")
-            if isinstance(event, yaml.ScalarEvent):
-                put(event.value, line)
-            elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-                if len(stack) >= _MAX_YAML_DEPTH:
-                    raise TopologyError(f"{file}:{line}", f"nested deeper than {_MAX_YAML_DEPTH} levels", "flatten it")
-                container: dict | list = {} if isinstance(event, yaml.MappingStartEvent) else []
-                if stack and isinstance(stack[-1][0], dict) and stack[-1][1] is None:
-                    raise TopologyError(f"{file}:{line}", "a key is not text", "write npus: and links:")
-                stack.append([container, None, line])
-            elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-                container, _, begun = stack.pop()
-                put(container, begun)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
-        raise TopologyError(place, f"not YAML: {error.problem}", "check indentation and brackets") from None
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError):
-        raise TopologyError(file, "not YAML", "check quotes and escapes") from None
-    if not root:
-        raise TopologyError(f"{file}:1", "the file is empty", "write npus: and links:")
-    return root[0]
+        root = parse_document(text, file, most=_MOST_VALUES)
+    except ScenarioError as error:
+        raise TopologyError(*error.args) from None
+    if not isinstance(root.data, dict):
+        raise TopologyError(root.place, "not a mapping", "write npus: and links:")
+    for key in root.data:
+        if key not in ("npus", "links"):
+            raise TopologyError(root.key_place(key), "an unknown key", "write npus: and links:")
+    rows, count = root.get("links"), root.get("npus")
+    if rows is None:
+        raise TopologyError(root.place, "there are no links", "write links:")
+    if not isinstance(rows.data, list):
+        raise TopologyError(rows.place, "not a list", "write one mapping per link")
+    npus = None if count is None else npu_count(_cell(count), count.place)
+    links = Links()
+    for row in rows.data:
+        place = str(row.mark)
+        if not isinstance(row.data, dict):
+            remedy = "write {src: 0, dst: 1, bandwidth: 50 GB/s, latency: 500 ns}"
+            raise TopologyError(place, "a link is not a mapping", remedy)
+        cells = {key: _cell(value) for key, value in row.data.items()}
+        direction = cells.pop("directions", "one")
+        if direction not in ("one", "both"):
+            raise TopologyError(f"{place}.directions", f'"{direction}" is neither one nor both', "write one or both")
+        links.add_row(cells, place, both=direction == "both")
+    return links.topology(file, Path(file).stem, npus)
+
+
+def _cell(value: Value) -> object:
+    """A scalar as it is written; units keep all of its digits."""
+    return value.plain() if isinstance(value.data, list | dict) else value.raw
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict:
@@ -513,16 +403,12 @@ def read_json(text: str, file: str = "") -> Topology:
     npus = None if said is None else npu_count(said, f"{file}: graph.npus")
     links = Links()
     numbers, names, count = _json_vertices(nodes, links, npus, file)
-    headers: dict[tuple[str, ...], Columns] = {}
     for index, edge in enumerate(edges):
         place = f"{file}: edges[{index}]"
         if not isinstance(edge, dict):
             raise TopologyError(place, "an edge is not an object", "write source, target and attributes")
-        keys = tuple(edge)
-        if keys not in headers:
-            headers[keys] = Columns(place, keys, extra="ignore")
         before = len(links.codes)
-        _add(links, headers[keys], edge, place, both=not data.get("directed", True))
+        links.add_row(edge, place, both=not data.get("directed", True), ignore=True)
         if len(links.codes) > before:
             raise TopologyError(place, "an end of the edge is not among the nodes", "list it under nodes")
     return links.topology(file, Path(file).stem, count, numbers, names)
