@@ -56,7 +56,6 @@ class NetworkConfig:
     ----------
     kinds : tuple of str
         ``ring``, ``fully_connected`` or ``switch`` of each dimension, innermost first.
-    sizes : tuple of int
     bandwidth : tuple of fractions.Fraction
         GB/s of one link, as written; ASTRA-sim takes a GB for 2^30 bytes here.
     latency_ns : tuple of fractions.Fraction
@@ -161,7 +160,6 @@ class SystemConfig:
     ----------
     endpoint_delay : int
         ns per message, before ``--injection-scale``.
-    preferred_dataset_splits : int or None
     all_reduce_implementation, all_gather_implementation, reduce_scatter_implementation, all_to_all_implementation
         Words as written, one per dimension; None where absent.
     all_reduce_implementation_custom, …
@@ -364,10 +362,8 @@ class MemoryConfig:
     ----------
     kind : str
         ``none``, ``per_npu``, ``per_node`` or ``pool``.
-    latency_ns : int
     bandwidth : fractions.Fraction or None
         GB/s; a GB is 10^9 bytes here.
-    nodes, npus_per_node : int
     """
 
     kind: str = "none"

@@ -25,7 +25,6 @@ class Injected:
 
     Parameters
     ----------
-    inputs : Inputs
     corrected : bool
         Files and peers by the order of the group, sizes in chunks following the collective.
     warnings : list of str

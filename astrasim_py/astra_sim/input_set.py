@@ -46,10 +46,8 @@ class Inputs:
         Workload node → prefix of the algorithm injected there.
     backend : str
         One of `BACKENDS`.
-    queues_per_dim : int
     injection_scale : fractions.Fraction
         Multiplies the endpoint delay.
-    rendezvous : bool
     folder : Path
         What relative prefixes of injected algorithms start from.
     warnings : tuple of str
@@ -109,9 +107,6 @@ def read_inputs(
         Communicator groups JSON; by default those that METADATA nodes declare. ``"empty"`` is none.
     backend : str
         One of `BACKENDS`.
-    queues_per_dim : int
-    injection_scale : number
-    rendezvous : bool
     folder : path, optional
         What relative prefixes of injected algorithms start from; by default the working directory.
     cache : mutable mapping, optional

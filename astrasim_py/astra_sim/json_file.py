@@ -37,8 +37,6 @@ class JsonFile:
 
     Attributes
     ----------
-    file : str
-    data : dict
     lines : dict of str to int
         Line of every key of the object, from 1.
     """
@@ -67,7 +65,6 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
 
     Parameters
     ----------
-    path : path
     what : str
         What it should be, as in ``a system configuration``.
     example : str

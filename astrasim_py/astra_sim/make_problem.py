@@ -57,14 +57,12 @@ def make_problem(
 
     Parameters
     ----------
-    inputs : Inputs
     corrected : bool
         The physics instead of ASTRA-sim's numbers.
     warnings : list of str, optional
         Quirks met are added; those of collectives while the problem is planned.
     cache : mutable mapping, optional
         Algorithms read before, shared between calls.
-    limits : Limits, optional
 
     Raises
     ------

@@ -117,7 +117,6 @@ class Charges:
         Endpoint delay.
     memory_bandwidth : float
         ``local-mem-bw``, 10^9 bytes per second; 0 where it is absent, and reductions then cost nothing.
-    bus : SharedBus or None
     """
 
     endpoint_ns: int = 10
@@ -133,7 +132,6 @@ class Charges:
 
         Parameters
         ----------
-        size : int
         flagged : bool
             It is one of those that arrived, by ASTRA-sim's counting.
         reduced : bool
@@ -382,7 +380,6 @@ def native_algorithm(
         Bytes with which a rank enters: its shard of an all_gather, else its full buffer.
     n : int
         Ranks, at least 2.
-    charges : Charges
     direction : int
         1 is clockwise: to the next rank; -1 the other way round. Of ring and direct.
     window : int, optional

@@ -106,10 +106,8 @@ class CompatiblePlanner:
 
     Parameters
     ----------
-    system : SystemConfig
     dims : sequence
         Dimensions of the network, the innermost first: sizes, or anything with a ``size``.
-    queues_per_dim : int
     endpoint_delay_ns : int, optional
         Instead of the configuration's, injection scale included.
 

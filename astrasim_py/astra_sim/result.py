@@ -27,8 +27,6 @@ class AstraResult:
         Of the files, and one for each quirk met.
     outcome : Outcome
         How it ended.
-    plan : Plan
-    records : Records
     """
 
     finish_ns: tuple[int | None, ...]
@@ -68,7 +66,6 @@ def run_inputs(
         As of `simulate`.
     cache : mutable mapping, optional
         Files read before, shared between calls; only while they do not change.
-    limits : Limits, optional
 
     Raises
     ------

@@ -115,7 +115,6 @@ def with_replayed(trace: ExecutionTrace, replayed: np.ndarray) -> ExecutionTrace
 
     Parameters
     ----------
-    trace : ExecutionTrace
     replayed : numpy.ndarray
         bool[n].
     """
@@ -215,7 +214,6 @@ def with_skipped(trace: ExecutionTrace, skip: np.ndarray) -> ExecutionTrace:
 
     Parameters
     ----------
-    trace : ExecutionTrace
     skip : numpy.ndarray
         bool[n]: the skipped nodes.
     """

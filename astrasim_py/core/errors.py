@@ -99,12 +99,7 @@ class OutputError(AstraError):
 
 
 class ErrorList(AstraError):
-    """Several errors found in one pass; exits with the worst of them.
-
-    Parameters
-    ----------
-    errors : sequence of AstraError
-    """
+    """Several errors found in one pass; exits with the worst of them."""
 
     def __init__(self, errors: Sequence[AstraError]) -> None:
         Exception.__init__(self, tuple(errors))

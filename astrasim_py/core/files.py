@@ -33,7 +33,6 @@ def open_regular(
 
     Parameters
     ----------
-    path : path
     error : type of AstraError
         What is raised.
     what : str
@@ -143,8 +142,6 @@ def write_file(
 
     Parameters
     ----------
-    path : path
-    data : bytes, or iterable of bytes
     make_folder : bool
         Make the folder if it is not there.
     sync : bool

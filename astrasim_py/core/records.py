@@ -65,7 +65,6 @@ class Categorical:
     ----------
     codes : numpy.ndarray
         Whole numbers, 1-D: indices into `labels`.
-    labels : sequence of str
     """
 
     def __init__(self, codes: np.ndarray, labels: Sequence[str]) -> None:
@@ -263,11 +262,8 @@ class Records:
         int64[ranks], ps during which at least one compute node ran.
     exposed_comm : numpy.ndarray
         int64[ranks], ps: time a rank waits on communication with no compute running.
-    messages, message_hops, events : int
     collective, link, node, message, hop : Table
         Tables above the level asked for are empty.
-    outcome : Outcome
-    engine : str
     cpu_s : float
         CPU seconds of the engine, outside every digest.
     """

@@ -51,7 +51,6 @@ def edge_table(topology: Topology, used: np.ndarray, *, plain: bool = False) -> 
 
     Parameters
     ----------
-    topology : Topology
     used : numpy.ndarray
         int64: links that carried something; the others are left out of a network of more than `ALL_EDGES` links.
     plain : bool

@@ -20,13 +20,11 @@ class Exposure:
     ----------
     instance : int
         -1 for point-to-point.
-    name : str
     duration : int
         First start to last end, ps.
     exposed : int
         Of the rank where it is longest: time in this collective with no compute running, ps. When several
         collectives are in flight at once, each is charged the whole time.
-    rank : int
     on_path : int
         Its share of the critical path, ps.
     """

@@ -23,7 +23,6 @@ class Panel:
 
     Attributes
     ----------
-    title : str
     makespan : int
         ps.
     tables : mapping of str to Table

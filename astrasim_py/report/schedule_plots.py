@@ -31,8 +31,6 @@ def draw_schedule(schedule: Schedule, form: str, title: str = "") -> bytes:
     ----------
     schedule : Schedule
         With its transfers recorded.
-    form : {"svg", "png"}
-    title : str
 
     Raises
     ------

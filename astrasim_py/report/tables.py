@@ -181,13 +181,11 @@ def shown_rows(
 
     Parameters
     ----------
-    rows : sequence of mapping
     summaries : sequence of mapping or None
         Summary of each row's point: adds the closed form of an algorithm on links of its own, to be compared.
 
     Returns
     -------
-    headings : list of str
     cells : list of list of str
         One list per row.
     numeric : list of bool

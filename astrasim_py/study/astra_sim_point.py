@@ -87,14 +87,12 @@ class Done:
 
     Attributes
     ----------
-    result : AstraResult
     row : dict
         As of `run`.
     explanation : tuple of str
         Why it did not end; empty if it did.
     folder : Path
         Where it is stored.
-    exit_code : int
     """
 
     result: AstraResult

@@ -48,21 +48,14 @@ class Case:
     ----------
     place : str
         ``file:line`` of its row.
-    set : str
     label : str
         What it is about, for people.
     backend : str
         One of `BACKENDS`.
-    network, system : Path
-    memory, groups : Path or None
     workload : tuple of Path
         One file per rank; the same one may serve several.
     folder : Path
         What relative names inside the system file refer to.
-    npus : int
-    queues_per_dim : int
-    injection_scale : Fraction
-    rendezvous : bool
     finishes : bool
         Whether ASTRA-sim yielded a number.
     times, exposed : tuple of int

@@ -63,7 +63,6 @@ def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterato
 
     Parameters
     ----------
-    tasks : sequence of Task
     address : str
         Of the scheduler.
     folder : Path

@@ -73,10 +73,6 @@ def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Seq
     points : sequence of StoredPoint
         In the order of the sweep.
 
-    Returns
-    -------
-    list of Path
-
     Raises
     ------
     OutputError

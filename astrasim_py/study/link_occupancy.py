@@ -43,7 +43,6 @@ def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "")
 
     Parameters
     ----------
-    path : path
     topology : Topology
         On which that schedule runs.
     place : str

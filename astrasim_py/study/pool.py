@@ -93,7 +93,6 @@ def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tup
         Importable, and it lets no exception out.
     tasks : sequence
         Picklable.
-    workers : int
 
     Yields
     ------

@@ -35,13 +35,7 @@ class Silent:
 
 
 class Terminal:
-    """A line that changes, drawn by rich.
-
-    Parameters
-    ----------
-    stream : text stream
-    title : str
-    """
+    """A line that changes, drawn by rich."""
 
     def __init__(self, stream: TextIO, title: str) -> None:
         from rich.console import Console

@@ -42,7 +42,6 @@ def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
 
     Parameters
     ----------
-    folder : Path
     contents : bool
         Compare the SHA-256 of every file. Otherwise only those of the small files that tables over all points
         are made of, and the length of the others.

@@ -94,8 +94,6 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
 
     Parameters
     ----------
-    plan : Plan
-    records : Records
     row : mapping
         From `empty_row`, with what is known of the point.
 

@@ -51,7 +51,6 @@ class Failure:
     ----------
     point : str
         Its name.
-    exit_code : int
     lines : tuple of str
         Why, for a person.
     detail : str
@@ -70,19 +69,14 @@ class RunResult:
 
     Attributes
     ----------
-    scenario, title : str
     folder : Path
         Of its results.
     rows : tuple of dict
         One per point asked for, in the order of the sweep; keys of `report.tables.ROW_KEYS`.
     exit_code : int
         The worst of its points, or 130.
-    failures : tuple of Failure
     notes : tuple of str
         What was done beside what was asked: points used again, levels raised, warnings.
-    figures : tuple of Path
-    computed, reused : int
-    interrupted : bool
     summaries : tuple of dict or None
         ``summary.json`` of each row's point, None where it has none.
     """
@@ -139,7 +133,6 @@ def run_scenario(
 
     Parameters
     ----------
-    scenario : LoadedScenario
     out : path
         Folder of all results.
     jobs : int or None
@@ -164,10 +157,6 @@ def run_scenario(
         Draw the scenario's figures.
     progress : Progress, optional
         Silent by default.
-
-    Returns
-    -------
-    RunResult
 
     Raises
     ------

@@ -64,12 +64,8 @@ class Result:
 
     Attributes
     ----------
-    row : dict
-    exit_code : int
     lines : tuple of str
         What a person should know, one line each; empty if all is well.
-    warnings : tuple of str
-    simulated_ps : int
     detail : str
         Traceback of a defect, of ours or of the user's own code.
     stored : bool

@@ -28,7 +28,6 @@ class Usage:
 
         Parameters
         ----------
-        records : Records
         source : path
             The folder that names in the point are relative to.
         **more

@@ -26,7 +26,6 @@ class Finding:
 
     Attributes
     ----------
-    place, set, label : str
     judged : bool
         Whether a difference counts.
     exact : bool
@@ -96,11 +95,8 @@ def validate(
 
     Parameters
     ----------
-    items : sequence of Case or ClosedForm
-    engine : str
     jobs : int or None
         Worker processes; None is one per core. 1 runs here.
-    progress : Progress or None
 
     Returns
     -------

@@ -19,7 +19,6 @@ def kept_verdict(algorithm: Algorithm, content: object) -> Verdict:
 
     Parameters
     ----------
-    algorithm : Algorithm
     content : object
         What tells its files apart (their digests); see `astrasim_py.core.digest.digest`.
 
