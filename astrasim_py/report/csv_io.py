@@ -1,7 +1,8 @@
 """Tables of records as CSV and back: columns at a time, for a run can leave ten million rows.
 
-Writing turns a block of rows into a matrix of bytes (see `astrasim_py.report.cells`): the standard library's writer
-takes four times as long, and a folded run writes hundreds of megabytes. Reading is numpy's.
+Writing turns a block of rows into a matrix of bytes, in which every cell of a column has the same width; blanks are
+bytes that UTF-8 does not have, and fall out of the whole block in one go. The standard library's writer takes four
+times as long, and a folded run writes hundreds of megabytes. Reading is numpy's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import numpy as np
 
 from astrasim_py.core.records import Categorical, Table
 from astrasim_py.core.units import INT64_MAX
-from astrasim_py.report.cells import BLANK, LONG, digit_cells, packed, text_cells
 
 #: Columns of records that hold text; every other column holds whole numbers.
 TEXT_COLUMNS = frozenset({"job", "group", "type", "algorithm", "kind", "name"})
@@ -24,6 +24,17 @@ TEXT_COLUMNS = frozenset({"job", "group", "type", "algorithm", "kind", "name"})
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 _CHUNK_ROWS = 65536
 _CHUNK_BYTES = 2**22
+
+
+_BLANK = b"\xff"
+#: Texts of more bytes than these are handled one by one.
+_LONG = 64
+_MOST_DIGITS = 20
+
+_POWERS = [np.uint64(10**k) for k in range(_MOST_DIGITS)]
+_TEN_THOUSAND = np.uint64(10_000)
+#: 0…9999 as four digits of one byte each.
+_FOUR = np.array([[n // 1000, n // 100 % 10, n // 10 % 10, n % 10] for n in range(10_000)], np.uint8).view("<u4")[:, 0]
 
 
 def csv_cell(text: str) -> str:
@@ -64,7 +75,7 @@ def csv_chunks(table: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     for first in range(0, table.height, step):
         part = slice(first, min(first + step, table.height))
         cells = [cell for make in makers for cell in (make(part), b",")]
-        yield packed([*cells[:-1], b"\n"], part.stop - part.start)
+        yield _packed([*cells[:-1], b"\n"], part.stop - part.start)
 
 
 def _cells(table: Table, name: str):
@@ -72,13 +83,13 @@ def _cells(table: Table, name: str):
     if table.is_text(name):
         codes, labels = table.coded(name)
         texts = [csv_cell(str(label)).encode() for label in labels]
-        if max(map(len, texts), default=0) <= LONG:
-            matrix = text_cells(texts)
+        if max(map(len, texts), default=0) <= _LONG:
+            matrix = _text_cells(texts)
             return lambda part: matrix[codes[part]]
-        return lambda part: text_cells([texts[code] for code in codes[part].tolist()])
+        return lambda part: _text_cells([texts[code] for code in codes[part].tolist()])
     column = table[name]
     if column.dtype.kind in "iu":
-        return lambda part: digit_cells(column[part])
+        return lambda part: _digit_cells(column[part])
     if column.dtype.kind == "S":
         return lambda part: _ascii(column[part])
     return lambda part: _fractions(column[part])
@@ -87,14 +98,72 @@ def _cells(table: Table, name: str):
 def _ascii(column: np.ndarray) -> np.ndarray:
     """Cells that are bytes already (ASCII, nothing to quote), as rows of bytes."""
     matrix = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.dtype.itemsize)
-    return np.where(matrix == 0, np.uint8(BLANK[0]), matrix)
+    return np.where(matrix == 0, np.uint8(_BLANK[0]), matrix)
 
 
 def _fractions(column: np.ndarray) -> np.ndarray:
     """Numbers with a point as rows of bytes; most occur in many rows."""
     bits, rows = np.unique(np.ascontiguousarray(column, dtype=np.float64).view(np.int64), return_inverse=True)
     values = bits.view(np.float64).tolist()
-    return text_cells(["" if v != v else repr(v) for v in values], encode=True)[rows]
+    return _text_cells(["" if v != v else repr(v) for v in values], encode=True)[rows]
+
+
+def _packed(cells: Sequence[np.ndarray | bytes], rows: int) -> bytes:
+    """Some rows of a file, from what stands in them side by side: cells of a column, or what is in every row."""
+    widths = [len(cell) if isinstance(cell, bytes) else cell.shape[1] for cell in cells]
+    block = np.empty((rows, sum(widths)), dtype=np.uint8)
+    at = 0
+    for cell, width in zip(cells, widths, strict=True):
+        block[:, at : at + width] = np.frombuffer(cell, dtype=np.uint8) if isinstance(cell, bytes) else cell
+        at += width
+    return block.tobytes().translate(None, _BLANK)
+
+
+def _text_cells(texts: Sequence, *, encode: bool = False) -> np.ndarray:
+    """Texts of unequal length as rows of bytes, filled up with blanks."""
+    texts = [text.encode() for text in texts] if encode else texts
+    width = max(map(len, texts), default=0)
+    joined = b"".join([text.ljust(width, _BLANK) for text in texts])
+    return np.frombuffer(joined, dtype=np.uint8).reshape(len(texts), width)
+
+
+def _digit_cells(column: np.ndarray) -> np.ndarray:
+    """Whole numbers as rows of decimal digits, blanks in front."""
+    negative = column < 0
+    signed = bool(negative.any())
+    rest = column.astype(np.uint64)
+    if signed:
+        rest[negative] = -rest[negative]
+    longest = len(str(int(rest.max(initial=0))))
+    digits = np.ones(len(rest), dtype=np.intp)
+    for power in _POWERS[1:longest]:
+        digits += rest >= power
+    words = -(-(longest + signed) // 4)
+    if signed:
+        digits += negative * (_MOST_DIGITS + 1)
+    frame = _FRAMES[:, len(_FRAMES[0]) - words :]
+    matrix = np.empty((len(rest), words), dtype="<u4")
+    for word in reversed(range(words)):
+        above = rest // _TEN_THOUSAND
+        matrix[:, word] = _FOUR[(rest - above * _TEN_THOUSAND).astype(np.intp)] | frame[digits, word]
+        rest = above
+    return matrix.view(np.uint8)
+
+
+def _frames() -> np.ndarray:
+    """By number of digits (and, after all of them, again with a sign): what turns digits into characters."""
+    words = _MOST_DIGITS // 4 + 1
+    frames = np.full((2 * (_MOST_DIGITS + 1), 4 * words), 0xFF, dtype=np.uint8)
+    for sign in (0, 1):
+        for digits in range(1, _MOST_DIGITS + 1):
+            row = frames[sign * (_MOST_DIGITS + 1) + digits]
+            row[-digits:] = ord("0")
+            if sign:
+                row[-digits - 1] = ord("-")
+    return frames.view("<u4")
+
+
+_FRAMES = _frames()
 
 
 # -- reading ----------------------------------------------------------------------------------------------------
