@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,19 +11,39 @@ import numpy as np
 CYCLE_SEARCH_EDGES = 5_000_000
 
 
+class IdIndex:
+    """Rows of nodes by id: by subtraction where ids have no gap, else by binary search."""
+
+    def __init__(self, ids: np.ndarray) -> None:
+        self.ids = ids
+        self.ascending = bool((ids[1:] > ids[:-1]).all())
+        self.dense = self.ascending and len(ids) > 0 and int(ids[-1]) - int(ids[0]) == len(ids) - 1
+        self.by_id = None if self.ascending else np.argsort(ids, kind="stable")
+        self.sorted = ids if self.by_id is None else ids[self.by_id]
+
+    def rows_of(self, wanted: np.ndarray) -> np.ndarray:
+        """int64[k]: rows of some ids (uint64[k]); -1 where no node has that id."""
+        size = len(self.ids)
+        if not size:
+            return np.full(len(wanted), -1, dtype=np.int64)
+        if self.dense:
+            # uint64 wraps below the first id, so one comparison bounds both ends.
+            offset = wanted - self.ids[0]
+            return np.where(offset < np.uint64(size), offset, np.uint64(2**64 - 1)).astype(np.int64)
+        at = np.minimum(np.searchsorted(self.sorted, wanted), size - 1)
+        return np.where(self.sorted[at] == wanted, at if self.by_id is None else self.by_id[at], -1)
+
+    def ranks(self) -> np.ndarray | None:
+        """int64[n]: place of each row by ascending id; None where rows already ascend."""
+        if self.by_id is None:
+            return None
+        out = np.empty(len(self.ids), dtype=np.int64)
+        out[self.by_id] = np.arange(len(out))
+        return out
+
+
 def owners(ptr: np.ndarray) -> np.ndarray:
-    """Row that each entry of a CSR belongs to.
-
-    Parameters
-    ----------
-    ptr : numpy.ndarray
-        int64[n + 1], ascending.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[ptr[n]].
-    """
+    """int64[ptr[n]]: row that each entry of a CSR belongs to."""
     return np.repeat(np.arange(len(ptr) - 1, dtype=np.int64), np.diff(ptr))
 
 
@@ -34,20 +55,7 @@ def pointers(owner: np.ndarray, size: int) -> np.ndarray:
 
 
 def transpose(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Turn a CSR of parents into a CSR of children (or back); children come in ascending order.
-
-    Parameters
-    ----------
-    ptr : numpy.ndarray
-        int64[n + 1].
-    rows : numpy.ndarray
-        int64[m], each in 0..n-1.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        int64[n + 1] and int64[m].
-    """
+    """Turn a CSR of parents into a CSR of children (or back); children come in ascending order."""
     return pointers(rows, len(ptr) - 1), owners(ptr)[np.argsort(rows, kind="stable")]
 
 
@@ -59,12 +67,12 @@ def topological_order(ptr: np.ndarray, rows: np.ndarray, rank: np.ndarray | None
     ptr, rows : numpy.ndarray
         CSR of parents: int64[n + 1], int64[m].
     rank : numpy.ndarray, optional
-        int64[n], a permutation of 0..n-1: place of each row in the preferred order. Default: the row itself.
+        int64[n], a permutation of 0..n-1; the row itself by default.
 
     Returns
     -------
     numpy.ndarray
-        int64[k] rows. k < n says that the other nodes are in a cycle or behind one.
+        int64[k] rows; where k < n, the other nodes are in a cycle or behind one.
     """
     n = len(ptr) - 1
     by_rank = np.arange(n, dtype=np.int64) if rank is None else np.argsort(rank)
@@ -90,40 +98,10 @@ def topological_order(ptr: np.ndarray, rows: np.ndarray, rank: np.ndarray | None
     return np.array(out, dtype=np.int64)
 
 
-def depth(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Number of nodes on the longest path that ends in each node (1 for a node without parents).
-
-    Parameters
-    ----------
-    ptr, rows : numpy.ndarray
-        CSR of parents.
-    order : numpy.ndarray
-        Topological order of all rows.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[n].
-    """
-    return longest_path(ptr, rows, order, np.ones(len(ptr) - 1, dtype=np.int64))
-
-
 def longest_path(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Largest sum of weights over the paths that end in each node, the node itself included.
+    """int64[n]: largest sum of weights over the paths that end in each node, the node itself included.
 
-    Parameters
-    ----------
-    ptr, rows : numpy.ndarray
-        CSR of parents.
-    order : numpy.ndarray
-        Topological order of all rows.
-    weight : numpy.ndarray
-        int64[n], not negative.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[n].
+    `order` is a topological order of all rows; `weight` is int64[n], not negative.
     """
     starts, parents, total = ptr.tolist(), rows.tolist(), weight.tolist()
     for row in order.tolist():
@@ -135,21 +113,8 @@ def longest_path(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray, weight: n
     return np.array(total, dtype=np.int64)
 
 
-def cycle_core(ptr: np.ndarray, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Rows that lie on a cycle or on a path between two cycles.
-
-    Parameters
-    ----------
-    ptr, rows : numpy.ndarray
-        CSR of parents.
-    start : numpy.ndarray
-        bool[n]: nodes that no topological order could place.
-
-    Returns
-    -------
-    numpy.ndarray
-        bool[n].
-    """
+def _cycle_core(ptr: np.ndarray, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """bool[n]: rows of `start` that lie on a cycle or on a path between two cycles."""
     alive = start.copy()
     child = owners(ptr)
     inside = alive[child] & alive[rows]
@@ -174,13 +139,6 @@ def shortest_cycle(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> list
     Breadth-first from every node of the cyclic core. The search looks at no more than `CYCLE_SEARCH_EDGES`
     edges (plus one whole pass); a tangle too large for that yields the shortest cycle seen until then.
 
-    Parameters
-    ----------
-    ptr, rows : numpy.ndarray
-        CSR of parents.
-    order : numpy.ndarray
-        What `topological_order` returned.
-
     Returns
     -------
     list of int
@@ -192,7 +150,7 @@ def shortest_cycle(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> list
     left[order] = False
     if not left.any():
         return []
-    core = cycle_core(ptr, rows, left)
+    core = _cycle_core(ptr, rows, left)
     child = owners(ptr)
     loops = child[(child == rows)]
     if len(loops):
@@ -237,3 +195,11 @@ def shortest_cycle(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> list
             best = path[::-1]
     least = best.index(min(best))
     return best[least:] + best[:least]
+
+
+def cycle_text(ids: Sequence[int]) -> str:
+    """One line for a dependency cycle, each node depending on the next."""
+    if len(ids) == 1:
+        return f"node {ids[0]} depends on itself"
+    shown = [str(i) for i in ids] if len(ids) <= 12 else [*map(str, ids[:8]), "…", *map(str, ids[-3:])]
+    return f"cycle of {len(ids)} nodes, each depending on the next: {' → '.join([*shown, str(ids[0])])}"

@@ -13,7 +13,7 @@ import numpy as np
 from astrasim_py.chakra import graph
 from astrasim_py.chakra.decode import attribute_kinds
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, CommType, NodeType
-from astrasim_py.chakra.trace import ExecutionTrace, cycle_text
+from astrasim_py.chakra.trace import ExecutionTrace
 
 #: Severities, the worst first.
 SEVERITIES = ("error", "warning", "info")
@@ -128,7 +128,7 @@ def _check_cycle(check: _Check, edges: np.ndarray, severity: str, rule: str, by:
     if len(order) == size:
         return True
     cycle = graph.shortest_cycle(ptr, parent, order)
-    text = cycle_text([int(check.trace.node_id[row]) for row in cycle])
+    text = graph.cycle_text([int(check.trace.node_id[row]) for row in cycle])
     check.add(severity, rule, f"{size - len(order)} of {size} nodes are in or behind a cycle of {by}: {text}", cycle[0])
     return False
 

@@ -129,7 +129,7 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
     try:
         ptr, rows = trace.parents(kind)
         order = trace.order(kind)
-        levels = graph.depth(ptr, rows, order)
+        levels = graph.longest_path(ptr, rows, order, np.ones(len(trace), dtype=np.int64))
         depth = int(levels.max(initial=0))
         width = int(np.bincount(levels).max(initial=0)) if len(levels) else 0
         # No path can leave 64 bits, whatever a file claims.

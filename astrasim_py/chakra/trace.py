@@ -75,6 +75,8 @@ class ExecutionTrace:
         Rank it was read for, for messages. A trace that several ranks share has the first one's.
     raw : RawFile or None
         Bytes that it came from, where they were kept.
+    changed : numpy.ndarray or None
+        bool[n]: nodes that differ from the file they came from; None if none does, or if there is no file.
     """
 
     node_id: np.ndarray
@@ -88,13 +90,13 @@ class ExecutionTrace:
     place: str = ""
     rank: int | None = None
     raw: RawFile | None = None
+    changed: np.ndarray | None = None
     _columns: dict[str, int | np.ndarray]
     _groups: tuple[int | np.ndarray, tuple[str, ...]]
     #: None: still in the bytes of the file.
     _metadata: tuple[Attribute, ...] | None = None
     #: Integer attributes under names of their own; of a file those that were looked up.
     _extra: dict[str, int | np.ndarray] = field(default_factory=dict)
-    _touched: np.ndarray | None = None
     _cache: dict[str, Any] = field(default_factory=dict)
 
     def __reduce__(self):
@@ -267,7 +269,7 @@ class ExecutionTrace:
 
     def raw_node(self, row: int) -> bytes | None:
         """Bytes of a node as they are in the file; None for a node that was built or changed."""
-        if self.raw is None or (self._touched is not None and self._touched[row]):
+        if self.raw is None or (self.changed is not None and self.changed[row]):
             return None
         return self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])]
 
@@ -301,11 +303,6 @@ class ExecutionTrace:
             attributes=tuple(attributes),
         )
 
-    @property
-    def changed(self) -> np.ndarray | None:
-        """bool[n]: nodes that differ from the file they came from; None if none does, or if it has no file."""
-        return self._touched
-
     # -- the graph -------------------------------------------------------------------------------------------
 
     def row(self, node_id: int) -> int:
@@ -314,32 +311,16 @@ class ExecutionTrace:
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
         """int64[k]: rows of nodes by id (uint64[k]); -1 where no node has that id."""
-        size = len(self)
-        if not size:
-            return np.full(len(ids), -1, dtype=np.int64)
-        base, ascending, dense = self._id_shape()
-        if dense:
-            # uint64 wraps below base, so one comparison bounds both ends.
-            offset = ids - base
-            return np.where(offset < np.uint64(size), offset, np.uint64(2**64 - 1)).astype(np.int64)
-        if ascending:
-            at = np.minimum(np.searchsorted(self.node_id, ids), size - 1)
-            return np.where(self.node_id[at] == ids, at, -1)
-        if "by_id" not in self._cache:
-            by_id = np.argsort(self.node_id, kind="stable")
-            self._cache["by_id"] = by_id, self.node_id[by_id]
-        by_id, sorted_ids = self._cache["by_id"]
-        at = np.minimum(np.searchsorted(sorted_ids, ids), size - 1)
-        return np.where(sorted_ids[at] == ids, by_id[at], -1)
+        return self._index().rows_of(ids)
 
-    def _id_shape(self) -> tuple[np.uint64, bool, bool]:
-        """The first id, and whether ids ascend, and that without a gap."""
-        if "id_shape" not in self._cache:
-            ids = self.node_id
-            ascending = bool((ids[1:] > ids[:-1]).all())
-            dense = ascending and int(ids[-1]) - int(ids[0]) == len(ids) - 1
-            self._cache["id_shape"] = ids[0], ascending, dense
-        return self._cache["id_shape"]
+    def id_ranks(self) -> np.ndarray | None:
+        """Place of each row by ascending id (int64[n]); None where rows already ascend."""
+        return self._index().ranks()
+
+    def _index(self) -> graph.IdIndex:
+        if "ids" not in self._cache:
+            self._cache["ids"] = graph.IdIndex(self.node_id)
+        return self._cache["ids"]
 
     def parents(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
         """Dependencies as rows, each parent of a node once, in ascending order.
@@ -412,17 +393,9 @@ class ExecutionTrace:
             order = graph.topological_order(ptr, rows, self.id_ranks())
             if len(order) < len(self):
                 cycle = [int(self.node_id[row]) for row in graph.shortest_cycle(ptr, rows, order)]
-                raise TraceError(self.place, cycle_text(cycle), "remove one of these dependencies")
+                raise TraceError(self.place, graph.cycle_text(cycle), "remove one of these dependencies")
             self._cache[key] = frozen(order)
         return self._cache[key]
-
-    def id_ranks(self) -> np.ndarray | None:
-        """Place of each row by ascending id (int64[n]); None where rows already ascend."""
-        if not len(self) or self._id_shape()[1]:
-            return None
-        ranks = np.empty(len(self), dtype=np.int64)
-        ranks[np.argsort(self.node_id, kind="stable")] = np.arange(len(self))
-        return ranks
 
     def digest(self) -> str:
         """SHA-256 over all columns: equal for a built trace and the same trace read from a file.
@@ -466,7 +439,7 @@ class ExecutionTrace:
         if own and self.raw is not None:
             raise ValueError("a trace read from a file takes no extra columns")
         fields: dict[str, Any] = {}
-        touched = np.zeros(size, dtype=bool) if self._touched is None else self._touched.copy()
+        touched = np.zeros(size, dtype=bool) if self.changed is None else self.changed.copy()
         for name, value in others.items():
             known = name in _DEFAULTS or name in ("node_id", "type")
             if not known or (name in ("version", "metadata") and self.raw is not None):
@@ -482,7 +455,7 @@ class ExecutionTrace:
             **fields,
             _columns=self._columns | stored,
             _extra=self._extra | compact_columns(own, size),
-            _touched=touched if self.raw is not None and touched.any() else None,
+            changed=touched if self.raw is not None and touched.any() else None,
             _cache={},
         )
 
@@ -505,7 +478,7 @@ class ExecutionTrace:
         return dataclasses.replace(
             self,
             raw=None,
-            _touched=None,
+            changed=None,
             _metadata=self.metadata,
             _cache={key: value for key, value in self._cache.items() if key not in ("wide", "digest")},
             _columns={n: column for n, column in self._columns.items() if n not in columns}
@@ -516,7 +489,7 @@ class ExecutionTrace:
         """The same columns without the bytes of the file: less memory; other attributes are gone."""
         names = self.names.packed() if isinstance(self.names, Names) else self.names
         return dataclasses.replace(
-            self, raw=None, names=names, _metadata=self.metadata, _extra={}, _touched=None, _cache={}
+            self, raw=None, names=names, _metadata=self.metadata, _extra={}, changed=None, _cache={}
         )
 
 
@@ -527,11 +500,3 @@ def _rebuilt(fields: dict[str, Any]) -> ExecutionTrace:
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two integer arrays of one dimension are the same."""
     return one is other or (len(one) == len(other) and bool((one == other).all()))
-
-
-def cycle_text(ids: Sequence[int]) -> str:
-    """One line for a dependency cycle, each node depending on the next."""
-    if len(ids) == 1:
-        return f"node {ids[0]} depends on itself"
-    shown = [str(i) for i in ids] if len(ids) <= 12 else [*map(str, ids[:8]), "…", *map(str, ids[-3:])]
-    return f"cycle of {len(ids)} nodes, each depending on the next: {' → '.join([*shown, str(ids[0])])}"
