@@ -29,10 +29,6 @@ def problem_bound(plan: Plan) -> int | None:
 
     The bounds of successive collectives are not simply added: one may begin on some members while another still
     ends on others, and what they share (links) is counted above.
-
-    Parameters
-    ----------
-    plan : Plan
     """
     problem = plan.problem
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances):

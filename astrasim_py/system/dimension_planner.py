@@ -123,8 +123,6 @@ class DimensionVisit:
 
     Attributes
     ----------
-    collective : str
-    dim : int
     way : str
         ``once``, ``out`` or ``back``: which queues it takes (`QueueTurns`).
     """
@@ -168,7 +166,6 @@ def grid(npus: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
 
     Parameters
     ----------
-    npus : sequence of int
     sizes : sequence of int
         NPUs along each dimension, the innermost first; NPU = a0 + n0·(a1 + n1·(…)).
     """

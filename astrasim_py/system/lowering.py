@@ -28,7 +28,6 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
 
     Parameters
     ----------
-    problem : Problem
     folded : bool
         For a folded run, which needs no table of routes: routes are computed.
 

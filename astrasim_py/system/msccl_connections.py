@@ -1,19 +1,19 @@
-"""The link model of MSCCL-style runtimes: FIFO slots, bandwidth and latency of connections. Optional.
+"""The connections of MSCCL-style runtimes: slots, bandwidth and latency. Optional.
 
 A *connection* is (source, destination, channel); where an algorithm states no channel, each tag is a connection of
-its own, as for verification (`astrasim_py.program.steps`). Its messages are numbered in the order of the
-thread blocks, the k-th sent being the k-th received. It has S slots: message k + S may be sent only once the slot of
-message k is free. A slot is taken when the send is accepted, and freed when the receiver has used the data: when a
-receive completes, when the reduction of a fused step completes, and in a fused step that sends on, when that
-outgoing send is accepted.
+its own, as for verification (`astrasim_py.program.steps`). Its messages are numbered in the order of the thread
+blocks, the k-th sent being the k-th received. It has S slots: message k + S may be sent only once the slot of message
+k is free. A send takes a slot when it is accepted. The receiver frees it when it has used the data: when a receive
+completes, when the reduction of a fused step completes, and in a fused step that sends on, when that outgoing send is
+accepted.
 
 Slots hold messages, not steps: a step of more chunks than fit in a slot is several messages, one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,30 +22,18 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import chunk_bytes
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.table import Program, Unusable
 from astrasim_py.system.machine_models import MscclModel
-from astrasim_py.system.plan import MscclConnections, RankProgram, Structure
+from astrasim_py.system.plan import RECV, SEND, MscclConnections, RankProgram, Structure
 
 #: Most nodes of one rank, once its steps are cut into messages.
 MAX_PIECES = 2**22
 
 
-def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:
-    """Messages of one call of an algorithm on a full buffer of `size` bytes."""
-    most = model.max_count_for(algorithm, size)
-
-    def sent(trace: ExecutionTrace) -> int:
-        return int(parts_of(trace, most)[trace.type == NodeType.COMM_SEND].sum())
-
-    if algorithm.rotation is not None:
-        return algorithm.ranks * sent(algorithm.traces[0])
-    counts = {trace: sent(trace) for trace in dict.fromkeys(algorithm.traces)}
-    return sum(counts[trace] for trace in algorithm.traces)
-
-
 # -- steps of several messages ----------------------------------------------------------------------------------
 
 
-def step_of(trace: ExecutionTrace) -> np.ndarray:
+def _steps(trace: ExecutionTrace) -> np.ndarray:
     """int64[n]: row of the first node of each node's fused step; its own where it is in none."""
     own = np.arange(len(trace), dtype=np.int64)
     if not trace.has_column("fused"):
@@ -55,7 +43,7 @@ def step_of(trace: ExecutionTrace) -> np.ndarray:
     return np.where((fused < 0) | (found < 0), own, found)
 
 
-def parts_of(trace: ExecutionTrace, most: int) -> np.ndarray:
+def messages_of_steps(trace: ExecutionTrace, most: int) -> np.ndarray:
     """int64[n]: messages in which the step of each node is carried out, of at most `most` chunks each."""
     count = trace.column("msg_chunk_cnt")
     in_chunks = (trace.column("msg_chunk_idx") >= 0) & (trace.column("total_chunk_cnt") > 0)
@@ -63,92 +51,102 @@ def parts_of(trace: ExecutionTrace, most: int) -> np.ndarray:
     several = np.flatnonzero(message & in_chunks & (count > most))
     parts = np.ones(len(trace), dtype=np.int64)
     if len(several):
-        step = step_of(trace)
+        step = _steps(trace)
         np.maximum.at(parts, step[several], -(-count[several] // most))
         parts = parts[step]
     return parts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """The nodes of a program cut into messages: node by node, the pieces of each one after the other.
+def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:
+    """Messages of one call of an algorithm on a full buffer of `size` bytes."""
+    most = model.max_count_for(algorithm, size)
 
-    Attributes
-    ----------
-    origin : numpy.ndarray
-        int64[p]: node that each piece is of.
-    child, parent : numpy.ndarray
-        int64[e]: edges between pieces, ascending by child.
-    """
+    def sent(trace: ExecutionTrace) -> int:
+        return int(messages_of_steps(trace, most)[trace.type == NodeType.COMM_SEND].sum())
 
-    origin: np.ndarray
-    child: np.ndarray
-    parent: np.ndarray
+    if algorithm.rotation is not None:
+        return algorithm.ranks * sent(algorithm.traces[0])
+    counts = {trace: sent(trace) for trace in dict.fromkeys(algorithm.traces)}
+    return sum(counts[trace] for trace in algorithm.traces)
 
 
-def cut(structure: Structure, step: np.ndarray, parts: np.ndarray) -> Pieces:
-    """Cut the nodes of a graph into pieces.
-
-    The first piece of a step takes its dependencies, the last one releases what depends on it; between them the
-    pieces of a step follow each other, so that a fused step receives and sends on message by message.
+def cut_steps(
+    program: RankProgram, size: int, most: int, place: str, structure: Callable[..., Structure]
+) -> RankProgram:
+    """The program of a rank with every step cut into messages of at most `most` chunks.
 
     Parameters
     ----------
-    structure : Structure
-    step, parts : numpy.ndarray
-        int64[n], by node: the first node of its step, and its number of pieces (equal within a step).
+    size : int
+        Full buffer, bytes.
+    structure : callable
+        ``structure(kind, need, child, parent)`` makes that of the pieces (`RankPrograms.structure`).
     """
-    n = len(parts)
+    trace, rows = program.trace, program.rows
+    parts = messages_of_steps(trace, most)[rows]
+    if int(parts.max(initial=1)) == 1:
+        return program
+    if program.counters is not None:
+        problem = "has counters or detached sends, and steps of several messages"
+        raise AlgorithmError(trace.place or place, problem, "leave msccl out of the network")
+    if int(parts.sum()) > MAX_PIECES:
+        raise AlgorithmError(
+            trace.place or place,
+            f"makes {int(parts.sum()):,} messages and operations of one rank, more than {MAX_PIECES:,}",
+            "use a smaller size or fewer chunks per step",
+        )
+    node_of_row = np.empty(len(rows), dtype=np.int64)
+    node_of_row[rows] = np.arange(len(rows))
+    child, parent = _edges_of_pieces(program.structure, node_of_row[_steps(trace)[rows]], parts)
+    origin = np.repeat(np.arange(len(parts)), parts)
+    pieces = {name: getattr(program, name)[origin] for name in ("rows", "node_id", "peer", "tag", "slot", "instance")}
+    number, of = _numbers(pieces["rows"])
+    return replace(
+        program,
+        structure=structure(program.structure.kind[origin], np.bincount(child, minlength=len(origin)), child, parent),
+        nbytes=_bytes_of_pieces(trace, pieces["rows"], program.nbytes[origin], size, most),
+        duration=_share(program.duration[origin], number, of),
+        **pieces,
+    )
+
+
+def _edges_of_pieces(structure: Structure, step: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges (child, parent) between pieces, ascending by child; the pieces of a node follow each other.
+
+    The first piece of a step takes its dependencies, the last one releases what depends on it. Between them the pieces
+    of a step follow each other, so that a fused step receives and sends on message by message. `step` is the first
+    node of each node's step, `parts` its number of pieces (equal within a step).
+    """
     first = np.cumsum(parts) - parts
-    parent = np.repeat(np.arange(n), np.diff(structure.succ_ptr))
+    parent = np.repeat(np.arange(len(parts)), np.diff(structure.succ_ptr))
     child = structure.succ.astype(np.int64)
     inner = step[parent] == step[child]
     children, parents = [first[child[~inner]]], [(first + parts - 1)[parent[~inner]]]
-    inside_parent, inside_child = parent[inner], child[inner]
-    copies = parts[inside_parent]
+    parent, child = parent[inner], child[inner]
+    copies = parts[parent]
     number = np.arange(int(copies.sum())) - np.repeat(np.cumsum(copies) - copies, copies)
-    parents.append(np.repeat(first[inside_parent], copies) + number)
-    children.append(np.repeat(first[inside_child], copies) + number)
-    begins, ends = np.ones(n, dtype=bool), np.ones(n, dtype=bool)
-    begins[inside_child], ends[inside_parent] = False, False
-    several = parts > 1
-    heads, tails = np.flatnonzero(several & begins), np.flatnonzero(several & ends)
-    heads, tails = heads[np.argsort(step[heads], kind="stable")], tails[np.argsort(step[tails], kind="stable")]
-    low, high = np.searchsorted(step[tails], step[heads], "left"), np.searchsorted(step[tails], step[heads], "right")
-    for head, a, b in zip(heads.tolist(), low.tolist(), high.tolist(), strict=True):
-        for tail in tails[a:b].tolist():
-            later = np.arange(1, parts[head])
+    parents.append(np.repeat(first[parent], copies) + number)
+    children.append(np.repeat(first[child], copies) + number)
+    begins, ends = (np.bincount(nodes, minlength=len(parts)) == 0 for nodes in (child, parent))
+    heads, tails = (np.flatnonzero((parts > 1) & which) for which in (begins, ends))
+    tails_of: dict[int, list[int]] = {}
+    for tail in tails.tolist():
+        tails_of.setdefault(int(step[tail]), []).append(tail)
+    for head in heads.tolist():
+        later = np.arange(1, parts[head])
+        for tail in tails_of.get(int(step[head]), ()):
             children.append(first[head] + later)
             parents.append(first[tail] + later - 1)
     child, parent = np.concatenate(children), np.concatenate(parents)
     order = np.lexsort((parent, child))
-    return Pieces(origin=np.repeat(np.arange(n), parts), child=child[order], parent=parent[order])
+    return child[order], parent[order]
 
 
-def piece_bytes(trace: ExecutionTrace, rows: np.ndarray, nbytes: np.ndarray, size: int, most: int) -> np.ndarray:
-    """Bytes of the pieces of nodes.
-
-    Parameters
-    ----------
-    trace : ExecutionTrace
-    rows : numpy.ndarray
-        int64[p]: row of the trace that each piece is of; pieces of a row are neighbours.
-    nbytes : numpy.ndarray
-        int64[p]: bytes of that whole row.
-    size : int
-        Full buffer.
-    most : int
-        Chunks in one piece.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[p]; those of one row sum to its bytes.
-    """
+def _bytes_of_pieces(trace: ExecutionTrace, rows: np.ndarray, nbytes: np.ndarray, size: int, most: int) -> np.ndarray:
+    """int64[p]: bytes of pieces of rows of `nbytes`; those of one row sum to its bytes."""
     index, count, total = (trace.column(c)[rows] for c in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
-    number, parts = numbers(rows)
-    whole, rest = nbytes // parts, nbytes % parts
-    out = whole + (rest * (number + 1) // parts - rest * number // parts)
+    number, parts = _numbers(rows)
+    out = _share(nbytes, number, parts)
     sized = (parts > 1) & (index >= 0) & (count > 0) & (total > 0)
     for each in np.unique(total[sized]).tolist():
         at = np.flatnonzero(sized & (total == each))
@@ -157,21 +155,15 @@ def piece_bytes(trace: ExecutionTrace, rows: np.ndarray, nbytes: np.ndarray, siz
     return out
 
 
-def piece_duration(rows: np.ndarray, duration: np.ndarray) -> np.ndarray:
-    """Durations of pieces: the time of the whole node in equal parts, to the picosecond."""
-    number, parts = numbers(rows)
-    out = duration.copy()
-    for i in np.flatnonzero((parts > 1) & (duration > 0)).tolist():
-        whole, k, m = int(duration[i]), int(number[i]), int(parts[i])
-        out[i] = whole * (k + 1) // m - whole * k // m
-    return out
+def _share(whole: np.ndarray, number: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """int64[p]: the `number`-th of equal parts of each whole; they sum to it."""
+    each, rest = whole // parts, whole % parts
+    return each + (rest * (number + 1) // parts - rest * number // parts)
 
 
-def numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each piece its number among those of its row, and how many these are."""
-    if not len(rows):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    begins = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
+def _numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64[p]: number of each piece among those of its row, and how many these are; they are neighbours."""
+    begins = np.flatnonzero(np.diff(rows, prepend=-1))
     counts = np.diff(np.append(begins, len(rows)))
     return np.arange(len(rows)) - np.repeat(begins, counts), np.repeat(counts, counts)
 
@@ -187,104 +179,94 @@ def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model:
     AlgorithmError
         A message is sent on one channel and received on another, or a fused step has several receives or sends.
     """
-    place = algorithm.source or algorithm.name
-    sends, receives = _Side(programs, NodeType.COMM_SEND), _Side(programs, NodeType.COMM_RECV)
-    if sends.keys.shape != receives.keys.shape or not np.array_equal(sends.keys, receives.keys):
-        raise AlgorithmError(place, *_mismatch(programs, sends, receives))
-    messages = len(sends.node)
-    slots = model.slots_for(algorithm.protocol)
-    opens = np.ones(messages, dtype=bool)
-    opens[1:] = (sends.keys[1:, :4] != sends.keys[:-1, :4]).any(axis=1)
-    connection = np.cumsum(opens) - 1
-    base = np.flatnonzero(opens)[connection]
-    token = np.arange(messages)
-    needs, frees, of_send = (tuple(np.full(len(p), -1, dtype=np.int64) for p in programs) for _ in range(3))
-    releasing = [_releasing(program, place) for program in programs]
-    end = np.append(base[1:][opens[1:]], messages)[connection] if messages else token
-    for member in range(len(programs)):
-        at = np.flatnonzero(sends.member == member)
-        of_send[member][sends.node[at]] = connection[at]
-        needs[member][sends.node[at]] = np.where(token[at] - base[at] >= slots, token[at] - slots, -1)
-        at = np.flatnonzero((receives.member == member) & (token + slots < end))
-        frees[member][releasing[member][receives.node[at]]] = at
+    nodes = _Nodes(algorithm, programs)
+    sends, receives = nodes.in_order(SEND), nodes.in_order(RECV)
+    keys, other = nodes.connection[sends], nodes.connection[receives]
+    if not np.array_equal(keys, other):
+        raise nodes.mismatch(sends, receives)
+    slots, messages = model.slots_for(algorithm.protocol), len(sends)
+    number = np.arange(messages)
+    new = np.diff(keys[:, :4], axis=0, prepend=-1).any(axis=1)
+    begins = np.flatnonzero(new)
+    connection = np.cumsum(new) - 1
+    begin, end = (ends[connection] for ends in (begins, np.append(begins[1:], messages)))
+    needs, frees, of_send = (np.full(len(nodes.row), -1, dtype=np.int64) for _ in range(3))
+    of_send[sends] = connection
+    needs[sends] = np.where(number - begin >= slots, number - slots, -1)
+    freed = np.flatnonzero(number + slots < end)
+    frees[nodes.releasing(receives[freed])] = freed
+    by_member = np.cumsum([len(program) for program in programs])[:-1]
     return MscclConnections(
         protocol=model.protocol_for(algorithm.protocol),
         slots=slots,
         latency_ps=model.latency_for(algorithm.protocol),
         bandwidth=model.channel_bandwidth,
         messages=messages,
-        needs=needs,
-        frees=frees,
-        connection=of_send,
+        needs=tuple(np.split(needs, by_member)),
+        frees=tuple(np.split(frees, by_member)),
+        connection=tuple(np.split(of_send, by_member)),
     )
 
 
-class _Side:
-    """All sends, or all receives, of the members of an algorithm, in the order of their connections.
+class _Nodes:
+    """The nodes of all members in one list, and the rows of the algorithm's table that they are of."""
 
-    `keys` is int64[m, 5] of source, destination, whether the tag is the connection, channel or tag, tag.
-    """
+    def __init__(self, algorithm: Algorithm, programs: Sequence[RankProgram]) -> None:
+        self.algorithm = algorithm
+        try:
+            self.table: Program = algorithm.program
+        except Unusable as error:
+            raise AlgorithmError(algorithm.source or algorithm.name, error.problem) from None
+        starts = self.table.bounds[:-1].tolist()
+        self.row = np.concatenate([program.rows + start for program, start in zip(programs, starts, strict=True)])
+        self.kind = np.concatenate([program.structure.kind for program in programs])
+        me, peer = self.table.rank[self.row], np.concatenate([program.peer for program in programs]).astype(np.int64)
+        tag, channel = np.concatenate([p.tag for p in programs]), self.table.column("channel")[self.row]
+        received, own = self.kind == RECV, channel == MISSING
+        pair = np.where(received, peer, me), np.where(received, me, peer)
+        #: int64[nodes, 5]: source, destination, whether the tag is the connection, channel or tag, tag.
+        self.connection = np.stack([*pair, own, np.where(own, tag, channel), tag], axis=1)
 
-    def __init__(self, programs: Sequence[RankProgram], kind: NodeType) -> None:
-        member, node, place, keys = [], [], [], []
-        places: dict[ExecutionTrace, np.ndarray] = {}
-        for position, program in enumerate(programs):
-            trace = program.trace
-            if trace not in places:
-                order = np.empty(len(trace), dtype=np.int64)
-                order[trace.order("data+ctrl")] = np.arange(len(trace))
-                places[trace] = order
-            at = np.flatnonzero(trace.type[program.rows] == kind)
-            rows = program.rows[at]
-            tag, channel = program.tag[at], trace.column("channel")[rows]
-            own = channel == MISSING
-            me, peer = np.full(len(at), position, dtype=np.int64), program.peer[at].astype(np.int64)
-            pair = (me, peer) if kind == NodeType.COMM_SEND else (peer, me)
-            keys.append(np.stack([*pair, own.astype(np.int64), np.where(own, tag, channel), tag], axis=1))
-            member.append(me)
-            node.append(at)
-            place.append(places[trace][rows])
-        self.member, self.node = np.concatenate(member), np.concatenate(node)
-        table = np.concatenate(keys)
-        order = np.lexsort((self.node, np.concatenate(place), *table.T[::-1]))
-        self.member, self.node, self.keys = self.member[order], self.node[order], table[order]
+    def in_order(self, kind: int) -> np.ndarray:
+        """Sends or receives in the order of their connections."""
+        at = np.flatnonzero(self.kind == kind)
+        return at[np.lexsort((at, self.table.place[self.row[at]], *self.connection[at].T[::-1]))]
 
+    def releasing(self, receives: np.ndarray) -> np.ndarray:
+        """Nodes that free the slots of what `receives` receive: the send of the step, else its last node."""
+        table = self.table
+        step = np.where(table.fused < 0, np.arange(len(table)), table.fused)
+        order = np.lexsort((table.place, table.rank))
+        last = np.full(len(table), -1, dtype=np.int64)
+        last[step[order]] = order
+        for kind, word in ((NodeType.COMM_RECV, "receives"), (NodeType.COMM_SEND, "sends")):
+            found = np.flatnonzero(table.type == kind)
+            several = np.flatnonzero(np.bincount(step[found], minlength=len(table)) > 1)
+            if len(several):
+                row = int(several[0])
+                place = self.algorithm.traces[int(table.rank[row])].place or self.algorithm.source
+                problem = f"node {int(table.node_id[row])} begins a fused step of several {word}"
+                raise AlgorithmError(place or self.algorithm.name, problem, "fuse one receive with one send at most")
+            if kind == NodeType.COMM_SEND:
+                last[step[found]] = found
+        number, _ = _numbers(self.row)
+        first = np.empty(len(table), dtype=np.int64)
+        first[self.row[number == 0]] = np.flatnonzero(number == 0)
+        return first[last[step[self.row[receives]]]] + number[receives]
 
-def _releasing(program: RankProgram, place: str) -> np.ndarray:
-    """int64[n]: the node that frees the slot of what a node has received: the step's send, else its last node."""
-    trace, rows = program.trace, program.rows
-    own = np.arange(len(program), dtype=np.int64)
-    if not trace.has_column("fused"):
-        return own
-    step = step_of(trace)
-    last = np.full(len(trace), -1, dtype=np.int64)
-    order = trace.order("data+ctrl")
-    last[step[order]] = order
-    for kind, word in ((NodeType.COMM_RECV, "receives"), (NodeType.COMM_SEND, "sends")):
-        found = np.flatnonzero(trace.type == kind)
-        several = np.flatnonzero(np.bincount(step[found], minlength=len(trace)) > 1)
-        if len(several):
-            node = int(trace.node_id[several[0]])
-            problem = f"node {node} begins a fused step of several {word}"
-            raise AlgorithmError(trace.place or place, problem, "fuse one receive with one send at most")
-        if kind == NodeType.COMM_SEND:
-            last[step[found]] = found
-    number, _ = numbers(rows)
-    first = np.empty(len(trace), dtype=np.int64)
-    first[rows[number == 0]] = own[number == 0]
-    return first[last[step[rows]]] + number
-
-
-def _mismatch(programs: Sequence[RankProgram], sends: _Side, receives: _Side) -> tuple[str, str]:
-    """What differs between the two sides, for an error."""
-    shorter = min(len(sends.keys), len(receives.keys))
-    differ = np.flatnonzero((sends.keys[:shorter] != receives.keys[:shorter]).any(axis=1))
-    at = int(differ[0]) if len(differ) else shorter
-    side, verb = (sends, "sends") if len(sends.keys) > at else (receives, "receives")
-    source, target, own, queue, tag = (int(v) for v in side.keys[at])
-    member = int(side.member[at])
-    node = int(programs[member].node_id[int(side.node[at])])
-    peer = target if verb == "sends" else source
-    where = f"tag {tag}" if own else f"channel {queue}, tag {tag}"
-    other = f"rank {peer} does not {'receive' if verb == 'sends' else 'send'} it so"
-    return f"node {node} of rank {member} {verb} on {where}, and {other}", "give both sides the same channel and tag"
+    def mismatch(self, sends: np.ndarray, receives: np.ndarray) -> AlgorithmError:
+        """What differs between the two sides."""
+        shorter = min(len(sends), len(receives))
+        differ = np.flatnonzero((self.connection[sends[:shorter]] != self.connection[receives[:shorter]]).any(axis=1))
+        at = int(differ[0]) if len(differ) else shorter
+        side, verb = (sends, "sends") if len(sends) > at else (receives, "receives")
+        source, target, own, queue, tag = self.connection[side[at]].tolist()
+        member, peer = (source, target) if verb == "sends" else (target, source)
+        node = int(self.table.node_id[self.row[side[at]]])
+        where = f"tag {tag}" if own else f"channel {queue}, tag {tag}"
+        other = f"rank {peer} does not {'receive' if verb == 'sends' else 'send'} it so"
+        return AlgorithmError(
+            self.algorithm.source or self.algorithm.name,
+            f"node {node} of rank {member} {verb} on {where}, and {other}",
+            "give both sides the same channel and tag",
+        )

@@ -94,13 +94,10 @@ class MscclConnections:
 
     Attributes
     ----------
-    protocol : str
-    slots : int
     latency_ps : int
         What every hop takes longer.
     bandwidth : fractions.Fraction or None
         Bytes per second of a connection.
-    messages : int
     needs : tuple of numpy.ndarray
         By member, int64[n] per node: the message whose slot a send needs, -1 for none.
     frees : tuple of numpy.ndarray

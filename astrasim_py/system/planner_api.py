@@ -69,7 +69,6 @@ class CollectiveRequest:
         Bytes as the workload states them (of an all_gather: one shard).
     members : tuple of int
         Ranks of the job, in the order of the group.
-    group : str
     node : int
         Id of the workload's node on the first member.
     priority : int

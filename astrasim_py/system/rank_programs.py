@@ -13,7 +13,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import AlgorithmError, TraceError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system import durations
-from astrasim_py.system import msccl_connections as msccl
+from astrasim_py.system.msccl_connections import cut_steps
 from astrasim_py.system.plan import (
     COLLECTIVE,
     COMM_SLOT,
@@ -293,50 +293,24 @@ class RankPrograms:
         duration = durations.scale_by_speed(duration, speed, trace)
         tag = trace.column("comm_tag").copy()
         tag[tag == MISSING] = 0
-        nbytes, duration = nbytes[rows], duration[rows]
-        if self.problem.network.msccl is not None and not verbatim:
-            most = self.problem.network.msccl.max_count_for(algorithm, size)
-            parts = msccl.parts_of(trace, most)[rows]
-            if int(parts.max(initial=1)) > 1:
-                if counters is not None:
-                    problem = "has counters or detached sends, and steps of several messages"
-                    raise AlgorithmError(trace.place or place, problem, "leave msccl out of the network")
-                rows, structure = self.pieces(trace, rows, structure, parts, place)
-                origin = np.repeat(np.arange(len(parts)), parts)
-                ids = ids[origin]
-                nbytes = msccl.piece_bytes(trace, rows, nbytes[origin], size, most)
-                duration = msccl.piece_duration(rows, duration[origin])
         program = RankProgram(
             trace=trace,
             rows=rows,
             node_id=ids,
             structure=structure,
-            nbytes=nbytes,
-            duration=duration,
+            nbytes=nbytes[rows],
+            duration=duration[rows],
             peer=peer[rows],
             tag=tag[rows],
             slot=np.full(len(ids), NO_SLOT, dtype=np.int8),
             instance=np.full(len(ids), -1, dtype=np.int32),
             counters=counters,
         )
+        if self.problem.network.msccl is not None and not verbatim:
+            most = self.problem.network.msccl.max_count_for(algorithm, size)
+            program = cut_steps(program, size, most, place, self.structure)
         self._algorithms[key] = program
         return program
-
-    def pieces(
-        self, trace: ExecutionTrace, rows: np.ndarray, structure: Structure, parts: np.ndarray, place: str
-    ) -> tuple[np.ndarray, Structure]:
-        """Rows and structure of a program whose steps are cut into messages."""
-        if int(parts.sum()) > msccl.MAX_PIECES:
-            raise AlgorithmError(
-                trace.place or place,
-                f"makes {int(parts.sum()):,} messages and operations of one rank, more than {msccl.MAX_PIECES:,}",
-                "use a smaller size or fewer chunks per step",
-            )
-        at = np.empty(len(rows), dtype=np.int64)
-        at[rows] = np.arange(len(rows))
-        made = msccl.cut(structure, at[msccl.step_of(trace)[rows]], parts)
-        need = np.bincount(made.child, minlength=len(made.origin))
-        return rows[made.origin], self.structure(structure.kind[made.origin], need, made.child, made.parent)
 
 
 def counters_of(

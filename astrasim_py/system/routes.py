@@ -25,7 +25,6 @@ class Traffic:
     ----------
     npu_of : sequence of int
         rank → NPU.
-    topology : Topology
     rendezvous_bytes : int
         Size of the message by which a receiver asks for its data; 0: it does not ask.
     """
