@@ -322,7 +322,7 @@ class CompatiblePlanner:
         self, call: CollectiveRequest, visit: DimensionVisit, dim: _Dim, size: int, turns: QueueTurns, local: bool
     ) -> tuple[PlannedPhase, int]:
         """One phase, and the bytes with which the next one begins."""
-        queue, direction = getattr(turns, visit.way)()
+        queue, direction = turns.take(visit.way)
         queue += visit.dim * self.queues
         kind, n = dim.implementation.kind, dim.n
         options: dict[str, object] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -17,12 +17,22 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.timed import with_endpoint_delay, with_sizes
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
 
-# ---------------------------------------------------------------------------------------------- chunks
-
 EXACT, ROUNDED_UP = "exact", "rounded_up"
+BASELINE, LOCAL_FIRST, TWO_WAY = "baseline", "local_first", "two_way"
+FIXED, THEMIS = "fixed", "themis"
+_CHOICES = {
+    "all_reduce": (LOCAL_FIRST, BASELINE, TWO_WAY),
+    "order": (FIXED, THEMIS),
+    "rounding": (EXACT, ROUNDED_UP),
+}
 
+#: Collectives that go by dimension.
+PLANNED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 #: Most chunks of a collective, and queues of a dimension.
 MAX_CHUNKS = 2**17
+
+
+# -- chunks ------------------------------------------------------------------------------------------------------
 
 
 def cut(size: int, count: int) -> tuple[int, ...]:
@@ -67,72 +77,16 @@ def cut_rounded_up(size: int, count: int, least: int = 0) -> tuple[int, ...]:
     return (chunk,) * -(-size // chunk) if chunk else ()
 
 
-# ---------------------------------------------------------------------------------------------- queues
-
-
-class QueueTurns:
-    """Which queue of a dimension comes next, and the direction of rings in it.
-
-    Collectives that visit a dimension once take its queues in turn, the second half of them anticlockwise. An
-    all_reduce that visits dimensions twice takes the first half on the way there, clockwise, and the second half on
-    the way back, anticlockwise: visits of both kinds never share a queue where there are two or more.
-
-    Parameters
-    ----------
-    queues : int
-        Of one dimension, at least 1.
-    """
-
-    __slots__ = ("_any", "_back", "_out", "queues")
-
-    def __init__(self, queues: int) -> None:
-        self.queues = queues
-        self._any, self._out, self._back = 0, 0, queues // 2
-
-    def copy(self) -> QueueTurns:
-        """One that goes on from here by itself."""
-        new = QueueTurns(self.queues)
-        new._any, new._out, new._back = self._any, self._out, self._back
-        return new
-
-    def once(self) -> tuple[int, int]:
-        """Queue and direction (1 clockwise, -1 anticlockwise) of a visit that is not returned from."""
-        queue = self._any
-        self._any = (queue + 1) % self.queues
-        return queue, -1 if self.queues > 1 and queue >= self.queues // 2 else 1
-
-    def out(self) -> tuple[int, int]:
-        """Queue and direction of a visit on the way there."""
-        queue = self._out
-        self._out = (queue + 1) % max(self.queues // 2, 1)
-        return queue, 1
-
-    def back(self) -> tuple[int, int]:
-        """Queue and direction of a visit on the way back."""
-        queue = self._back
-        self._back = queue + 1 if queue + 1 < self.queues else self.queues // 2
-        return queue, -1
-
-
-# ---------------------------------------------------------------------------------------------- dimensions
+# -- phases ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DimensionVisit:
-    """One phase before it has a size: what is done in which dimension.
-
-    Attributes
-    ----------
-    way : str
-        ``once``, ``out`` or ``back``: which queues it takes (`QueueTurns`).
-    """
+    """One phase before it has a size: a collective in a dimension."""
 
     collective: str
     dim: int
-    way: str
-
-
-BASELINE, LOCAL_FIRST, TWO_WAY = "baseline", "local_first", "two_way"
+    way: str  # ``once``, ``out`` or ``back``: the queues it takes (`QueueTurns`)
 
 
 def dimension_visits(
@@ -151,33 +105,54 @@ def dimension_visits(
         all but the last, all_reduce in the last, all_gather on the way back. ``two_way``: reduce_scatter in all, then
         all_gather on the way back.
     """
-    if collective == "all_gather":
-        return tuple(DimensionVisit(collective, dim, "once") for dim in reversed(order))
     if collective != "all_reduce" or all_reduce == BASELINE:
-        return tuple(DimensionVisit(collective, dim, "once") for dim in order)
+        dims = reversed(order) if collective == "all_gather" else order
+        return tuple(DimensionVisit(collective, dim, "once") for dim in dims)
     turn = len(order) - 1 if all_reduce == LOCAL_FIRST else len(order)
     there = [DimensionVisit("reduce_scatter", dim, "out") for dim in order[:turn]]
     top = [DimensionVisit("all_reduce", dim, "out") for dim in order[turn:]]
     return (*there, *top, *(DimensionVisit("all_gather", visit.dim, "back") for visit in reversed(there)))
 
 
+class QueueTurns:
+    """The next queue of a dimension, and the direction of rings in it: 1 clockwise, -1 anticlockwise.
+
+    Collectives that visit a dimension ``once`` take its queues in turn, the second half of them anticlockwise. An
+    all_reduce that visits dimensions twice takes the first half on the way ``out``, clockwise, and the second half on
+    the way ``back``, anticlockwise: visits of both kinds never share a queue where there are two or more.
+    """
+
+    def __init__(self, queues: int) -> None:
+        half = queues // 2
+        self._bounds = {"once": (0, queues), "out": (0, max(half, 1)), "back": (half, queues)}
+        self._next = {way: low for way, (low, _) in self._bounds.items()}
+        self._half = half
+
+    def copy(self) -> QueueTurns:
+        """Turns that go on from here by themselves."""
+        new = QueueTurns(self._bounds["once"][1])
+        new._next = dict(self._next)
+        return new
+
+    def take(self, way: str) -> tuple[int, int]:
+        """Queue and direction of a visit."""
+        queue, (low, high) = self._next[way], self._bounds[way]
+        self._next[way] = queue + 1 if queue + 1 < high else low
+        clockwise = way == "out" or (way == "once" and (queue < self._half or not self._half))
+        return queue, 1 if clockwise else -1
+
+
 def grid(npus: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
     """Coordinates that some NPUs take in each dimension, where the NPUs are all combinations of them; else None.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        NPUs along each dimension, the innermost first; NPU = a0 + n0·(a1 + n1·(…)).
+    NPU = a0 + n0·(a1 + n1·(…)), where n0 is the first of `sizes`, the innermost.
     """
     taken: list[list[int]] = []
     rest = list(npus)
-    count = 1
     for size in sizes:
-        coordinates = sorted({npu % size for npu in rest})
+        taken.append(sorted({npu % size for npu in rest}))
         rest = [npu // size for npu in rest]
-        taken.append(coordinates)
-        count *= len(coordinates)
-    return taken if count == len(set(npus)) == len(npus) else None
+    return taken if math.prod(map(len, taken)) == len(set(npus)) == len(npus) else None
 
 
 def rows_along(npus: Sequence[int], dim: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -189,12 +164,30 @@ def rows_along(npus: Sequence[int], dim: int, sizes: Sequence[int]) -> tuple[tup
     return tuple(tuple(row) for row in rows.values())
 
 
-# ---------------------------------------------------------------------------------------------- the planner
+class _Members:
+    """The members of a group, which fill a sub-grid of the topology."""
 
-#: Collectives that go by dimension.
-PLANNED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+    def __init__(self, ranks: Sequence[int], npus: Sequence[int], taken: list[list[int]], sizes: Sequence[int]) -> None:
+        self.npus, self.sizes = npus, sizes
+        self.extent = [len(coordinates) for coordinates in taken]
+        self.rank_at = dict(zip(npus, ranks, strict=True))
+        self._rows: dict[int, tuple[tuple[int, ...], ...]] = {}
 
-FIXED, THEMIS = "fixed", "themis"
+    def rows(self, dim: int) -> tuple[tuple[int, ...], ...]:
+        if dim not in self._rows:
+            self._rows[dim] = rows_along(self.npus, dim, self.sizes)
+        return self._rows[dim]
+
+    def shard(self, size: int, npu: int, cut_by: tuple[int, ...]) -> int:
+        """Bytes of the shard of an NPU, of a buffer of `size` bytes that was cut along some dimensions in turn."""
+        for dim in cut_by:
+            row = next(row for row in self.rows(dim) if npu in row)
+            index, n = row.index(npu), len(row)
+            size = (index + 1) * size // n - index * size // n
+        return size
+
+
+# -- the planner -------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -210,9 +203,9 @@ class DimensionPlanner:
     sizes : tuple of int
         NPUs along each dimension, the innermost first.
     make : callable
-        ``make(collective, ranks, dim, size) -> Algorithm``: what is run in a dimension.
+        ``make(collective, ranks, dim, size) -> Algorithm``: the algorithm of a dimension.
     chunks : int
-        Into how many chunks a collective is cut.
+        Chunks of a collective.
     active : int
         Chunks that run at once in one dimension of an NPU.
     queues : int
@@ -223,11 +216,11 @@ class DimensionPlanner:
         ``fixed``: innermost dimension first. ``themis``: every chunk in an order of its own, which balances the load
         of the dimensions, and in each dimension the smallest waiting chunk first (Rashidi et al., ISCA 2022).
     rate : tuple of fractions.Fraction
-        Bytes per second of an NPU in each dimension: what Themis weighs dimensions by.
+        Bytes per second of an NPU in each dimension, by which Themis weighs dimensions.
     latency_ps : tuple of int
         Latency of one step in each dimension, likewise.
     endpoint_delay_ps : int
-        What every message costs its receiver before he goes on.
+        Time that every message costs its receiver before he goes on.
     rounding : str
         ``exact``, or ``rounded_up``: a chunk more for the remainder, as ASTRA-sim does.
     placement : tuple of int or None
@@ -246,8 +239,9 @@ class DimensionPlanner:
     endpoint_delay_ps: int = 0
     rounding: str = EXACT
     placement: tuple[int, ...] | None = None
-    _phases: dict = field(default_factory=dict, repr=False)
-    _made: dict = field(default_factory=dict, repr=False)
+    _members: dict[tuple[int, ...], _Members | None] = field(default_factory=dict, repr=False)
+    _phases: dict[tuple, PlannedPhase] = field(default_factory=dict, repr=False)
+    _made: dict[tuple[Algorithm, int | None], Algorithm] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("chunks", "active", "queues"):
@@ -255,75 +249,73 @@ class DimensionPlanner:
             if not 1 <= value <= MAX_CHUNKS:
                 bound = "less than 1" if value < 1 else f"more than {MAX_CHUNKS}"
                 raise ScenarioError(f"planning.{name}", f"{value} is {bound}", f"write 1..{MAX_CHUNKS}")
-        for name, allowed in (
-            ("all_reduce", (LOCAL_FIRST, BASELINE, TWO_WAY)),
-            ("order", (FIXED, THEMIS)),
-            ("rounding", (EXACT, ROUNDED_UP)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ScenarioError(
-                    f"planning.{name}", f'"{getattr(self, name)}" is unknown', f"write one of {', '.join(allowed)}"
-                )
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ScenarioError(f"planning.{name}", f'"{value}" is unknown', f"write one of {', '.join(allowed)}")
         if self.order == THEMIS and len(self.rate) != len(self.sizes):
             raise ScenarioError("planning.order", "themis weighs dimensions by their bandwidth", "give one rate each")
 
     @property
     def capacity(self) -> tuple[int, ...]:
-        """Streams that each queue of an NPU runs at once; queue = dim · queues + number."""
+        """Chunks that each queue of an NPU runs at once; queue = dim · queues + number."""
         return (-(-self.active // self.queues),) * (len(self.sizes) * self.queues)
 
-    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
-        """Streams of a call; None where the planner does not apply."""
-        if call.type not in PLANNED:
+    def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
+        """Chunks of a call; None where the planner does not apply."""
+        members = self._members_of(request.members) if request.type in PLANNED else None
+        if members is None:
             return None
-        where = call.members if self.placement is None else tuple(self.placement[r] for r in call.members)
-        taken = grid(where, self.sizes)
-        if taken is None:
-            return None
-        dims = tuple(
-            dim
-            for dim, coordinates in enumerate(taken)
-            if len(coordinates) > 1 and (call.dims is None or dim >= len(call.dims) or call.dims[dim])
-        )
+        given = request.dims or ()
+        dims = tuple(d for d, n in enumerate(members.extent) if n > 1 and (d >= len(given) or given[d]))
         if not dims:
             return None
-        involved = math.prod(len(taken[dim]) for dim in dims)
-        rank_at = dict(zip(where, call.members, strict=True))
-        # Chunks are cut from what a rank contributes; with an all_gather that is a shard of the buffer.
-        full = call.size * involved if call.type == "all_gather" else call.size
-        if call.full and involved == len(call.members):
-            full = call.full
-        if self.rounding == EXACT:
-            cuts = cut(full, self.chunks)
-        else:
-            shards = involved if call.type == "all_gather" else 1
-            least = 0 if call.type == "all_gather" else len(call.members)
-            cuts = tuple(each * shards for each in cut_rounded_up(full // shards, self.chunks, least))
         turns = [QueueTurns(self.queues) for _ in self.sizes]
-        load = [0] * len(self.sizes)
         way = TWO_WAY if self.order == THEMIS else self.all_reduce
-        streams = []
-        for size in cuts:
+        # Phases may work on shards that the phases before them made.
+        shards = request.type in ("reduce_scatter", "all_gather") or (request.type == "all_reduce" and way != BASELINE)
+        load = [0] * len(self.sizes)
+        chunks = []
+        for size in self._cut(request, math.prod(members.extent[dim] for dim in dims)):
             order = dims
-            if self.order == THEMIS and call.type != "all_to_all":
-                order = tuple(sorted(dims, key=lambda dim: (load[dim], dim)))
-                share = size
-                for dim in order:
-                    load[dim] += self.estimate(share, dim, len(taken[dim]))
-                    share //= len(taken[dim])
+            if self.order == THEMIS and request.type != "all_to_all":
+                order = self._balanced(dims, size, members.extent, load)
             phases = []
-            for visit in dimension_visits(call.type, order, way):
-                queue, direction = getattr(turns[visit.dim], visit.way)()
-                # Dimensions in which the buffer is already cut when this one is visited.
-                cut_by = order[: order.index(visit.dim)] if self.cuts(call.type, way) else ()
-                phases.append(self.phase(visit, queue, direction, size, cut_by, where, rank_at))
-            streams.append(PlannedChunk(phases=tuple(phases), priority=call.priority))
-        return self.in_turn(streams, {dim: len(taken[dim]) for dim in dims})
+            for visit in dimension_visits(request.type, order, way):
+                queue, direction = turns[visit.dim].take(visit.way)
+                cut_by = order[: order.index(visit.dim)] if shards else ()
+                phases.append(self._phase(members, visit, queue, direction, size, cut_by))
+            chunks.append(PlannedChunk(phases=tuple(phases), priority=request.priority))
+        return self._with_turns(chunks, members.extent)
 
-    @staticmethod
-    def cuts(collective: str, way: str) -> bool:
-        """Whether phases of a collective work on shards that the phases before them made."""
-        return collective in ("reduce_scatter", "all_gather") or (collective == "all_reduce" and way != BASELINE)
+    def _members_of(self, ranks: tuple[int, ...]) -> _Members | None:
+        if ranks not in self._members:
+            npus = ranks if self.placement is None else tuple(self.placement[rank] for rank in ranks)
+            taken = grid(npus, self.sizes)
+            self._members[ranks] = None if taken is None else _Members(ranks, npus, taken, self.sizes)
+        return self._members[ranks]
+
+    def _cut(self, request: CollectiveRequest, involved: int) -> tuple[int, ...]:
+        """Sizes of the chunks of a call, of which dimensions with so many NPUs are involved.
+
+        A rank contributes the whole buffer, or with an all_gather a shard of it.
+        """
+        gathers = request.type == "all_gather"
+        full = request.size * involved if gathers else request.size
+        if request.full and involved == len(request.members):
+            full = request.full
+        if self.rounding == EXACT:
+            return cut(full, self.chunks)
+        shards, least = (involved, 0) if gathers else (1, len(request.members))
+        return tuple(each * shards for each in cut_rounded_up(full // shards, self.chunks, least))
+
+    def _balanced(self, dims: tuple[int, ...], size: int, extent: Sequence[int], load: list[int]) -> tuple[int, ...]:
+        """Dimensions in the order of their load, to which a chunk of `size` bytes is added."""
+        order = tuple(sorted(dims, key=lambda dim: (load[dim], dim)))
+        for dim in order:
+            load[dim] += self.estimate(size, dim, extent[dim])
+            size //= extent[dim]
+        return order
 
     def estimate(self, size: int, dim: int, n: int) -> int:
         """Time in ps that a reduce_scatter or all_gather of `size` bytes takes over `n` NPUs of a dimension."""
@@ -332,110 +324,85 @@ class DimensionPlanner:
         steps = (n - 1).bit_length()
         return int(size * (n - 1) * 10**12 / (n * rate)) + steps * (latency + self.endpoint_delay_ps)
 
-    def in_turn(self, streams: Sequence[PlannedChunk], n: Mapping[int, int]) -> tuple[PlannedChunk, ...]:
-        """The streams with the order in which every queue serves them: as they would be if phases took as estimated.
+    def _with_turns(self, chunks: Sequence[PlannedChunk], extent: Sequence[int]) -> tuple[PlannedChunk, ...]:
+        """The chunks with the order in which every queue serves them, if phases took the estimated time.
 
         Without one, NPUs that finish phases at different times may start chunks in different orders, and then wait
         for each other for ever.
         """
-        capacity = self.capacity
-        waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in capacity]
-        running = [0] * len(capacity)
-        served = [0] * len(capacity)
-        turns = [[0] * len(stream.phases) for stream in streams]
+        waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in self.capacity]
+        free = list(self.capacity)
+        served = [0] * len(free)
+        turns = [[0] * len(chunk.phases) for chunk in chunks]
         ends: list[tuple[int, int, int]] = []
         arrivals = 0
 
-        def arrive(chunk: int, p: int) -> None:
+        def arrive(chunk: int, place: int) -> None:
             nonlocal arrivals
-            phase = streams[chunk].phases[p]
-            heapq.heappush(waiting[phase.queue], (-phase.priority, arrivals, chunk, p))
+            phase = chunks[chunk].phases[place]
+            heapq.heappush(waiting[phase.queue], (-phase.priority, arrivals, chunk, place))
             arrivals += 1
 
-        now = 0
-        for chunk in range(len(streams)):
-            arrive(chunk, 0)
-        while True:
+        def serve(now: int) -> None:
             for queue, heap in enumerate(waiting):
-                while heap and running[queue] < capacity[queue]:
-                    _, _, chunk, p = heapq.heappop(heap)
-                    turns[chunk][p] = served[queue]
+                while heap and free[queue]:
+                    _, _, chunk, place = heapq.heappop(heap)
+                    phase = chunks[chunk].phases[place]
+                    turns[chunk][place] = served[queue]
                     served[queue] += 1
-                    running[queue] += 1
-                    phase = streams[chunk].phases[p]
+                    free[queue] -= 1
                     dim = queue // self.queues
-                    time = self.estimate(phase.size, dim, n[dim])
                     twice = phase.calls[0][1].collective == "all_reduce"
-                    heapq.heappush(ends, (now + time * (2 if twice else 1), chunk, p))
-            if not ends:
-                break
+                    time = self.estimate(phase.size, dim, extent[dim]) * (2 if twice else 1)
+                    heapq.heappush(ends, (now + time, chunk, place))
+
+        for chunk in range(len(chunks)):
+            arrive(chunk, 0)
+        serve(0)
+        while ends:
             now = ends[0][0]
             while ends and ends[0][0] == now:
-                _, chunk, p = heapq.heappop(ends)
-                running[streams[chunk].phases[p].queue] -= 1
-                if p + 1 < len(streams[chunk].phases):
-                    arrive(chunk, p + 1)
-        return tuple(replace(stream, turns=tuple(turn)) for stream, turn in zip(streams, turns, strict=True))
+                _, chunk, place = heapq.heappop(ends)
+                free[chunks[chunk].phases[place].queue] += 1
+                if place + 1 < len(chunks[chunk].phases):
+                    arrive(chunk, place + 1)
+            serve(now)
+        return tuple(replace(chunk, turns=tuple(turn)) for chunk, turn in zip(chunks, turns, strict=True))
 
-    def phase(
+    def _phase(
         self,
+        members: _Members,
         visit: DimensionVisit,
         queue: int,
         direction: int,
         size: int,
         cut_by: tuple[int, ...],
-        where: tuple[int, ...],
-        rank_at: Mapping[int, int],
     ) -> PlannedPhase:
-        """The phase of a visit of a chunk of `size` bytes; equal ones are one object."""
-        key = (visit, queue, direction, size, cut_by, where, tuple(rank_at.values()))
-        if key in self._phases:
-            return self._phases[key]
-        rows = rows_along(where, visit.dim, self.sizes)
-        calls, amounts = [], []
-        for row in rows:
-            amounts.append(self.shard(size, row[0], cut_by, where))
-            ordered = row if direction > 0 else row[::-1]
-            algorithm = self.algorithm(visit.collective, len(row), visit.dim, amounts[-1])
-            calls.append((tuple(rank_at[npu] for npu in ordered), algorithm))
-        if len(set(amounts)) > 1:
-            calls = [
-                (ranks, self.bound(algorithm, amount))
-                for (ranks, algorithm), amount in zip(calls, amounts, strict=True)
-            ]
-        made = PlannedPhase(
-            queue=visit.dim * self.queues + queue,
-            size=max(amounts),
-            calls=tuple(calls),
-            priority=-max(amounts) if self.order == THEMIS else 0,
-        )
-        self._phases[key] = made
-        return made
+        """The phase of a visit by a chunk of `size` bytes; equal ones are one object."""
+        key = members, visit, queue, direction, size, cut_by
+        if key not in self._phases:
+            rows = members.rows(visit.dim)
+            amounts = [members.shard(size, row[0], cut_by) for row in rows]
+            uneven = len(set(amounts)) > 1
+            self._phases[key] = PlannedPhase(
+                queue=visit.dim * self.queues + queue,
+                size=max(amounts),
+                calls=tuple(
+                    (
+                        tuple(members.rank_at[npu] for npu in row[::direction]),
+                        self._algorithm(visit, len(row), amount, uneven=uneven),
+                    )
+                    for row, amount in zip(rows, amounts, strict=True)
+                ),
+                priority=-max(amounts) if self.order == THEMIS else 0,
+            )
+        return self._phases[key]
 
-    def shard(self, size: int, npu: int, cut_by: tuple[int, ...], where: tuple[int, ...]) -> int:
-        """Bytes of the shard of an NPU, of a buffer of `size` bytes that was cut along some dimensions in turn."""
-        for dim in cut_by:
-            row = next(row for row in self.rows(where, dim) if npu in row)
-            index, n = row.index(npu), len(row)
-            size = (index + 1) * size // n - index * size // n
-        return size
-
-    def rows(self, where: tuple[int, ...], dim: int) -> tuple[tuple[int, ...], ...]:
-        key = ("rows", where, dim)
-        if key not in self._made:
-            self._made[key] = rows_along(where, dim, self.sizes)
-        return self._made[key]
-
-    def algorithm(self, collective: str, n: int, dim: int, size: int) -> Algorithm:
-        made = self.make(collective, n, dim, size)
-        key = "delayed", made
-        if key not in self._made:
-            self._made[key] = with_endpoint_delay(made, self.endpoint_delay_ps)
-        return self._made[key]
-
-    def bound(self, algorithm: Algorithm, size: int) -> Algorithm:
-        """The algorithm with its sizes bound to a buffer: calls of one phase may differ by a byte."""
-        key = "bound", algorithm, size
-        if key not in self._made:
-            self._made[key] = with_sizes(algorithm, size)
-        return self._made[key]
+    def _algorithm(self, visit: DimensionVisit, n: int, size: int, *, uneven: bool) -> Algorithm:
+        """The algorithm of a row; its sizes are bound to the row's own where rows of one phase differ by a byte."""
+        made = self.make(visit.collective, n, visit.dim, size)
+        if (made, None) not in self._made:
+            self._made[made, None] = with_endpoint_delay(made, self.endpoint_delay_ps)
+        if uneven and (made, size) not in self._made:
+            self._made[made, size] = with_sizes(self._made[made, None], size)
+        return self._made[made, size if uneven else None]

@@ -111,14 +111,15 @@ def test_visits_of_each_collective():
 
 def test_queues_in_turn():
     one = QueueTurns(1)
-    assert [one.once(), one.out(), one.out(), one.back(), one.back()] == [(0, 1), (0, 1), (0, 1), (0, -1), (0, -1)]
+    ways = ("once", "out", "out", "back", "back")
+    assert [one.take(way) for way in ways] == [(0, 1), (0, 1), (0, 1), (0, -1), (0, -1)]
     four = QueueTurns(4)
-    assert [four.once() for _ in range(5)] == [(0, 1), (1, 1), (2, -1), (3, -1), (0, 1)]
-    assert [four.out() for _ in range(3)] == [(0, 1), (1, 1), (0, 1)]
-    assert [four.back() for _ in range(3)] == [(2, -1), (3, -1), (2, -1)]
+    assert [four.take("once") for _ in range(5)] == [(0, 1), (1, 1), (2, -1), (3, -1), (0, 1)]
+    assert [four.take("out") for _ in range(3)] == [(0, 1), (1, 1), (0, 1)]
+    assert [four.take("back") for _ in range(3)] == [(2, -1), (3, -1), (2, -1)]
     three = QueueTurns(3)
-    assert [three.out()[0] for _ in range(2)] == [0, 0]
-    assert [three.back()[0] for _ in range(3)] == [1, 2, 1]
+    assert [three.take("out")[0] for _ in range(2)] == [0, 0]
+    assert [three.take("back")[0] for _ in range(3)] == [1, 2, 1]
 
 
 @given(sizes=SIZES)
