@@ -11,7 +11,6 @@ from astrasim_py.astra_sim.configs import MEMORY_GB
 from astrasim_py.astra_sim.injected import Injected
 from astrasim_py.astra_sim.input_set import AWARE, UNAWARE, Inputs
 from astrasim_py.astra_sim.native_algorithms import Implementation
-from astrasim_py.astra_sim.planner import QUIRKS as NATIVE_QUIRKS
 from astrasim_py.astra_sim.planner import CompatiblePlanner
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.astra_sim.workload_layer import compatible_workload, compute_model, corrected_workload
@@ -149,12 +148,12 @@ class CompatiblePlanners:
         self.inputs = inputs
         self.workload = workload
         self.injected = injected
-        self.warnings = warnings
         self.native = CompatiblePlanner(
             inputs.system,
             inputs.network.dims,
             queues_per_dim=inputs.queues_per_dim,
             endpoint_delay_ns=inputs.endpoint_delay_ns,
+            warnings=warnings,
         )
         self.capacity = self.native.capacity
         self.table = AlgorithmTable({})
@@ -181,16 +180,9 @@ class CompatiblePlanners:
         except AlgorithmError as error:
             at = place if error.place == self.inputs.system.place else f"{place}: {error.place}"
             raise AlgorithmError(at, error.problem, f"{error.remedy}, or use --corrected") from None
-        for name, text in NATIVE_QUIRKS.items():
-            if text in self.native.warnings:
-                self._warn(f"quirk {name.replace('_', '-')}: {text}")
         if self.inputs.backend == UNAWARE and max(self.capacity) > 1 and streams is not None and len(streams) > 1:
-            self._warn(warning("free-concurrency"))
+            self.native.warn("free-concurrency")
         return streams
-
-    def _warn(self, text: str) -> None:
-        if text not in self.warnings:
-            self.warnings.append(text)
 
 
 def route_warnings(plan: Plan, inputs: Inputs) -> list[str]:

@@ -24,6 +24,7 @@ from astrasim_py.astra_sim.native_algorithms import (
     native_algorithm,
     size_after,
 )
+from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.system.dimension_planner import (
     BASELINE,
@@ -39,54 +40,6 @@ from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, Plan
 
 #: Name of the group of all ranks.
 WORLD = ("", "0", "world")
-
-#: Quirks that a plan can meet, and what is said of each, once.
-QUIRKS = {
-    "least_chunk": (
-        "a collective with chunks of fewer bytes than there are NPUs runs as if each chunk had one byte per NPU: "
-        "ASTRA-sim raises its size"
-    ),
-    "rounded_up": (
-        "preferred-dataset-splits does not divide a collective: ASTRA-sim runs one more chunk of full size for the "
-        "remainder"
-    ),
-    "lost_remainder": (
-        "the NPUs of a dimension do not divide a chunk: ASTRA-sim truncates messages and never sends the rest"
-    ),
-    "halving_odd": "halvingDoubling truncates odd messages twice: its second half is smaller than its first",
-    "halving_reduction": (
-        "halvingDoubling charges the reduction of all messages received but the last, each by the size of the next one"
-    ),
-    "direct_overlap": "direct charges the reductions of messages that arrive together as if they ran at the same time",
-    "direct_window": (
-        "direct with a window charges the reduction of some received messages only, by their order of arrival"
-    ),
-    "tree_end": "doubleBinaryTree ends on an inner NPU when it sends to its children, not when they have the data",
-    "tree_down": "doubleBinaryTree charges inner NPUs a reduction on the way down, too",
-    "tree_only_reduces": (
-        "doubleBinaryTree knows all_reduce only: ASTRA-sim runs one of the phase's size in place of other collectives"
-    ),
-    "no_memory_bandwidth": "local-mem-bw is missing: ASTRA-sim charges nothing for local reductions",
-    "local_delay": (
-        f"a group smaller than the world has an endpoint delay of {LOCAL_DELAY_NS} ns, whatever endpoint-delay says"
-    ),
-    "local_ring": (
-        "a group smaller than the world runs a ring over its members where the implementation lists several words"
-    ),
-    "local_window": "direct on a group smaller than the world charges reductions of other messages than on the world",
-    "half_queues": (
-        "an all_reduce uses the first half of the queues of a dimension only, and on the way back the second half"
-    ),
-    "whole": "one* implementations run one logical algorithm over NPU ids, whatever the dimensions",
-    "ignored_words": "words after a one* implementation are ignored",
-    "short_list": (
-        "an implementation list is shorter than the network: ASTRA-sim never communicates in the dimensions beyond it"
-    ),
-    "shared_bus": "model-shared-bus is reproduced from one recorded setting only",
-    "no_optimization": (
-        "collective-optimization is missing, and ASTRA-sim leaves it to chance: in one dimension it makes no difference"
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +63,8 @@ class CompatiblePlanner:
         Dimensions of the network, the innermost first: sizes, or anything with a ``size``.
     endpoint_delay_ns : int, optional
         Instead of the configuration's, injection scale included.
-
-    Attributes
-    ----------
-    warnings : list of str
-        One sentence per quirk that the plans so far met.
+    warnings : list of str, optional
+        A line per quirk that the plans meet is added.
     """
 
     def __init__(
@@ -124,6 +74,7 @@ class CompatiblePlanner:
         *,
         queues_per_dim: int = 1,
         endpoint_delay_ns: int | None = None,
+        warnings: list[str] | None = None,
     ) -> None:
         if not 1 <= queues_per_dim <= MAX_CHUNKS:
             bound = "less than 1" if queues_per_dim < 1 else f"more than {MAX_CHUNKS}"
@@ -145,7 +96,7 @@ class CompatiblePlanner:
             if system.model_shared_bus
             else None,
         )
-        self.warnings: list[str] = []
+        self.warnings = [] if warnings is None else warnings
         self._plans: dict[CollectiveRequest, tuple[PlannedChunk, ...]] = {}
         self._dims: dict[object, tuple[_Dim, ...]] = {}
         self._phases: dict[tuple, PlannedPhase] = {}
@@ -155,8 +106,8 @@ class CompatiblePlanner:
 
     def warn(self, quirk: str) -> None:
         """Note that a plan met a quirk."""
-        if QUIRKS[quirk] not in self.warnings:
-            self.warnings.append(QUIRKS[quirk])
+        if warning(quirk) not in self.warnings:
+            self.warnings.append(warning(quirk))
 
     def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Streams of a call; None for collectives that ASTRA-sim does not run.
@@ -203,11 +154,11 @@ class CompatiblePlanner:
                     'write "collective-optimization": "localBWAware" or "baseline"',
                 )
             if call.type == "all_reduce":
-                self.warn("no_optimization")
+                self.warn("no-optimization")
             way = LOCAL_FIRST
         phases_of = dimension_visits(call.type, order, way)
         if call.type == "all_reduce" and way == LOCAL_FIRST and self.queues > 1:
-            self.warn("half_queues")
+            self.warn("half-queues")
         turns = self.turns(call.members)
         priority = {"LIFO": call.number, "FIFO": -call.number}.get(self.system.scheduling_policy, call.priority)
         streams = []
@@ -253,9 +204,9 @@ class CompatiblePlanner:
                 "use fewer splits or a larger all_gather",
             )
         if not gather and call.size // splits < self.npus:
-            self.warn("least_chunk")
+            self.warn("least-chunk")
         elif call.size % splits:
-            self.warn("rounded_up")
+            self.warn("rounded-up")
         return cuts
 
     def dimensions(self, call: CollectiveRequest, local: bool, place: str) -> tuple[_Dim, ...]:
@@ -282,7 +233,7 @@ class CompatiblePlanner:
 
     def _local(self, call: CollectiveRequest, given: list[Implementation], place: str) -> tuple[_Dim, ...]:
         if len(given) > 1:
-            self.warn("local_ring")
+            self.warn("local-ring")
             given = [Implementation(RING)]
         if given[0].kind == TREE:
             raise AlgorithmError(
@@ -291,7 +242,7 @@ class CompatiblePlanner:
                 "use ring, direct or halvingDoubling",
             )
         if self.charges.endpoint_ns != LOCAL_DELAY_NS:
-            self.warn("local_delay")
+            self.warn("local-delay")
         # Rings go through the members in the order in which the group lists them.
         return (_Dim(len(call.members), (call.members,), given[0]),)
 
@@ -304,7 +255,7 @@ class CompatiblePlanner:
                 if len(self.sizes) > 1:
                     self.warn("whole")
                 if dim + 1 < len(given):
-                    self.warn("ignored_words")
+                    self.warn("ignored-words")
                 return tuple(dims)
             dims.append(_Dim(self.sizes[dim], rows_along(everyone, dim, self.sizes), implementation))
         if len(given) < len(self.sizes):
@@ -315,7 +266,7 @@ class CompatiblePlanner:
                     "builds it over the wrong NPUs and crashes)",
                     "list one implementation per dimension",
                 )
-            self.warn("short_list")
+            self.warn("short-list")
         return tuple(dims)
 
     def phase(
@@ -347,24 +298,24 @@ class CompatiblePlanner:
         """Warn of the quirks of one phase."""
         reducing = collective in ("all_reduce", "reduce_scatter")
         if kind == TREE:
-            self.warn("tree_end")
-            self.warn("tree_down")
+            self.warn("tree-end")
+            self.warn("tree-down")
             if collective != "all_reduce":
-                self.warn("tree_only_reduces")
+                self.warn("tree-only-reduces")
         elif kind == HALVING_DOUBLING and reducing:
             if n > 2:
-                self.warn("halving_reduction")
+                self.warn("halving-reduction")
             if size % n:
-                self.warn("halving_odd")
+                self.warn("halving-odd")
         elif collective != "all_gather" and size % n:
-            self.warn("lost_remainder")
+            self.warn("lost-remainder")
         if kind == DIRECT and reducing and n > 2:
-            self.warn("direct_overlap")
+            self.warn("direct-overlap")
             if window is not None and window < n - 1:
-                self.warn("direct_window")
+                self.warn("direct-window")
             if local and collective == "all_reduce":
-                self.warn("local_window")
+                self.warn("local-window")
         if (reducing or kind == TREE) and not self.charges.memory_bandwidth:
-            self.warn("no_memory_bandwidth")
+            self.warn("no-memory-bandwidth")
         if self.charges.bus is not None and not local:
-            self.warn("shared_bus")
+            self.warn("shared-bus")

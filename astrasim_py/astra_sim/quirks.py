@@ -1,77 +1,85 @@
-"""What ASTRA-sim does to workloads and messages that is not physics, as a table; `planner.QUIRKS` has that of its
-native collectives. Every quirk met is warned about once.
+"""What ASTRA-sim does that is not physics. Every quirk met is warned about once.
 
 A quirk is reproduced wherever ASTRA-sim yields a number; where it hangs, crashes or loses work there is an error
-instead. ``--corrected`` does without all of them.
+instead. ``--corrected`` does without all of them; `PAGE` says what it does in their place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from astrasim_py.astra_sim.native_algorithms import LOCAL_DELAY_NS
 
 #: Where all of them are explained.
 PAGE = "docs/astra_sim.md"
 
-
-@dataclass(frozen=True, slots=True)
-class Quirk:
-    """One quirk: what ASTRA-sim does, and what the corrected physics is."""
-
-    id: str
-    does: str
-    corrected: str
-
-
-QUIRKS: dict[str, Quirk] = {
-    quirk.id: quirk
-    for quirk in (
-        Quirk(
-            "lowest-dimension",
-            "a message pays only for the lowest dimension in which its ends differ",
-            "it pays for every hop",
-        ),
-        Quirk(
-            "store-and-forward",
-            "every hop receives the whole message before it sends it on",
-            "head and tail move on their own (cut-through)",
-        ),
-        Quirk(
-            "free-concurrency",
-            "messages never share bandwidth, so that chunks in flight together divide the time",
-            "the same: choose congestion_aware for links that are shared",
-        ),
-        Quirk("zero-duration", "a recorded duration of 0 takes 1 ns", "it takes no time"),
-        Quirk(
-            "skipped-node",
-            "INVALID nodes and roofline nodes of tensor_size 0 are skipped, and their children wait for the next "
-            "completion of any other node of the rank",
-            "children start at once",
-        ),
-        Quirk(
-            "broadcast-replayed",
-            "a broadcast is not simulated: it takes its recorded duration",
-            "it is simulated like every other collective",
-        ),
-        Quirk(
-            "injected-size",
-            "messages of an injected algorithm have the sizes of its files, whatever the collective's size is",
-            "sizes in chunks follow the collective",
-        ),
-        Quirk(
-            "unsorted-group",
-            "an injected algorithm takes its file by sorted position in the group, and its peers by the order given",
-            "both follow the order given",
-        ),
-        Quirk(
-            "unofficial-backend",
-            "it refuses several dimensions in this backend; followed is an unmerged branch of it",
-            "the same",
-        ),
-    )
+#: What is said of each; first of workloads and messages, then of native collectives.
+QUIRKS = {
+    "lowest-dimension": "ASTRA-sim: a message pays only for the lowest dimension in which its ends differ",
+    "store-and-forward": "ASTRA-sim: every hop receives the whole message before it sends it on",
+    "free-concurrency": "ASTRA-sim: messages never share bandwidth, so that chunks in flight together divide the time",
+    "zero-duration": "ASTRA-sim: a recorded duration of 0 takes 1 ns",
+    "skipped-node": (
+        "ASTRA-sim: INVALID nodes and roofline nodes of tensor_size 0 are skipped, and their children wait "
+        "for the next completion of any other node of the rank"
+    ),
+    "broadcast-replayed": "ASTRA-sim: a broadcast is not simulated: it takes its recorded duration",
+    "injected-size": (
+        "ASTRA-sim: messages of an injected algorithm have the sizes of its files, whatever the collective's size is"
+    ),
+    "unsorted-group": (
+        "ASTRA-sim: an injected algorithm takes its file by sorted position in the group, and its peers by "
+        "the order given"
+    ),
+    "unofficial-backend": (
+        "ASTRA-sim: it refuses several dimensions in this backend; followed is an unmerged branch of it"
+    ),
+    "least-chunk": (
+        "a collective with chunks of fewer bytes than there are NPUs runs as if each chunk had one byte per NPU: "
+        "ASTRA-sim raises its size"
+    ),
+    "rounded-up": (
+        "preferred-dataset-splits does not divide a collective: ASTRA-sim runs one more chunk of full size for the "
+        "remainder"
+    ),
+    "lost-remainder": (
+        "the NPUs of a dimension do not divide a chunk: ASTRA-sim truncates messages and never sends the rest"
+    ),
+    "halving-odd": "halvingDoubling truncates odd messages twice: its second half is smaller than its first",
+    "halving-reduction": (
+        "halvingDoubling charges the reduction of all messages received but the last, each by the size of the next one"
+    ),
+    "direct-overlap": "direct charges the reductions of messages that arrive together as if they ran at the same time",
+    "direct-window": (
+        "direct with a window charges the reduction of some received messages only, by their order of arrival"
+    ),
+    "tree-end": "doubleBinaryTree ends on an inner NPU when it sends to its children, not when they have the data",
+    "tree-down": "doubleBinaryTree charges inner NPUs a reduction on the way down, too",
+    "tree-only-reduces": (
+        "doubleBinaryTree knows all_reduce only: ASTRA-sim runs one of the phase's size in place of other collectives"
+    ),
+    "no-memory-bandwidth": "local-mem-bw is missing: ASTRA-sim charges nothing for local reductions",
+    "local-delay": (
+        f"a group smaller than the world has an endpoint delay of {LOCAL_DELAY_NS} ns, whatever endpoint-delay says"
+    ),
+    "local-ring": (
+        "a group smaller than the world runs a ring over its members where the implementation lists several words"
+    ),
+    "local-window": "direct on a group smaller than the world charges reductions of other messages than on the world",
+    "half-queues": (
+        "an all_reduce uses the first half of the queues of a dimension only, and on the way back the second half"
+    ),
+    "whole": "one* implementations run one logical algorithm over NPU ids, whatever the dimensions",
+    "ignored-words": "words after a one* implementation are ignored",
+    "short-list": (
+        "an implementation list is shorter than the network: ASTRA-sim never communicates in the dimensions beyond it"
+    ),
+    "shared-bus": "model-shared-bus is reproduced from one recorded setting only",
+    "no-optimization": (
+        "collective-optimization is missing, and ASTRA-sim leaves it to chance: in one dimension it makes no difference"
+    ),
 }
 
 
 def warning(quirk: str, detail: str = "") -> str:
     """The line that says that a quirk was met."""
-    text = f"quirk {quirk}: ASTRA-sim: {QUIRKS[quirk].does}"
+    text = f"quirk {quirk}: {QUIRKS[quirk]}"
     return f"{text} ({detail})" if detail else text

@@ -23,7 +23,8 @@ from astrasim_py.astra_sim.native_algorithms import (
     native_algorithm,
     size_after,
 )
-from astrasim_py.astra_sim.planner import QUIRKS, CompatiblePlanner
+from astrasim_py.astra_sim.planner import CompatiblePlanner
+from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.chakra.schema import MISSING, CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
@@ -261,17 +262,17 @@ def test_groups_smaller_than_the_world():
     ((ranks, algorithm),) = stream.phases[0].calls
     assert ranks == (6, 2, 0, 4) and algorithm.name == "halvingDoubling"
     assert algorithm is native_algorithm("halvingDoubling", "all_reduce", 1024, 4, Charges(memory_bandwidth=MEMORY))
-    assert QUIRKS["local_delay"] in planner.warnings
+    assert warning("local-delay") in planner.warnings
     planner = CompatiblePlanner(system("direct direct"), (4, 2))
     (stream,) = planner.plan(call("all_gather", 1024, (0, 1, 4, 5), group="1"))
     assert stream.phases[0].calls[0][1].name == "ring"
-    assert QUIRKS["local_ring"] in planner.warnings
+    assert warning("local-ring") in planner.warnings
 
 
 def test_whole_implementations_run_over_ids():
     planner = CompatiblePlanner(system("oneRing"), (4, 4))
     assert shown(planner.plan(call("all_reduce", 1024, 16))) == [[("all_reduce", 0, 1024, 1)]]
-    assert QUIRKS["whole"] in planner.warnings
+    assert warning("whole") in planner.warnings
 
 
 def test_quirks_are_told_once():
@@ -279,10 +280,10 @@ def test_quirks_are_told_once():
     for number in range(3):
         planner.plan(call("all_reduce", 1048576, 8, number=number))
     assert sorted(planner.warnings) == sorted(
-        {QUIRKS["rounded_up"], QUIRKS["lost_remainder"], QUIRKS["no_memory_bandwidth"]}
+        {warning("rounded-up"), warning("lost-remainder"), warning("no-memory-bandwidth")}
     )
     planner.plan(call("all_reduce", 10, 8))
-    assert QUIRKS["least_chunk"] in planner.warnings
+    assert warning("least-chunk") in planner.warnings
     fine = CompatiblePlanner(system("ring"), (8,))
     fine.plan(call("all_reduce", 1048576, 8))
     assert fine.warnings == []

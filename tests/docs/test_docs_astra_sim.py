@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from astrasim_py.astra_sim import configs, planner, quirks
+from astrasim_py.astra_sim import configs, quirks
 from astrasim_py.cli import astra_sim
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.scenario.expand import expand
@@ -27,7 +27,7 @@ def section(text: str, title: str) -> str:
 
 
 def test_page_and_tables_have_the_same_quirks(text):
-    known = {*quirks.QUIRKS, *(name.replace("_", "-") for name in planner.QUIRKS)}
+    known = set(quirks.QUIRKS)
     listed = re.findall(r"^\| `([a-z-]+)` \|", section(text, "Quirks"), re.MULTILINE)
     assert len(listed) == len(set(listed))
     assert set(listed) == known
