@@ -23,15 +23,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.program.table import Program
 
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "barrier",
-)
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
 
 Builder = Callable[..., Algorithm]
 

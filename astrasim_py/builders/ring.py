@@ -113,11 +113,7 @@ def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, whic
                 order=order(s, 1),
             )
             draft.reduce(
-                payload=recvs,
-                idx=cell(s + 2),
-                src=(buffer, cell(s + 2)),
-                dst=(buffer, cell(s + 2)),
-                order=order(s, 2),
+                payload=recvs, idx=cell(s + 2), src=(buffer, cell(s + 2)), dst=(buffer, cell(s + 2)), order=order(s, 2)
             )
             draft.send(
                 peer=right,
@@ -245,10 +241,7 @@ def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Draft:
             tag=tag,
             idx=arrives * lanes + lane,
             # Only a block that is home is written; the others go on as they come.
-            dst=(
-                np.where(final, int(Buffer.OUTPUT), MISSING),
-                np.where(final, from_origin * lanes + lane, MISSING),
-            ),
+            dst=(np.where(final, int(Buffer.OUTPUT), MISSING), np.where(final, from_origin * lanes + lane, MISSING)),
             order=order + lanes,
         )
         carried = at[h - 1, k]
@@ -256,10 +249,7 @@ def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Draft:
             peer=(r + d) % n,
             tag=tag,
             idx=home * lanes + lane,
-            src=(
-                np.where(h == 1, int(Buffer.INPUT), MISSING),
-                np.where(h == 1, home * lanes + lane, MISSING),
-            ),
+            src=(np.where(h == 1, int(Buffer.INPUT), MISSING), np.where(h == 1, home * lanes + lane, MISSING)),
             payload=carried,
             after=(carried,),
             order=order,

@@ -48,13 +48,7 @@ def _at(handles: np.ndarray, edge: np.ndarray) -> np.ndarray:
 
 
 def up(
-    draft: Draft,
-    tree: Tree,
-    pieces: np.ndarray,
-    *,
-    tag: int,
-    order: int = 0,
-    one_send_at_a_time: bool = False,
+    draft: Draft, tree: Tree, pieces: np.ndarray, *, tag: int, order: int = 0, one_send_at_a_time: bool = False
 ) -> np.ndarray:
     """Reduce to the root: a rank sends to its parent when it has summed what its children sent.
 

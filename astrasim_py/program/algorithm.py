@@ -91,9 +91,7 @@ class Algorithm:
         place = self.source or self.name
         if self.collective not in COLLECTIVES and self.collective != CUSTOM:
             raise AlgorithmError(
-                place,
-                f'"{self.collective}" is not a collective',
-                f"write one of {', '.join(COLLECTIVES)}",
+                place, f'"{self.collective}" is not a collective', f"write one of {', '.join(COLLECTIVES)}"
             )
         if self.protocol and self.protocol not in PROTOCOL_SLOTS:
             raise AlgorithmError(
@@ -108,9 +106,7 @@ class Algorithm:
                 raise AlgorithmError(place, f"{self.collective} has no root", "give root: RANK")
             if not 0 <= self.root < self.ranks:
                 raise AlgorithmError(
-                    place,
-                    f"root {self.root} is not one of {self.ranks} ranks",
-                    f"give a root in 0..{self.ranks - 1}",
+                    place, f"root {self.root} is not one of {self.ranks} ranks", f"give a root in 0..{self.ranks - 1}"
                 )
         elif self.root is not None:
             raise AlgorithmError(place, f"{self.collective} takes no root", "drop the root")

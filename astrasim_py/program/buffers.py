@@ -66,10 +66,7 @@ class Layout:
         if self.steps.in_place:
             return first + self.scratch, first + self.scratch
         inputs, outputs = self.input_of(rank), self.output_of(rank)
-        return (
-            inputs[0] + max(inputs[1], self.steps.inputs),
-            outputs[0] + max(outputs[1], self.steps.outputs),
-        )
+        return (inputs[0] + max(inputs[1], self.steps.inputs), outputs[0] + max(outputs[1], self.steps.outputs))
 
     def cell_name(self, rank: int, cell: int) -> tuple[str, int]:
         """Buffer and chunk of a cell of a rank; an aliased cell by the name of the larger buffer."""

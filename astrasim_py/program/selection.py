@@ -124,9 +124,7 @@ class AlgorithmTable:
     """
 
     def __init__(
-        self,
-        cases: Mapping[str, Sequence[Case]],
-        default: Callable[[str, int, int], Algorithm] | None = None,
+        self, cases: Mapping[str, Sequence[Case]], default: Callable[[str, int, int], Algorithm] | None = None
     ) -> None:
         self._cases = {name: tuple(listed) for name, listed in cases.items()}
         self._default = None if default is None else Case(make=default)
