@@ -7,7 +7,7 @@ to bytes when the size S of the full buffer is known. The older dialect states b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
@@ -88,38 +88,30 @@ class Algorithm:
     protocol: str = ""
 
     def __post_init__(self) -> None:
-        place = self.source or self.name
-        if self.collective not in COLLECTIVES and self.collective != CUSTOM:
-            raise AlgorithmError(
-                place, f'"{self.collective}" is not a collective', f"write one of {', '.join(COLLECTIVES)}"
-            )
+        promise, contract = promise_of(self.collective), self.contract
+        if self.collective not in (*COLLECTIVES, CUSTOM):
+            raise self._error(f'"{self.collective}" is not a collective', f"write one of {', '.join(COLLECTIVES)}")
         if self.protocol and self.protocol not in PROTOCOL_SLOTS:
-            raise AlgorithmError(
-                place, f'"{self.protocol}" is not a protocol', f"write one of {', '.join(PROTOCOL_SLOTS)}"
-            )
+            raise self._error(f'"{self.protocol}" is not a protocol', f"write one of {', '.join(PROTOCOL_SLOTS)}")
         if self.ranks < 1 or len(self.traces) != self.ranks:
-            raise AlgorithmError(
-                place, f"has {len(self.traces)} traces for {self.ranks} ranks", "give one trace per rank"
-            )
-        if promise_of(self.collective).rooted:
-            if self.root is None:
-                raise AlgorithmError(place, f"{self.collective} has no root", "give root: RANK")
-            if not 0 <= self.root < self.ranks:
-                raise AlgorithmError(
-                    place, f"root {self.root} is not one of {self.ranks} ranks", f"give a root in 0..{self.ranks - 1}"
-                )
-        elif self.root is not None:
-            raise AlgorithmError(place, f"{self.collective} takes no root", "drop the root")
-        if self.contract is not None:
-            for word, ours, theirs in (
-                ("ranks", self.ranks, self.contract.ranks),
-                ("chunks", self.chunks, self.contract.chunks),
-            ):
-                if ours and ours != theirs:
-                    problem = f"has {ours} {word}, and its contract {theirs}"
-                    raise AlgorithmError(place, problem, "give the contract of this algorithm")
+            raise self._error(f"has {len(self.traces)} traces for {self.ranks} ranks", "give one trace per rank")
+        if promise.rooted and self.root is None:
+            raise self._error(f"{self.collective} has no root", "give root: RANK")
+        if promise.rooted and not 0 <= self.root < self.ranks:
+            problem = f"root {self.root} is not one of {self.ranks} ranks"
+            raise self._error(problem, f"give a root in 0..{self.ranks - 1}")
+        if not promise.rooted and self.root is not None:
+            raise self._error(f"{self.collective} takes no root", "drop the root")
+        for word in ("ranks", "chunks") if contract is not None else ():
+            ours, theirs = getattr(self, word), getattr(contract, word)
+            if ours and ours != theirs:
+                problem = f"has {ours} {word}, and its contract {theirs}"
+                raise self._error(problem, "give the contract of this algorithm")
         if self.made_for is not None and self.made_for < 1:
-            raise AlgorithmError(place, f"made_for is {self.made_for} B", "give the size it was made for")
+            raise self._error(f"made_for is {self.made_for} B", "give the size it was made for")
+
+    def _error(self, problem: str, remedy: str) -> AlgorithmError:
+        return AlgorithmError(self.source or self.name, problem, remedy)
 
     @property
     def rotation(self) -> Rotation | None:
@@ -153,14 +145,18 @@ class Algorithm:
     @cached_property
     def _recognised(self) -> Algorithm | None:
         found = self.traces.rotated if isinstance(self.traces, GivenTraces) else None
-        if found is None or (self.chunks and not set(_totals(found.base)) <= {self.chunks}):
+        if found is None:
+            return None
+        total = found.base.column("total_chunk_cnt")
+        # Chunks of another buffer would be of another size.
+        if self.chunks and ((total > 0) & (total != self.chunks)).any():
             return None
         return dataclass_replace(self, traces=found)
 
     @property
-    def _different(self) -> Sequence[ExecutionTrace]:
-        """Traces that stand for all where it is only asked which columns nodes have."""
-        return [self.traces[0]] if self.rotation else _distinct(self.traces)
+    def _different(self) -> Iterable[ExecutionTrace]:
+        """Traces that have the columns of all."""
+        return [self.traces[0]] if self.rotation else dict.fromkeys(self.traces)
 
     @cached_property
     def symbolic(self) -> bool:
@@ -180,17 +176,13 @@ class Algorithm:
     @cached_property
     def messages(self) -> int:
         """Number of messages, all ranks together."""
-        return self._over_ranks(lambda trace: int(np.count_nonzero(trace.type == NodeType.COMM_SEND)))
+        traces = [self.traces[0]] * self.ranks if self.rotation else self.traces
+        return sum(int(np.count_nonzero(trace.type == NodeType.COMM_SEND)) for trace in traces)
 
     @cached_property
     def nodes(self) -> int:
         """Number of nodes, all ranks together."""
-        return self._over_ranks(len)
-
-    def _over_ranks(self, count: Callable[[ExecutionTrace], int]) -> int:
-        if self.rotation:
-            return self.ranks * count(self.traces[0])
-        return sum(map(count, self.traces))
+        return self.ranks * len(self.traces[0]) if self.rotation else sum(map(len, self.traces))
 
     def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
         """Bytes that each node of a rank moves.
@@ -212,7 +204,9 @@ class Algorithm:
         AlgorithmError
             A message without a size.
         """
-        trace = self.traces[rank]
+        return self._bytes(self.traces[rank], rank, size, verbatim)
+
+    def _bytes(self, trace: ExecutionTrace, rank: int, size: int, verbatim: bool) -> np.ndarray:
         kinds = trace.type
         message = (kinds == NodeType.COMM_SEND) | (kinds == NodeType.COMM_RECV)
         moving = message | ((kinds == NodeType.COMP) & (trace.column("comp_op") != MISSING))
@@ -225,11 +219,8 @@ class Algorithm:
         if verbatim:
             # A size in chunks is the only one of a reduction in most files: only a message must state bytes.
             symbolic = symbolic & (absolute < 0) & ~message
-        used = total[symbolic]
-        alike = len(used) > 0 and int(used.min()) == int(used.max())
-        totals = [int(used[0])] if alike else np.unique(used).tolist()
-        for each in totals:
-            rows = symbolic if len(totals) == 1 else symbolic & (total == each)
+        for each in np.unique(total[symbolic]).tolist():
+            rows = symbolic & (total == each)
             out[rows] = chunk_bytes(index[rows], count[rows], size, each)
         rest = moving & ~symbolic
         if rest.any():
@@ -262,55 +253,28 @@ class Algorithm:
         return not bool((size % total[part] != 0)[~copy[part]].any())
 
     def bytes_of_ranks(self, ranks: Sequence[int] | np.ndarray, size: int, *, verbatim: bool = False) -> np.ndarray:
-        """`message_bytes` of several ranks of a rotation at once.
-
-        Parameters
-        ----------
-        ranks : sequence of int
-            k ranks.
-
-        Returns
-        -------
-        numpy.ndarray
-            int64[k, n].
-        """
-        base = self.message_bytes(0, size, verbatim=verbatim)
+        """`message_bytes` of several ranks of a rotation at once: int64[k, n]."""
         if self.chunks == 0 or not len(ranks):
+            base = self.message_bytes(0, size, verbatim=verbatim)
             return np.broadcast_to(base, (len(ranks), len(base)))
-        if verbatim:
-            return np.stack([self.message_bytes(int(rank), size, verbatim=True) for rank in ranks])
-        trace = self.traces[0]
-        columns = self.traces.columns(ranks, ("msg_chunk_idx", "msg_chunk_cnt"))
-        index, count = columns["msg_chunk_idx"], columns["msg_chunk_cnt"]
-        kinds = trace.type
-        moving = (kinds == NodeType.COMM_SEND) | (kinds == NodeType.COMM_RECV)
-        moving |= (kinds == NodeType.COMP) & (trace.column("comp_op") != MISSING)
-        symbolic = moving & (trace.column("total_chunk_cnt") > 0) & (index >= 0) & (count >= 0)
-        found = chunk_bytes(np.where(symbolic, index, 0), np.where(symbolic, count, 0), size, self.chunks)
-        return np.where(symbolic, found, base)
+        traces = zip(self.traces.some(ranks), ranks, strict=True)
+        return np.stack([self._bytes(trace, int(rank), size, verbatim) for trace, rank in traces])
+
+    def stated(self) -> dict[str, object]:
+        """What the algorithm is and promises, without its name and source."""
+        names = ("collective", "ranks", "root", "chunks", "in_place", "made_for", "protocol")
+        contract = None if self.contract is None else self.contract.to_text()
+        return {**{name: getattr(self, name) for name in names}, "contract": contract}
 
     @cached_property
     def _digest(self) -> str:
-        return digest(
-            {
-                "collective": self.collective,
-                "ranks": self.ranks,
-                "root": self.root,
-                "chunks": self.chunks,
-                "in_place": self.in_place,
-                "made_for": self.made_for,
-                "protocol": self.protocol,
-                "contract": None if self.contract is None else self.contract.to_text(),
-                **self._content(),
-            }
-        )
-
-    def _content(self) -> dict[str, object]:
         if isinstance(self.traces, RotatedTraces) and self.traces.nodes > _DIGESTED_NODES:
             # What other ranks do follows from the builder's rule: a few of them tell rules apart.
             some = self.traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
-            return {"rotation": self.rotation.dims, "traces": [trace.digest() for trace in some]}
-        return {"traces": [trace.digest() for trace in self.traces]}
+            content = {"rotation": self.rotation.dims, "traces": [trace.digest() for trace in some]}
+        else:
+            content = {"traces": [trace.digest() for trace in self.traces]}
+        return digest({**self.stated(), **content})
 
     def digest(self) -> str:
         """SHA-256 over traces and contract; name, source and verdict do not count."""
@@ -332,16 +296,6 @@ class Algorithm:
 
     def __repr__(self) -> str:
         return f"Algorithm({self.name}: {self.collective}, {self.ranks} ranks, {self.chunks} chunks)"
-
-
-def _totals(trace: ExecutionTrace) -> list[int]:
-    """Numbers of chunks that a trace cuts the full buffer into."""
-    total = trace.column("total_chunk_cnt")
-    return np.unique(total[total > 0]).tolist()
-
-
-def _distinct(traces: Sequence[ExecutionTrace]) -> list[ExecutionTrace]:
-    return list({id(trace): trace for trace in traces}.values())
 
 
 def _in_chunks(trace: ExecutionTrace) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as dataclass_replace
 
 import numpy as np
@@ -23,21 +23,12 @@ STATED = (
 )  # fmt: skip
 
 
-def _stated(algorithm: Algorithm, rank: int) -> list[tuple[str, object]]:
-    # A contract speaks of all ranks, so one file holds it: n copies would make files grow as n^2.
-    contract = algorithm.contract if rank == 0 else None
-    values = {
-        "collective": algorithm.collective,
-        "algorithm": algorithm.name,
-        "ranks": algorithm.ranks,
-        "root": algorithm.root,
-        "chunks": algorithm.chunks,
-        "in_place": algorithm.in_place,
-        "made_for": algorithm.made_for,
-        "protocol": algorithm.protocol or None,
-        "contract": None if contract is None else contract.to_text(),
-    }
-    return [(name, value) for name, value in values.items() if value is not None]
+def _metadata(algorithm: Algorithm, rank: int) -> list[tuple[str, object]]:
+    values = {"collective": algorithm.collective, "algorithm": algorithm.name, **algorithm.stated()}
+    if rank:
+        # A contract speaks of all ranks, so one file holds it: n copies would make files grow as n^2.
+        values["contract"] = None
+    return [(name, value) for name, value in values.items() if value not in (None, "")]
 
 
 def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[ExecutionTrace, ...]:
@@ -57,7 +48,7 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
     out = []
     for rank, trace in enumerate(algorithm.traces):
         others = [attribute for attribute in trace.metadata if attribute.name not in STATED]
-        trace = trace.without_raw().replace(metadata=[*_stated(algorithm, rank), *others])
+        trace = trace.without_raw().replace(metadata=[*_metadata(algorithm, rank), *others])
         if size is not None:
             nbytes = algorithm.message_bytes(rank, size)
             message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
@@ -70,26 +61,10 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
     return tuple(out)
 
 
+_CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
 #: By node type, whether an algorithm may hold it.
 _IN_ALGORITHM = np.zeros(128, dtype=bool)
 _IN_ALGORITHM[[NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA, NodeType.INVALID]] = True
-
-
-def _plain_chunks(trace: ExecutionTrace, rank: int, ranks: int) -> int | None:
-    """The number of chunks of a trace (0: none) that is seen at a glance to be well-formed; else None."""
-    kinds = trace.type
-    if not _IN_ALGORITHM[kinds].all():
-        return None
-    for kind, name in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
-        peer = trace.picked(name, np.flatnonzero(kinds == kind))
-        if len(peer) and (peer.min() < 0 or peer.max() >= ranks or (peer == rank).any()):
-            return None
-    index, count, total = (trace.picked(name) for name in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
-    symbolic = (total > 0) & (index >= 0) & (count >= 0)
-    most = int(total.max(where=symbolic, initial=0))
-    if (symbolic & ((total != most) | (index + count > total))).any():
-        return None
-    return most
 
 
 def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | None = None) -> int:
@@ -97,61 +72,56 @@ def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | 
 
     Returns the common number of chunks, 0 where no node states its size in chunks.
     """
-    ranks = len(traces) if ranks is None else ranks
-    chunks = 0
+    ranks, chunks = len(traces) if ranks is None else ranks, 0
     for rank, trace in enumerate(traces):
-        usual = _plain_chunks(trace, rank, ranks)
-        if usual is not None and usual in (0, chunks or usual):
-            chunks = usual or chunks
-            continue
-        place = trace.place or f"{name}: rank {rank}"
-
-        def refuse(rows: np.ndarray, problem: str, remedy: str, trace=trace, place=place) -> None:
+        for rows, problem, remedy in _faults(trace, rank, ranks):
             if len(rows):
-                row = int(rows[0])
-                raise AlgorithmError(f"{place}: node {int(trace.node_id[row])}", problem.format(row=row), remedy)
-
-        kinds = trace.type
-        for kind, column, word in (
-            (NodeType.COMM_SEND, "comm_dst", "sends"),
-            (NodeType.COMM_RECV, "comm_src", "receives"),
-        ):
-            mine, peer = kinds == kind, trace.column(column)
-            refuse(np.flatnonzero(mine & (peer == MISSING)), f"{word} without {column}", f"write {column}")
-            wrong = np.flatnonzero(mine & ((peer < 0) | (peer >= ranks)))
-            if len(wrong):
-                refuse(
-                    wrong,
-                    f"{column} {int(peer[wrong[0]])} is not one of {ranks} ranks",
-                    f"write a rank in 0..{ranks - 1}, as counted in the group",
-                )
-            refuse(np.flatnonzero(mine & (peer == rank)), f"{word} to itself", "name another rank")
-        refuse(
-            np.flatnonzero(~_IN_ALGORITHM[kinds]),
-            "is neither COMM_SEND, COMM_RECV nor COMP",
-            "an algorithm is made of sends, receives and local operations",
-        )
-        index, count = trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt")
-        total = trace.column("total_chunk_cnt")
-        symbolic = (total > 0) & (index >= 0) & (count >= 0)
-        # A step of MSCCL-IR may move more scratch cells than the full buffer has chunks.
-        beyond = np.flatnonzero(symbolic & (index + count > total) & ~((index == 0) & (trace.column("tb_id") >= 0)))
-        if len(beyond):
-            row = beyond[0]
-            refuse(
-                beyond,
-                f"covers chunks {int(index[row])}..{int(index[row] + count[row] - 1)} of {int(total[row])}",
-                "keep msg_chunk_idx + msg_chunk_cnt within total_chunk_cnt",
-            )
-        for each in np.unique(total[symbolic]).tolist():
-            if chunks and each != chunks:
-                refuse(
-                    np.flatnonzero(symbolic & (total == each)),
-                    f"total_chunk_cnt is {each}, but {chunks} elsewhere",
-                    "cut the full buffer into one number of chunks",
-                )
-            chunks = each
+                place = f"{trace.place or f'{name}: rank {rank}'}: node {int(trace.node_id[rows[0]])}"
+                raise AlgorithmError(place, problem(int(rows[0])), remedy)
+        index, count, total = (trace.picked(column) for column in _CHUNKS)
+        total = np.where((index >= 0) & (count >= 0), total, 0)
+        own = int(total.max(initial=0))
+        chunks = chunks or own
+        other = np.flatnonzero((total > 0) & (total != chunks))
+        if len(other):
+            place = f"{trace.place or f'{name}: rank {rank}'}: node {int(trace.node_id[other[0]])}"
+            problem = f"total_chunk_cnt is {int(total[other[0]])}, but {chunks} elsewhere"
+            raise AlgorithmError(place, problem, "cut the full buffer into one number of chunks")
     return chunks
+
+
+def _faults(trace: ExecutionTrace, rank: int, ranks: int) -> Iterator[tuple[np.ndarray, Callable[[int], str], str]]:
+    """Rows of a trace that an algorithm may not hold, what is wrong with one, and what to write instead."""
+    for kind, column, word in (
+        (NodeType.COMM_SEND, "comm_dst", "sends"),
+        (NodeType.COMM_RECV, "comm_src", "receives"),
+    ):
+        rows = np.flatnonzero(trace.type == kind)
+        peer = trace.picked(column, rows)
+        if not len(rows) or (peer.min() >= 0 and peer.max() < ranks and not (peer == rank).any()):
+            continue
+        yield rows[peer == MISSING], lambda row, word=word, column=column: f"{word} without {column}", f"write {column}"
+        yield (
+            rows[(peer < 0) | (peer >= ranks)],
+            lambda row, column=column: f"{column} {int(trace.column(column)[row])} is not one of {ranks} ranks",
+            f"write a rank in 0..{ranks - 1}, as counted in the group",
+        )
+        yield rows[peer == rank], lambda row, word=word: f"{word} to itself", "name another rank"
+    yield (
+        np.flatnonzero(~_IN_ALGORITHM[trace.type]),
+        lambda row: "is neither COMM_SEND, COMM_RECV nor COMP",
+        "an algorithm is made of sends, receives and local operations",
+    )
+    index, count, total = (trace.picked(column) for column in _CHUNKS)
+    beyond = np.flatnonzero((total > 0) & (index >= 0) & (count >= 0) & (index + count > total))
+    if len(beyond):
+        # A step of MSCCL-IR may move more scratch chunks than the full buffer has.
+        beyond = beyond[~((index[beyond] == 0) & (trace.picked("tb_id", beyond) >= 0))]
+    yield (
+        beyond,
+        lambda row: f"covers chunks {int(index[row])}..{int(index[row] + count[row] - 1)} of {int(total[row])}",
+        "keep msg_chunk_idx + msg_chunk_cnt within total_chunk_cnt",
+    )
 
 
 def algorithm_from_traces(
