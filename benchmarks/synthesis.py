@@ -58,10 +58,12 @@ def measure(case: str, rounds: int, rest: bool) -> dict:
     from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
     from astrasim_py.synthesis.model.checker import check
     from astrasim_py.synthesis.model.demand import Demand
-    from astrasim_py.synthesis.model.network import CostModel, Network
-    from astrasim_py.synthesis.model.schedule import Search
-    from astrasim_py.synthesis.model.transfers import as_schedule, copied
+    from astrasim_py.synthesis.model.network import Network
+    from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+    from astrasim_py.synthesis.model.timing import CostModel
+    from astrasim_py.synthesis.model.transfers import copied
     from astrasim_py.synthesis.search.greedy_search import search
+    from astrasim_py.synthesis.search.multi_start import Effort
     from astrasim_py.topology import build
 
     keys, record = spec(case)
@@ -82,12 +84,11 @@ def measure(case: str, rounds: int, rest: bool) -> dict:
     # Bounds by cuts take longer than a run; `synthesize` asks for them only where the first run does not meet these.
     bound = lower_bounds(network, demand, cuts=False)[0]
     lap("bound")
-    best = search(network, demand, bound.time, jobs=1, rounds=rounds, record=record)
+    best = search(network, demand, bound.time, Effort(rounds=rounds, jobs=1), record=record)
     lap("search")
     took = best.time
     if record:
-        how = Search(seed=1, policy=best.policy, rounds=best.rounds)
-        schedule = as_schedule(network, demand, copied(best.columns), how, bound)
+        schedule = as_schedule(network, demand, copied(best.columns), best.search, bound)
         took = schedule.time
         lap("times")
     found["total"] = sum(found.values())
@@ -108,7 +109,7 @@ def measure(case: str, rounds: int, rest: bool) -> dict:
             write_algorithm(str(out), algorithm)
             lap("write")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    facts = {"npus": network.ranks, "transfers": best.transfers, "runs": best.rounds}
+    facts = {"npus": network.ranks, "transfers": best.transfers, "runs": best.search.rounds}
     return {"case": case, **facts, "efficiency": bound.time / took, **found, "peak MB": peak}
 
 

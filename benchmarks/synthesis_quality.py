@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from astrasim_py.synthesis.model.checker import check
-from astrasim_py.synthesis.model.network import CostModel
+from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.topology import read_edge_list
 

@@ -127,7 +127,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     from astrasim_py.study.link_occupancy import read_occupancy
     from astrasim_py.study.synthesized import Request
     from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
-    from astrasim_py.synthesis.model.network import CostModel
+    from astrasim_py.synthesis.model.timing import CostModel
     from astrasim_py.topology.model import placement
 
     if args.collective.lower().replace("_", "") == "alltoallv":

@@ -56,7 +56,7 @@ from astrasim_py.study.dimension_plans import PlannedByDimension, plan_by_dimens
 from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.trace_maps import WORTH, map_shared
 from astrasim_py.study.verdicts import kept_verdict
-from astrasim_py.synthesis.model.network import CostModel
+from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, MscclModel, NetworkModel
 from astrasim_py.system.msccl_connections import messages_of

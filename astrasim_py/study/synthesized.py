@@ -26,8 +26,9 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.model.network import Network, Occupied
 from astrasim_py.synthesis.model.schedule import Schedule, Search
+from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.topology.model import Topology
 
 #: Largest file of a kept schedule, bytes.
@@ -159,25 +160,17 @@ def find(
 
 
 def _search(request: Request, record: bool, jobs: int | None, progress: Callable | None) -> Found:
-    from astrasim_py.synthesis.chunk_count import best_chunks
     from astrasim_py.synthesis.extras.exact import admit, prove
-    from astrasim_py.synthesis.portfolio import spread
+    from astrasim_py.synthesis.portfolio import best_chunks, find_schedule
+    from astrasim_py.synthesis.search.multi_start import Effort
 
     network = request.network()
     if request.exact is not None:
-        admit(network, request.exact)
+        admit(network.ranks, request.exact)
 
     def run(chunks: int, rounds: int, budget: float | None) -> Schedule:
-        return spread(
-            network,
-            request.demand(chunks),
-            seed=request.seed,
-            rounds=rounds,
-            budget=budget,
-            jobs=jobs,
-            record=record,
-            progress=progress,
-        )
+        effort = Effort(seed=request.seed, rounds=rounds, budget=budget, jobs=jobs, progress=progress)
+        return find_schedule(network, request.demand(chunks), effort, record=record)
 
     if request.chunks is None:
         schedule, chunks = best_chunks(run, request.rounds, request.budget)

@@ -1,23 +1,25 @@
-"""From a topology and a collective to a checked schedule and its distance from the bound."""
+"""From a topology and a collective to a checked schedule and its distance from the bound.
+
+Which searches are tried on a problem, in which order, and which share of the time each gets.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.synthesis.bounds.lower_bounds import Bound, lower_bounds
-from astrasim_py.synthesis.extras.exact import LIMIT, admit, prove
+from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
-from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.transfers import Transfers, as_schedule, chained, copied, mirrored
-from astrasim_py.synthesis.search.greedy_search import LARGE, Found, Progress, search
-from astrasim_py.synthesis.search.multi_start import Watch
+from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
+from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.transfers import Found, Transfers, chained, copied, mirrored
+from astrasim_py.synthesis.search.greedy_search import LARGE, search
+from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
 from astrasim_py.synthesis.search.patterns import Patterns, applies, best_pattern, in_queues
 from astrasim_py.synthesis.search.routed import route
 from astrasim_py.synthesis.search.tree_packing_search import improved
@@ -27,9 +29,12 @@ from astrasim_py.topology.model import Topology
 SPREADING = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
 #: Collectives whose chunks are needed by one rank each.
 ROUTED = ("scatter", "gather", "all_to_all")
-#: Chunks × arcs beyond which, where everybody reaches everybody, what needs no search comes first; of all runs of the
-#: greedy core together there; and of what a run gets through in a second, about.
-MANY, EFFORT, SPEED = 2**23, 2**26, 2**21
+#: On full meshes above this many pairs of chunk and arc, schedules that need no search are tried first.
+MANY = 2**23
+#: Pairs of chunk and arc that all greedy runs together look at there, about.
+EFFORT = 2**26
+#: Pairs of chunk and arc that a greedy run gets through in a second, about.
+SPEED = 2**21
 
 
 def synthesize(
@@ -43,14 +48,8 @@ def synthesize(
     cost: CostModel | None = None,
     relays: bool = False,
     occupied: Iterable[Occupied] = (),
-    seed: int = 1,
-    rounds: int = 200,
-    budget: float | None = None,
-    jobs: int | None = None,
     record: bool = True,
-    progress: Callable[[Progress], None] | None = None,
-    exact: bool = False,
-    exact_limit: float = LIMIT,
+    **effort,
 ) -> Schedule:
     """The best schedule found of a collective on a topology, checked.
 
@@ -69,14 +68,11 @@ def synthesize(
         Rank.
     cost, relays, occupied
         Of the `Network`.
-    seed, rounds, budget, jobs, record, progress
-        Of the `search`. The budget is for bounds, searches and whatever else `spread` does, what is compiled excepted,
-        and a schedule is finished in any case. All_reduce divides it among its halves and the schedule without a
-        barrier between them, and is recorded always.
-    exact : bool
-        Prove the result to be the fastest, or find a faster one and a bound on the fastest (see `exact.prove`).
-    exact_limit : float
-        Wall-clock seconds for that.
+    record : bool
+        False: only count the transfers.
+    **effort
+        Of `Effort`: seed, rounds, budget, jobs, progress. The budget is for bounds, searches and the check, what is
+        compiled excepted, and a schedule is finished in any case.
 
     Raises
     ------
@@ -84,47 +80,25 @@ def synthesize(
     """
     network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
     demand = Demand.of(collective, network.ranks, chunks, size, root)
-    if exact:
-        admit(network, exact_limit)
-    schedule = spread(
-        network, demand, seed=seed, rounds=rounds, budget=budget, jobs=jobs, record=record, progress=progress
-    )
-    return prove(schedule, seed=seed, limit=exact_limit) if exact else schedule
+    return find_schedule(network, demand, Effort(**effort), record=record)
 
 
-def spread(
-    network: Network,
-    demand: Demand,
-    *,
-    seed: int = 1,
-    rounds: int = 200,
-    budget: float | None = None,
-    jobs: int | None = None,
-    record: bool = True,
-    progress: Callable[[Progress], None] | None = None,
-) -> Schedule:
+def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: bool = True) -> Schedule:
     """As `synthesize`, for a network and a demand made before."""
-    watch = Watch(np.zeros(1, dtype=np.int64), budget)
-    options = {"seed": seed, "rounds": rounds, "jobs": jobs, "progress": progress}
+    watch = Watch(np.zeros(1, dtype=np.int64), effort.budget)
     try:
-        schedule = _spread(network, demand, watch, record, options)
+        schedule = _Portfolio(network, demand, effort, watch, record).schedule()
         end = int(network.occupied_end.max(initial=0))
         if end and record and schedule.time > end + lower_bounds(network.alone, demand, cuts=False)[0].time:
             # What one finds beside others may be worse than to wait for their end.
-            alone = _spread(network.alone, demand, watch, record, options)
-            how = replace(
-                schedule.search,
-                rounds=schedule.search.rounds + alone.search.rounds,
-                cut=schedule.search.cut or alone.search.cut,
-            )
-            late = replace(how, policy=f"put off: {alone.search.policy}")
-            other = as_schedule(network, demand, (alone.arc, alone.chunk, alone.start, alone.reduces), late)
-            if other.time < schedule.time:
-                schedule = replace(other, bound=schedule.bound, bound_kind=schedule.bound_kind)
-            else:
-                schedule = replace(schedule, search=how)
+            alone = _Portfolio(network.alone, demand, effort, watch, record).schedule()
+            late = replace(alone.search, policy=f"put off: {alone.search.policy}").after(schedule.search)
+            columns = alone.arc, alone.chunk, alone.start, alone.reduces
+            other = as_schedule(network, demand, columns, late, Bound(schedule.bound, schedule.bound_kind))
+            better = other.time < schedule.time
+            schedule = other if better else replace(schedule, search=schedule.search.after(alone.search))
         if record:
-            _tell(progress, "check", schedule)
+            _tell(effort, "check", schedule)
             problems = check(schedule)
             if problems:
                 raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
@@ -133,169 +107,253 @@ def spread(
     return replace(schedule, search=replace(schedule.search, seconds=watch.seconds))
 
 
-def _tell(progress: Callable[[Progress], None] | None, stage: str, schedule: Schedule | None = None) -> None:
-    """What is done now besides searching."""
-    if progress is not None:
+def _tell(effort: Effort, stage: str, schedule: Schedule | None = None) -> None:
+    """Report what is done besides searching."""
+    if effort.progress is not None:
         best, bound, made = (schedule.time, schedule.bound, schedule.search.rounds) if schedule else (0, 0, 0)
-        progress(Progress(best, bound, made, made, stage=stage))
+        effort.progress(Progress(best, bound, made, made, stage=stage))
 
 
-def _named(options: dict, search: str, best: int = 0) -> dict:
-    """Options whose progress says which search it is of, and what was found before it."""
-    progress = options["progress"]
-    if progress is None:
-        return options
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Bounds of a problem.
 
-    def tell(state: Progress) -> None:
-        progress(replace(state, search=search, best=min(state.best or best, best or state.best)))
+    Attributes
+    ----------
+    bound : Bound
+    enough : int
+        ps that searches can reach at best: they treat chunks alike, which may differ by a byte.
+    halves : list of int
+        The same of the halves of an all_reduce: with sums, with copies.
+    short : bool
+        Whether time cut the bounds.
+    """
 
-    return options | {"progress": tell}
+    bound: Bound
+    enough: int
+    halves: list[int]
+    short: bool = False
 
 
-def _spread(network: Network, demand: Demand, watch: Watch, record: bool, options: dict) -> Schedule:
-    """A schedule, not checked yet; of its seconds only those of the searches are told."""
-    kind, seed, progress = demand.collective, options["seed"], options["progress"]
-    if network.ranks < 2:
-        nothing = np.empty(0, dtype=np.int64)
-        return as_schedule(network, demand, copied((nothing, nothing, nothing)), Search(seed=seed, policy="", rounds=0))
-    if demand.receivers is not None and not record:
-        raise AlgorithmError(kind, "is not counted without its transfers", "let them be recorded")
-    made = Patterns(network, demand) if record and applies(network, demand) else None
-    candidates = network.arcs * demand.count
-    dense = network.arcs == network.ranks * (network.ranks - 1) and candidates > MANY
-    quick = dense and record and demand.receivers is None
-    if quick:
-        straight = _straight(network, demand, seed)
+class _Portfolio:
+    """The searches of one problem."""
+
+    def __init__(self, network: Network, demand: Demand, effort: Effort, watch: Watch, record: bool) -> None:
+        self.network, self.demand, self.watch, self.record = network, demand, watch, record
+        self.effort, self.both = effort, demand.collective == "all_reduce"
+        self.patterns = Patterns(network, demand) if record and applies(network, demand) else None
+        self.candidates = network.arcs * demand.count
+        full = network.arcs == network.ranks * (network.ranks - 1)
+        #: Whether schedules that need no search come first.
+        self.quick = full and self.candidates > MANY and record and demand.receivers is None
+
+    def _left(self, share: float = 1.0) -> Effort:
+        return replace(self.effort, budget=self.watch.left(share))
+
+    def schedule(self) -> Schedule:
+        """A schedule, not checked yet; its seconds are only those of the searches."""
+        network, demand = self.network, self.demand
+        if network.ranks < 2:
+            nothing = np.empty(0, dtype=np.int64)
+            how = Search(seed=self.effort.seed, policy="", rounds=0)
+            return as_schedule(network, demand, copied((nothing, nothing, nothing)), how)
+        if demand.receivers is not None and not self.record:
+            raise AlgorithmError(demand.collective, "is not counted without its transfers", "let them be recorded")
+        straight = None
+        if self.quick:
+            straight = self._straight()
+            if straight.optimal:
+                return straight
+            if self.effort.progress is not None:
+                self.effort.progress(Progress(straight.time, straight.bound, 1, self.effort.rounds))
+        limits, first = (None, None) if self.quick else self._first_run()
+        if limits is None:
+            limits = self._bounds()
+            if first is not None and not self.watch.over:
+                first = None
+            elif first is not None:
+                first = replace(first, search=replace(first.search, cut=True))
+        known = None
+        if self.patterns is not None and first is None:
+            told = self._left(0.25).told_as("known ones")
+            known = best_pattern(self.patterns, limits.bound, limits.enough, told)
+            if known is not None and known.time <= limits.enough:
+                return known
+        rounds = self.effort.rounds
+        if straight is not None:
+            straight = replace(straight, bound=limits.bound.time, bound_kind=limits.bound.kind)
+            known = straight if known is None or straight.time < known.time else known
+            # Behind switches that is hard to beat; where all links are direct one run is made, however long it takes.
+            rounds = min(rounds, max(EFFORT // self.candidates, int(self.patterns is None)))
+            left = self.watch.left()
+            late = left is not None and self.candidates > SPEED * left
+            if late or not rounds or known.time <= limits.enough:
+                return replace(known, search=replace(known.search, cut=late and known.time > limits.enough))
+        elif self.patterns is not None and demand.root is not None and self.candidates > MANY // 2**6:
+            # The same for few chunks from one rank: every run looks at all arcs several times.
+            rounds = min(rounds, max(EFFORT // 2**6 // self.candidates, 1))
+        self.effort = replace(self.effort, rounds=rounds)
+        found = self._search(limits, first)
+        if found.columns is None:
+            nothing = copied(tuple(np.empty((3, 0), dtype=np.int64)))
+            counted = as_schedule(network, demand, nothing, found.search, limits.bound)
+            return replace(counted, time=found.time, transfers=found.transfers)
+        return self._refined(as_schedule(network, demand, found.columns, found.search, limits.bound), limits, known)
+
+    def _first_run(self) -> tuple[_Limits | None, Found | None]:
+        """The first run, and the bounds that need no flows, which take longer than a run, if it meets them."""
+        network, demand = self.network, self.demand
+        alike = demand.receivers is None and demand.sizes[0] == demand.sizes[-1] and not len(network.occupied_start)
+        if self.both or not alike or (network.ranks - 1) * demand.count > LARGE:
+            return None, None
         bound = lower_bounds(network, demand, cuts=False)[0]
-        if straight.time <= bound.time:
-            return replace(straight, bound=bound.time, bound_kind=bound.kind)
-        if progress is not None:
-            progress(Progress(straight.time, bound.time, 1, options["rounds"]))
-    first = None if quick else _at_once(network, demand, options | {"record": record})
-    found: list[Found] = []
-    short = False
-    if first is not None and first[1].time <= first[0].time:
-        bound, found = first[0], [first[1]]
-        enough = bound.time
-    else:
-        _tell(progress, "bound")
-        # What bounds cost is taken from the search.
-        stop, left = np.zeros(1, dtype=np.int64), watch.left(0.25)
-        limit, known = Watch(stop, left), {}
+        found = self._spread(bound.time, replace(self.effort, rounds=1, budget=None, progress=None))
+        return (_Limits(bound, bound.time, []) if found.time <= bound.time else None), found
+
+    def _bounds(self) -> _Limits:
+        """All bounds; their cost is taken from the search."""
+        network, demand = self.network, self.demand
+        _tell(self.effort, "bound")
+        stop = np.zeros(1, dtype=np.int64)
+        watch, known = Watch(stop, self.watch.left(0.25)), {}
         bound = lower_bounds(network, demand, stop=stop, known=known)[0]
-        # Runs treat chunks alike: where they differ by a byte, this is what they can reach.
         freely = network.alone if demand.reduces else network
         enough = lower_bounds(freely, demand, largest=True, stop=stop, known=known)[0].time
-        halves = []
-        for turned in (True, False) * (kind == "all_reduce"):
-            more = lower_bounds(network.alone, demand, halves=turned, largest=True, stop=stop, known=known)
-            halves.append(more[0].time)
-        limit.end()
-        short = bool(stop[0])
-        if first is not None and watch.over:
-            found = [replace(first[1], cut=True)]
-    known = None
-    if made is not None and not found:
-        share = watch.left(0.25)
-        told = _named(options, "known ones")["progress"]
-        known = best_pattern(made, bound, enough, seed, budget=share, jobs=options["jobs"], progress=told)
-        if known is not None and known.time <= enough:
-            return known
-    if quick:
-        straight = replace(straight, bound=bound.time, bound_kind=bound.kind)
-        if known is None or straight.time < known.time:
-            known = straight
-        # Behind switches that is hard to beat; where all links are direct one run is made, however long it takes.
-        left, rounds = watch.left(), min(options["rounds"], max(EFFORT // candidates, int(made is None)))
-        late = left is not None and candidates > SPEED * left
-        if late or not rounds or known.time <= enough:
-            return replace(known, search=replace(known.search, cut=late and known.time > enough))
-        options = options | {"rounds": rounds}
-    elif made is not None and demand.root is not None and candidates > MANY // 2**6:
-        # The same for few chunks from one rank: every run looks at all arcs several times.
-        options = options | {"rounds": min(options["rounds"], max(EFFORT // 2**6 // candidates, 1))}
-    if kind == "all_reduce":
-        # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
-        # Backwards in time nobody knows when others hold links, nor when the second half begins.
-        ways = (("half with sums", network.turned(), 0.25), ("half with copies", network.alone, 1 / 3))
-        for (name, net, share), least in zip(ways, halves, strict=True):
-            found.append(search(net, demand, least, budget=watch.left(share), **_named(options, name)))
-        transfers = _both(network, demand, *found)
-    elif demand.receivers is not None:
-        routed, transfers = route(network, demand, enough, budget=watch.left(), **options)
-        found = [routed]
-    else:
-        net, compose = (network.turned(), partial(mirrored, network, demand)) if demand.reduces else (network, copied)
-        found = found or [search(net, demand, enough, budget=watch.left(), record=record, **options)]
-        transfers = compose(found[0].columns) if record else None
-    how = Search(
-        seed=seed,
-        policy="barrier: " * (kind == "all_reduce") + "; then ".join(f.policy for f in found),
-        rounds=sum(f.rounds for f in found),
-        cut=any(f.cut for f in found) or short,
-        seconds=sum(f.seconds for f in found),
-    )
-    if transfers is None:
-        none = np.empty(0, dtype=np.int32)
-        return Schedule(
-            network=network, demand=demand, arc=none, chunk=none, start=none.astype(np.int64), reduces=none > 0,
-            time=found[0].time, transfers=found[0].transfers, bound=bound.time, bound_kind=bound.kind, search=how,
-        )  # fmt: skip
-    schedule = as_schedule(network, demand, transfers, how, bound)
-    shared = made is not None and demand.root is not None and demand.receivers is None
-    # Packing so many trees takes longest of all, and known ones are no worse.
-    if not (quick and made) and (kind == "all_reduce" or shared or (demand.reduces and len(network.occupied_start))):
-        least = min(schedule.time, known.time) if known else schedule.time
-        schedule = improved(schedule, enough, budget=watch.left(), **_named(options, "trees", least))
-    if made is not None and schedule.time > enough:
-        schedule = in_queues(made, schedule)
-    if known is None:
-        return schedule
-    how = replace(schedule.search, seconds=schedule.search.seconds + known.search.seconds)
-    if known.time <= schedule.time:
-        return replace(known, search=replace(how, policy=known.search.policy))
-    return replace(schedule, search=how)
+        halves = [
+            lower_bounds(network.alone, demand, halves=half, largest=True, stop=stop, known=known)[0].time
+            for half in (True, False) * self.both
+        ]
+        watch.end()
+        return _Limits(bound, enough, halves, bool(stop[0]))
+
+    def _spread(self, enough: int, effort: Effort) -> Found:
+        """A search for a demand of which everybody has every chunk in the end, or a part of it at first."""
+        reduces = self.demand.reduces
+        net = self.network.reversed if reduces else self.network
+        found = search(net, self.demand, enough, effort, record=self.record)
+        if found.columns is None:
+            return found
+        columns = mirrored(self.network, self.demand, found.columns) if reduces else copied(found.columns)
+        return replace(found, columns=columns)
+
+    def _search(self, limits: _Limits, first: Found | None) -> Found:
+        network, demand = self.network, self.demand
+        if self.both:
+            # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
+            # Backwards in time nobody knows when others hold links, nor when the second half begins.
+            sums = search(network.reversed, demand, limits.halves[0], self._left(0.25).told_as("half with sums"))
+            copies = search(network.alone, demand, limits.halves[1], self._left(1 / 3).told_as("half with copies"))
+            found = _both(network, demand, sums, copies)
+        elif demand.receivers is not None:
+            found = route(network, demand, limits.enough, self._left())
+        else:
+            found = first or self._spread(limits.enough, self._left())
+        return replace(found, search=replace(found.search, cut=found.search.cut or limits.short))
+
+    def _refined(self, schedule: Schedule, limits: _Limits, known: Schedule | None) -> Schedule:
+        """The best of a schedule, trees packed instead, either in the order of queues, and a known one."""
+        beside = self.demand.reduces and len(self.network.occupied_start)
+        # Packing trees takes longest of all where known ones are no worse.
+        if (self.both or beside) and not (self.quick and self.patterns is not None):
+            least = min(schedule.time, known.time) if known else schedule.time
+            schedule = improved(schedule, limits.enough, self._left().told_as("trees", least))
+        if self.patterns is not None and schedule.time > limits.enough:
+            schedule = in_queues(self.patterns, schedule)
+        if known is None:
+            return schedule
+        seconds = schedule.search.seconds + known.search.seconds
+        policy = known.search.policy if known.time <= schedule.time else schedule.search.policy
+        best = known if known.time <= schedule.time else schedule
+        return replace(best, search=replace(schedule.search, seconds=seconds, policy=policy))
+
+    def _straight(self) -> Schedule:
+        """Everything straight from where it is to where it is needed, by turns: found without a search."""
+        network, demand, seed = self.network, self.demand, self.effort.seed
+        if self.both:
+            found = _both(network, demand, *(_direct(net, demand, seed) for net in (network.reversed, network.alone)))
+            found = replace(found, search=Search(seed=seed, policy="direct, by turns", rounds=1))
+        elif demand.reduces:
+            found = _direct(network.reversed, demand, seed)
+            found = replace(found, columns=mirrored(network, demand, found.columns))
+        else:
+            found = _direct(network, demand, seed)
+            found = replace(found, columns=copied(found.columns))
+        return as_schedule(network, demand, found.columns, found.search, lower_bounds(network, demand, cuts=False)[0])
 
 
-def _both(network: Network, demand: Demand, sums: Found, copies: Found) -> Transfers:
+def _both(network: Network, demand: Demand, sums: Found, copies: Found) -> Found:
     """The barrier construction of an all_reduce."""
-    return chained(mirrored(network, demand, sums.columns), copied(copies.columns), sums.time)
-
-
-def _straight(network: Network, demand: Demand, seed: int) -> Schedule:
-    """Everything straight from where it is to where it is needed, by turns: found without a search."""
-    how = Search(seed=seed, policy="direct, by turns", rounds=1)
-    if demand.collective == "all_reduce":
-        sums, copies = (_direct(net, demand, seed) for net in (network.turned(), network.alone))
-        transfers = _both(network, demand, sums, copies)
-    elif demand.reduces:
-        transfers = mirrored(network, demand, _direct(network.turned(), demand, seed).columns)
-    else:
-        transfers = copied(_direct(network, demand, seed).columns)
-    return as_schedule(network, demand, transfers, how)
+    transfers: Transfers = chained(mirrored(network, demand, sums.columns), copied(copies.columns), sums.time)
+    policy = f"barrier: {sums.search.policy}; then {copies.search.policy}"
+    how = replace(copies.search.after(sums.search), policy=policy)
+    return Found(sums.time + copies.time, transfers, len(transfers[0]), how)
 
 
 def _direct(network: Network, demand: Demand, seed: int) -> Found:
     """Everything straight from its origin, each rank to the one after it first: where all ranks have arcs to all."""
     n = network.ranks
-    shift, chunk = (
-        column.reshape(-1) for column in np.meshgrid(np.arange(1, n), np.arange(demand.count), indexing="ij")
-    )
+    shift, chunk = np.divmod(np.arange((n - 1) * demand.count), demand.count)
     source = demand.origin[chunk].astype(np.int64)
-    target = (source + shift) % n
+    target = (source + shift + 1) % n
     # Arcs are sorted by their ends, and there is none from a rank to itself.
     arc = target * (n - 1) + source - (source > target)
-    delay = network.timing(demand.sizes.tolist()).delay[demand.size_class[chunk], arc]
-    start = (shift - 1) * int(delay.max())
+    delay = network.timing(demand.sizes).delay[demand.size_class[chunk], arc]
+    start = shift * int(delay.max())
     columns = arc.astype(np.int32), chunk.astype(np.int32), start
-    return Found(int((start + delay).max()), columns, len(arc), "direct, by turns", seed, 1, True, 0.0)
+    how = Search(seed=seed, policy="direct, by turns", rounds=1)
+    return Found(int((start + delay).max()), columns, len(arc), how)
 
 
-def _at_once(network: Network, demand: Demand, options: dict) -> tuple[Bound, Found] | None:
-    """The bounds that need no flows, which take longer than a run, and the first run; None where that is not all."""
-    alike = demand.receivers is None and demand.sizes[0] == demand.sizes[-1] and not len(network.occupied_start)
-    if demand.collective == "all_reduce" or not alike or (network.ranks - 1) * demand.count > LARGE:
-        return None
-    bound = lower_bounds(network, demand, cuts=False)[0]
-    net = network.turned() if demand.reduces else network
-    return bound, search(net, demand, bound.time, **(options | {"rounds": 1, "progress": None}))
+#: Numbers of chunks per shard that are tried, in this order.
+TRIED = (1, 2, 4, 8, 16, 32, 64)
+#: Transfers beyond which no larger number is tried.
+MAX_TRANSFERS = 2**21
+#: Numbers that may come out no better, one after the other, before the search ends.
+_PATIENCE = 2
+#: Parts of the rounds, and of the time, that one number gets.
+_SHARE = 10
+
+
+def best_chunks(
+    run: Callable[[int, int, float | None], Schedule], rounds: int, budget: float | None
+) -> tuple[Schedule, int]:
+    """The fastest schedule over numbers of chunks, and that number.
+
+    More chunks fill the pipes better and pay the latency more often, so times fall and then rise again: short searches
+    find the number, and a long one uses it.
+
+    Parameters
+    ----------
+    run : callable
+        ``run(chunks, rounds, budget) -> Schedule``
+    rounds : int
+        Of the last, long search; the short ones have a tenth of them each.
+    budget : float or None
+        Seconds of all searches together; at least one run of each is finished.
+    """
+    best: Schedule | None = None
+    chosen = made = worse = 0
+    seconds, cut = 0.0, False
+
+    def searched(chunks: int, rounds: int, budget: float | None) -> Schedule:
+        nonlocal made, seconds, cut
+        found = run(chunks, rounds, budget)
+        made, seconds, cut = made + found.search.rounds, seconds + found.search.seconds, cut or found.search.cut
+        return found
+
+    for chunks in TRIED:
+        found = searched(chunks, max(rounds // _SHARE, 1), None if budget is None else budget / _SHARE)
+        worse += 1
+        if best is None or found.time < best.time:
+            best, chosen, worse = found, chunks, 0
+        if budget is not None and seconds >= budget:
+            cut = True
+            break
+        # The next number has twice the transfers.
+        if worse == _PATIENCE or 2 * found.transfers > MAX_TRANSFERS or found.time == 0:
+            break
+    assert best is not None
+    if not best.optimal and (budget is None or seconds < budget):
+        last = searched(chosen, rounds, None if budget is None else budget - seconds)
+        best = min(best, last, key=lambda schedule: schedule.time)
+    return replace(best, search=replace(best.search, rounds=made, seconds=seconds, cut=cut)), chosen

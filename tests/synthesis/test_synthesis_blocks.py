@@ -13,8 +13,10 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network
-from astrasim_py.synthesis.portfolio import spread
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.portfolio import find_schedule
+from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.verification.verifier import verify
 
@@ -37,7 +39,7 @@ def test_blocks_are_right_and_take_the_claimed_time(shape, tmp_path):
     for cost in COSTS:
         for per_block in (1, 2):
             demand = Demand.blocks(sizes(topology.npus, 4096), per_block, unit=4096)
-            schedule = spread(Network.of(topology, cost=cost), demand, rounds=3, jobs=1)
+            schedule = find_schedule(Network.of(topology, cost=cost), demand, Effort(rounds=3, jobs=1))
             algorithm = emit(schedule)
             assert algorithm.chunks * 4096 == demand.size
             ap.write_algorithm(tmp_path / "x.npz", algorithm)
@@ -51,7 +53,7 @@ def test_blocks_are_right_and_take_the_claimed_time(shape, tmp_path):
 def test_the_bytes_are_those_that_were_stated():
     topology = ap.build_topology(**SHAPES[1], **LINK)
     blocks = sizes(4, 1000)
-    schedule = spread(Network.of(topology), Demand.blocks(blocks), rounds=1, jobs=1)
+    schedule = find_schedule(Network.of(topology), Demand.blocks(blocks), Effort(rounds=1, jobs=1))
     algorithm = emit(schedule)
     sent = 0
     for rank, trace in enumerate(algorithm.traces):
@@ -62,7 +64,7 @@ def test_the_bytes_are_those_that_were_stated():
 def test_what_is_too_fine_is_refused():
     topology = ap.build_topology(**SHAPES[1], **LINK)
     blocks = [[10**6 + 7 * a + b for b in range(4)] for a in range(4)]
-    schedule = spread(Network.of(topology), Demand.blocks(blocks), rounds=1, jobs=1)
+    schedule = find_schedule(Network.of(topology), Demand.blocks(blocks), Effort(rounds=1, jobs=1))
     with pytest.raises(AlgorithmError, match="units of 1 B"):
         emit(schedule)
     with pytest.raises(AlgorithmError, match="do not divide"):

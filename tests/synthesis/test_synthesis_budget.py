@@ -12,11 +12,10 @@ import pytest
 
 from astrasim_py.core import jit
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
-from astrasim_py.synthesis.chunk_count import best_chunks
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network, Occupied
-from astrasim_py.synthesis.portfolio import synthesize
+from astrasim_py.synthesis.portfolio import best_chunks, synthesize
 from astrasim_py.synthesis.search import multi_start as rounds
 from astrasim_py.synthesis.search.multi_start import Progress, Watch
 from astrasim_py.topology import build
@@ -107,7 +106,7 @@ def test_time_ends_the_search_for_a_number_of_chunks(monkeypatch):
         return SimpleNamespace(time=100 - chunks, transfers=chunks, optimal=False, search=search)
 
     monkeypatch.setattr(
-        "astrasim_py.synthesis.chunk_count.replace", lambda thing, **new: SimpleNamespace(**vars(thing) | new)
+        "astrasim_py.synthesis.portfolio.replace", lambda thing, **new: SimpleNamespace(**vars(thing) | new)
     )
     schedule, chunks = best_chunks(run, 100, 10.0)
     assert [each for each, _ in asked] == [1, 2] and chunks == 2

@@ -12,13 +12,14 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.synthesized import measured as on_its_npus
-from astrasim_py.synthesis.chunk_count import TRIED, best_chunks
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.transfers import as_schedule, copied
-from astrasim_py.synthesis.portfolio import SPREADING, synthesize
+from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.model.transfers import copied
+from astrasim_py.synthesis.portfolio import SPREADING, TRIED, best_chunks, synthesize
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import Topology, build
 from astrasim_py.verification.verifier import verify
@@ -196,7 +197,7 @@ def routed(topology: Topology, kind: str, root: int | None) -> Schedule:
                     follow[a, target] = nearer
                     seen.add(a)
                     front.append(a)
-    delay = network.timing(demand.sizes.tolist()).delay
+    delay = network.timing(demand.sizes).delay
     arcs, chunks, starts, now = [], [], [], 0
     for chunk in range(demand.count):
         here, home = int(demand.origin[chunk]), int(demand.receivers[chunk])

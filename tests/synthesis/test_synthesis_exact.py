@@ -14,9 +14,11 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.synthesis.extras import exact
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.transfers import as_schedule, copied
+from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.model.transfers import copied
 from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.topology import Topology, build, read_edge_list
 
@@ -61,7 +63,7 @@ def small(seed: int) -> Topology:
 
 def exhausted(network: Network, demand: Demand, most: int) -> int:
     """The least time of any schedule that copies, by trying every transfer at every step; `most` if none is below."""
-    timing = network.timing(demand.sizes.tolist())
+    timing = network.timing(demand.sizes)
     best = most
     seen: dict[tuple, int] = {}
     n, count = network.ranks, demand.count
@@ -106,7 +108,7 @@ def exhausted(network: Network, demand: Demand, most: int) -> int:
 
 def in_turn(network: Network, demand: Demand) -> Schedule:
     """A slow schedule: one transfer after the other."""
-    delay = network.timing(demand.sizes.tolist()).delay
+    delay = network.timing(demand.sizes).delay
     arc, chunk, start, clock = [], [], [], 0
     for c, origin in enumerate(demand.origin.tolist()):
         has = {origin}
@@ -119,6 +121,12 @@ def in_turn(network: Network, demand: Demand) -> Schedule:
             clock += int(delay[demand.size_class[c], a])
     columns = np.array(arc), np.array(chunk), np.array(start, dtype=np.int64)
     return as_schedule(network, demand, copied(columns), Search(seed=0, policy="in turn", rounds=1))
+
+
+def proven(topology: Topology, kind: str, size: int, *, limit: float = exact.LIMIT, **options) -> Schedule:
+    """What the greedy search finds, made the fastest."""
+    exact.admit(topology.npus, limit)
+    return exact.prove(synthesize(topology, kind, size, **options), limit=limit)
 
 
 @pytest.mark.parametrize("seed", range(9))
@@ -138,11 +146,11 @@ def test_never_slower_and_proven(kind):
     root = 1 if kind in ("broadcast", "reduce") else None
     options = {"chunks": 2, "root": root, "cost": TACOS, "rounds": 1}
     greedy = synthesize(topology, kind, 8 * 10**5, **options)
-    found = synthesize(topology, kind, 8 * 10**5, exact=True, **options)
+    found = proven(topology, kind, 8 * 10**5, **options)
     assert check(found) == []
     assert found.bound <= found.time <= greedy.time and found.bound >= greedy.bound
     assert found.optimal
-    again = synthesize(topology, kind, 8 * 10**5, exact=True, **options)
+    again = proven(topology, kind, 8 * 10**5, **options)
     assert not found.search.cut
     assert (again.arc == found.arc).all() and (again.start == found.start).all()
 
@@ -151,7 +159,7 @@ def test_an_all_reduce_is_summed_and_copied_in_one_model():
     links = {(0, 1): 2, (1, 0): 1, (1, 2): 1, (2, 1): 2, (2, 0): 2, (0, 2): 1}
     options = {"chunks": 1, "cost": TACOS, "rounds": 1}
     greedy = synthesize(network_of(links, 3), "all_reduce", 3 * 10**5, **options)
-    found = synthesize(network_of(links, 3), "all_reduce", 3 * 10**5, exact=True, exact_limit=3, **options)
+    found = proven(network_of(links, 3), "all_reduce", 3 * 10**5, limit=3, **options)
     assert check(found) == [] and found.reduces.any() and not found.reduces.all()
     assert greedy.bound <= found.bound <= found.time <= greedy.time
 
@@ -161,7 +169,7 @@ def test_dgx1_is_gathered_as_fast_as_its_ports_allow():
     options = {"cost": TACOS, "rounds": 20}
     for kind in ("all_gather", "reduce_scatter"):
         greedy = synthesize(network_of(links, 8), kind, 8 * 2**20, **options)
-        found = synthesize(network_of(links, 8), kind, 8 * 2**20, exact=True, **options)
+        found = proven(network_of(links, 8), kind, 8 * 2**20, **options)
         assert not greedy.optimal and found.optimal and found.time < greedy.time
         assert check(found) == []
 
@@ -190,22 +198,20 @@ def _arcs(network: Network, pairs: list[tuple[int, int]]) -> np.ndarray:
 def test_what_others_hold_is_left_to_them():
     topology = build({"shape": "ring", "npus": 4, "bandwidth": "50 GB/s", "latency": "500 ns"})
     first = synthesize(topology, "broadcast", 10**6, root=0, cost=TACOS, rounds=5)
-    second = synthesize(
-        topology, "all_gather", 10**6, cost=TACOS, rounds=1, occupied=[first.occupied()], exact=True, exact_limit=20
-    )
+    second = proven(topology, "all_gather", 10**6, limit=20, cost=TACOS, rounds=1, occupied=[first.occupied()])
     assert check(second) == [] and second.bound <= second.time
 
 
 def test_what_cannot_be_done_is_told(monkeypatch):
     ring = build({"shape": "ring", "npus": 17, "bandwidth": "50 GB/s", "latency": "500 ns"})
     with pytest.raises(AlgorithmError, match="17 ranks are more than the 16"):
-        synthesize(ring, "all_gather", 10**6, exact=True)
+        proven(ring, "all_gather", 10**6)
     square = build({"shape": "ring", "npus": 4, "bandwidth": "50 GB/s", "latency": "500 ns"})
     with pytest.raises(AlgorithmError, match="not above 0"):
-        synthesize(square, "all_gather", 10**6, exact=True, exact_limit=0)
+        proven(square, "all_gather", 10**6, limit=0)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     with pytest.raises(AlgorithmError, match=r"astrasim-py\[exact\]"):
-        synthesize(square, "all_gather", 10**6, exact=True)
+        proven(square, "all_gather", 10**6)
 
 
 def test_transfers_of_no_time_are_refused():
@@ -223,5 +229,5 @@ def test_transfers_of_no_time_are_refused():
 )
 def test_known_optima(name, least):
     topology = read_edge_list(Path(GOLDEN) / "tacos" / "problems" / f"{name}.csv")
-    found = synthesize(topology, "all_gather", topology.npus * 2**20, cost=TACOS, rounds=50, exact=True)
+    found = proven(topology, "all_gather", topology.npus * 2**20, cost=TACOS, rounds=50)
     assert found.optimal and abs(found.time / 1e6 - least) < 0.002

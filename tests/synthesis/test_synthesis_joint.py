@@ -13,10 +13,12 @@ from worlds.networks import COSTS, edge_list
 from astrasim_py.synthesis.bounds.lower_bounds import best_bound
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.model.network import Network, Occupied
 from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.transfers import as_schedule
+from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.portfolio import synthesize
+from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.tree_packing_search import JOINT, Packing, improved
 from astrasim_py.topology import build, read_edge_list
 
@@ -29,10 +31,10 @@ GOLDEN = os.environ.get("ASTRASIM_GOLDEN")
 NOTHING = Search(seed=0, policy="", rounds=1)
 
 
-def packed(network: Network, demand: Demand, policy, seed: int, improve: int = 0) -> tuple[int, Schedule]:
+def packed(network: Network, demand: Demand, policy, seed: int, repairs: int = 0) -> tuple[int, Schedule]:
     """What the core claims, and the schedule of it."""
     packing = Packing(network, demand)
-    took, rows = packing.run(seed, policy, improve=improve)
+    took, rows = packing.run(seed, policy, repairs=repairs)
     return took, as_schedule(network, demand, packing.transfers(rows), NOTHING)
 
 
@@ -43,7 +45,7 @@ def test_every_policy_packs_valid_schedules_above_the_bound(seed):
     demand = Demand.of("all_reduce", network.ranks, 1 + seed % 4, size)
     bound = best_bound(network, demand)
     for index, policy in enumerate(JOINT):
-        took, schedule = packed(network, demand, policy, index, improve=10 * (index % 2))
+        took, schedule = packed(network, demand, policy, index, repairs=10 * (index % 2))
         assert check(schedule) == []
         assert schedule.transfers == 2 * (network.ranks - 1) * demand.count
         assert int(schedule.reduces.sum()) * 2 == schedule.transfers
@@ -60,16 +62,16 @@ def test_what_others_hold_stays_theirs():
     taken = Occupied(links, start, start + 40_000_000)
     network = Network.of(topology, cost=TACOS, occupied=[taken])
     demand = Demand.of("all_reduce", 9, 2, 9 * 2**20)
-    _, schedule = packed(network, demand, JOINT[0], 1, improve=20)
+    _, schedule = packed(network, demand, JOINT[0], 1, repairs=20)
     assert check(schedule) == []
-    _, alone = packed(Network.of(topology, cost=TACOS), demand, JOINT[0], 1, improve=20)
+    _, alone = packed(Network.of(topology, cost=TACOS), demand, JOINT[0], 1, repairs=20)
     assert check(replace(alone, network=network)) != []
 
 
 def test_improving_never_makes_it_slower():
     network = Network.of(build({"shape": "mesh", "dims": [4, 4], **LINK}), cost=TACOS)
     demand = Demand.of("all_reduce", 16, 2, 2**24)
-    times = [packed(network, demand, JOINT[0], 3, improve)[0] for improve in (0, 20, 100, 400)]
+    times = [packed(network, demand, JOINT[0], 3, repairs)[0] for repairs in (0, 20, 100, 400)]
     assert times == sorted(times, reverse=True) and times[-1] < times[0]
 
 
@@ -80,13 +82,13 @@ def test_the_better_one_is_taken_and_named():
     assert even.search.policy.startswith("barrier") and even.optimal
     # One that no joint schedule beats is given back.
     network, demand = even.network, even.demand
-    same = improved(even, 0, rounds=6, jobs=1)
+    same = improved(even, 0, Effort(rounds=6, jobs=1))
     assert same.time == even.time and same.search.policy == even.search.policy
     assert same.search.rounds > even.search.rounds
     # One that is as bad as can be is not.
     late = as_schedule(network, demand, (even.arc, even.chunk, even.start, even.reduces), NOTHING)
     late = replace(late, start=late.start + 10**12, time=late.time + 10**12)
-    assert check(late) == [] and improved(late, 0, rounds=6).time < late.time
+    assert check(late) == [] and improved(late, 0, Effort(rounds=6)).time < late.time
 
 
 def test_threads_change_nothing():
@@ -126,6 +128,6 @@ def test_gain_over_the_barrier(name, chunks, policy, barrier, gain):
     topology = read_edge_list(Path(GOLDEN) / "tacos" / "problems" / f"{name}.csv")
     network = Network.of(topology, cost=TACOS)
     demand = Demand.of("all_reduce", 64, chunks, 64 * 2**20)
-    _, schedule = packed(network, demand, JOINT[policy], 1, improve=100)
+    _, schedule = packed(network, demand, JOINT[policy], 1, repairs=100)
     assert check(schedule) == []
     assert schedule.time * gain <= barrier * 1e6

@@ -14,7 +14,7 @@ from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.portfolio import ROUTED, SPREADING, synthesize
-from astrasim_py.synthesis.search.multi_start import compete
+from astrasim_py.synthesis.search.multi_start import Effort, compete, in_turn
 from astrasim_py.synthesis.search.tree_packing_search import improved
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
@@ -95,14 +95,14 @@ def test_sums_use_the_gaps_of_others():
     assert trees.time < first.time + alone.time
 
 
-def test_trees_of_what_only_copies_or_only_reduces():
+def test_trees_of_sums():
     for seed in range(6):
         topology = edge_list(seed + 60, most=8, switch=seed % 2 == 0)
-        for kind in ("broadcast", "all_gather", "reduce"):
+        for kind in ("reduce", "reduce_scatter"):
             schedule = made(kind, topology, seed, cost=COSTS[seed % 3])
             # As late as can be, so that any packing is better.
             late = replace(schedule, start=schedule.start + 10**12, time=schedule.time + 10**12)
-            packed = improved(late, 0, rounds=4, jobs=1)
+            packed = improved(late, 0, Effort(rounds=4, jobs=1))
             assert packed.search.policy.startswith("trees") and check(packed) == []
             assert schedule.bound <= packed.time
 
@@ -113,8 +113,9 @@ def test_rounds_of_any_number_of_threads_come_to_the_same():
         return (took, (policy, number)) if took < limit or start is not None else None
 
     told = []
-    runs = [compete([1, 2, 3], run, bound=-5, seed=4, rounds=60, jobs=jobs, progress=told.append) for jobs in (1, 2, 5)]
+    efforts = [Effort(seed=4, rounds=60, jobs=jobs, progress=told.append) for jobs in (1, 2, 5)]
+    runs = [compete(in_turn([1, 2, 3], 3), run, -5, effort) for effort in efforts]
     assert len({(r.time, r.policy, r.result, r.rounds) for r in runs}) == 1
     assert runs[0].rounds == 60 and len(told) == 180 and not runs[0].cut
-    assert compete([1], run, bound=10**6, seed=1, rounds=60).rounds == 1
-    assert compete([1], lambda *_: None, bound=0, seed=1, rounds=3) is None
+    assert compete(in_turn([1], 1), run, 10**6, Effort(rounds=60)).rounds == 1
+    assert compete(in_turn([1], 1), lambda *_: None, 0, Effort(rounds=3)) is None

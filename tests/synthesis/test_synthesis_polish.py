@@ -11,13 +11,16 @@ from oracle.causal_tacos import all_gather
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Search
-from astrasim_py.synthesis.model.transfers import as_schedule, copied
+from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.model.transfers import copied
 from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.synthesis.search.greedy import Policy
-from astrasim_py.synthesis.search.greedy_runs import Runs
+from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
 from astrasim_py.synthesis.search.greedy_search import search
+from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.topology import Topology, build
 
 #: The first test compiles.
@@ -86,18 +89,18 @@ def test_polished_schedules_are_valid_and_no_slower(kind, seed):
         occupied = [other.occupied()]
     network = Network.of(topology, cost=[TACOS, CostModel()][seed % 2], occupied=occupied)
     demand = Demand.of("all_gather", network.ranks, chunks, network.ranks * 2**20 + seed)
-    runs = Runs(network, demand)
-    time, _, status, columns = runs.run(Policy(samples=1), seed)
-    assert status == 0 and runs.polishable
+    runs = GreedyRuns(network, demand)
+    time, _, columns = runs.run(Policy(samples=1), seed)
+    assert columns is not None and runs.polishable
     bound = lower_bounds(network, demand)[0].time
     nothing = runs.polish(columns, seed, bound, 0)
     assert nothing[0] == time
     found = runs.polish(columns, seed, bound, 500)
     assert bound <= found[0] <= time
     again = runs.polish(columns, seed, bound, 500)
-    assert all((a == b).all() for a, b in zip(found[3], again[3], strict=True))
+    assert all((a == b).all() for a, b in zip(found[1], again[1], strict=True))
     for one in (nothing, found):
-        schedule = as_schedule(network, demand, copied(one[3]), Search(seed=seed, policy="", rounds=1))
+        schedule = as_schedule(network, demand, copied(one[1]), Search(seed=seed, policy="", rounds=1))
         assert check(schedule) == [] and schedule.time <= one[0]
 
 
@@ -114,12 +117,12 @@ def test_more_rounds_are_never_worse_and_threads_decide_nothing(seed):
     network = Network.of(topology, cost=TACOS)
     demand = Demand.of("all_gather", network.ranks, chunks, network.ranks * 2**20)
     # A bound that cannot be met, so that all rounds are made.
-    times = [search(network, demand, 0, rounds=r, jobs=1).time for r in (1, 2, 33, 40, 41, 60, 97, 200)]
+    times = [search(network, demand, 0, Effort(rounds=r, jobs=1)).time for r in (1, 2, 33, 40, 41, 60, 97, 200)]
     assert times == sorted(times, reverse=True)
-    one, three = (search(network, demand, 0, rounds=100, jobs=jobs) for jobs in (1, 3))
-    assert (one.time, one.policy, one.seed) == (three.time, three.policy, three.seed)
+    one, three = (search(network, demand, 0, Effort(rounds=100, jobs=jobs)) for jobs in (1, 3))
+    assert (one.time, one.search.policy, one.search.rounds) == (three.time, three.search.policy, three.search.rounds)
     assert all((a == b).all() for a, b in zip(one.columns, three.columns, strict=True))
-    assert search(network, demand, 0, rounds=100, record=False).time == one.time
+    assert search(network, demand, 0, Effort(rounds=100), record=False).time == one.time
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -127,7 +130,7 @@ def test_no_slower_than_causal_tacos_on_networks_that_nobody_tuned(seed):
     topology, chunks = mixed(100 + seed)
     network = Network.of(topology, cost=TACOS)
     demand = Demand.of("all_gather", network.ranks, chunks, network.ranks * chunks * 2**18)
-    delay = network.timing(demand.sizes.tolist()).delay[0].tolist()
+    delay = network.timing(demand.sizes).delay[0].tolist()
     links = list(zip(network.src.tolist(), network.dst.tolist(), delay, strict=True))
     theirs = min(all_gather(network.ranks, links, chunks, run) for run in range(5))
     ours = synthesize(topology, "all_gather", network.ranks * chunks * 2**18, chunks=chunks, cost=TACOS)

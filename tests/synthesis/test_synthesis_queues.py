@@ -16,10 +16,12 @@ from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network
+from astrasim_py.synthesis.model.insertion import NEVER
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.synthesis.search.routed import RoutePolicy, Side
-from astrasim_py.synthesis.search.tree_packing_runs import NEVER
+from astrasim_py.synthesis.search.tree_packing_search import Rows
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import build
@@ -139,5 +141,5 @@ def test_repairs_find_ways_that_are_longer_than_all_before():
     side = Side(Network.of(topology), demand)
     _, (path, start, length) = side.run(RoutePolicy(), 1, NEVER)
     most = int(length.max())
-    _, rows = side.pack(1, rows=(path[:, :most], start[:, :most], length), improve=200)
+    _, rows = side.packer.run(1, rows=Rows(path[:, :most].copy(), start[:, :most].copy(), length), repairs=200)
     assert rows[0].shape[1] > most == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,10 +15,11 @@ from astrasim_py.synthesis.bounds.cuts import reducing_cut, spreading_cut
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network
-from astrasim_py.synthesis.model.schedule import Search
-from astrasim_py.synthesis.model.transfers import as_schedule
-from astrasim_py.synthesis.portfolio import ROUTED, synthesize
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.portfolio import ROUTED, find_schedule, synthesize
+from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.routed import policies, route
 from astrasim_py.topology import Topology, build
 
@@ -60,9 +62,9 @@ def test_every_way_makes_valid_schedules():
     offered = policies(network, demand)
     assert {p.backward for p in offered} == {False, True} and {p.way for p in offered} == {"list", "insert"}
     for rounds in (1, len(offered), 3 * len(offered)):
-        found, transfers = route(network, demand, 0, rounds=rounds)
-        schedule = as_schedule(network, demand, transfers, Search(seed=1, policy=found.policy, rounds=found.rounds))
-        assert check(schedule) == [] and schedule.time <= found.time and found.rounds == rounds
+        found = route(network, demand, 0, Effort(rounds=rounds))
+        schedule = as_schedule(network, demand, found.columns, found.search)
+        assert check(schedule) == [] and schedule.time <= found.time and found.search.rounds == rounds
 
 
 @pytest.mark.parametrize(
@@ -115,8 +117,6 @@ def test_never_slower_than_known_algorithms(shape, collective):
 
 
 def test_the_checker_sees_what_is_wrong():
-    from dataclasses import replace
-
     good = synthesize(build({"shape": "ring", "npus": 6, **LINK}), "all_to_all", 6 * 10**6, rounds=10)
     kept = np.arange(good.transfers - 1)
     lost = {name: getattr(good, name)[kept] for name in ("arc", "chunk", "start", "reduces")}
@@ -152,9 +152,7 @@ def test_blocks_of_any_size():
     got = np.zeros_like(wanted)
     np.add.at(got, (schedule_of.origin, schedule_of.receivers), schedule_of.sizes[schedule_of.size_class])
     assert (got == wanted).all()
-    from astrasim_py.synthesis.portfolio import spread
-
-    schedule = spread(network, schedule_of, rounds=30)
+    schedule = find_schedule(network, schedule_of, Effort(rounds=30))
     assert check(schedule) == [] and schedule.bound <= schedule.time
     with pytest.raises(AlgorithmError, match="one row"):
         Demand.blocks([[0, 1], [2]])

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from worlds.topologies import topology as any_topology
 
-from astrasim_py.synthesis.model.network import CostModel
+from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.topology import Topology
 
 #: The cost models of transfers: latency pipelined, serialised with the transfer (TACOS), whole messages at every hop.

@@ -15,9 +15,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from astrasim_py.synthesis.bounds.balanced_paths import Messages
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.graphs import distances_to
 from astrasim_py.synthesis.model.insertion import GO
-from astrasim_py.synthesis.model.network import Network, Timing
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.timing import Timing
 
 #: Sinks × links of the flows of one bound, at most.
 _FLOWS = 2_000
@@ -177,16 +180,14 @@ def _crossing(rooms: _Rooms, used: np.ndarray, chunks: int, floor: int) -> int:
 
 def _cuts(network: Network, rooms: _Rooms, between: np.ndarray, stop: np.ndarray):
     """Parts (bool[n]) from which much must leave over little, the worst first."""
-    from astrasim_py.synthesis.model.graphs import toward
-
     n = network.ranks
     first = network.hop[network.hop_ptr[:-1]]
     rate = np.zeros((n, n))
     # Arcs that share their first link share its rate.
     share = np.bincount(first, minlength=len(network.links))[first]
     rate[network.src, network.dst] = 1 / np.maximum(rooms.hold[first], 1) / share
-    slow = np.ascontiguousarray(np.maximum(rooms.hold[first], 1))
-    reach = toward(n, network.in_ptr, network.src, slow)
+    slow = np.maximum(rooms.hold[first], 1)
+    reach = distances_to(network, slow)
     orders = [np.argsort(reach[r], kind="stable") for r in np.unique(np.linspace(0, n - 1, _ORDERS).astype(int))]
     both = rate + rate.T
     values, vectors = np.linalg.eigh(np.diag(both.sum(axis=1)) - both)
@@ -217,13 +218,11 @@ def _cuts(network: Network, rooms: _Rooms, between: np.ndarray, stop: np.ndarray
 
 def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray = GO) -> int:
     """A bound by weights of links, of chunks with one receiver each; `floor` if it is no better than that."""
-    from astrasim_py.synthesis.model.graphs import toward
-
     moving = demand.receivers != demand.origin
     origin, receiver = demand.origin[moving], demand.receivers[moving]
     if not len(origin) or network.ranks > _MAX_RANKS or network.arcs > _MAX_ARCS:
         return floor
-    timing = network.timing(demand.sizes.tolist())
+    timing = network.timing(demand.sizes)
     hold = timing.hold[0]
     if not hold.size or hold.max() == 0:
         return floor
@@ -246,13 +245,14 @@ def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray
             weight = np.full(len(network.links), 1024, dtype=np.int64)
         else:
             if loads is None:
-                loads = _loads(network, demand, stop)
-                if loads is None:
+                paths = Messages(network, demand).balanced_paths(3, 0, stop)
+                if paths is None:
                     break
+                loads = paths.load.astype(float)
             weight = np.round(1024 * (loads / max(loads.max(), 1)) ** power).astype(np.int64)
         cost = np.zeros(network.arcs, dtype=np.int64)
         np.add.at(cost, arc, weight[network.hop] * (hold >> shift))
-        far = toward(network.ranks, network.in_ptr, network.src, cost)[pairs % network.ranks, pairs // network.ranks]
+        far = distances_to(network, cost)[pairs % network.ranks, pairs // network.ranks]
         used = int((far.astype(object) * parts).sum() >> _SCALE) << shift
         best = max(best, _filled(used, weight, idle))
     return best
@@ -268,10 +268,3 @@ def _filled(used: int, weight: np.ndarray, idle: np.ndarray) -> int:
     # With the links of the shortest ways alone it takes as long as with all of them, or longer.
     together, late = np.cumsum(weights), np.cumsum(weights * idle[order])
     return min(-(-(used + behind) // rate) for rate, behind in zip(together, late, strict=True))
-
-
-def _loads(network: Network, demand: Demand, stop: np.ndarray) -> np.ndarray | None:
-    from astrasim_py.synthesis.search.routed import Side
-
-    found = Side(network, demand).paths(3, 0, stop)
-    return None if found is None else found[2].astype(float)

@@ -6,35 +6,20 @@ carries two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from astrasim_py.synthesis.bounds.cuts import reducing_cut, routing_cut, spreading_cut, weighted_work
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.graphs import distances_from
 from astrasim_py.synthesis.model.insertion import GO
-from astrasim_py.synthesis.model.network import Network, Timing
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.schedule import Bound
+from astrasim_py.synthesis.model.timing import Timing
 
 #: Ranks from which shortest paths are searched where there are more.
 _SOURCES = 64
 #: Arcs beyond which no paths are searched from more than a few ranks.
 _MANY_ARCS = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A time that nobody can beat, and why.
-
-    Attributes
-    ----------
-    time : int
-        ps.
-    kind : str
-        ``ingress``, ``egress``, ``path``, …
-    """
-
-    time: int
-    kind: str
 
 
 def lower_bounds(
@@ -52,7 +37,7 @@ def lower_bounds(
     Parameters
     ----------
     network : Network
-        Not turned.
+        Not reversed.
     demand : Demand
     halves : bool, optional
         Of an all_reduce: bound only the half that reduces (True) or copies (False).
@@ -78,7 +63,7 @@ def lower_bounds(
     * *path*: the longest of the shortest paths between ranks that must hear from each other, a chunk of the smallest
       size being held up nowhere.
 
-    A demand that reduces is bounded on the network turned round, where it copies; all_reduce by the longer of its
+    A demand that reduces is bounded on the reversed network, where it copies; all_reduce by the longer of its
     halves.
     """
     if demand.ranks < 2:
@@ -87,11 +72,11 @@ def lower_bounds(
     network = network.least
     known = {} if known is None else known
 
-    def copying(turned: bool) -> list[Bound]:
-        key = id(network), turned, size, cuts
+    def copying(reverse: bool) -> list[Bound]:
+        key = network, reverse, size, cuts
         if key not in known:
-            net = network.turned() if turned else network
-            known[key] = _copying(net, demand, size, turned=turned, cuts=cuts, stop=stop)
+            net = network.reversed if reverse else network
+            known[key] = _copying(net, demand, size, cuts=cuts, stop=stop)
         return known[key]
 
     if demand.reduces or halves:
@@ -114,7 +99,7 @@ def best_bound(network: Network, demand: Demand) -> Bound:
     return lower_bounds(network, demand)[0]
 
 
-def _copying(network: Network, demand: Demand, size: int, *, turned: bool, cuts: bool, stop: np.ndarray) -> list[Bound]:
+def _copying(network: Network, demand: Demand, size: int, *, cuts: bool, stop: np.ndarray) -> list[Bound]:
     n, count = demand.ranks, demand.count
     timing = network.timing([size])
     own = np.bincount(demand.origin, minlength=n)
@@ -124,7 +109,7 @@ def _copying(network: Network, demand: Demand, size: int, *, turned: bool, cuts:
         moving = demand.receivers != demand.origin
         enter = np.bincount(demand.receivers[moving], minlength=n)
         leave = np.bincount(demand.origin[moving], minlength=n)
-    names = ("egress", "ingress") if turned else ("ingress", "egress")
+    names = ("ingress", "egress") if network.base is None else ("egress", "ingress")
     bounds = [
         Bound(_ports(network, timing, enter, inward=True), names[0]),
         Bound(_ports(network, timing, leave, inward=False), names[1]),
@@ -169,7 +154,7 @@ def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray
     Times are those of the transfer that has the least of them.
     """
     end = network.dst if inward else network.src
-    # A port is the last (first) link of an arc, of a network turned round the other one.
+    # A port is the last (first) link of an arc, of a reversed network the other one.
     last = inward == (network.base is None)
     at = network.hop_ptr[1:] - 1 if last else network.hop_ptr[:-1]
     hold, rest = timing.hold[0, at], timing.delay[0] - timing.hold[0, at]
@@ -184,7 +169,7 @@ def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray
 def _taken(network: Network, timing: Timing, port: np.ndarray) -> dict[int, tuple[int, int, list[int], list[int]]]:
     """By row of `port`: least ps before it and after it on the way, and when others hold it (starts, ends).
 
-    A network turned round is seen as it is: its transfers run forward there, over the same links.
+    A reversed network is seen as it is: its transfers run forward there, over the same links.
     """
     real = network.base or network
     if not len(real.occupied_start):
@@ -257,7 +242,7 @@ def _paths(network: Network, timing: Timing, demand: Demand) -> int:
         from_rank = int(sources[0])
         best, seen, lag = 0, set(), _lags(network, timing, demand)
         for _ in range(most):
-            reach = _distances(network, timing.delay[0], from_rank)
+            reach = distances_from(network, timing.delay[0], from_rank)
             best = max(best, int(reach.max()) + lag[from_rank])
             seen.add(from_rank)
             order = np.argsort(-reach, kind="stable")
@@ -269,7 +254,7 @@ def _paths(network: Network, timing: Timing, demand: Demand) -> int:
     best = 0
     lag = _lags(network, timing, demand)
     for source in sources.tolist():
-        reach = _distances(network, timing.delay[0], source) + lag[source]
+        reach = distances_from(network, timing.delay[0], source) + lag[source]
         if demand.receivers is not None:
             reach = reach[np.unique(demand.receivers[demand.origin == source])]
         best = max(best, int(reach.max(initial=0)))
@@ -293,11 +278,3 @@ def _lags(network: Network, timing: Timing, demand: Demand) -> list[int]:
             known[key] = _carry(max(chunks - len(rates), 0), rates.tolist(), [0] * len(rates)) if len(rates) else 0
         lags.append(known[key])
     return lags
-
-
-def _distances(network: Network, delay: np.ndarray, source: int) -> np.ndarray:
-    """int64[n]: least time from a rank to every other, no arc being in use."""
-    from astrasim_py.synthesis.model.graphs import distances
-
-    out_ptr, out_arc = network.out
-    return distances(network.ranks, out_ptr, out_arc, network.dst, np.ascontiguousarray(delay), source)

@@ -29,10 +29,12 @@ from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.transfers import Transfers, as_schedule, chained, copied, mirrored
-from astrasim_py.synthesis.search.greedy_runs import Runs
-from astrasim_py.synthesis.search.symmetric_network import Quotient, Translations
+from astrasim_py.synthesis.model.schedule import Schedule
+from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.transfers import Columns, Transfers, chained, copied, mirrored
+from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
+from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork
+from astrasim_py.topology.symmetry import Rotations
 
 #: Most ranks of a group for which a fastest schedule is searched.
 MAX_RANKS = 16
@@ -48,8 +50,6 @@ _PUNCTUAL = 0.9
 _SUBSOLVERS = 8
 #: Most times at which a transfer can begin, where they are listed.
 _MAX_TIMES = 3000
-
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Problem:
         int64[classes, arcs], ps.
     busy : sequence of (int, int, int)
         (resource, start, end) ps: taken by others.
-    group : Translations or None
+    group : Rotations or None
         Shifts of ranks that map the problem to itself.
     sums : bool
         Chunks are summed at their origin before they are copied.
@@ -110,37 +110,37 @@ class Problem:
     hold: np.ndarray
     delay: np.ndarray
     busy: Sequence[tuple[int, int, int]] = ()
-    group: Translations | None = None
+    group: Rotations | None = None
     sums: bool = False
 
     @classmethod
     def of(cls, network: Network, demand: Demand, *, sums: bool = False) -> Problem:
         """The whole problem."""
-        timing = network.timing(demand.sizes.tolist())
+        timing = network.timing(demand.sizes)
         resource = np.repeat(np.arange(len(network.links)), np.diff(network.occupied_ptr))
         busy = zip(resource.tolist(), network.occupied_start.tolist(), network.occupied_end.tolist(), strict=True)
-        quotients = Runs(network, demand).quotients if demand.receivers is None and len(demand.sizes) == 1 else []
+        symmetric = _symmetric_runs(network, demand)
         return cls(
             ranks=network.ranks, origin=demand.origin, size_class=demand.size_class, receivers=demand.receivers,
             src=network.src, dst=network.dst, ptr=network.hop_ptr, resource=network.hop, offset=timing.offset,
             hold=timing.hold, delay=timing.delay, busy=tuple(busy), sums=sums,
-            group=quotients[0].group if quotients else None,
+            group=symmetric.symmetric.group if symmetric else None,
         )  # fmt: skip
 
     @classmethod
-    def up_to(cls, network: Network, demand: Demand, each: Quotient) -> Problem:
+    def up_to(cls, network: Network, demand: Demand, each: SymmetricNetwork) -> Problem:
         """The problem of one chunk per orbit of chunks: what is decided for it is done, shifted, for the others."""
         per_rank = demand.count // network.ranks
         origin = np.repeat(each.group.rank_at[:, 0], per_rank)
-        arcs = np.flatnonzero(each.orbit_of >= 0)
-        orbit = each.orbit_of[arcs]
-        counts = np.diff(each.resource_ptr)[orbit]
+        arcs = np.flatnonzero(each.class_of >= 0)
+        kind = each.class_of[arcs]
+        counts = np.diff(each.resource_ptr)[kind]
         ptr = np.concatenate(([0], np.cumsum(counts)))
-        holds = np.arange(ptr[-1]) + np.repeat(each.resource_ptr[:-1][orbit] - ptr[:-1], counts)
+        holds = np.arange(ptr[-1]) + np.repeat(each.resource_ptr[:-1][kind] - ptr[:-1], counts)
         return cls(
             ranks=network.ranks, origin=origin, size_class=np.zeros(len(origin), dtype=np.int64),
             src=network.src[arcs], dst=network.dst[arcs], ptr=ptr, resource=each.resource[holds],
-            offset=each.offset[None, holds], hold=each.hold[None, holds], delay=each.delay[None, orbit],
+            offset=each.offset[None, holds], hold=each.hold[None, holds], delay=each.delay[None, kind],
         )  # fmt: skip
 
     @cached_property
@@ -368,7 +368,7 @@ class _Model:
             group = problem.group
             rank = next(v for (v, _), t in got.items() if t == last)
             shift = group.add(np.zeros(1, dtype=np.int64), group.element[rank : rank + 1], -1)
-            move = group.rank_at[group.orbit, group.add(group.element, shift)]
+            move = group.rank_at[group.class_of, group.add(group.element, shift)]
         per_rank = defaultdict(list)
         for c, origin in enumerate(problem.origin.tolist()):
             per_rank[origin].append(c)
@@ -440,7 +440,7 @@ class _Model:
         return Outcome((arc, chunk, start * problem.unit, reduces.astype(bool)), bound, cut)
 
 
-def admit(network: Network, limit: float = LIMIT) -> None:
+def admit(ranks: int, limit: float = LIMIT) -> None:
     """Refuse what `prove` cannot do, before anything is searched.
 
     Raises
@@ -448,8 +448,8 @@ def admit(network: Network, limit: float = LIMIT) -> None:
     AlgorithmError
         More than `MAX_RANKS` ranks, a limit that is none, or no solver.
     """
-    if network.ranks > MAX_RANKS:
-        problem = f"{network.ranks} ranks are more than the {MAX_RANKS} for which the fastest schedule is searched"
+    if ranks > MAX_RANKS:
+        problem = f"{ranks} ranks are more than the {MAX_RANKS} for which the fastest schedule is searched"
         raise AlgorithmError("exact", problem, "leave the exact mode out, or choose a smaller group")
     if not np.isfinite(limit) or limit <= 0:
         raise AlgorithmError("exact", f"a limit of {limit} s is not above 0", "write e.g. 60")
@@ -479,7 +479,7 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
         More than `MAX_RANKS` ranks, a model that is too large, transfers that take no time, or no solver.
     """
     network, demand = schedule.network, schedule.demand
-    admit(network, limit)
+    admit(network.ranks, limit)
     if not schedule.recorded:
         raise AlgorithmError("exact", "transfers were counted only", "let them be recorded")
     # The model knows no transfer that waits in a switch: one who is slower than those proves nothing of them.
@@ -510,12 +510,12 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
 
     if demand.collective == "all_reduce":
         parts = []
-        for index, (reduces, net) in enumerate(((True, network.turned()), (False, network))):
+        for index, (reduces, net) in enumerate(((True, network.reversed), (False, network))):
             columns, least, stopped = _fastest(net, demand, _half(schedule, reduces), 0, seed, left((index + 1) / 3))
             bound, cut = max(bound, least), cut or stopped
             parts.append(columns)
         summed = mirrored(network, demand, parts[0])
-        barrier = _last(network.turned(), demand, parts[0])
+        barrier = _last(network.reversed, demand, parts[0])
         consider(chained(summed, copied(parts[1]), barrier))
         if best.time > bound and left() > 0:
             model = _Model(Problem.of(network, demand, sums=True), bound, best.time)
@@ -525,7 +525,7 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
             if outcome.columns is not None:
                 consider(outcome.columns)
     else:
-        net = network.turned() if demand.reduces else network
+        net = network.reversed if demand.reduces else network
         columns, least, cut = _fastest(net, demand, _half(schedule, demand.reduces), bound, seed, left())
         bound = max(bound, least)
         consider(mirrored(network, demand, columns) if demand.reduces else copied(columns))
@@ -533,7 +533,7 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
         bound = schedule.bound
     if bound > best.time:
         raise InternalError(f"the exact mode proves {bound} ps of what takes {best.time} ps")
-    how: Search = schedule.search
+    how = schedule.search
     how = replace(
         how,
         policy=f"{how.policy}; then exact" if best is not schedule else how.policy,
@@ -545,12 +545,12 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
 
 
 def _half(schedule: Schedule, reduces: bool) -> Columns:
-    """The copies of a schedule; or its sums, as copies on the network turned round."""
+    """The copies of a schedule; or its sums, as copies on the reversed network."""
     rows = np.flatnonzero(schedule.reduces == reduces)
     arc, chunk, start, arrival = (c[rows] for c in (schedule.arc, schedule.chunk, schedule.start, schedule.arrival))
     if not reduces:
         return arc, chunk, start - int(start.min(initial=2**62))
-    turned = schedule.network.turned()
+    turned = schedule.network.reversed
     place = np.argsort(turned.base_arc)
     begin = int(arrival.max()) - arrival
     order = np.argsort(begin, kind="stable")
@@ -565,8 +565,16 @@ def _delays(schedule: Schedule) -> np.ndarray:
 def _last(network: Network, demand: Demand, columns: Columns) -> int:
     """When the last of these transfers arrives, ps."""
     arc, chunk, start = columns
-    delay = network.timing(demand.sizes.tolist()).delay
+    delay = network.timing(demand.sizes).delay
     return int((start + delay[demand.size_class[chunk], arc]).max(initial=0))
+
+
+def _symmetric_runs(network: Network, demand: Demand) -> GreedyRuns | None:
+    """Runs on the network up to rotations; None where the problem is not symmetric."""
+    if demand.receivers is not None or len(demand.sizes) > 1:
+        return None
+    runs = GreedyRuns(network, demand)
+    return None if runs.symmetric is None else runs
 
 
 def _fastest(
@@ -575,22 +583,18 @@ def _fastest(
     """(columns, bound, cut) of the fastest copying schedule: first one as symmetric as the network, then any."""
     begin = time.monotonic()
     best, most, cut = known, _last(network, demand, known), False
-    runs = Runs(network, demand)
-    quotients = runs.quotients if demand.receivers is None and len(demand.sizes) == 1 else []
-    for each in quotients:
-        if most <= floor:
-            break
+    runs = _symmetric_runs(network, demand)
+    if runs is not None and most > floor:
+        each = runs.symmetric
         problem = Problem.up_to(network, demand, each)
-        rest = seconds - (time.monotonic() - begin)
         model = _Model(problem, floor, most - problem.unit)
-        outcome = model.solve(seed, rest / 2, _SYMMETRIC_WORK / len(quotients))
-        cut = cut or outcome.cut
+        outcome = model.solve(seed, (seconds - (time.monotonic() - begin)) / 2, _SYMMETRIC_WORK)
+        cut = outcome.cut
         if outcome.columns is not None:
             arc, chunk, start, _ = outcome.columns
-            arcs = np.flatnonzero(each.orbit_of >= 0)
-            spread = runs.spread(each, (arcs[arc], chunk, start))
-            order = np.argsort(spread[2], kind="stable")
-            best = tuple(column[order] for column in spread)
+            rotated = runs.rotate((np.flatnonzero(each.class_of >= 0)[arc], chunk, start))
+            order = np.argsort(rotated[2], kind="stable")
+            best = tuple(column[order] for column in rotated)
             most = _last(network, demand, best)
     if most <= floor:
         return best, floor, False

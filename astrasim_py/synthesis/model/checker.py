@@ -7,14 +7,11 @@ cost model on its own, and executes the schedule.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astrasim_py.core.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from astrasim_py.synthesis.model.schedule import Schedule
+from astrasim_py.synthesis.model.schedule import Schedule
 
 _NEVER = np.int64(2**62)
 #: Most problems that are told.

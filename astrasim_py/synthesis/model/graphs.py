@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel
+from astrasim_py.core.jit import kernel
+from astrasim_py.synthesis.model.network import Network
 
 #: Beyond every distance.
 _FAR = np.int64(2**62)
 
 
-@helper
+@kernel("the synthesizer")
 def _components(n, out_ptr, out_arc, dst, keep):
-    """Strongly connected components over the arcs that are kept (Tarjan, without recursion): int32[n] labels."""
+    """Tarjan's algorithm, without recursion."""
     label = np.full(n, -1, dtype=np.int32)
     number, low = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
     stack, path = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
@@ -55,15 +56,14 @@ def _components(n, out_ptr, out_arc, dst, keep):
     return label, found
 
 
-@kernel("the synthesizer")
-def components(n, out_ptr, out_arc, dst, keep):
-    """Labels (int32[n]) and number of the strongly connected components over the arcs that are kept."""
-    return _components(n, out_ptr, out_arc, dst, keep)
+def components(network: Network, keep: np.ndarray) -> tuple[np.ndarray, int]:
+    """(int32[n] labels, number) of the strongly connected components over the arcs that are kept (bool[arcs])."""
+    return _components(network.ranks, *network.out, network.dst, keep)
 
 
 @kernel("the synthesizer")
-def distances(n, out_ptr, out_arc, dst, delay, source):
-    """int64[n]: sums of delays over the shortest paths from a rank (label correcting with a queue of ranks)."""
+def _distances_from(n, out_ptr, out_arc, dst, delay, source):
+    """Label correcting with a queue of ranks."""
     reach = np.full(n, _FAR, dtype=np.int64)
     queue, waits = np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
     reach[source], queue[0], waits[source] = 0, source, True
@@ -87,8 +87,8 @@ def distances(n, out_ptr, out_arc, dst, delay, source):
 
 
 @kernel("the synthesizer", threads=True)
-def toward(n, in_ptr, src, cost):
-    """int64[n, n]: the least sum of costs (int64[arcs]) from rank v to rank r, at [r, v]; 2**62: there is no way."""
+def _distances_to(n, in_ptr, src, cost):
+    """Label correcting from every rank."""
     reach = np.full((n, n), _FAR, dtype=np.int64)
     queue, waits = np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
     for r in range(n):
@@ -109,3 +109,13 @@ def toward(n, in_ptr, src, cost):
                         queue[at if at < n else at - n] = u
                         size += 1
     return reach
+
+
+def distances_from(network: Network, delay: np.ndarray, source: int) -> np.ndarray:
+    """int64[n]: sums of delays (int64[arcs]) over the shortest paths from a rank."""
+    return _distances_from(network.ranks, *network.out, network.dst, np.ascontiguousarray(delay), source)
+
+
+def distances_to(network: Network, cost: np.ndarray) -> np.ndarray:
+    """int64[n, n]: the least sum of costs (int64[arcs]) from rank v to rank r, at [r, v]; 2**62: there is no path."""
+    return _distances_to(network.ranks, network.in_ptr, network.src, np.ascontiguousarray(cost))

@@ -1,16 +1,19 @@
-"""When links are free, and the earliest arrivals that this allows: what trees and paths are found with.
+"""Inserting transfers into the idle intervals of links, and the earliest arrivals that these allow.
 
 The calendar of a link is the ascending list of the moments at which it is taken or becomes free, so that taking an
 interval that is free and giving back one that is taken are the same: both ends are put into the list, or out of it if
 they are there. `grow` follows a chunk from a rank, forward in time to those who need it, or backward to those whose
-parts of a sum it collects; over calendars without entries, with links priced by what lies on them, it finds ways that
+parts of a sum it collects; over calendars without entries, with links priced by what lies on them, it finds paths that
 share links evenly.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import lean
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below
@@ -18,53 +21,91 @@ from astrasim_py.synthesis.model.random_numbers import random_below
 #: Beyond every time.
 FAR = np.int64(2**62)
 NEVER = 2**62
-#: Nobody says stop.
+#: A signal that nobody gives: do not stop.
 GO = np.zeros(1, dtype=np.int64)
 #: A share of the mean load in which crowding is told apart, and the most of it.
 _FINE, _MOST = 16, 48
 _TIES = 64
-#: Rows of what a search notes of ranks.
+#: Rows of what `grow` notes of ranks.
 REACHED, SEEN, LEAST, KNOWN = range(4)
 
 
-@lean
-def push(heap, size, key, tie, what):
-    """Put an entry into a heap (int64[3, room]: keys, ties, entries) of this size, the least (key, tie) first."""
-    at = size
-    while at > 0:
-        up = (at - 1) >> 1
-        if heap[0, up] < key or (heap[0, up] == key and heap[1, up] <= tie):
-            break
-        heap[0, at], heap[1, at], heap[2, at] = heap[0, up], heap[1, up], heap[2, up]
-        at = up
-    heap[0, at], heap[1, at], heap[2, at] = key, tie, what
+class Calendars(NamedTuple):
+    """When links are taken.
+
+    Attributes
+    ----------
+    points : numpy.ndarray
+        int64[resources, room] ps; without room no calendars are kept.
+    filled : numpy.ndarray
+        int64[resources]: moments of each.
+    load : numpy.ndarray
+        int64[resources]: ps that transfers put in hold each link.
+    """
+
+    points: np.ndarray
+    filled: np.ndarray
+    load: np.ndarray
+
+
+class Growth(NamedTuple):
+    """What `grow` goes by, and its memory.
+
+    Attributes
+    ----------
+    ahead : numpy.ndarray
+        int64[goals, n]: the least time from a rank to the goal; one row of zeros for trees.
+    weight : int
+        How much the load of a link, in units of `grain` ps, counts among equals.
+    mean : int
+        ps on a link if all had the same: links that carry more are avoided; 0: only time counts.
+    grain : int
+    random : numpy.ndarray
+        uint64[1]: state of the generator.
+    stamp, note, heap, begins : numpy.ndarray
+        int64[1], int64[4, n], ENTRY[arcs], int64[arcs]: memory.
+    arcs, starts : numpy.ndarray
+        int32, int64[n]: the tree or path that the last call found.
+    """
+
+    ahead: np.ndarray
+    weight: int
+    mean: int
+    grain: int
+    random: np.ndarray
+    stamp: np.ndarray
+    note: np.ndarray
+    heap: np.ndarray
+    begins: np.ndarray
+    arcs: np.ndarray
+    starts: np.ndarray
+
+
+def growth(network: Network, ahead: np.ndarray, random: np.ndarray, weight=0, mean=0, grain=1) -> Growth:
+    """What `grow` needs on a network."""
+    n, arcs = network.ranks, network.arcs
+    note, starts = np.zeros((4, n), dtype=np.int64), np.empty(n, dtype=np.int64)
+    return Growth(
+        ahead, weight, mean, grain, random, np.zeros(1, dtype=np.int64), note, np.empty(arcs, dtype=ENTRY),
+        np.empty(arcs, dtype=np.int64), np.empty(n, dtype=np.int32), starts,
+    )  # fmt: skip
+
+
+def calendars(network: Network, room: int = 0) -> Calendars:
+    """Calendars in which others' intervals stand, with room for those at least."""
+    taken = np.diff(network.occupied_ptr)
+    resources = len(network.links)
+    points = np.empty((resources, max(room, 2 * int(taken.max(initial=0)) + 16 * (room > 0))), dtype=np.int64)
+    owner = np.repeat(np.arange(resources), taken)
+    place = 2 * (np.arange(len(owner)) - network.occupied_ptr[:-1][owner])
+    points[owner, place], points[owner, place + 1] = network.occupied_start, network.occupied_end
+    return Calendars(points, 2 * taken.astype(np.int64), np.zeros(resources, dtype=np.int64))
 
 
 @lean
-def drop(heap, size):
-    """Take the first entry out of a heap of this size; the caller has read it."""
-    last = size - 1
-    key, tie, what = heap[0, last], heap[1, last], heap[2, last]
-    at = 0
-    while True:
-        down = 2 * at + 1
-        if down >= last:
-            break
-        other = down + 1
-        if other < last and (
-            heap[0, other] < heap[0, down] or (heap[0, other] == heap[0, down] and heap[1, other] < heap[1, down])
-        ):
-            down = other
-        if key < heap[0, down] or (key == heap[0, down] and tie <= heap[1, down]):
-            break
-        heap[0, at], heap[1, at], heap[2, at] = heap[0, down], heap[1, down], heap[2, down]
-        at = down
-    heap[0, at], heap[1, at], heap[2, at] = key, tie, what
-
-
-@lean
-def _turn(points, filled, r, moment):
+def _turn(calendar, r, moment):
     """Put a moment into a calendar, or out of it if it is there; False: there is no room."""
+    points, filled = calendar.points, calendar.filled
     low, high = np.int64(0), filled[r]
     while low < high:
         middle = (low + high) >> 1
@@ -87,24 +128,25 @@ def _turn(points, filled, r, moment):
 
 
 @lean
-def hold(a, t, z, sign, hop_ptr, hop, offset, held, points, filled, load):
+def hold(net, calendar, a, t, z, sign):
     """Take (sign 1) or give back (-1) the links of a transfer over arc a; False: there is no room.
 
     Calendars without room are not kept at all.
     """
-    for h in range(hop_ptr[a], hop_ptr[a + 1]):
-        r = np.int64(hop[h])
-        load[r] += sign * held[z, h]
-        if points.shape[1] and held[z, h]:
-            start = t + offset[z, h]
-            if not _turn(points, filled, r, start) or not _turn(points, filled, r, start + held[z, h]):
+    for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+        r = np.int64(net.hop[h])
+        calendar.load[r] += sign * net.hold[z, h]
+        if calendar.points.shape[1] and net.hold[z, h]:
+            start = t + net.offset[z, h]
+            if not _turn(calendar, r, start) or not _turn(calendar, r, start + net.hold[z, h]):
                 return False
     return True
 
 
 @lean
-def _free(points, filled, r, t, length, forward):
+def _free(calendar, r, t, length, forward):
     """The moment nearest to t, from there on or up to there, from which on link r is free for so long."""
+    points, filled = calendar.points, calendar.filled
     low, high = np.int64(0), filled[r]
     bar = t + 1 if forward else t + length
     while low < high:
@@ -131,166 +173,160 @@ def _free(points, filled, r, t, length, forward):
 
 
 @lean
-def nearest(a, z, t, forward, hop_ptr, hop, offset, held, points, filled):
+def nearest(net, calendar, a, z, t, forward):
     """When a transfer over arc a begins: from t on as early, or up to t as late, as its links are free; < 0: never."""
     while True:
         asked = t
-        for h in range(hop_ptr[a], hop_ptr[a + 1]):
-            r = np.int64(hop[h])
-            if filled[r]:
-                t = _free(points, filled, r, t + offset[z, h], held[z, h], forward) - offset[z, h]
-        if t == asked or t < 0 or hop_ptr[a + 1] - hop_ptr[a] == 1:
+        for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+            r = np.int64(net.hop[h])
+            if calendar.filled[r]:
+                t = _free(calendar, r, t + net.offset[z, h], net.hold[z, h], forward) - net.offset[z, h]
+        if t == asked or t < 0 or net.hop_ptr[a + 1] - net.hop_ptr[a] == 1:
             return t
 
 
 @lean
-def ordered(a, z, t, hop_ptr, hop, offset, held, points, filled, free):
+def ordered(net, calendar, a, z, t, free):
     """When a transfer over arc a begins at the earliest, after all that its links carried (`free`: until when)."""
     while True:
         asked = t
-        for h in range(hop_ptr[a], hop_ptr[a + 1]):
-            t = max(t, free[hop[h]] - offset[z, h])
-        t = nearest(a, z, t, True, hop_ptr, hop, offset, held, points, filled)
+        for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+            t = max(t, free[net.hop[h]] - net.offset[z, h])
+        t = nearest(net, calendar, a, z, t, True)
         if t == asked:
             return t
 
 
 @lean
-def _price(a, z, mean, hop_ptr, hop, held, load):
+def _price(net, a, z, mean, load):
     """What arc a costs besides its time: every link's hold times the fourth power of how full it is."""
     price = np.int64(0)
-    for h in range(hop_ptr[a], hop_ptr[a + 1]):
-        full = min((load[hop[h]] + held[z, h]) * _FINE // mean, np.int64(_MOST))
-        price += held[z, h] * ((full * full * full * full) >> 8)
+    for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+        full = min((load[net.hop[h]] + net.hold[z, h]) * _FINE // mean, np.int64(_MOST))
+        price += net.hold[z, h] * ((full * full * full * full) >> 8)
     return price
 
 
 @lean
-def grow(
-    root, goal, moment, forward, limit, z, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, held, delay, ahead,
-    weight, mean, grain, points, filled, load, stamp, note, heap, begins, random, arcs, starts,
-):  # fmt: skip
+def _offer(net, calendar, growth, forward, limit, z, v, goal, paid, size):
+    """Put the arcs that lead on from rank v into the heap; returns its size."""
+    g = growth
+    stamp = g.stamp[0]
+    shared = goal < 0 and len(net.hop) > len(net.src)
+    row = max(goal, np.int64(0))
+    known = g.note[KNOWN, v]
+    for i in range(net.out_ptr[v] if forward else net.in_ptr[v], net.out_ptr[v + 1] if forward else net.in_ptr[v + 1]):
+        a = np.int64(net.out_arc[i]) if forward else i
+        u = np.int64(net.dst[a]) if forward else np.int64(net.src[a])
+        if g.note[REACHED, u] == stamp:
+            continue
+        t = known if forward else known - net.delay[z, a]
+        if t >= 0:
+            t = nearest(net, calendar, a, z, t, forward)
+        if t < 0:
+            continue
+        key = (t + net.delay[z, a] if forward else -t) + g.ahead[row, u]
+        if key >= limit:
+            continue
+        if g.mean:
+            key += paid + _price(net, a, z, g.mean, calendar.load)
+        if not shared and g.note[SEEN, u] == stamp and key > g.note[LEAST, u]:
+            continue
+        g.note[SEEN, u], g.note[LEAST, u], g.begins[a] = stamp, key, t
+        tie = g.weight * (calendar.load[net.hop[net.hop_ptr[a]]] // g.grain) + random_below(g.random, _TIES)
+        push(g.heap, size, key, tie, a)
+        size += 1
+    return size
+
+
+@lean
+def _to_goal(net, arcs, starts, found, goal):
+    """Move the arcs of the path to the goal to the front; returns how many they are."""
+    v, first = goal, found
+    for i in range(found - 1, -1, -1):
+        if net.dst[arcs[i]] == v:
+            v = np.int64(net.src[arcs[i]])
+            first -= 1
+            arcs[first], starts[first] = arcs[i], starts[i]
+    for i in range(found - first):
+        arcs[i], starts[i] = arcs[first + i], starts[first + i]
+    return found - first
+
+
+@lean
+def grow(net, calendar, growth, root, goal, moment, forward, limit, z):
     """Grow a tree to all ranks, or the path to one, from (root, moment); calendars stay as they are.
 
     Parameters
     ----------
+    net, calendar, growth : Timing, Calendars, Growth
+    root : int
     goal : int
         The rank that a path leads to; -1: everyone.
+    moment : int
+        ps.
     forward : bool
         Copies spread from `moment` on; else parts of a sum come until then.
     limit : int
         ps: what arrives later is of no use.
-    ahead : int64[goals, n]
-        The least time from a rank to the goal; one row of zeros for trees.
-    weight : int
-        How much the load of a link, in units of `grain` ps, counts among equals.
-    mean : int
-        ps on a link if all had the same: links that carry more are avoided; 0: only time counts.
-    stamp : int
-        Larger than that of every call before with the same scratch.
-    note, heap, begins : int64[4, n], int64[3, arcs], int64[arcs]
-        Scratch.
-    arcs, starts : int32, int64[n - 1]
-        Filled.
+    z : int
+        Class of size.
 
     Returns
     -------
     (last arrival, transfers)
         Fewer transfers than it takes (none of a path) where it did not come about; -1 where room was lacking.
     """
-    n = len(in_ptr) - 1
+    g = growth
+    n = len(net.in_ptr) - 1
     # Links that the transfers of one tree share are held while it grows; those of a path come one after the other.
-    shared = goal < 0 and len(hop) > len(src)
+    shared = goal < 0 and len(net.hop) > len(net.src)
     take, give = np.int64(1), np.int64(-1)
-    row = max(goal, np.int64(0))
     found, size, paid = np.int64(0), np.int64(0), np.int64(0)
     full = False
+    g.stamp[0] += 1
+    stamp = g.stamp[0]
     v, last = root, moment
-    note[REACHED, v], note[KNOWN, v] = stamp, moment
+    g.note[REACHED, v], g.note[KNOWN, v] = stamp, moment
     while found < n - 1 and v != goal:
-        for i in range(out_ptr[v] if forward else in_ptr[v], out_ptr[v + 1] if forward else in_ptr[v + 1]):
-            a = np.int64(out_arc[i]) if forward else i
-            u = np.int64(dst[a]) if forward else np.int64(src[a])
-            if note[REACHED, u] == stamp:
-                continue
-            t = note[KNOWN, v] if forward else note[KNOWN, v] - delay[z, a]
-            if t >= 0:
-                t = nearest(a, z, t, forward, hop_ptr, hop, offset, held, points, filled)
-            if t < 0:
-                continue
-            key = (t + delay[z, a] if forward else -t) + ahead[row, u]
-            if key >= limit:
-                continue
-            if mean:
-                key += paid + _price(a, z, mean, hop_ptr, hop, held, load)
-            if not shared and note[SEEN, u] == stamp and key > note[LEAST, u]:
-                continue
-            note[SEEN, u], note[LEAST, u], begins[a] = stamp, key, t
-            tie = weight * (load[hop[hop_ptr[a]]] // grain) + random_below(random, _TIES)
-            push(heap, size, key, tie, a)
-            size += 1
-        a = np.int64(-1)
+        size = _offer(net, calendar, g, forward, limit, z, v, goal, paid, size)
+        a, key = np.int64(-1), np.int64(0)
         while size and a < 0:
-            key, tie, a = heap[0, 0], heap[1, 0], heap[2, 0]
-            drop(heap, size)
-            size -= 1
-            if note[REACHED, dst[a] if forward else src[a]] == stamp:
+            key, tie, a = g.heap[0].key, g.heap[0].tie, g.heap[0].item
+            size = pop(g.heap, size)
+            if g.note[REACHED, net.dst[a] if forward else net.src[a]] == stamp:
                 a = np.int64(-1)
             elif shared:
                 # Its links may have been taken by a transfer of this tree since.
-                again = nearest(a, z, begins[a], forward, hop_ptr, hop, offset, held, points, filled)
-                if again != begins[a]:
+                again = nearest(net, calendar, a, z, g.begins[a], forward)
+                if again != g.begins[a]:
                     if again >= 0:
-                        key += again - begins[a] if forward else begins[a] - again
-                        begins[a] = again
-                        push(heap, size, key, tie, a)
+                        key += again - g.begins[a] if forward else g.begins[a] - again
+                        g.begins[a] = again
+                        push(g.heap, size, key, tie, a)
                         size += 1
                     a = np.int64(-1)
         if a < 0:
             break
-        arcs[found], starts[found] = a, begins[a]
+        g.arcs[found], g.starts[found] = a, g.begins[a]
         found += 1
-        v = np.int64(dst[a]) if forward else np.int64(src[a])
-        note[REACHED, v] = stamp
-        note[KNOWN, v] = begins[a] + delay[z, a] if forward else begins[a]
-        last = max(last, note[KNOWN, v])
+        v = np.int64(net.dst[a]) if forward else np.int64(net.src[a])
+        g.note[REACHED, v] = stamp
+        g.note[KNOWN, v] = g.begins[a] + net.delay[z, a] if forward else g.begins[a]
+        last = max(last, g.note[KNOWN, v])
         if forward and goal >= 0:
             # A path pays for all of its links, a branch of a tree only for its own.
-            paid = key - ahead[row, v] - note[KNOWN, v]
-        if shared and not hold(a, begins[a], z, take, hop_ptr, hop, offset, held, points, filled, load):
+            paid = key - g.ahead[goal, v] - g.note[KNOWN, v]
+        if shared and not hold(net, calendar, a, g.begins[a], z, take):
             full = True
             break
     if shared and not full:
         for i in range(found):
-            a = np.int64(arcs[i])
-            full = not hold(a, starts[i], z, give, hop_ptr, hop, offset, held, points, filled, load) or full
+            full = not hold(net, calendar, np.int64(g.arcs[i]), g.starts[i], z, give) or full
     if full:
         return last, np.int64(-1)
     if goal < 0:
         return last, found
     if v != goal:
         return last, np.int64(0)
-    # Of what was reached the path is what leads to the goal.
-    first = found
-    for i in range(found - 1, -1, -1):
-        if dst[arcs[i]] == v:
-            v = np.int64(src[arcs[i]])
-            first -= 1
-            arcs[first], starts[first] = arcs[i], starts[i]
-    for i in range(found - first):
-        arcs[i], starts[i] = arcs[first + i], starts[first + i]
-    return note[KNOWN, goal], found - first
-
-
-def calendars(network: Network, room: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[resources, room], int64[resources]): calendars in which others' intervals stand, and how many moments.
-
-    At least they have room for those.
-    """
-    taken = np.diff(network.occupied_ptr)
-    resources = len(network.links)
-    points = np.empty((resources, max(room, 2 * int(taken.max(initial=0)) + 16 * (room > 0))), dtype=np.int64)
-    owner = np.repeat(np.arange(resources), taken)
-    place = 2 * (np.arange(len(owner)) - network.occupied_ptr[:-1][owner])
-    points[owner, place], points[owner, place + 1] = network.occupied_start, network.occupied_end
-    return points, 2 * taken.astype(np.int64)
+    return g.note[KNOWN, goal], _to_goal(net, g.arcs, g.starts, found, goal)

@@ -9,153 +9,67 @@ are posted at the same moment here: one of the two is posted a picosecond later.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
+from astrasim_py.synthesis.model.arrays import pointers
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.insertion import drop, push
 from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.timing import hop_services
 
 _FAR = np.int64(2**62)
-#: What happens, in this order of what happens at one moment.
+#: Events, in this order at one moment.
 _ARRIVES, _READY, _ASKS, _POSTS = range(4)
-#: Rows of what is noted of transfers: hops behind it, when its tail is at the next, what is below it in a heap, and
-#: how many were posted before it.
-_AT, _TAIL, _LEFT, _RIGHT, _NUMBER = range(5)
 
 
-@lean
-def _merged(a, b, note):
-    """The root of two skew heaps of transfers made one, the least number first."""
-    if a < 0:
-        return b
-    if b < 0:
-        return a
-    if b < a:
-        a, b = b, a
-    root = a
-    while True:
-        r = note[_RIGHT, a]
-        note[_RIGHT, a] = note[_LEFT, a]
-        if r < 0:
-            note[_LEFT, a] = b
-            return root
-        if b < r:
-            r, b = b, r
-        note[_LEFT, a] = r
-        a = r
+class _Ports(NamedTuple):
+    """Arcs, and how links serve: what compiled code needs of a network."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    hop_ptr: np.ndarray
+    hop: np.ndarray
+    alone: np.ndarray
+    latency: np.ndarray
+    cut_through: bool
+    keeps_latency: bool
 
 
-@kernel("the synthesizer", threads=True, lean=True)
-def queued(
-    arc, chunk, reduces, release, size_class, src, dst, hop_ptr, hop, alone, latency, through, keeps, apart, until,
-    cell_ptr, waiting, lacking, ptr, note, heap, top, looks, booked, free, asked, start, begin, end, arrival,
-):  # fmt: skip
-    """Execute transfers; returns how many were made, and whether two ask for a link at once that were posted at once.
+class _Posts(NamedTuple):
+    """Transfers to be executed, the most urgent first, and which of them a rank makes of a chunk."""
 
-    Parameters
-    ----------
-    arc, chunk, reduces, release : int32, int32, bool, int64[transfers]
-        The most urgent first: of those that may be posted on one link the first one is. None is before `release`.
-    alone, latency : int64[classes, hops], int64[hops]
-    through, keeps, apart : bool
-        Cut-through; whether a link is held until the message has left its far end; whether no two are posted at once.
-    until : int
-        ps after which nothing more is of use.
-    cell_ptr, waiting : int64[ranks * chunks + 1], int64[transfers]
-        Which transfers a rank makes of a chunk.
-    lacking : int64[2, ranks * chunks]
-        Copies and sums of a chunk that a rank waits for.
-    ptr : int64[transfers + 1]
-        Hops before each transfer.
-    note, heap, top, looks, booked, free, asked
-        Scratch: int64[5, transfers], int64[3, 6 * transfers + 16], and per link -1, FAR, -1, 0, -1 and -1.
-    start, begin, end, arrival
-        Filled.
-    """
-    m, chunks, size, made = len(arc), len(size_class), np.int64(0), np.int64(0)
-    open_order = False
-    step, last_post, number = m + len(free) + 1, np.int64(-1), np.int64(0)
-    for i in range(m):
-        cell = np.int64(src[arc[i]]) * chunks + chunk[i]
-        start[i] = -1
-        if lacking[1, cell] == 0 and (reduces[i] or lacking[0, cell] == 0):
-            push(heap, size, release[i], _READY * step + i, i)
-            size += 1
-    while size:
-        t, kind, i = heap[0, 0], heap[1, 0] // step, heap[2, 0]
-        drop(heap, size)
-        size -= 1
-        if t > until:
-            break
-        if kind == _ARRIVES:
-            cell = np.int64(dst[arc[i]]) * chunks + chunk[i]
-            sums = np.int64(1 if reduces[i] else 0)
-            lacking[sums, cell] -= 1
-            arrival[i] = t
-            made += 1
-            if lacking[1, cell] == 0:
-                for w in range(cell_ptr[cell], cell_ptr[cell + 1]):
-                    j = waiting[w]
-                    if (sums == 1) if reduces[j] else lacking[0, cell] == 0:
-                        push(heap, size, max(t, release[j]), _READY * step + j, j)
-                        size += 1
-            continue
-        if kind == _READY:
-            r = np.int64(hop[hop_ptr[arc[i]]])
-            note[_LEFT, i] = note[_RIGHT, i] = -1
-            top[r] = _merged(top[r], i, note)
-            at = max(t, free[r])
-            if at < looks[r]:
-                looks[r] = at
-                push(heap, size, at, _POSTS * step + r, r)
-                size += 1
-            continue
-        if kind == _POSTS:
-            r = i
-            if looks[r] != t or top[r] < 0:
-                continue
-            if apart and t <= last_post and booked[r] != t:
-                last_post += 1
-                looks[r] = booked[r] = last_post
-                push(heap, size, last_post, _POSTS * step + r, r)
-                size += 1
-                continue
-            looks[r], last_post = _FAR, max(last_post, t)
-            i = top[r]
-            top[r] = _merged(note[_LEFT, i], note[_RIGHT, i], note)
-            note[_AT, i], note[_TAIL, i], note[_NUMBER, i], start[i] = 0, t, number, t
-            number += 1
-        a, z, k = np.int64(arc[i]), np.int64(size_class[chunk[i]]), note[_AT, i]
-        h = hop_ptr[a] + k
-        r = np.int64(hop[h])
-        if asked[0, r] == t and asked[1, r] == start[i]:
-            open_order = True
-        asked[0, r], asked[1, r] = t, start[i]
-        first = max(t, free[r])
-        last = first + alone[z, h]
-        if through:
-            last = max(last, note[_TAIL, i])
-        tail = last + latency[h]
-        free[r] = tail if keeps else last
-        begin[ptr[i] + k], end[ptr[i] + k] = first, free[r]
-        note[_AT, i], note[_TAIL, i] = k + 1, tail
-        if h + 1 == hop_ptr[a + 1]:
-            push(heap, size, tail, np.int64(i), i)
-        else:
-            push(heap, size, first + latency[h] if through else tail, _ASKS * step + note[_NUMBER, i], i)
-        size += 1
-        if k == 0 and top[r] >= 0:
-            looks[r] = free[r]
-            push(heap, size, free[r], _POSTS * step + r, r)
-            size += 1
-    return made, open_order
+    arc: np.ndarray
+    chunk: np.ndarray
+    reduces: np.ndarray
+    release: np.ndarray
+    size_class: np.ndarray
+    cell_ptr: np.ndarray
+    waiting: np.ndarray
+    lacking: np.ndarray
+
+
+class _State(NamedTuple):
+    """Memory by transfer (hops behind it, tail at the next, posted before it, the heap of its link) and by link."""
+
+    heap: np.ndarray
+    at: np.ndarray
+    tail: np.ndarray
+    number: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    top: np.ndarray
+    looks: np.ndarray
+    booked: np.ndarray
+    free: np.ndarray
+    asked: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What becomes of posted transfers.
+    """The course of posted transfers.
 
     Attributes
     ----------
@@ -182,22 +96,172 @@ class Course:
         return int(self.arrival.max(initial=0))
 
 
+class _Times(NamedTuple):
+    """Arrays of a `Course` to be filled."""
+
+    start: np.ndarray
+    arrival: np.ndarray
+    ptr: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+
+
+@lean
+def _merged(a, b, left, right):
+    """The root of two skew heaps of transfers made one, the least number first."""
+    if a < 0:
+        return b
+    if b < 0:
+        return a
+    if b < a:
+        a, b = b, a
+    root = a
+    while True:
+        r = right[a]
+        right[a] = left[a]
+        if r < 0:
+            left[a] = b
+            return root
+        if b < r:
+            r, b = b, r
+        left[a] = r
+        a = r
+
+
+@lean
+def _arrive(ports, posts, state, i, t, step, size):
+    """Transfer i arrives: transfers that waited for it become ready. Returns the size of the heap."""
+    cell = np.int64(ports.dst[posts.arc[i]]) * len(posts.size_class) + posts.chunk[i]
+    sums = np.int64(1 if posts.reduces[i] else 0)
+    posts.lacking[sums, cell] -= 1
+    if posts.lacking[1, cell] == 0:
+        for w in range(posts.cell_ptr[cell], posts.cell_ptr[cell + 1]):
+            j = posts.waiting[w]
+            if (sums == 1) if posts.reduces[j] else posts.lacking[0, cell] == 0:
+                push(state.heap, size, max(t, posts.release[j]), _READY * step + j, j)
+                size += 1
+    return size
+
+
+@lean
+def _enqueue(ports, posts, state, i, t, step, size):
+    """Transfer i waits for its first link. Returns the size of the heap."""
+    r = np.int64(ports.hop[ports.hop_ptr[posts.arc[i]]])
+    state.left[i] = state.right[i] = -1
+    state.top[r] = _merged(state.top[r], i, state.left, state.right)
+    at = max(t, state.free[r])
+    if at < state.looks[r]:
+        state.looks[r] = at
+        push(state.heap, size, at, _POSTS * step + r, r)
+        size += 1
+    return size
+
+
+@lean
+def _serve(ports, posts, state, times, i, t, step, size):
+    """Transfer i takes its next link; (size of the heap, whether two asked at once that were posted at once)."""
+    a, z, k = np.int64(posts.arc[i]), np.int64(posts.size_class[posts.chunk[i]]), state.at[i]
+    h = ports.hop_ptr[a] + k
+    r = np.int64(ports.hop[h])
+    open_order = state.asked[0, r] == t and state.asked[1, r] == times.start[i]
+    state.asked[0, r], state.asked[1, r] = t, times.start[i]
+    first = max(t, state.free[r])
+    last = first + ports.alone[z, h]
+    if ports.cut_through:
+        last = max(last, state.tail[i])
+    tail = last + ports.latency[h]
+    state.free[r] = tail if ports.keeps_latency else last
+    times.begin[times.ptr[i] + k], times.end[times.ptr[i] + k] = first, state.free[r]
+    state.at[i], state.tail[i] = k + 1, tail
+    if h + 1 == ports.hop_ptr[a + 1]:
+        push(state.heap, size, tail, np.int64(i), i)
+    else:
+        at = first + ports.latency[h] if ports.cut_through else tail
+        push(state.heap, size, at, _ASKS * step + state.number[i], i)
+    size += 1
+    if k == 0 and state.top[r] >= 0:
+        state.looks[r] = state.free[r]
+        push(state.heap, size, state.free[r], _POSTS * step + r, r)
+        size += 1
+    return size, open_order
+
+
+@kernel("the synthesizer", threads=True, lean=True)
+def execute(ports, posts, state, times, apart, until):
+    """Execute transfers; returns how many arrived, and whether two asked for a link at once that were posted at once.
+
+    Parameters
+    ----------
+    ports, posts, state, times : _Ports, _Posts, _State, _Times
+        Of the transfers that may be posted on one link the first one is; none is before its release.
+    apart : bool
+        Whether no two are posted at once.
+    until : int
+        ps after which nothing more is of use.
+    """
+    m, size, made = len(posts.arc), np.int64(0), np.int64(0)
+    open_order, step = False, np.int64(m + len(state.free) + 1)
+    last_post, number = np.int64(-1), np.int64(0)
+    for i in range(m):
+        cell = np.int64(ports.src[posts.arc[i]]) * len(posts.size_class) + posts.chunk[i]
+        times.start[i] = -1
+        if posts.lacking[1, cell] == 0 and (posts.reduces[i] or posts.lacking[0, cell] == 0):
+            push(state.heap, size, posts.release[i], _READY * step + i, i)
+            size += 1
+    while size:
+        t, kind, i = state.heap[0].key, state.heap[0].tie // step, state.heap[0].item
+        size = pop(state.heap, size)
+        if t > until:
+            break
+        if kind == _ARRIVES:
+            times.arrival[i] = t
+            made += 1
+            size = _arrive(ports, posts, state, i, t, step, size)
+            continue
+        if kind == _READY:
+            size = _enqueue(ports, posts, state, i, t, step, size)
+            continue
+        if kind == _POSTS:
+            r = i
+            if state.looks[r] != t or state.top[r] < 0:
+                continue
+            if apart and t <= last_post and state.booked[r] != t:
+                last_post += 1
+                state.looks[r] = state.booked[r] = last_post
+                push(state.heap, size, last_post, _POSTS * step + r, r)
+                size += 1
+                continue
+            state.looks[r], last_post = _FAR, max(last_post, t)
+            i = state.top[r]
+            state.top[r] = _merged(state.left[i], state.right[i], state.left, state.right)
+            state.at[i], state.tail[i], state.number[i], times.start[i] = 0, t, number, t
+            number += 1
+        size, together = _serve(ports, posts, state, times, i, t, step, size)
+        open_order = open_order or together
+    return made, open_order
+
+
 class Queues:
     """Executes transfers on a network that nobody else uses.
 
     Parameters
     ----------
     network : Network
-        Not turned.
+        Not reversed.
     demand : Demand
     """
 
     def __init__(self, network: Network, demand: Demand) -> None:
         self.network, self.demand = network, demand
-        self.alone, self.latency = network.services(demand.sizes.tolist())
+        cost = network.cost
+        alone, latency = hop_services(network.topology, network.links[network.hop], demand.sizes.tolist())
+        self._ports = _Ports(
+            network.src, network.dst, network.hop_ptr, network.hop, alone, latency,
+            cost.model == "cut_through", cost.link_busy == "latency+bytes",
+        )  # fmt: skip
 
     def course(self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62) -> Course | None:
-        """What becomes of transfers, the most urgent first; None: some are not done by `until`, in ps.
+        """The course of transfers, the most urgent first; None: some are not done by `until`, in ps.
 
         Parameters
         ----------
@@ -208,28 +272,24 @@ class Queues:
         apart : bool
             Post no two at the same moment.
         """
-        network, demand, count = self.network, self.demand, self.demand.count
-        arc = np.ascontiguousarray(arc, dtype=np.int32)
-        chunk = np.ascontiguousarray(chunk, dtype=np.int32)
+        network, count = self.network, self.demand.count
+        arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
         reduces, m = np.ascontiguousarray(reduces, dtype=np.bool_), len(arc)
         cells = network.ranks * count
         sends = network.src[arc].astype(np.int64) * count + chunk
         gets = network.dst[arc].astype(np.int64) * count + chunk
         lacking = np.stack([np.bincount(gets[reduces == kind], minlength=cells) for kind in (False, True)])
-        cell_ptr = np.zeros(cells + 1, dtype=np.int64)
-        np.cumsum(np.bincount(sends, minlength=cells), out=cell_ptr[1:])
-        ptr = np.zeros(m + 1, dtype=np.int64)
-        np.cumsum(np.diff(network.hop_ptr)[arc], out=ptr[1:])
-        links = len(network.links)
-        start, arrival = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
-        begin, end = np.empty(ptr[-1], dtype=np.int64), np.empty(ptr[-1], dtype=np.int64)
-        cost = network.cost
-        made, open_order = queued(
-            arc, chunk, reduces, np.ascontiguousarray(release, dtype=np.int64), demand.size_class, network.src,
-            network.dst, network.hop_ptr, network.hop, self.alone, self.latency, cost.model == "cut_through",
-            cost.link_busy == "latency+bytes", apart, until, cell_ptr, np.argsort(sends, kind="stable"),
-            lacking.astype(np.int64), ptr, np.empty((5, m), dtype=np.int64), np.empty((3, 6 * m + 16), dtype=np.int64),
-            np.full(links, -1), np.full(links, _FAR), np.full(links, -1), np.zeros(links, dtype=np.int64),
-            np.full((2, links), -1), start, begin, end, arrival,
+        posts = _Posts(
+            arc, chunk, reduces, np.ascontiguousarray(release, dtype=np.int64), self.demand.size_class,
+            pointers(np.bincount(sends, minlength=cells)), np.argsort(sends, kind="stable"), lacking.astype(np.int64),
         )  # fmt: skip
+        ptr = pointers(np.diff(network.hop_ptr)[arc])
+        start, arrival = np.empty((2, m), dtype=np.int64)
+        begin, end = np.empty((2, ptr[-1]), dtype=np.int64)
+        links = len(network.links)
+        state = _State(
+            np.empty(6 * m + 16, dtype=ENTRY), *np.empty((5, m), dtype=np.int64), np.full(links, -1),
+            np.full(links, _FAR), np.full(links, -1), np.zeros(links, dtype=np.int64), np.full((2, links), -1),
+        )  # fmt: skip
+        made, open_order = execute(self._ports, posts, state, _Times(start, arrival, ptr, begin, end), apart, until)
         return Course(start, arrival, ptr, begin, end, bool(open_order)) if made == m else None

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from astrasim_py.synthesis.model.arrays import rows_of
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import Network, Occupied, Timing
+from astrasim_py.synthesis.model.network import Network, Occupied
+from astrasim_py.synthesis.model.timing import Timing
 
-if TYPE_CHECKING:
-    from astrasim_py.synthesis.model.queueing import Course
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A time that nobody can beat, and why.
+
+    Attributes
+    ----------
+    time : int
+        ps.
+    kind : str
+        ``ingress``, ``egress``, ``path``, …
+    """
+
+    time: int
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +52,15 @@ class Search:
     rounds: int
     cut: bool = False
     seconds: float = 0.0
+
+    def after(self, other: Search) -> Search:
+        """This one, with what another search before it took."""
+        return replace(
+            self,
+            rounds=self.rounds + other.rounds,
+            cut=self.cut or other.cut,
+            seconds=self.seconds + other.seconds,
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,6 +100,26 @@ class Schedule:
     bound_kind: str = ""
     search: Search
 
+    @classmethod
+    def of(
+        cls, network: Network, demand: Demand, columns: tuple, time: int, search: Search, bound: Bound | None = None
+    ) -> Schedule:
+        """The schedule of columns (arc, chunk, start, reduces)."""
+        arc, chunk, start, reduces = columns
+        return cls(
+            network=network,
+            demand=demand,
+            arc=np.ascontiguousarray(arc, dtype=np.int32),
+            chunk=np.ascontiguousarray(chunk, dtype=np.int32),
+            start=start,
+            reduces=reduces,
+            time=time,
+            transfers=len(arc),
+            bound=0 if bound is None else bound.time,
+            bound_kind="" if bound is None else bound.kind,
+            search=search,
+        )
+
     @property
     def optimal(self) -> bool:
         """Whether it meets the bound, which proves that none is faster."""
@@ -92,10 +135,10 @@ class Schedule:
         """Whether the transfers are there and not only counted."""
         return len(self.arc) == self.transfers
 
-    @cached_property
+    @property
     def timing(self) -> Timing:
         """Times by class of size."""
-        return self.network.timing(self.demand.sizes.tolist())
+        return self.network.timing(self.demand.sizes)
 
     @cached_property
     def src(self) -> np.ndarray:
@@ -108,8 +151,8 @@ class Schedule:
         return self.network.dst[self.arc]
 
     @cached_property
-    def _course(self) -> Course | None:
-        """What becomes of the transfers where they may wait in switches: nobody else is there."""
+    def _course(self):
+        """The course of transfers that may wait in switches; None where none waits."""
         network = self.network
         if network.direct or len(network.occupied_start):
             return None
@@ -127,11 +170,8 @@ class Schedule:
     def holds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Every hold of a link: (transfer int64, resource int32, start ps int64, end ps int64)."""
         network = self.network
-        lengths = np.diff(network.hop_ptr)[self.arc]
-        transfer = np.repeat(np.arange(len(self.arc)), lengths)
-        ptr = np.zeros(len(self.arc) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=ptr[1:])
-        hops = np.arange(ptr[-1]) + np.repeat(network.hop_ptr[:-1][self.arc] - ptr[:-1], lengths)
+        ptr, hops = rows_of(network.hop_ptr, self.arc)
+        transfer = np.repeat(np.arange(len(self.arc)), np.diff(ptr))
         if self._course is not None:
             return transfer, network.hop[hops], self._course.begin, self._course.end
         kind = self.demand.size_class[self.chunk][transfer]

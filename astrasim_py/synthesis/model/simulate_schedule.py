@@ -1,7 +1,7 @@
-"""Every transfer as early as the order of transfers on its links lets it.
+"""The times that an engine measures of a schedule's order: every transfer as early as that order lets it.
 
-A schedule fixes an order of transfers on every link. What an engine measures of it is the earliest time of each that
-keeps this order and the causes; a schedule claims exactly that.
+A schedule fixes an order of transfers on every link. What an engine measures is the earliest time of each transfer
+that keeps this order and the causes; a schedule claims exactly that.
 """
 
 from __future__ import annotations
@@ -9,33 +9,53 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import kernel
-from astrasim_py.synthesis.model.insertion import ordered
+from astrasim_py.synthesis.model.arrays import by_time
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import calendars, ordered
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
+from astrasim_py.synthesis.model.transfers import Transfers
 
 
 @kernel("the synthesizer", threads=True, lean=True)
-def earliest(
-    arc, chunk, order, size_class, src, dst, hop_ptr, hop, offset, held, delay, points, filled, free, known, start,
-):  # fmt: skip
+def _simulate(net, calendar, arc, chunk, order, size_class, free, known, start):
     """Fill `start` with the earliest times, the transfers being taken in `order`; returns the last arrival.
 
-    Parameters
-    ----------
-    points, filled
-        Calendars of what others hold.
-    free, known : int64[resources], int64[n, chunks]
-        Zeros.
+    `free` (int64[resources]) and `known` (int64[n, chunks]) are zeros.
     """
     last = np.int64(0)
     for i in range(len(order)):
         row = order[i]
         a, c = np.int64(arc[row]), np.int64(chunk[row])
         z = np.int64(size_class[c])
-        t = ordered(a, z, known[src[a], c], hop_ptr, hop, offset, held, points, filled, free)
+        t = ordered(net, calendar, a, z, known[net.src[a], c], free)
         start[row] = t
-        for h in range(hop_ptr[a], hop_ptr[a + 1]):
-            free[hop[h]] = t + offset[z, h] + held[z, h]
-        arrives = t + delay[z, a]
+        for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+            free[net.hop[h]] = t + net.offset[z, h] + net.hold[z, h]
+        arrives = t + net.delay[z, a]
         # A copy replaces nothing: its target waited for it alone. A part of a sum is one of several.
-        known[dst[a], c] = max(known[dst[a], c], arrives)
+        known[net.dst[a], c] = max(known[net.dst[a], c], arrives)
         last = max(last, arrives)
     return last
+
+
+def as_schedule(
+    network: Network, demand: Demand, transfers: Transfers, search: Search, bound: Bound | None = None
+) -> Schedule:
+    """A `Schedule` of transfers, each as early as their order on every link lets it."""
+    arc, chunk, start, reduces = transfers
+    arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
+    time = 0
+    if len(arc):
+        # Of transfers that begin at once the causes come first, for that is the order in which they were decided.
+        order = by_time(start)
+        start = np.empty(len(arc), dtype=np.int64)
+        time = _simulate(
+            network.timing(demand.sizes), calendars(network), arc, chunk, order, demand.size_class,
+            np.zeros(len(network.links), np.int64), np.zeros((network.ranks, demand.count), np.int64), start,
+        )  # fmt: skip
+        # Of transfers that begin at once now, links carry first what came first before: one may take no time.
+        order = order[by_time(start[order])]
+        if (order[1:] < order[:-1]).any():
+            arc, chunk, start, reduces = arc[order], chunk[order], start[order], reduces[order]
+    return Schedule.of(network, demand, (arc, chunk, start, reduces), int(time), search, bound)

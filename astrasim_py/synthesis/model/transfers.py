@@ -1,101 +1,69 @@
-"""Whole schedules from what the greedy cores return: reversal, concatenation, earliest times."""
+"""Transfers in columns, and whole schedules composed of them: reversed, copied, one after the other."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.insertion import calendars
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Schedule, Search
+from astrasim_py.synthesis.model.schedule import Search
 
+#: (arc, chunk, start) of transfers.
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 #: (arc, chunk, start, reduces) of transfers.
 Transfers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def mirrored(network: Network, demand: Demand, columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Transfers:
-    """A schedule that copies on the network turned round, as one that reduces on `network`.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found.
 
-    What copies a chunk from its home to everybody is, backwards, a tree by which everybody's part comes home: the
-    transfer that arrives at s before the end begins at s after the beginning.
+    Attributes
+    ----------
+    time : int
+        ps.
+    columns : (arc, chunk, start), or with reduces, or None
+        None where transfers were only counted.
+    transfers : int
+    search : Search
+    """
+
+    time: int
+    columns: tuple | None
+    transfers: int
+    search: Search
+
+
+def mirrored(network: Network, demand: Demand, columns: Columns) -> Transfers:
+    """A schedule that copies on the reversed network, as one that reduces on `network`.
+
+    Reversing a broadcast tree gives a reduce tree: the transfer that arrives at s before the end begins at s after
+    the beginning.
 
     Parameters
     ----------
     network : Network
-        Not turned.
+        Not reversed.
     demand : Demand
     columns
-        (arc of ``network.turned()``, chunk, start).
+        (arc of ``network.reversed``, chunk, start).
     """
-    turned = network.turned()
+    back = network.reversed
     arc, chunk, start = columns
-    delay = turned.timing(demand.sizes.tolist()).delay
-    arrival = start + delay[demand.size_class[chunk], arc]
+    arrival = start + back.timing(demand.sizes).delay[demand.size_class[chunk], arc]
     end = int(arrival.max(initial=0))
     # What came last is the first cause now.
-    return turned.base_arc[arc][::-1], chunk[::-1], (end - arrival)[::-1], np.ones(len(arc), dtype=bool)
+    return back.base_arc[arc][::-1], chunk[::-1], (end - arrival)[::-1], np.ones(len(arc), dtype=bool)
 
 
-def copied(columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Transfers:
+def copied(columns: Columns) -> Transfers:
     """Transfers that copy."""
     return *columns, np.zeros(len(columns[0]), dtype=bool)
 
 
 def chained(first: Transfers, second: Transfers, barrier: int) -> Transfers:
     """One after the other: the second begins at `barrier` ps."""
-    a, b = first, second
-    return (
-        np.concatenate([a[0], b[0]]),
-        np.concatenate([a[1], b[1]]),
-        np.concatenate([a[2], b[2] + barrier]),
-        np.concatenate([a[3], b[3]]),
-    )
-
-
-def as_schedule(network: Network, demand: Demand, transfers: Transfers, search: Search, bound=None) -> Schedule:
-    """A `Schedule` of transfers, each as early as their order on every link lets it.
-
-    Parameters
-    ----------
-    bound : Bound or None
-    """
-    arc, chunk, start, reduces = transfers
-    time = 0
-    if len(arc):
-        from astrasim_py.synthesis.model.simulate_schedule import earliest
-
-        timing = network.timing(demand.sizes.tolist())
-        # Of transfers that begin at once the causes come first, for that is the order in which they were decided.
-        order = _by(start)
-        start = np.empty(len(arc), dtype=np.int64)
-        resources = len(network.links)
-        time = earliest(
-            np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32), order,
-            demand.size_class, network.src, network.dst, network.hop_ptr, network.hop, timing.offset, timing.hold,
-            timing.delay, *calendars(network), np.zeros(resources, dtype=np.int64),
-            np.zeros((network.ranks, demand.count), dtype=np.int64), start,
-        )  # fmt: skip
-        # Of transfers that begin at once now, links carry first what came first before: one may take no time.
-        order = order[_by(start[order])]
-        if (order[1:] < order[:-1]).any():
-            arc, chunk, start, reduces = arc[order], chunk[order], start[order], reduces[order]
-    return Schedule(
-        network=network,
-        demand=demand,
-        arc=np.ascontiguousarray(arc, dtype=np.int32),
-        chunk=np.ascontiguousarray(chunk, dtype=np.int32),
-        start=start,
-        reduces=reduces,
-        time=int(time),
-        transfers=len(arc),
-        bound=0 if bound is None else bound.time,
-        bound_kind="" if bound is None else bound.kind,
-        search=search,
-    )
-
-
-def _by(start: np.ndarray) -> np.ndarray:
-    """Order of rows by time, equals as they are."""
-    if (start[1:] >= start[:-1]).all():
-        return np.arange(len(start))
-    return np.argsort(start, kind="stable")
+    arc, chunk, start, reduces = second
+    return tuple(np.concatenate(pair) for pair in zip(first, (arc, chunk, start + barrier, reduces), strict=True))

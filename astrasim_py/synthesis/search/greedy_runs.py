@@ -1,4 +1,4 @@
-"""Runs of the greedy cores on a network and a demand: their arguments, made once for many runs."""
+"""Runs of the greedy searches on a network and a demand: their arguments, made once for many runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,27 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.graphs import components
+from astrasim_py.synthesis.model.insertion import GO, calendars
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.search.symmetric_network import Quotient, find, quotient, signatures
+from astrasim_py.synthesis.model.random_numbers import generator
+from astrasim_py.synthesis.model.transfers import Columns
+from astrasim_py.synthesis.search import symmetric_greedy
+from astrasim_py.synthesis.search.greedy import (
+    DONE,
+    FULL,
+    STATE,
+    Options,
+    Policy,
+    Problem,
+    Record,
+    agenda,
+    greedy,
+    holdings,
+)
+from astrasim_py.synthesis.search.polish import ORIGIN, polish
+from astrasim_py.synthesis.search.symmetric_greedy import SymmetricPolicy
+from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork, symmetric_networks
 
 #: Most levels of speed among which slow arcs are told apart.
 MAX_LEVELS = 6
@@ -21,12 +40,12 @@ POLISHING, MAX_MOVES = 2**17, 4096
 #: Chunks to decide for × arcs beyond which a symmetric run is not made.
 MAX_CANDIDATES = 2**26
 _NEVER = 2**62
-_GO = np.zeros(1, dtype=np.int64)
 
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
+#: (time in ps, transfers, columns): the time is None where a run was given up, the columns where nothing is recorded.
+Made = tuple[int | None, int, Columns | None]
 
 
-class Runs:
+class GreedyRuns:
     """Greedy runs of one problem.
 
     Parameters
@@ -38,17 +57,16 @@ class Runs:
 
     def __init__(self, network: Network, demand: Demand) -> None:
         self.network, self.demand = network, demand
-        timing = network.timing(demand.sizes.tolist())
-        self.timing = timing
-        order = np.lexsort((timing.delay[0], network.dst)).astype(np.int32)
-        out_ptr, out_arc = network.out
-        self._arcs = (
-            network.in_ptr, order, network.src, network.dst, out_ptr, out_arc, network.hop_ptr, network.hop,
-            timing.offset, timing.hold, timing.delay,
-            network.occupied_ptr, network.occupied_start, network.occupied_end,
-        )  # fmt: skip
+        self.timing = timing = network.timing(demand.sizes)
         self._room = 2 * (network.arcs + network.ranks) + 64
-        self.level, self.part, self.parts = self._levels(out_ptr, out_arc)
+        level, part, self.parts = self._levels()
+        simple = len(network.hop) == network.arcs and not len(network.occupied_start)
+        alone = simple and len(timing.delay) == 1 and not timing.offset.any() and (timing.hold == timing.delay).all()
+        self._problem = Problem(
+            timing, np.lexsort((timing.delay[0], network.dst)).astype(np.int32), demand.origin, demand.size_class,
+            level, part, network.occupied_ptr, network.occupied_start, network.occupied_end, simple, bool(alone),
+            len(network.hop) > network.arcs,
+        )  # fmt: skip
 
     @cached_property
     def _slow(self) -> bool:
@@ -61,64 +79,51 @@ class Runs:
         delay = self.timing.delay[0]
         return bool(len(delay)) and bool((delay != delay[0]).any())
 
-    def _levels(self, out_ptr: np.ndarray, out_arc: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    def _levels(self) -> tuple[np.ndarray, np.ndarray, int]:
         """(int32[arcs] level of slow arcs, int32[levels, n] parts joined by faster arcs, number of parts)."""
-        network, n = self.network, self.network.ranks
-        delay = self.timing.delay[0]
+        network, delay = self.network, self.timing.delay[0]
         level = np.full(network.arcs, -1, dtype=np.int32)
         rows: list[np.ndarray] = []
         parts = 0
-        if self.uneven:
-            from astrasim_py.synthesis.model.graphs import components
-
-            slow = np.unique(delay)[1:]
-            if len(slow) > MAX_LEVELS:
-                slow = slow[np.linspace(0, len(slow) - 1, MAX_LEVELS).astype(int)]
-            for least in slow.tolist():
-                label, found = components(n, out_ptr, out_arc, network.dst, delay < least)
-                if found == n:
-                    continue
+        slow = np.unique(delay)[1:]
+        if len(slow) > MAX_LEVELS:
+            slow = slow[np.linspace(0, len(slow) - 1, MAX_LEVELS).astype(int)]
+        for least in slow.tolist():
+            label, found = components(network, delay < least)
+            if found < network.ranks:
                 level[delay >= least] = len(rows)
                 rows.append(label + np.int32(parts))
                 parts += found
-        part = np.array(rows, dtype=np.int32) if rows else np.empty((0, n), dtype=np.int32)
-        return level, part, parts
+        return level, np.array(rows, dtype=np.int32).reshape(-1, network.ranks), parts
 
     def run(
-        self, policy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None, record: bool = True
-    ) -> tuple[int, int, int, Columns | None]:
-        """One run.
-
-        Returns
-        -------
-        (time, transfers, status, columns)
-            Columns are (arc, chunk, start), each without the transfers that came to nothing; None unless it was
-            done and recorded.
-        """
-        from astrasim_py.synthesis.search.greedy import DONE, FULL, OPTIONS, greedy
-
-        demand, stop = self.demand, _GO if stop is None else stop
-        room = (self.network.ranks * demand.count) if record else 0
-        arc, chunk = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
-        start = np.empty(room, dtype=np.int64)
-        options = np.zeros(OPTIONS, dtype=np.int64)
-        overtake = policy.overtake and self._slow and self.network.ranks * demand.count <= MAX_OVERTAKING
-        options[:] = policy.samples, policy.hierarchy and len(self.part) > 0, policy.guard, overtake, policy.lazy
+        self, policy: Policy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None, record: bool = True
+    ) -> Made:
+        """One run; given up when it cannot be done before `limit` ps, or when ``stop[0]`` is not 0."""
+        cells = self.network.ranks * self.demand.count
+        overtake = policy.overtake and self._slow and cells <= MAX_OVERTAKING
+        hierarchy = policy.hierarchy and len(self._problem.part) > 0
+        options = Options(policy.samples, hierarchy, overtake, limit)
+        rows = cells if record else 0
         while True:
-            time, transfers, rows, status = greedy(
-                demand.count, demand.origin, demand.size_class, *self._arcs, self.level, self.part, self.parts,
-                options, seed, limit, stop, self._room, arc, chunk, start,
+            state = np.zeros(1, dtype=STATE)
+            state["lazy"] = policy.lazy
+            kept = Record(
+                np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows, np.int64),
+                np.empty(cells if overtake else 0, np.int64),
+            )  # fmt: skip
+            held = holdings(self._problem, self.parts if hierarchy else 0, overtake)
+            time, status = greedy(
+                self._problem, options, held, agenda(self._problem, self._room), kept, state, generator(seed),
+                GO if stop is None else stop,
             )  # fmt: skip
             if status != FULL:
                 break
             self._room *= 2
-        if status != DONE or not record:
-            return time, transfers, status, None
-        arc, chunk, start = arc[:rows], chunk[:rows], start[:rows]
-        kept = arc >= 0
-        if not kept.all():
-            arc, chunk, start = arc[kept], chunk[kept], start[kept]
-        return time, transfers, status, (arc, chunk, start)
+        transfers = int(state["transfers"][0])
+        if status != DONE:
+            return None, transfers, None
+        return int(time), transfers, _made(kept, int(state["rows"][0])) if record else None
 
     @cached_property
     def _calendar(self) -> int:
@@ -135,8 +140,8 @@ class Runs:
 
     def polish(
         self, columns: Columns, seed: int, bound: int, moves: int = MAX_MOVES, *, stop: np.ndarray | None = None
-    ) -> tuple[int, int, int, Columns | None]:
-        """A schedule made faster, if that succeeds; returns as `run`.
+    ) -> tuple[int, Columns | None]:
+        """(time, columns) of a schedule made faster, if that succeeds; no columns: there is no room.
 
         Parameters
         ----------
@@ -147,86 +152,69 @@ class Runs:
         moves : int
             At most; fewer for many ranks.
         """
-        from astrasim_py.synthesis.search.greedy import DONE, FULL
-        from astrasim_py.synthesis.search.polish import ORIGIN, polish
-
         network, demand, timing = self.network, self.demand, self.timing
         arc, chunk, start = columns
         came = np.full((demand.count, network.ranks), ORIGIN, dtype=np.int64)
         arrival = np.zeros_like(came)
         came[chunk, network.dst[arc]] = arc
         arrival[chunk, network.dst[arc]] = start + timing.delay[demand.size_class[chunk], arc]
-        best, arrives = np.empty_like(came), np.empty_like(arrival)
-        time = polish(
-            demand.size_class, demand.origin, network.src, network.dst, network.in_ptr, *network.out,
-            network.hop_ptr, network.hop, timing.offset, timing.hold, timing.delay, network.occupied_ptr,
-            network.occupied_start, network.occupied_end, min(moves, POLISHING // network.ranks), seed, bound,
-            _GO if stop is None else stop, np.empty((len(network.links), self._calendar), dtype=np.int64),
-            came, arrival, best, arrives,
+        time, best, arrives = polish(
+            timing, calendars(network, self._calendar), demand.origin, demand.size_class, came, arrival,
+            min(moves, POLISHING // network.ranks), seed, bound, GO if stop is None else stop,
         )  # fmt: skip
         if time < 0:
-            return time, 0, FULL, None
+            return time, None
         chunk, rank = np.nonzero(best != ORIGIN)
         arc = best[chunk, rank]
         start = arrives[chunk, rank] - timing.delay[demand.size_class[chunk], arc]
         order = np.argsort(start, kind="stable")
-        return time, len(arc), DONE, (arc[order].astype(np.int32), chunk[order].astype(np.int32), start[order])
+        return time, (arc[order].astype(np.int32), chunk[order].astype(np.int32), start[order])
 
     @cached_property
-    def quotients(self) -> list[Quotient]:
-        """The network up to its translations, for a demand that is as symmetric; the largest group first."""
+    def symmetric(self) -> SymmetricNetwork | None:
+        """The network up to its largest group of rotations that is of use, for a demand that is as symmetric."""
         network, demand = self.network, self.demand
         if demand.root is not None or len(network.occupied_start) or network.ranks < 3:
-            return []
-        found = []
-        for group in find(network, signatures(network, self.timing)):
-            each = quotient(network, self.timing, group)
-            if each is not None and demand.count // group.order * network.arcs <= MAX_CANDIDATES:
-                found.append(each)
-        return found
+            return None
+        for each in symmetric_networks(network, self.timing):
+            if demand.count // each.group.order * network.arcs <= MAX_CANDIDATES:
+                return each
+        return None
 
     def run_symmetric(
-        self, policy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None
-    ) -> tuple[int, int, int, Columns | None]:
-        """One run up to translations; as `run`, and `policy` is an `OrbitPolicy`.
+        self, policy: SymmetricPolicy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None
+    ) -> Made:
+        """One run up to rotations, as `run`.
 
-        The columns are those of the chunks decided for; `spread` makes the whole schedule of them.
+        The columns are those of the chunks decided for; `rotate` makes the whole schedule of them.
         """
-        from astrasim_py.synthesis.search.greedy import DONE
-        from astrasim_py.synthesis.search.symmetric_greedy import OPTIONS, orbit_greedy
-
-        network, each = self.network, self.quotients[policy.group]
-        per_rank = self.demand.count // network.ranks
-        origin = np.repeat(each.group.rank_at[:, 0], per_rank)
-        # Transfers that were overtaken take room until they would have arrived.
-        room = network.ranks * len(origin) * (4 if policy.overtake else 1) + 1
-        arc, chunk = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
-        start = np.empty(room, dtype=np.int64)
-        options = np.zeros(OPTIONS, dtype=np.int64)
+        network, each = self.network, self.symmetric
+        origin = np.repeat(each.group.rank_at[:, 0], self.demand.count // network.ranks)
         overtake = policy.overtake and self._slow and len(origin) * network.arcs <= MAX_OVERTAKING
-        hierarchy = policy.hierarchy and len(self.part) > 0
-        options[:] = policy.samples, hierarchy, policy.guard, overtake, policy.lazy, policy.scarce, policy.spread
-        out_ptr, out_arc = network.out
-        time, rows, status = orbit_greedy(
-            origin, network.ranks, network.in_ptr, network.src, network.dst, out_ptr, out_arc, each.orbit_of,
-            np.argsort(each.delay, kind="stable"), each.resource_ptr, each.resource, each.offset, each.hold,
-            each.delay, int(each.resource.max()) + 1, self.level[each.arc_at[:, 0]], self.part, self.parts, options,
-            seed, limit, _GO if stop is None else stop, arc, chunk, start,
-        )  # fmt: skip
+        hierarchy = policy.hierarchy and len(self._problem.part) > 0
+        levels = self._problem.level[each.arc_at[:, 0]], self._problem.part, self.parts if hierarchy else 0
+        time, status, record, rows = symmetric_greedy.run(
+            self.timing, each, origin, levels, policy, overtake, generator(seed), limit, GO if stop is None else stop
+        )
         if status != DONE:
-            return time, 0, status, None
-        kept = np.flatnonzero(arc[:rows] >= 0)
-        return time, len(kept) * each.group.order, status, (arc[kept], chunk[kept], start[kept])
+            return None, 0, None
+        columns = _made(record, rows)
+        return time, len(columns[0]) * each.group.order, columns
 
-    def spread(self, each: Quotient, columns: Columns) -> Columns:
-        """All translates of the transfers that a symmetric run decided."""
-        network, group = self.network, each.group
+    def rotate(self, columns: Columns) -> Columns:
+        """All rotations of the transfers that a symmetric run decided."""
+        network, each = self.network, self.symmetric
+        group = each.group
         arc, chunk, start = columns
         per_rank = self.demand.count // network.ranks
-        shifts = np.arange(group.order)
-        total = group.add(shifts[:, None], shifts[None, :]).astype(np.int32)
-        sources = group.element[network.src[arc]]
-        arcs = each.arc_at[each.orbit_of[arc][:, None], total[sources]]
-        owners = group.rank_at[chunk // per_rank]
-        chunks = owners * per_rank + (chunk % per_rank)[:, None]
+        elements = np.arange(group.order)
+        total = group.add(elements[:, None], elements[None, :]).astype(np.int32)
+        arcs = each.arc_at[each.class_of[arc][:, None], total[group.element[network.src[arc]]]]
+        chunks = group.rank_at[chunk // per_rank] * per_rank + (chunk % per_rank)[:, None]
         return arcs.reshape(-1), chunks.astype(np.int32).reshape(-1), np.repeat(start, group.order)
+
+
+def _made(record: Record, rows: int) -> Columns:
+    """(arc, chunk, start) of the transfers that took place."""
+    kept = np.flatnonzero(record.arc[:rows] >= 0)
+    return record.arc[kept], record.chunk[kept], record.start[kept]

@@ -1,4 +1,4 @@
-"""Compiled cores of routing: least costs of ways, and list schedules over paths that were chosen before.
+"""List schedules over paths that were chosen before: a free arc takes the most urgent message that waits for it.
 
 A message is a chunk that one rank has and one other needs. Its path is a row of arcs; it waits at ranks, whole, as
 long as need be.
@@ -6,131 +6,171 @@ long as need be.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.model.insertion import FAR, drop, ordered, push
+from astrasim_py.synthesis.bounds.balanced_paths import Paths
+from astrasim_py.synthesis.model.insertion import FAR, GO, calendars, ordered
+from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below
+from astrasim_py.synthesis.model.timing import Timing
 
-#: Priorities of list schedules.
+#: Rules of urgency: the farthest first, the most loaded link first, by turns, the most crowded path first.
 FARTHEST, LOADED, TURN, CROWDED = range(4)
-#: Rows of what is noted of messages: hops made, urgency, and what is below them where they wait.
-STEP, RANK, LEFT, RIGHT = range(4)
+
+
+class _Messages(NamedTuple):
+    """Messages: class of size, rank by turns, path."""
+
+    kind: np.ndarray
+    turn: np.ndarray
+    path: np.ndarray
+    length: np.ndarray
+
+
+class _State(NamedTuple):
+    """Memory by message (hops made, urgency, the heap of its arc), by arc (the first that waits) and by link."""
+
+    heap: np.ndarray
+    step: np.ndarray
+    rank: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    top: np.ndarray
+    free: np.ndarray
+    load: np.ndarray
+    remaining: np.ndarray
 
 
 @lean
-def _merge(a, b, note):
+def _merge(a, b, state):
     """The root of two skew heaps of messages made one, the greatest rank first."""
     if a < 0:
         return b
     if b < 0:
         return a
-    if note[RANK, a] < note[RANK, b]:
+    if state.rank[a] < state.rank[b]:
         a, b = b, a
     root = a
     while True:
-        r = note[RIGHT, a]
-        note[RIGHT, a] = note[LEFT, a]
+        r = state.right[a]
+        state.right[a] = state.left[a]
         if r < 0:
-            note[LEFT, a] = b
+            state.left[a] = b
             return root
-        if note[RANK, r] < note[RANK, b]:
+        if state.rank[r] < state.rank[b]:
             r, b = b, r
-        note[LEFT, a] = r
+        state.left[a] = r
         a = r
 
 
 @lean
-def _urgent(rule, m, a, note, remaining, hop_ptr, hop):
-    """How urgent it is that arc a carries message m, the most urgent first."""
+def _most(net, a, load):
+    """The most that a link of arc a carries."""
     most = np.int64(0)
-    if rule == LOADED:
-        for h in range(hop_ptr[a], hop_ptr[a + 1]):
-            most = max(most, remaining[hop[h]])
-    return -(note[RANK, m] + most)
+    for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+        most = max(most, load[net.hop[h]])
+    return most
+
+
+@lean
+def _urgency(net, state, rule, m, a):
+    """How urgent it is that arc a carries message m, the most urgent first."""
+    return -(state.rank[m] + (_most(net, a, state.remaining) if rule == LOADED else 0))
+
+
+@lean
+def _rank(net, messages, state, rule, m):
+    """The rank of a message that waits where it is, without noise."""
+    rest, crowd = np.int64(0), np.int64(0)
+    for p in range(state.step[m], messages.length[m]):
+        b = np.int64(messages.path[m, p])
+        rest += net.delay[messages.kind[m], b]
+        if rule == CROWDED:
+            crowd = max(crowd, _most(net, b, state.load))
+    return -messages.turn[m] if rule == TURN else rest + crowd
 
 
 @kernel("the synthesizer", threads=True, lean=True)
-def listed(
-    turn, kind, hop_ptr, hop, offset, held, delay, points, filled, path, length, load, rule, noise, random, limit,
-    stop, note, heap, top, free, remaining, start,
-):  # fmt: skip
-    """Fill `start` (int64[messages, stride]) with a list schedule over paths; returns its end, or 2**62 past `limit`.
+def _schedule(net, calendar, messages, state, rule, noise, random, limit, stop, start):
+    """Fill `start` (int64[messages, stride]) with a list schedule; returns its end, or 2**62 past `limit`.
 
-    Whenever an arc is free it takes the most urgent of the messages that wait for it.
-
-    Parameters
-    ----------
-    turn : int64[messages]
-        The rank by turns.
-    points, filled
-        Calendars of what others hold.
-    load : int64[resources]
-        What the paths come to, ps.
-    stop : int64[1]
-        Not 0: give up, as past `limit`.
-    note, heap : int64[4, messages], int64[3, messages + arcs]
-        Scratch.
-    top : int64[arcs]
-        Filled with -1.
-    free, remaining : int64[resources]
-        Zeros, and a copy of `load`.
+    Where `stop` is not 0 it gives up, as past `limit`.
     """
-    arcs, size, end = len(top), np.int64(0), np.int64(0)
+    arcs, size, end = len(state.top), np.int64(0), np.int64(0)
     # What waits at an arc is a heap of its own; an arc at which something waits has one entry among all.
-    for m in range(len(kind)):
-        note[STEP, m] = 0
-        if length[m]:
-            push(heap, size, np.int64(0), -FAR, m + arcs)
+    for m in range(len(messages.kind)):
+        state.step[m] = 0
+        if messages.length[m]:
+            push(state.heap, size, np.int64(0), -FAR, m + arcs)
             size += 1
     while size:
         if stop[0] != 0:
             return FAR
-        t, s, a = heap[0, 0], heap[1, 0], heap[2, 0]
-        drop(heap, size)
-        size -= 1
+        t, s, a = state.heap[0].key, state.heap[0].tie, state.heap[0].item
+        size = pop(state.heap, size)
         if a >= arcs:
             m = a - arcs
-            rest, crowd = np.int64(0), np.int64(0)
-            for p in range(note[STEP, m], length[m]):
-                b = np.int64(path[m, p])
-                rest += delay[kind[m], b]
-                if rule == CROWDED:
-                    for h in range(hop_ptr[b], hop_ptr[b + 1]):
-                        crowd = max(crowd, load[hop[h]])
-            if rule == TURN:
-                rest = -turn[m]
-            note[RANK, m] = rest + crowd + (random_below(random, noise) if noise else 0)
-            note[LEFT, m] = note[RIGHT, m] = -1
-            a = np.int64(path[m, note[STEP, m]])
-            new = top[a] < 0
-            top[a] = _merge(top[a], m, note)
+            state.rank[m] = _rank(net, messages, state, rule, m) + (random_below(random, noise) if noise else 0)
+            state.left[m] = state.right[m] = -1
+            a = np.int64(messages.path[m, state.step[m]])
+            new = state.top[a] < 0
+            state.top[a] = _merge(state.top[a], m, state)
             if new:
-                push(heap, size, t, _urgent(rule, m, a, note, remaining, hop_ptr, hop), a)
+                push(state.heap, size, t, _urgency(net, state, rule, m, a), a)
                 size += 1
             continue
-        m = top[a]
-        z = np.int64(kind[m])
-        urgent = _urgent(rule, m, a, note, remaining, hop_ptr, hop)
-        begin = ordered(a, z, t, hop_ptr, hop, offset, held, points, filled, free)
+        m = state.top[a]
+        z = np.int64(messages.kind[m])
+        urgent = _urgency(net, state, rule, m, a)
+        begin = ordered(net, calendar, a, z, t, state.free)
         if begin > t or urgent > s:
-            push(heap, size, begin, urgent, a)
+            push(state.heap, size, begin, urgent, a)
             size += 1
             continue
-        start[m, note[STEP, m]] = t
-        for h in range(hop_ptr[a], hop_ptr[a + 1]):
-            free[hop[h]] = t + offset[z, h] + held[z, h]
-            remaining[hop[h]] -= held[z, h]
-        top[a] = _merge(note[LEFT, m], note[RIGHT, m], note)
-        arrives = t + delay[z, a]
+        start[m, state.step[m]] = t
+        for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+            state.free[net.hop[h]] = t + net.offset[z, h] + net.hold[z, h]
+            state.remaining[net.hop[h]] -= net.hold[z, h]
+        state.top[a] = _merge(state.left[m], state.right[m], state)
+        arrives = t + net.delay[z, a]
         if arrives >= limit:
             return FAR
         end = max(end, arrives)
-        note[STEP, m] += 1
-        if note[STEP, m] < length[m]:
-            push(heap, size, arrives, -FAR, m + arcs)
+        state.step[m] += 1
+        if state.step[m] < messages.length[m]:
+            push(state.heap, size, arrives, -FAR, m + arcs)
             size += 1
-        if top[a] >= 0:
-            push(heap, size, t, _urgent(rule, top[a], a, note, remaining, hop_ptr, hop), a)
+        if state.top[a] >= 0:
+            push(state.heap, size, t, _urgency(net, state, rule, state.top[a], a), a)
             size += 1
     return end
+
+
+def list_schedule(
+    network: Network, timing: Timing, paths: Paths, kind, turn, rule: int, noise: int, seed: int, limit: int, stop=None
+) -> tuple[int, np.ndarray] | None:
+    """(end in ps, int64[messages, stride] starts) of a list schedule over paths; None: not before `limit`.
+
+    Parameters
+    ----------
+    kind, turn : int32, int64[messages]
+        Class of size, and rank by turns.
+    rule : int
+    noise : int
+        ps added to urgencies at random, at most.
+    """
+    count, start = len(kind), np.zeros(paths.arc.shape, dtype=np.int64)
+    state = _State(
+        np.empty(count + network.arcs, dtype=ENTRY), *np.empty((4, count), dtype=np.int64), np.full(network.arcs, -1),
+        np.zeros_like(paths.load), paths.load, paths.load.copy(),
+    )  # fmt: skip
+    random = np.random.Generator(np.random.PCG64(seed)).integers(1, 2**63, 1, dtype=np.uint64)
+    end = _schedule(
+        timing, calendars(network), _Messages(kind, turn, paths.arc, paths.length), state, rule,
+        min(noise, 2**31 - 1), random, limit, GO if stop is None else stop, start,
+    )  # fmt: skip
+    return (int(end), start) if end < limit else None

@@ -1,4 +1,4 @@
-"""Rounds: many runs compete, the best one is repaired, until the bound is met or rounds or time are over.
+"""Multi-start: many runs compete, the best one is repaired, until the bound is met or runs or time are used up.
 
 Run i is one policy with one seed, whatever the machine. Runs go in generations, and what a generation does is settled
 before it begins, so the number of threads decides nothing: the result is the fastest run, of equals the first. Only a
@@ -19,8 +19,10 @@ import numpy as np
 
 from astrasim_py.core.jit import clock
 
-#: Seconds between two looks at the clock, and between two words about a run that takes long.
+#: Seconds between two looks at the clock, and between two lines about a run that takes long.
 _BEAT, _TOLD = 0.02, 2.0
+#: Generations without a better schedule after which some runs begin anew again.
+_PATIENCE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,45 @@ class Progress:
         return max(self.best / self.bound - 1, 0.0) if self.best and self.bound else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long, and with what, to search.
+
+    Attributes
+    ----------
+    seed : int
+        Another one makes other runs.
+    rounds : int
+        Runs at most.
+    budget : float or None
+        Wall-clock seconds; the first run is made in any case.
+    jobs : int or None
+        Threads; as many as the machine has cores by default. They do not change the result.
+    progress : callable or None
+        Called with a `Progress` after every run, and during long ones.
+    """
+
+    seed: int = 1
+    rounds: int = 200
+    budget: float | None = None
+    jobs: int | None = None
+    progress: Callable[[Progress], None] | None = None
+
+    def told_as(self, search: str, best: int = 0) -> Effort:
+        """The same effort; progress says which search it is of, and knows the best time found before it."""
+        report = self.progress
+        if report is None:
+            return self
+
+        def tell(state: Progress) -> None:
+            report(replace(state, search=search, best=min(state.best or best, best or state.best)))
+
+        return replace(self, progress=tell)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What competing runs came to.
+    """The best of competing runs.
 
     Attributes
     ----------
@@ -71,6 +109,7 @@ class Outcome:
         Of the best run.
     repaired : bool
     rounds : int
+        Runs made.
     cut : bool
         Whether the limit of wall-clock time ended the search.
     seconds : float
@@ -80,10 +119,10 @@ class Outcome:
     time: int
     policy: Any
     result: Any
-    repaired: bool
-    rounds: int
-    cut: bool
-    seconds: float
+    repaired: bool = False
+    rounds: int = 0
+    cut: bool = False
+    seconds: float = 0.0
 
 
 class Watch:
@@ -134,89 +173,90 @@ class Watch:
                 self._tell()
 
 
-def seed_of(seed: int, index: int) -> int:
-    """The seed of a run of a search."""
-    return (seed * 1_000_003 + index) % 2**31
+def in_turn(offered: Sequence, tried: int) -> Callable:
+    """A line-up in which policies are tried in turn at first; then the best run is repaired.
+
+    When that has come to nothing for a while, one run in four begins anew with another seed.
+    """
+
+    def lineup(made: int, size: int, best: Outcome | None, scores: dict, dry: int) -> list:
+        entries: list[tuple[Any, Outcome | None]] = []
+        for index in range(made, made + size):
+            repairs = best is not None and index >= tried and (dry < _PATIENCE or index % 4 > 0)
+            entries.append((best.policy, best) if repairs else (offered[index % len(offered)], None))
+        return entries
+
+    return lineup
 
 
 def compete(
-    offered: Sequence,
+    lineup: Callable,
     run: Callable[..., tuple[int, Any] | None],
-    *,
     bound: int,
-    seed: int,
-    rounds: int,
+    effort: Effort,
+    *,
     generation: int = 16,
-    tried: int | None = None,
-    budget: float | None = None,
-    jobs: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    part: Callable[[], float] | None = None,
 ) -> Outcome | None:
     """The best of many runs; None if none came about.
 
-    Policies are tried first; then the best run is repaired, and now and then, when that has come to nothing for a
-    while, policies are tried with other seeds.
-
     Parameters
     ----------
-    offered : sequence
-        Policies, the most promising first.
+    lineup : callable
+        ``lineup(made, size, best, scores, dry)`` returns the next runs as (policy, outcome to repair or None), given
+        the number of runs made, the best outcome, the least time by policy, and the generations since a better one.
     run : callable
         ``run(policy, seed, limit, stop, start)`` returns (time in ps, result), or None if it found nothing as fast as
-        `limit`; `start` is the best outcome so far if it is to be repaired, else None; when ``stop[0]`` is not 0, it
-        should end.
+        `limit`; `start` is the outcome to repair or None; when ``stop[0]`` is not 0, it should end.
     bound : int
         ps that cannot be beaten: a run that meets it ends the search.
-    seed : int
-        Another one makes other runs.
-    rounds : int
-        Runs at most.
+    effort : Effort
     generation : int
         Runs that are settled at once.
-    tried : int, optional
-        Runs that begin anew at first; by default every policy once, as far as three quarters of the rounds go.
-    budget : float, optional
-        Wall-clock seconds; the first run is begun in any case.
-    jobs : int, optional
-        Threads; as many as the machine has cores by default.
-    progress : callable, optional
-        Told after every run.
+    part : callable, optional
+        How much of a long run under way is done.
     """
     stop = np.zeros(1, dtype=np.int64)
-    jobs = jobs or os.cpu_count() or 1
-    tried = min(len(offered), rounds - rounds // 4) if tried is None else tried
+    rounds, progress, jobs = effort.rounds, effort.progress, effort.jobs or os.cpu_count() or 1
     best: Outcome | None = None
+    scores: dict[Any, int] = {}
     made, dry = 0, 0
+
+    def tell(share: float | None = None) -> None:
+        if progress is not None:
+            progress(Progress(best.time if best else 0, bound, made, rounds, share))
 
     def one(entry: tuple[int, Any, Outcome | None, int]):
         index, policy, start, limit = entry
-        if stop[0] and index:
+        if index and (stop[0] or watch.over):
+            stop[0] = 1
             return None
-        return run(policy, seed_of(seed, index), limit, stop, start)
+        return run(policy, seed_of(effort.seed, index), limit, stop, start)
 
-    watch = Watch(stop, budget)
+    watch = Watch(stop, effort.budget, None if part is None or progress is None else lambda: tell(part()))
     with ThreadPoolExecutor(jobs) as pool:
         try:
             while made < rounds and not (made and stop[0]) and not (best and best.time <= bound):
+                size = min(rounds - made, generation) if made else 1
                 limit = best.time if best else 2**62
-                lineup = []
-                for index in range(made, min(rounds, made + (1 if made == 0 else generation))):
-                    repairs = best is not None and index >= tried and (dry < 3 or index % 4 > 0)
-                    policy = best.policy if best and repairs else offered[index % len(offered)]
-                    lineup.append((index, policy, best if repairs else None, limit))
+                entries = [
+                    (made + i, policy, start, limit)
+                    for i, (policy, start) in enumerate(lineup(made, size, best, scores, dry))
+                ]
                 better = False
-                work = pool.map if jobs > 1 and len(lineup) > 1 else map
-                for (_, policy, start, _), got in zip(lineup, work(one, lineup), strict=True):
+                work = pool.map if jobs > 1 and len(entries) > 1 else map
+                for (_, policy, start, _), got in zip(entries, work(one, entries), strict=True):
                     if stop[0] and got is None and made:
                         continue
                     made += 1
+                    if got is not None and start is None:
+                        scores[policy] = min(scores.get(policy, 2**62), got[0])
                     if got is not None and (best is None or got[0] < best.time):
-                        best, better = Outcome(got[0], policy, got[1], start is not None, 0, False, 0.0), True
+                        best, better = Outcome(got[0], policy, got[1], start is not None), True
                     elif got is not None and start is not None and got[0] == best.time and not better:
                         # As good and different: the next repair begins elsewhere.
                         best = replace(best, result=got[1])
-                    if progress is not None:
-                        progress(Progress(best.time if best else 0, bound, made, rounds))
+                    tell()
                     if best and best.time <= bound:
                         break
                 dry = 0 if better else dry + 1
@@ -228,3 +268,8 @@ def compete(
     if best is None:
         return None
     return replace(best, rounds=made, cut=cut and best.time > bound, seconds=watch.seconds)
+
+
+def seed_of(seed: int, index: int) -> int:
+    """The seed of a run of a search."""
+    return (seed * 1_000_003 + index) % 2**31

@@ -1,4 +1,4 @@
-"""Trees that everybody knows, over ranks grouped by what lies between them, executed in the order of queues.
+"""Classic trees (star, chain, binomial, binary), combined over switch levels, executed in the order of queues.
 
 Behind switches ranks reach each other directly, and what counts is which links their messages share and when. Known
 algorithms are trees, one for each chunk: a star from its origin (direct), a chain (ring), a binomial one (recursive
@@ -6,9 +6,9 @@ doubling, halving and doubling), a binary one. In a hierarchy of switches a chun
 of these, and within each group by another, so that it crosses the links between groups once. What reduces takes the
 same trees from the leaves up; an all_reduce both, without a barrier.
 
-These transfers are posted in an order of urgency and executed as engines do it (see `fifo`), so that no known algorithm
-on the same chunks is faster than what is found here, but for the details of its order. Orders are then varied at
-random.
+These transfers are posted in an order of urgency and executed as engines do it (see `queueing`), so that no known
+algorithm on the same chunks is faster than the best one here, but for the details of its
+order.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.synthesis.bounds.lower_bounds import Bound
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.graphs import components
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
-from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.search.multi_start import Outcome, compete
+from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
+from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn
 
 #: Ranks, and hops of all transfers, beyond which nothing is tried.
 MAX_RANKS, MAX_HOPS = 2**11, 2**23
@@ -88,9 +88,6 @@ def patterns(groupings: int) -> list[Pattern]:
 
 def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
     """Labels of ranks, int64[n] for each level from the largest groups on: by hops between them, and by time."""
-    from astrasim_py.synthesis.model.graphs import components
-
-    out_ptr, out_arc = network.out
     found: list[list[np.ndarray]] = []
     for distance in (np.diff(network.hop_ptr), network.timing(sizes).delay[0]):
         steps = np.unique(distance)[:-1]
@@ -98,7 +95,7 @@ def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
             steps = steps[np.linspace(0, len(steps) - 1, _MAX_LEVELS).astype(int)]
         levels: list[np.ndarray] = []
         for step in steps[::-1].tolist():
-            label, parts = components(network.ranks, out_ptr, out_arc, network.dst, distance <= step)
+            label, parts = components(network, distance <= step)
             if 1 < parts < network.ranks and not any(np.array_equal(label, other) for other in levels):
                 levels.append(np.asarray(label, dtype=np.int64))
         if levels and not any(_same(levels, other) for other in found):
@@ -159,10 +156,10 @@ class Patterns:
         self.queues = Queues(network, demand)
         self.arc_of = np.full((n, n), -1, dtype=np.int64)
         self.arc_of[network.src, network.dst] = np.arange(network.arcs)
-        self.groupings = groupings(network, demand.sizes.tolist()) if demand.receivers is None else []
+        self.groupings = groupings(network, demand.sizes) if demand.receivers is None else []
         self.roots, self.root = np.unique(demand.origin, return_inverse=True)
         self.root = self.root.reshape(-1)
-        # The how-manieth of its origin a chunk is.
+        #: int64[chunks]: index of a chunk at its origin.
         order = np.argsort(self.root, kind="stable")
         self.turn = np.empty(demand.count, dtype=np.int64)
         self.turn[order] = np.arange(demand.count) - np.searchsorted(self.root[order], self.root[order])
@@ -224,11 +221,7 @@ class Patterns:
         order = np.argsort(rows[3], kind="stable")
         arc, chunk, reduces, start = (column[order] for column in rows)
         course = self.queues.course(arc, chunk, reduces, start)
-        return Schedule(
-            network=self.network, demand=self.demand, arc=arc.astype(np.int32), chunk=chunk.astype(np.int32),
-            start=start, reduces=reduces, time=course.time, transfers=len(arc), bound=bound.time,
-            bound_kind=bound.kind, search=search,
-        )  # fmt: skip
+        return Schedule.of(self.network, self.demand, (arc, chunk, start, reduces), course.time, search, bound)
 
     def executed(self, arc, chunk, reduces, until: int) -> tuple[int, tuple] | None:
         """(time, (arc, chunk, reduces, start)) of transfers in this order of urgency; None: they take longer."""
@@ -265,7 +258,7 @@ def applies(network: Network, demand: Demand) -> bool:
     return shared and small and 1 < network.ranks <= MAX_RANKS
 
 
-def best_pattern(made: Patterns, bound: Bound, enough: int, seed: int, **options) -> Schedule | None:
+def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> Schedule | None:
     """The schedule of the fastest pattern.
 
     Parameters
@@ -275,24 +268,22 @@ def best_pattern(made: Patterns, bound: Bound, enough: int, seed: int, **options
         Of the demand.
     enough : int
         ps; a pattern that meets this is the last one.
-    seed : int
-        Of the whole search.
-    budget, jobs, progress
-        As of `search.search`.
+    effort : Effort
+        At least four patterns are tried, all of them on small problems, whatever its rounds are.
     """
     offered = made.offered()
     hops = made.demand.count * int(np.diff(made.network.hop_ptr).max(initial=1))
     hops *= 1 if made.demand.receivers is not None else made.network.ranks
     tried = min(len(offered), max(_EFFORT // hops, 4))
 
-    def run(pattern: Pattern, number: int, limit: int, stop: np.ndarray, start: Outcome | None):
+    def run(pattern: Pattern, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
         rows = made.transfers(pattern)
         return None if rows is None else made.executed(*rows, limit - 1)
 
-    found = compete(offered, run, bound=enough, seed=seed, rounds=tried, tried=tried, **options)
+    found = compete(in_turn(offered, tried), run, enough, replace(effort, rounds=tried))
     if found is None:
         return None
-    how = Search(seed=seed, policy=str(found.policy), rounds=0, cut=found.cut, seconds=found.seconds)
+    how = Search(seed=effort.seed, policy=str(found.policy), rounds=0, cut=found.cut, seconds=found.seconds)
     return made.schedule(found.result, how, bound)
 
 

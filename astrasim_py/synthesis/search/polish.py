@@ -2,28 +2,31 @@
 
 A schedule in which every rank gets every chunk once is a tree per chunk. A move takes subtrees of a few chunks out,
 one of them with an arrival that is too late, and lets each chunk grow back from what is left of its tree, every rank
-being reached as early as the calendars of the links allow (see `gaps`); at times some arcs are left out at random, so
-that others are tried. Schedules are compared by how much later than the best known time their arrivals are, summed:
-0 is a faster schedule. A worse one is accepted if it is better than what was there some moves ago (late acceptance:
+being reached as early as the calendars of the links allow (see `insertion`); at times some arcs are left out at random,
+so that others are tried. Schedules are compared by how much later than the best known time their arrivals are, summed:
+0 is a faster schedule. A worse one is accepted if it is better than the one some moves ago (late acceptance:
 Burke & Bykov, Eur. J. Oper. Res. 2017).
 
-The greedy cores decide once, in the order of time, and never wait for a better moment; this one does not know of
+The greedy searches decide once, in the order of time, and never wait for a better moment; this one does not know of
 moments. It is slow for large networks and strong for small ones of unlike links.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.core.jit import helper, kernel
-from astrasim_py.synthesis.model.insertion import drop, hold, nearest, push
-from astrasim_py.synthesis.model.random_numbers import random_below, seeded
+from astrasim_py.core.heap import ENTRY, pop, push
+from astrasim_py.core.jit import kernel, lean
+from astrasim_py.synthesis.model.insertion import Calendars, hold, nearest
+from astrasim_py.synthesis.model.random_numbers import generator, random_below
+from astrasim_py.synthesis.model.timing import Timing
 
-#: Whom a chunk did not reach, and where it begins, in place of the arc over which it came.
+#: Sentinels in the arc column: not delivered, origin.
 LACKING, ORIGIN = -2, -1
-#: Moves after which what there was is compared with, and most subtrees taken out at once.
+#: Moves after which an earlier schedule is compared with, and most subtrees taken out at once.
 _MEMORY, _MOST = 50, 6
 #: Of 64 arcs so many are left out, in every other move.
 _LEFT_OUT = 4
@@ -32,84 +35,125 @@ _TIES = 64
 _DRAWS, _AROUND = 8, 3
 
 
-@helper
-def _regrow(
-    c, z, lacking, left_out, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, held, delay, points, filled,
-    load, arc_at, arrival, heap, random,
-):  # fmt: skip
+class _Trees(NamedTuple):
+    """A schedule: int64[chunks, n] of the arc over which a rank gets a chunk, and when it is there; and its chunks."""
+
+    arc: np.ndarray
+    arrival: np.ndarray
+    origin: np.ndarray
+    size_class: np.ndarray
+
+
+class _Move(NamedTuple):
+    """Memory of a move.
+
+    The heap; (chunk, rank, arc, arrival) of transfers that were taken out; the chunks that were picked, how many ranks
+    lack each, and how late it is then; how late each chunk is; totals of earlier moves; the random state.
+    """
+
+    heap: np.ndarray
+    removed: np.ndarray
+    picked: np.ndarray
+    lacking: np.ndarray
+    new_late: np.ndarray
+    late: np.ndarray
+    history: np.ndarray
+    random: np.ndarray
+
+
+@lean
+def _offer(net, calendar, trees, move, c, a, left_out, size):
+    """Put arc a, which can bring chunk c, into the heap; returns its size."""
+    z, u = np.int64(trees.size_class[c]), np.int64(net.src[a])
+    if left_out and random_below(move.random, 64) < left_out:
+        return size
+    t = nearest(net, calendar, a, z, trees.arrival[c, u], True)
+    push(move.heap, size, t + net.delay[z, a], random_below(move.random, _TIES), a)
+    return size + 1
+
+
+@lean
+def _regrow(net, calendar, trees, move, c, lacking, left_out):
     """Bring chunk c to all who lack it, each as early as can be; False: some were not reached, or room was lacking."""
-    n, size, take = len(in_ptr) - 1, np.int64(0), np.int64(1)
-    for v in range(n):
-        if arc_at[c, v] != LACKING:
-            continue
-        for a in range(in_ptr[v], in_ptr[v + 1]):
-            u = np.int64(src[a])
-            if arc_at[c, u] == LACKING or (left_out and random_below(random, 64) < left_out):
-                continue
-            t = nearest(a, z, arrival[c, u], True, hop_ptr, hop, offset, held, points, filled)
-            push(heap, size, t + delay[z, a], random_below(random, _TIES), a)
-            size += 1
+    z, size = np.int64(trees.size_class[c]), np.int64(0)
+    for v in range(len(net.in_ptr) - 1):
+        if trees.arc[c, v] == LACKING:
+            for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
+                if trees.arc[c, net.src[a]] != LACKING:
+                    size = _offer(net, calendar, trees, move, c, a, left_out, size)
     while lacking and size:
-        key, tie, a = heap[0, 0], heap[1, 0], heap[2, 0]
-        drop(heap, size)
-        size -= 1
-        v = np.int64(dst[a])
-        if arc_at[c, v] != LACKING:
+        key, tie, a = move.heap[0].key, move.heap[0].tie, move.heap[0].item
+        size = pop(move.heap, size)
+        v = np.int64(net.dst[a])
+        if trees.arc[c, v] != LACKING:
             continue
-        t = nearest(a, z, arrival[c, src[a]], True, hop_ptr, hop, offset, held, points, filled)
-        if t + delay[z, a] > key:
+        t = nearest(net, calendar, a, z, trees.arrival[c, net.src[a]], True)
+        if t + net.delay[z, a] > key:
             # Its links were taken by a transfer of this chunk since.
-            push(heap, size, t + delay[z, a], tie, a)
+            push(move.heap, size, t + net.delay[z, a], tie, a)
             size += 1
             continue
-        if not hold(a, t, z, take, hop_ptr, hop, offset, held, points, filled, load):
+        if not hold(net, calendar, a, t, z, np.int64(1)):
             return False
-        arc_at[c, v], arrival[c, v] = a, t + delay[z, a]
+        trees.arc[c, v], trees.arrival[c, v] = a, t + net.delay[z, a]
         lacking -= 1
-        for i in range(out_ptr[v], out_ptr[v + 1]):
-            b = np.int64(out_arc[i])
-            if arc_at[c, dst[b]] != LACKING or (left_out and random_below(random, 64) < left_out):
-                continue
-            t = nearest(b, z, arrival[c, v], True, hop_ptr, hop, offset, held, points, filled)
-            push(heap, size, t + delay[z, b], random_below(random, _TIES), b)
-            size += 1
+        for i in range(net.out_ptr[v], net.out_ptr[v + 1]):
+            b = np.int64(net.out_arc[i])
+            if trees.arc[c, net.dst[b]] == LACKING:
+                size = _offer(net, calendar, trees, move, c, b, left_out, size)
     return lacking == 0
 
 
-@helper
-def _take_out(
-    c, v, z, gone, removed, src, dst, out_ptr, out_arc, hop_ptr, hop, offset, held, delay, points, filled, load, arc_at,
-    arrival,
-):  # fmt: skip
+@lean
+def _note(trees, removed, row, c, v):
+    removed[0, row], removed[1, row] = c, v
+    removed[2, row], removed[3, row] = trees.arc[c, v], trees.arrival[c, v]
+    trees.arc[c, v] = LACKING
+
+
+@lean
+def _take_out(net, calendar, trees, removed, c, v, gone):
     """Take chunk c from rank v (from all but its origin, if that is v) and all who have it from there.
 
-    They are noted in ``removed`` (int64[4, room]: chunk, rank, arc, arrival) from row `gone` on; returns the rows.
+    They are noted from row `gone` on; returns the rows.
     """
-    give = np.int64(-1)
-    at = gone
-    if arc_at[c, v] != ORIGIN:
-        removed[0, gone], removed[1, gone] = c, v
-        removed[2, gone], removed[3, gone] = arc_at[c, v], arrival[c, v]
+    z, at, u = np.int64(trees.size_class[c]), gone, v
+    if trees.arc[c, v] != ORIGIN:
+        _note(trees, removed, gone, c, v)
         gone += 1
-        arc_at[c, v] = LACKING
-    u = v
     while True:
-        for i in range(out_ptr[u], out_ptr[u + 1]):
-            w = np.int64(dst[out_arc[i]])
-            if arc_at[c, w] == out_arc[i]:
-                removed[0, gone], removed[1, gone] = c, w
-                removed[2, gone], removed[3, gone] = arc_at[c, w], arrival[c, w]
+        for i in range(net.out_ptr[u], net.out_ptr[u + 1]):
+            w = np.int64(net.dst[net.out_arc[i]])
+            if trees.arc[c, w] == net.out_arc[i]:
+                _note(trees, removed, gone, c, w)
                 gone += 1
-                arc_at[c, w] = LACKING
         a = removed[2, at]
         if at == gone:
             return gone
-        hold(a, removed[3, at] - delay[z, a], z, give, hop_ptr, hop, offset, held, points, filled, load)
+        hold(net, calendar, a, removed[3, at] - net.delay[z, a], z, np.int64(-1))
         u = removed[1, at]
         at += 1
 
 
-@helper
+@lean
+def _undo(net, calendar, trees, removed, gone):
+    """Put everything back that was taken out; False: there is no room."""
+    # What was put in comes out again before what there was comes back.
+    for i in range(2 * gone):
+        back = i >= gone
+        row = i - gone if back else i
+        c, v = removed[0, row], removed[1, row]
+        z = np.int64(trees.size_class[c])
+        if back:
+            trees.arc[c, v], trees.arrival[c, v] = removed[2, row], removed[3, row]
+        a = trees.arc[c, v]
+        sign = np.int64(1 if back else -1)
+        if a >= 0 and not hold(net, calendar, a, trees.arrival[c, v] - net.delay[z, a], z, sign):
+            return False
+    return True
+
+
+@lean
 def _lateness(c, goal, grain, arrival):
     """By how much chunk c arrives after `goal`, summed over ranks, each late one counting `grain` more."""
     late = np.int64(0)
@@ -119,163 +163,159 @@ def _lateness(c, goal, grain, arrival):
     return late
 
 
-@helper
-def _keep(arc_at, arrival, best_arc, best_arrival):
+@lean
+def _keep(trees, best):
     """Copy a schedule to where the fastest one is kept; its time."""
     time = np.int64(0)
-    for c in range(arrival.shape[0]):
-        for v in range(arrival.shape[1]):
-            best_arc[c, v], best_arrival[c, v] = arc_at[c, v], arrival[c, v]
-            time = max(time, arrival[c, v])
+    for c in range(trees.arc.shape[0]):
+        for v in range(trees.arc.shape[1]):
+            best.arc[c, v], best.arrival[c, v] = trees.arc[c, v], trees.arrival[c, v]
+            time = max(time, trees.arrival[c, v])
     return time
 
 
-@kernel("the synthesizer", threads=True)
+@lean
+def _load(net, calendar, trees):
+    """Put a schedule into the calendars; (ps that one late arrival counts, or -1: there is no room)."""
+    grain = np.int64(2**62)
+    for c in range(len(trees.origin)):
+        z = np.int64(trees.size_class[c])
+        for v in range(trees.arc.shape[1]):
+            a = trees.arc[c, v]
+            if a >= 0:
+                grain = min(grain, (net.delay[z, a] >> 3) + 1)
+                if not hold(net, calendar, a, trees.arrival[c, v] - net.delay[z, a], z, np.int64(1)):
+                    return np.int64(-1)
+    return grain
+
+
+@lean
+def _late_arrival(move, arrival, goal):
+    """A chunk that is late, and a rank that it reaches late."""
+    chunks, n = arrival.shape
+    c = random_below(move.random, chunks)
+    while move.late[c] == 0:
+        c = c + 1 if c + 1 < chunks else np.int64(0)
+    v = random_below(move.random, n)
+    while arrival[c, v] <= goal:
+        v = v + 1 if v + 1 < n else np.int64(0)
+    return c, v
+
+
+@lean
+def _around(net, trees, random, c, v, first):
+    """Another chunk and rank to take out: first something on its way to (c, v), then something near v."""
+    if first:
+        for _ in range(random_below(random, _AROUND + 1)):
+            if trees.arc[c, v] >= 0 and trees.arc[c, net.src[trees.arc[c, v]]] >= 0:
+                v = np.int64(net.src[trees.arc[c, v]])
+        return c, v
+    for _ in range(random_below(random, _AROUND)):
+        if net.in_ptr[v] < net.in_ptr[v + 1]:
+            v = np.int64(net.src[net.in_ptr[v] + random_below(random, net.in_ptr[v + 1] - net.in_ptr[v])])
+    for _ in range(_DRAWS):
+        c = random_below(random, len(trees.origin))
+        if trees.arc[c, v] >= 0:
+            break
+    return c, v
+
+
+@lean
+def _take_some_out(net, calendar, trees, move, goal):
+    """Take a late arrival and some subtrees near it out; (transfers, chunks) taken out."""
+    random = move.random
+    first, there = _late_arrival(move, trees.arrival, goal)
+    whole = random_below(random, 4) == 0
+    gone, several = np.int64(0), 0
+    for pick in range(1 + random_below(random, _MOST)):
+        c, v = _around(net, trees, random, first, there, pick == 0)
+        if trees.arc[c, v] < 0:
+            continue
+        place = 0
+        while place < several and move.picked[place] != c:
+            place += 1
+        if place == several:
+            move.picked[place], move.lacking[place] = c, 0
+            several += 1
+        before = gone
+        gone = _take_out(net, calendar, trees, move.removed, c, np.int64(trees.origin[c]) if whole else v, gone)
+        move.lacking[place] += gone - before
+    for i in range(several - 1, 0, -1):
+        j = random_below(random, i + 1)
+        move.picked[i], move.picked[j] = move.picked[j], move.picked[i]
+        move.lacking[i], move.lacking[j] = move.lacking[j], move.lacking[i]
+    return gone, several
+
+
+@kernel("the synthesizer", threads=True, lean=True)
+def _polish(net, calendar, trees, best, move, moves, bound, stop):
+    """Make a schedule faster; its time, or -1 where there was no room for the calendars of the schedule.
+
+    `best` is filled with the fastest; `trees` is memory afterwards.
+    """
+    grain, total = _load(net, calendar, trees), np.int64(0)
+    if grain < 0:
+        return grain
+    time = _keep(trees, best)
+    goal = time
+    for turn in range(moves):
+        if total == 0:
+            # The present schedule becomes the best, and is late again.
+            time = _keep(trees, best)
+            goal = time - 1
+            for c in range(len(move.late)):
+                move.late[c] = _lateness(c, goal, grain, trees.arrival)
+                total += move.late[c]
+            for i in range(_MEMORY):
+                move.history[i] = total
+        if time <= bound or stop[0] != 0:
+            break
+        gone, several = _take_some_out(net, calendar, trees, move, goal)
+        left_out = np.int64(_LEFT_OUT) * random_below(move.random, 2)
+        complete, new_total = True, total
+        for i in range(several):
+            c = move.picked[i]
+            complete = complete and _regrow(net, calendar, trees, move, c, move.lacking[i], left_out)
+            move.new_late[i] = _lateness(c, goal, grain, trees.arrival)
+            new_total += move.new_late[i] - move.late[c]
+        slot = turn % _MEMORY
+        if complete and (new_total <= total or new_total <= move.history[slot]):
+            total = new_total
+            for i in range(several):
+                move.late[move.picked[i]] = move.new_late[i]
+        elif not _undo(net, calendar, trees, move.removed, gone):
+            return time
+        move.history[slot] = total
+    return _keep(trees, best) if total == 0 else time
+
+
 def polish(
-    size_class, origin, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, held, delay, occupied_ptr,
-    occupied_start, occupied_end, moves, seed, bound, stop, points, arc_at, arrival, best_arc, best_arrival,
-):  # fmt: skip
-    """Make a schedule faster.
+    timing: Timing, calendar: Calendars, origin, size_class, came: np.ndarray, arrival: np.ndarray, moves: int,
+    seed: int, bound: int, stop: np.ndarray,
+) -> tuple[int, np.ndarray, np.ndarray]:  # fmt: skip
+    """(time, came, arrival) of a schedule made faster; the time is -1 where calendars have too little room.
 
     Parameters
     ----------
-    size_class, origin : int32[chunks]
-    src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop, offset, held, delay, occupied_ptr, occupied_start, occupied_end
-        Of the network and its timing.
+    timing, calendar : Timing, Calendars
+    origin, size_class : int32[chunks]
+    came, arrival : int64[chunks, n]
+        The arc over which a rank gets a chunk (`ORIGIN` where it begins), and when it is there. Memory afterwards.
     moves, seed : int
     bound : int
         ps: done when it is met.
     stop : int64[1]
         Not 0: end now.
-    points : int64[resources, room]
-        Scratch: calendars.
-    arc_at, arrival : int64[chunks, n]
-        The schedule: over which arc a rank gets a chunk (`ORIGIN` where it begins), and when it is there. Scratch
-        afterwards.
-    best_arc, best_arrival : int64[chunks, n]
-        Filled with the fastest.
-
-    Returns
-    -------
-    int
-        Its time; -1 where there was no room for the calendars of the schedule.
     """
-    chunks, n, arcs, resources = len(size_class), len(in_ptr) - 1, len(src), len(points)
-    take, give = np.int64(1), np.int64(-1)
-    random = seeded(seed)
-    filled, load = np.zeros(resources, dtype=np.int64), np.zeros(resources, dtype=np.int64)
-    for r in range(resources):
-        for i in range(occupied_ptr[r], occupied_ptr[r + 1]):
-            if filled[r] and points[r, filled[r] - 1] == occupied_start[i]:
-                points[r, filled[r] - 1] = occupied_end[i]
-            else:
-                points[r, filled[r]], points[r, filled[r] + 1] = occupied_start[i], occupied_end[i]
-                filled[r] += 2
-    grain, best = np.int64(2**62), np.int64(0)
-    for c in range(chunks):
-        z = np.int64(size_class[c])
-        for v in range(n):
-            a = arc_at[c, v]
-            best_arc[c, v], best_arrival[c, v] = a, arrival[c, v]
-            best = max(best, arrival[c, v])
-            if a >= 0:
-                grain = min(grain, (delay[z, a] >> 3) + 1)
-                if not hold(
-                    a, arrival[c, v] - delay[z, a], z, take, hop_ptr, hop, offset, held, points, filled, load
-                ):  # fmt: skip
-                    return np.int64(-1)
-    late, total, goal = np.zeros(chunks, dtype=np.int64), np.int64(0), best
-    history = np.zeros(_MEMORY, dtype=np.int64)
-    heap = np.empty((3, 2 * arcs), dtype=np.int64)
-    removed = np.empty((4, n * _MOST + 1), dtype=np.int64)
-    picked, lacking = np.empty(_MOST, dtype=np.int64), np.empty(_MOST, dtype=np.int64)
-    new_late = np.empty(_MOST, dtype=np.int64)
-    for move in range(moves):
-        if total == 0:
-            # What there is becomes the best, and is late again.
-            best = _keep(arc_at, arrival, best_arc, best_arrival)
-            goal = best - 1
-            for c in range(chunks):
-                late[c] = _lateness(c, goal, grain, arrival)
-                total += late[c]
-            history[:] = total
-        if best <= bound or stop[0] != 0:
-            break
-        first = random_below(random, chunks)
-        while late[first] == 0:
-            first = first + 1 if first + 1 < chunks else np.int64(0)
-        there = random_below(random, n)
-        while arrival[first, there] <= goal:
-            there = there + 1 if there + 1 < n else np.int64(0)
-        whole = random_below(random, 4) == 0
-        gone, several = np.int64(0), 0
-        for pick in range(1 + random_below(random, _MOST)):
-            c, v = first, there
-            if pick == 0:
-                # Something on its way there.
-                for _ in range(random_below(random, _AROUND + 1)):
-                    if arc_at[c, v] >= 0 and arc_at[c, src[arc_at[c, v]]] >= 0:
-                        v = np.int64(src[arc_at[c, v]])
-            else:
-                for _ in range(random_below(random, _AROUND)):
-                    if in_ptr[v] < in_ptr[v + 1]:
-                        v = np.int64(src[in_ptr[v] + random_below(random, in_ptr[v + 1] - in_ptr[v])])
-                for _ in range(_DRAWS):
-                    c = random_below(random, chunks)
-                    if arc_at[c, v] >= 0:
-                        break
-            if arc_at[c, v] < 0:
-                continue
-            place = 0
-            while place < several and picked[place] != c:
-                place += 1
-            if place == several:
-                picked[place], lacking[place] = c, 0
-                several += 1
-            before = gone
-            gone = _take_out(
-                c, np.int64(origin[c]) if whole else v, np.int64(size_class[c]), gone, removed, src, dst, out_ptr,
-                out_arc, hop_ptr, hop, offset, held, delay, points, filled, load, arc_at, arrival,
-            )  # fmt: skip
-            lacking[place] += gone - before
-        for i in range(several - 1, 0, -1):
-            j = random_below(random, i + 1)
-            picked[i], picked[j] = picked[j], picked[i]
-            lacking[i], lacking[j] = lacking[j], lacking[i]
-        left_out = np.int64(_LEFT_OUT) * random_below(random, 2)
-        came_about, new_total = True, total
-        for i in range(several):
-            c = picked[i]
-            came_about = came_about and _regrow(
-                c, np.int64(size_class[c]), lacking[i], left_out, src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop,
-                offset, held, delay, points, filled, load, arc_at, arrival, heap, random,
-            )  # fmt: skip
-            new_late[i] = _lateness(c, goal, grain, arrival)
-            new_total += new_late[i] - late[c]
-        slot = move % _MEMORY
-        if came_about and (new_total <= total or new_total <= history[slot]):
-            total = new_total
-            for i in range(several):
-                late[picked[i]] = new_late[i]
-        else:
-            # What was put in comes out again before what there was comes back.
-            for i in range(2 * gone):
-                back = i >= gone
-                row = i - gone if back else i
-                c, v = removed[0, row], removed[1, row]
-                z = np.int64(size_class[c])
-                if back:
-                    arc_at[c, v], arrival[c, v] = removed[2, row], removed[3, row]
-                a = arc_at[c, v]
-                if a >= 0 and not hold(
-                    a, arrival[c, v] - delay[z, a], z, take if back else give, hop_ptr, hop, offset, held, points,
-                    filled, load,
-                ):  # fmt: skip
-                    return best
-        history[slot] = total
-    if total == 0:
-        best = _keep(arc_at, arrival, best_arc, best_arrival)
-    return best
+    chunks, n = came.shape
+    trees = _Trees(came, arrival, origin, size_class)
+    best = _Trees(came.copy(), arrival.copy(), origin, size_class)
+    move = _Move(
+        np.empty(2 * len(timing.src), ENTRY), np.empty((4, n * _MOST + 1), np.int64), *np.empty((3, _MOST), np.int64),
+        np.zeros(chunks, np.int64), np.zeros(_MEMORY, np.int64), generator(seed),
+    )  # fmt: skip
+    time = _polish(timing, calendar, trees, best, move, moves, bound, stop)
+    return int(time), best.arc, best.arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +325,7 @@ class Polish:
     Attributes
     ----------
     what : str
-        Where that schedule comes from.
+        Policy of that schedule.
     """
 
     what: str = ""

@@ -1,375 +1,443 @@
-"""The greedy core for symmetric networks: the chunks of one rank per orbit, one resource per orbit of links.
+"""The greedy search on a symmetric network: the chunks of one rank per class, one resource per class of links.
 
-What is decided for a chunk and an arc is done, shifted, for all translates at the same moment (see `symmetry`), so the
-candidates of an orbit of arcs are pairs (chunk, arc of the orbit) whose source has the chunk and whose target neither
-has nor expects it. They are kept in one list per orbit, added when a source gets a chunk and removed when a target is
-promised it. Preferences are those of `greedy`; here the scarce thing is not a rare chunk but a target that few arcs
-can serve, and the useful thing a target from which the chunk spreads.
+What is decided for a chunk and an arc is done, rotated, for all others at the same moment (see `symmetric_network`),
+so the candidates of a class of arcs are pairs (chunk, arc of the class) whose source has the chunk and whose target
+neither has nor expects it. They are kept in one list per class, added when a source gets a chunk and removed when a
+target is promised it. Preferences are those of `greedy`; here the scarce thing is not a rare chunk but a target that
+few arcs can serve, and the useful thing a target from which the chunk spreads.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.model.random_numbers import random_below, seeded
-from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE
+from astrasim_py.synthesis.model.random_numbers import random_below
+from astrasim_py.synthesis.model.timing import Timing
+from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE, Record
+from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork
 
 _FAR = np.int64(2**62)
-#: Preferences of a call, as positions in its options.
-SAMPLES, HIERARCHY, GUARD, OVERTAKE, LAZY, SCARCE, SPREAD, OPTIONS = range(8)
 NOTHING, EXPECTED, HELD = np.uint8(0), np.uint8(1), np.uint8(2)
 _HEAVY = np.int64(2**40)
+#: Counters of a run.
+_STATE = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("rows", "left", "unasked", "news", "matches", "waiting", "vacancies", "lazy", "repeat")
+    ]
+)
+
+
+class _Problem(NamedTuple):
+    """The network, its classes of arcs (see `SymmetricNetwork`), and the chunks to decide for."""
+
+    net: Timing
+    class_of: np.ndarray
+    by_speed: np.ndarray
+    resource_ptr: np.ndarray
+    resource: np.ndarray
+    offset: np.ndarray
+    hold: np.ndarray
+    delay: np.ndarray
+    origin: np.ndarray
+    level: np.ndarray
+    part: np.ndarray
+
+
+class _Options(NamedTuple):
+    """What a run prefers (see `SymmetricPolicy`), and the ps from which it is of no use."""
+
+    samples: int
+    hierarchy: bool
+    overtake: bool
+    scarce: int
+    spread: int
+    limit: int
+
+
+class _Holdings(NamedTuple):
+    """Memory of a run.
+
+    By chunk and rank: whether it is held or expected, its arrival, when it came, its row; by chunk: how many have or
+    expect it; by part and chunk: whether it is there. Candidates are cells chunk * arcs + arc: their places, and the
+    list of each class. By class of links: when it is free. By row: arrivals.
+    """
+
+    state: np.ndarray
+    due: np.ndarray
+    since: np.ndarray
+    row_at: np.ndarray
+    reached: np.ndarray
+    present: np.ndarray
+    place: np.ndarray
+    entries: np.ndarray
+    entry_ptr: np.ndarray
+    length: np.ndarray
+    free: np.ndarray
+    heap: np.ndarray
+    arrival: np.ndarray
+    vacant: np.ndarray
+    fresh: np.ndarray
+    line: np.ndarray
+    matched: np.ndarray
 
 
 @lean
-def _remove(cell, orbit, arcs, place, entries, entry_ptr, length):
-    at, last = place[cell], entry_ptr[orbit] + length[orbit] - 1
-    moved = entries[last]
-    entries[at] = moved
-    place[moved] = at
-    place[cell] = -1
-    length[orbit] -= 1
+def _remove(p, h, q, v):
+    """Nobody sends chunk q to rank v any more."""
+    for j in range(p.net.in_ptr[v], p.net.in_ptr[v + 1]):
+        cell = q * len(p.net.src) + j
+        at = h.place[cell]
+        if at >= 0:
+            o = p.class_of[j]
+            moved = h.entries[h.entry_ptr[o] + h.length[o] - 1]
+            h.entries[at] = moved
+            h.place[moved] = at
+            h.place[cell] = -1
+            h.length[o] -= 1
 
 
-@kernel("the synthesizer", threads=True)
-def orbit_greedy(
-    origin, n, in_ptr, src, dst, out_ptr, out_arc, orbit_of, by_speed, resource_ptr, resource, offset, hold,
-    delay, resources, level, part, parts, options, seed, limit, stop, arc_of, chunk_of, start_of,
-):  # fmt: skip
-    """One greedy run on a network up to translations.
+@lean
+def _add_candidates(p, h, s):
+    """Ranks that got a chunk can send it."""
+    n, arcs = len(p.net.in_ptr) - 1, len(p.net.src)
+    for i in range(s.news):
+        q, v = h.fresh[i] // n, h.fresh[i] % n
+        for j in range(p.net.out_ptr[v], p.net.out_ptr[v + 1]):
+            a = np.int64(p.net.out_arc[j])
+            o = np.int64(p.class_of[a])
+            if o >= 0 and h.state[q * n + p.net.dst[a]] == NOTHING:
+                cell = q * arcs + a
+                h.place[cell] = h.entry_ptr[o] + h.length[o]
+                h.entries[h.place[cell]] = cell
+                h.length[o] += 1
+    s.news = 0
+
+
+@lean
+def _order_classes(p, h, random):
+    """Fastest first, equals in random order."""
+    line, classes = h.line, len(p.delay)
+    for i in range(classes):
+        line[i] = p.by_speed[i]
+    i = 0
+    while i < classes:
+        j = i + 1
+        while j < classes and p.delay[line[j]] == p.delay[line[i]]:
+            j += 1
+        for k in range(j - 1, i, -1):
+            other = i + random_below(random, k - i + 1)
+            line[k], line[other] = line[other], line[k]
+        i = j
+
+
+@lean
+def _ready(p, h, o, t):
+    """When class o of arcs is free."""
+    for i in range(p.resource_ptr[o], p.resource_ptr[o + 1]):
+        t = max(t, h.free[p.resource[i]] - p.offset[i])
+    return t
+
+
+@lean
+def _hold(p, h, o, t):
+    for i in range(p.resource_ptr[o], p.resource_ptr[o + 1]):
+        h.free[p.resource[i]] = t + p.offset[i] + p.hold[i]
+
+
+@lean
+def _score(p, options, h, o, q, v):
+    """How little it helps to send chunk q to rank v over class o."""
+    net, n = p.net, len(p.net.in_ptr) - 1
+    score = h.reached[q]
+    if options.hierarchy and p.level[o] >= 0 and h.present[p.part[p.level[o], v], q]:
+        score += _HEAVY
+    if options.scarce:
+        for j in range(net.in_ptr[v], net.in_ptr[v + 1]):
+            if h.place[q * len(net.src) + j] >= 0:
+                score += options.scarce
+    if options.spread:
+        for j in range(net.out_ptr[v], net.out_ptr[v + 1]):
+            if h.state[q * n + net.dst[net.out_arc[j]]] == NOTHING:
+                score -= options.spread
+    return score
+
+
+@lean
+def _pick(p, options, h, o, random):
+    """The best of some candidates of class o, or -1."""
+    chosen, best, length = np.int64(-1), _FAR, h.length[o]
+    if length == 0:
+        return chosen
+    at = random_below(random, length)
+    for _ in range(min(options.samples, length)):
+        if length <= options.samples:
+            at = at + 1 if at + 1 < length else np.int64(0)
+        else:
+            at = random_below(random, length)
+        cell = h.entries[h.entry_ptr[o] + at]
+        score = _score(p, options, h, o, cell // len(p.net.src), np.int64(p.net.dst[cell % len(p.net.src)]))
+        if score < best:
+            best, chosen = score, cell
+    return chosen
+
+
+@lean
+def _exchange(p, h, s, record, o, t, random):
+    """(candidate, its class): class o takes the match of another one that has another candidate; or -1."""
+    net, n = p.net, len(p.net.in_ptr) - 1
+    for j in range(s.matches):
+        row = h.matched[j]
+        b = np.int64(record.arc[row])
+        other, q = np.int64(p.class_of[b]), np.int64(record.chunk[row])
+        if h.length[other] == 0:
+            continue
+        for i in range(net.in_ptr[net.dst[b]], net.in_ptr[net.dst[b] + 1]):
+            cell = q * n + net.src[i]
+            if p.class_of[i] == o and h.state[cell] == HELD and h.since[cell] <= t:
+                record.arc[row] = i
+                _hold(p, h, o, t)
+                h.arrival[row] = t + p.delay[o]
+                h.due[q * n + net.dst[i]] = h.arrival[row]
+                return h.entries[h.entry_ptr[other] + random_below(random, h.length[other])], other
+    return np.int64(-1), o
+
+
+@lean
+def _expect(p, options, h, s, q, v, row):
+    """Rank v expects chunk q from now on."""
+    n = len(p.net.in_ptr) - 1
+    h.state[q * n + v] = EXPECTED
+    h.reached[q] += 1
+    s.unasked -= 1
+    h.due[q * n + v], h.row_at[q * n + v] = h.arrival[row], row
+    _remove(p, h, q, v)
+    if options.hierarchy:
+        for k in range(len(p.part)):
+            h.present[p.part[k, v], q] = True
+
+
+@lean
+def _overtake(p, options, h, s, record, o, t):
+    """What class o brings earlier than it is expected, the slower transfer being undone; -1: nothing."""
+    net, n, arcs = p.net, len(p.net.in_ptr) - 1, len(p.net.src)
+    chosen, latest = np.int64(-1), t + p.delay[o]
+    for q in range(len(p.origin)):
+        for j in range(arcs):
+            if p.class_of[j] != o or h.state[q * n + net.src[j]] != HELD:
+                continue
+            cell = q * n + net.dst[j]
+            if h.state[cell] == EXPECTED and h.due[cell] > latest and record.start[h.row_at[cell]] < t:
+                latest, chosen = h.due[cell], q * arcs + j
+    if chosen < 0:
+        return chosen
+    q = chosen // arcs
+    cell = q * n + np.int64(net.dst[chosen % arcs])
+    row = h.row_at[cell]
+    b = np.int64(p.class_of[record.arc[row]])
+    h.state[cell] = NOTHING
+    h.reached[q] -= 1
+    s.unasked += 1
+    for j in range(h.length[b]):
+        one = h.entries[h.entry_ptr[b] + j]
+        if h.since[(one // arcs) * n + net.src[one % arcs]] <= record.start[row]:
+            _expect(p, options, h, s, one // arcs, np.int64(net.dst[one % arcs]), row)
+            record.arc[row], record.chunk[row] = one % arcs, one // arcs
+            return chosen
+    for i in range(p.resource_ptr[b], p.resource_ptr[b + 1]):
+        if h.free[p.resource[i]] == record.start[row] + p.offset[i] + p.hold[i]:
+            h.free[p.resource[i]] = t + p.offset[i]
+    record.arc[row] = -1
+    s.repeat = 1
+    return chosen
+
+
+@lean
+def _new_row(h, s, record):
+    """A row for a transfer; -1: there is no room."""
+    if s.vacancies:
+        s.vacancies -= 1
+        return h.vacant[s.vacancies]
+    if s.rows == len(record.arc):
+        return np.int64(-1)
+    s.rows += 1
+    return s.rows - 1
+
+
+@lean
+def _match(p, options, h, s, record, t, random):
+    """Match the classes that are free to candidates: (when the next one is free, status)."""
+    again, arcs = _FAR, len(p.net.src)
+    s.matches = s.repeat = 0
+    for i in range(len(h.line)):
+        o = h.line[i]
+        if h.length[o] == 0 and s.unasked == 0 and not options.overtake:
+            continue
+        ready = _ready(p, h, o, t)
+        if ready > t:
+            again = min(again, ready)
+            continue
+        if s.lazy and p.level[o] >= 0 and random_below(random, 64) < s.lazy:
+            continue
+        chosen = _pick(p, options, h, o, random)
+        if chosen < 0 and s.unasked:
+            chosen, o = _exchange(p, h, s, record, o, t, random)
+        if chosen < 0 and options.overtake:
+            chosen = _overtake(p, options, h, s, record, o, t)
+        if chosen < 0:
+            continue
+        _hold(p, h, o, t)
+        row = _new_row(h, s, record)
+        if row < 0:
+            return again, STUCK
+        q, a = chosen // arcs, chosen % arcs
+        record.arc[row], record.chunk[row], record.start[row] = a, q, t
+        h.arrival[row] = t + p.delay[o]
+        _expect(p, options, h, s, q, np.int64(p.net.dst[a]), row)
+        if not options.overtake and h.arrival[row] >= options.limit:
+            return again, WORSE
+        h.matched[s.matches] = row
+        s.matches += 1
+    # Only now is it settled when what was matched arrives: a partner may have changed its class.
+    for i in range(s.matches):
+        push(h.heap, s.waiting, h.arrival[h.matched[i]], np.int64(0), h.matched[i])
+        s.waiting += 1
+    if s.unasked or options.overtake:
+        for o in range(len(p.delay)):
+            ready = _ready(p, h, o, t)
+            if ready > t and h.length[o]:
+                again = min(again, ready)
+    return again, DONE
+
+
+@lean
+def _arrive(p, h, s, record, t):
+    """Chunks arrive."""
+    n = len(p.net.in_ptr) - 1
+    while s.waiting and h.heap[0].key == t:
+        row = h.heap[0].item
+        s.waiting = pop(h.heap, s.waiting)
+        if record.arc[row] < 0:
+            h.vacant[s.vacancies] = row
+            s.vacancies += 1
+            continue
+        cell = np.int64(record.chunk[row]) * n + np.int64(p.net.dst[record.arc[row]])
+        h.state[cell], h.since[cell] = HELD, t
+        s.left -= 1
+        h.fresh[s.news] = cell
+        s.news += 1
+
+
+@kernel("the synthesizer", threads=True, lean=True)
+def symmetric_greedy(p, options, h, record, state, random, stop):
+    """One greedy run on a network up to rotations; (time in ps, status).
 
     Parameters
     ----------
-    origin : int64[q]
-        Where each of the chunks to decide for is.
-    n : int
-        Ranks.
-    in_ptr, src, dst, out_ptr, out_arc
-        Of the network, whose arcs are sorted by their target.
-    orbit_of, resource_ptr, resource, offset, hold, delay
-        Of the `Quotient`.
-    by_speed : int64[orbits]
-        Orbits, fastest first.
-    level, part, parts
-        As in `greedy`; level: int32[orbits].
-    options : int64[OPTIONS]
-    limit : int
-        ps: give up when it cannot be done earlier than that.
+    p, options, h, record : _Problem, _Options, _Holdings, Record
+    state : _STATE[1]
+        Zeros, and the laziness of the policy; counters when it has ended.
+    random : uint64[1]
     stop : int64[1]
         Not 0: give up now.
-    arc_of, chunk_of, start_of : int32, int32, int64[room]
-        Filled with the transfers (arc -1: none). A run with `OVERTAKE` that needs more room than
-        ``n * q`` gives up (`STUCK`) where there is none.
-
-    Returns
-    -------
-    (time, rows, status)
     """
-    chunks, arcs, orbits = len(origin), len(src), len(delay)
-    samples, hierarchy, guard = options[SAMPLES], options[HIERARCHY] != 0, options[GUARD]
-    lazy = options[LAZY]
-    overtake, scarce, spread = options[OVERTAKE] != 0, options[SCARCE], options[SPREAD]
-    random = seeded(seed)
-    state = np.zeros(chunks * n, dtype=np.uint8)
-    due, since = np.zeros(chunks * n, dtype=np.int64), np.zeros(chunks * n, dtype=np.int64)
-    row_at = np.full(chunks * n, -1, dtype=np.int64)
-    reached = np.ones(chunks, dtype=np.int64)
-    levels = len(part)
-    present = np.zeros((parts if hierarchy else 0, chunks), dtype=np.bool_)
-    # Candidates: cell q * arcs + a, in the list of its orbit.
-    place = np.full(chunks * arcs, -1, dtype=np.int64)
-    entry_ptr = np.zeros(orbits + 1, dtype=np.int64)
-    for a in range(arcs):
-        if orbit_of[a] >= 0:
-            entry_ptr[orbit_of[a] + 1] += chunks
-    for o in range(orbits):
-        entry_ptr[o + 1] += entry_ptr[o]
-    entries, length = np.empty(entry_ptr[orbits], dtype=np.int64), np.zeros(orbits, dtype=np.int64)
-    free = np.zeros(resources, dtype=np.int64)
-    # Arrivals: a heap of rows by time.
-    room = len(arc_of)
-    heap, arrival, waiting = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64), 0
-    vacant, vacancies = np.empty(room, dtype=np.int64), 0
-    line = np.empty(orbits, dtype=np.int64)
-    matched = np.empty(orbits, dtype=np.int64)
-    rows, left, unasked = np.int64(0), np.int64(chunks * (n - 1)), np.int64(chunks * (n - 1))
-    t = np.int64(0)
-    fresh, news = np.empty(room, dtype=np.int64), 0
+    s, t, n, chunks = state[0], np.int64(0), len(p.net.in_ptr) - 1, len(p.origin)
     for q in range(chunks):
-        cell = q * n + origin[q]
-        state[cell] = HELD
-        fresh[news] = cell
-        news += 1
-        if hierarchy:
-            for k in range(levels):
-                present[part[k, origin[q]], q] = True
+        h.state[q * n + p.origin[q]] = HELD
+        h.fresh[q] = q * n + p.origin[q]
+        if options.hierarchy:
+            for k in range(len(p.part)):
+                h.present[p.part[k, p.origin[q]], q] = True
+    s.news = chunks
+    s.left = s.unasked = chunks * (n - 1)
     while True:
-        for i in range(news):
-            q, v = fresh[i] // n, fresh[i] % n
-            for j in range(out_ptr[v], out_ptr[v + 1]):
-                a = np.int64(out_arc[j])
-                o = np.int64(orbit_of[a])
-                if o >= 0 and state[q * n + dst[a]] == NOTHING:
-                    cell = q * arcs + a
-                    place[cell] = entry_ptr[o] + length[o]
-                    entries[place[cell]] = cell
-                    length[o] += 1
-        news = 0
-        if left == 0:
-            return t, rows, DONE
-        # Fastest first, equals in random order.
-        line[:] = by_speed
-        i = 0
-        while i < orbits:
-            j = i + 1
-            while j < orbits and delay[line[j]] == delay[line[i]]:
-                j += 1
-            for k in range(j - 1, i, -1):
-                other = i + random_below(random, k - i + 1)
-                line[k], line[other] = line[other], line[k]
-            i = j
-        again, matches, repeat = _FAR, 0, False
-        for i in range(orbits):
-            o = line[i]
-            if length[o] == 0 and unasked == 0 and not overtake:
-                continue
-            ready = t
-            for h in range(resource_ptr[o], resource_ptr[o + 1]):
-                ready = max(ready, free[resource[h]] - offset[h])
-            if ready > t:
-                again = min(again, ready)
-                continue
-            if lazy and level[o] >= 0 and random_below(random, 64) < lazy:
-                continue
-            chosen, best, seen = np.int64(-1), _FAR, False
-            tries = min(samples, length[o])
-            all_of = length[o] <= samples
-            if tries:
-                at = random_below(random, length[o])
-                for _ in range(tries):
-                    if all_of:
-                        at += 1
-                        if at >= length[o]:
-                            at = np.int64(0)
-                    else:
-                        at = random_below(random, length[o])
-                    cell = entries[entry_ptr[o] + at]
-                    q, a = cell // arcs, cell % arcs
-                    v = np.int64(dst[a])
-                    score = reached[q]
-                    there = False
-                    if hierarchy and level[o] >= 0:
-                        there = present[part[level[o], v], q]
-                        if there:
-                            score += _HEAVY
-                    if scarce:
-                        for j in range(in_ptr[v], in_ptr[v + 1]):
-                            if place[q * arcs + j] >= 0:
-                                score += scarce
-                    if spread:
-                        for j in range(out_ptr[v], out_ptr[v + 1]):
-                            if state[q * n + dst[out_arc[j]]] == NOTHING:
-                                score -= spread
-                    if score < best:
-                        best, chosen, seen = score, cell, there
-            if chosen >= 0 and seen and guard:
-                rate = np.int64(0)
-                for j in range(orbits):
-                    b = line[j]
-                    if delay[b] >= delay[o]:
-                        break
-                    rate += (delay[o] * 1024) // max(hold[resource_ptr[b]], 1)
-                if rate * guard >= unasked * 4096:
-                    continue
-            if chosen < 0 and unasked:
-                # What was matched just now, by an orbit that has another candidate.
-                for j in range(matches):
-                    row = matched[j]
-                    b = np.int64(arc_of[row])
-                    other, q = np.int64(orbit_of[b]), np.int64(chunk_of[row])
-                    if length[other] == 0:
-                        continue
-                    for one in range(in_ptr[dst[b]], in_ptr[dst[b] + 1]):
-                        a = np.int64(one)
-                        if orbit_of[a] == o and state[q * n + src[a]] == HELD and since[q * n + src[a]] <= t:
-                            arc_of[row] = a
-                            for h in range(resource_ptr[o], resource_ptr[o + 1]):
-                                free[resource[h]] = t + offset[h] + hold[h]
-                            arrival[row] = t + delay[o]
-                            due[q * n + dst[a]] = arrival[row]
-                            chosen = entries[entry_ptr[other] + random_below(random, length[other])]
-                            o = other
-                            break
-                    if chosen >= 0:
-                        break
-            if chosen < 0 and overtake:
-                latest = t + delay[o]
-                for q in range(chunks):
-                    for j in range(arcs):
-                        if orbit_of[j] != o or state[q * n + src[j]] != HELD:
-                            continue
-                        cell = q * n + dst[j]
-                        if state[cell] == EXPECTED and due[cell] > latest and start_of[row_at[cell]] < t:
-                            latest = due[cell]
-                            chosen = q * arcs + j
-                if chosen >= 0:
-                    q, a = chosen // arcs, chosen % arcs
-                    cell = q * n + np.int64(dst[a])
-                    row = row_at[cell]
-                    b = np.int64(orbit_of[arc_of[row]])
-                    instead = np.int64(-1)
-                    for j in range(length[b]):
-                        one = entries[entry_ptr[b] + j]
-                        if since[(one // arcs) * n + src[one % arcs]] <= start_of[row]:
-                            instead = one
-                            break
-                    state[cell] = NOTHING
-                    reached[q] -= 1
-                    unasked += 1
-                    if instead >= 0:
-                        q2, a2 = instead // arcs, instead % arcs
-                        cell2 = q2 * n + np.int64(dst[a2])
-                        state[cell2] = EXPECTED
-                        reached[q2] += 1
-                        unasked -= 1
-                        due[cell2], row_at[cell2] = arrival[row], row
-                        for j in range(in_ptr[dst[a2]], in_ptr[dst[a2] + 1]):
-                            one = q2 * arcs + j
-                            if place[one] >= 0:
-                                _remove(one, orbit_of[j], arcs, place, entries, entry_ptr, length)
-                        if hierarchy:
-                            for k in range(levels):
-                                present[part[k, dst[a2]], q2] = True
-                        arc_of[row], chunk_of[row] = a2, q2
-                    else:
-                        arc_of[row] = -1
-                        for h in range(resource_ptr[b], resource_ptr[b + 1]):
-                            if free[resource[h]] == start_of[row] + offset[h] + hold[h]:
-                                free[resource[h]] = t + offset[h]
-                        repeat = True
-            if chosen < 0:
-                continue
-            q, a = chosen // arcs, chosen % arcs
-            v = np.int64(dst[a])
-            cell = q * n + v
-            state[cell] = EXPECTED
-            unasked -= 1
-            reached[q] += 1
-            for j in range(in_ptr[v], in_ptr[v + 1]):
-                one = q * arcs + j
-                if place[one] >= 0:
-                    _remove(one, orbit_of[j], arcs, place, entries, entry_ptr, length)
-            if hierarchy:
-                for k in range(levels):
-                    present[part[k, v], q] = True
-            for h in range(resource_ptr[o], resource_ptr[o + 1]):
-                free[resource[h]] = t + offset[h] + hold[h]
-            if vacancies:
-                vacancies -= 1
-                row = vacant[vacancies]
-            elif rows < room:
-                row = rows
-                rows += 1
-            else:
-                return t, rows, STUCK
-            arc_of[row], chunk_of[row], start_of[row] = a, q, t
-            arrival[row] = t + delay[o]
-            if not overtake and arrival[row] >= limit:
-                return arrival[row], rows, WORSE
-            due[cell], row_at[cell] = arrival[row], row
-            matched[matches] = row
-            matches += 1
-        # Only now is it settled when what was matched arrives: a partner may have changed its orbit.
-        for i in range(matches):
-            row = matched[i]
-            at = waiting
-            waiting += 1
-            while at > 0:
-                up = (at - 1) >> 1
-                if arrival[heap[up]] <= arrival[row]:
-                    break
-                heap[at] = heap[up]
-                at = up
-            heap[at] = row
-        if unasked or overtake:
-            for o in range(orbits):
-                ready = t
-                for h in range(resource_ptr[o], resource_ptr[o + 1]):
-                    ready = max(ready, free[resource[h]] - offset[h])
-                if ready > t and length[o]:
-                    again = min(again, ready)
-        if repeat:
+        _add_candidates(p, h, s)
+        if s.left == 0:
+            return t, DONE
+        _order_classes(p, h, random)
+        again, status = _match(p, options, h, s, record, t, random)
+        if status != DONE:
+            return t, status
+        if s.repeat:
             continue
-        if waiting == 0:
-            if guard or lazy:
-                guard, lazy = np.int64(0), np.int64(0)
+        if s.waiting == 0:
+            if s.lazy:
+                s.lazy = 0
                 continue
-            if again == _FAR or unasked == 0:
-                return t, rows, STUCK
-        now = arrival[heap[0]] if waiting else again
-        if again > t and again < now:
-            now = again
-        t = now
-        if t >= limit or stop[0] != 0:
-            return t, rows, WORSE
-        while waiting and arrival[heap[0]] == t:
-            row = heap[0]
-            waiting -= 1
-            if waiting:
-                last = heap[waiting]
-                at = 0
-                while True:
-                    down = 2 * at + 1
-                    if down >= waiting:
-                        break
-                    if down + 1 < waiting and arrival[heap[down + 1]] < arrival[heap[down]]:
-                        down += 1
-                    if arrival[heap[down]] >= arrival[last]:
-                        break
-                    heap[at] = heap[down]
-                    at = down
-                heap[at] = last
-            if arc_of[row] < 0:
-                vacant[vacancies] = row
-                vacancies += 1
-                continue
-            cell = np.int64(chunk_of[row]) * n + np.int64(dst[arc_of[row]])
-            state[cell] = HELD
-            since[cell] = t
-            left -= 1
-            fresh[news] = cell
-            news += 1
+            if again == _FAR or s.unasked == 0:
+                return t, STUCK
+        now = h.heap[0].key if s.waiting else again
+        t = again if t < again < now else now
+        if t >= options.limit or stop[0] != 0:
+            return t, WORSE
+        _arrive(p, h, s, record, t)
 
 
 @dataclass(frozen=True, slots=True)
-class OrbitPolicy:
+class SymmetricPolicy:
     """What a run prefers.
 
     Attributes
     ----------
-    samples, hierarchy, guard, overtake, lazy
+    samples, hierarchy, overtake, lazy
         As in `greedy.Policy`.
     scarce, spread : int
         Weights of how many arcs can serve a target (few are better), and to how many it can pass the chunk on.
-    group : int
-        Which of the groups of translations.
     """
 
     samples: int = 8
     hierarchy: bool = False
-    guard: int = 0
     overtake: bool = False
     lazy: int = 0
     scarce: int = 0
     spread: int = 0
-    group: int = 0
 
     def __str__(self) -> str:
         parts = [f"samples {self.samples}"]
-        parts += ["hierarchy"] * self.hierarchy + [f"guard {self.guard}/4"] * bool(self.guard)
-        parts += [f"lazy {self.lazy}/64"] * bool(self.lazy)
+        parts += ["hierarchy"] * self.hierarchy + [f"lazy {self.lazy}/64"] * bool(self.lazy)
         parts += [f"scarce {self.scarce}"] * bool(self.scarce) + [f"spread {self.spread}"] * bool(self.spread)
-        return f"symmetric {self.group}: " + ", ".join(parts + ["overtaking"] * self.overtake)
+        return "symmetric: " + ", ".join(parts + ["overtaking"] * self.overtake)
+
+
+def run(
+    timing: Timing, each: SymmetricNetwork, origin: np.ndarray, levels: tuple, policy: SymmetricPolicy, overtake: bool,
+    random: np.ndarray, limit: int, stop: np.ndarray,
+) -> tuple[int, int, Record, int]:  # fmt: skip
+    """One run: (time in ps, status, record, its rows).
+
+    Parameters
+    ----------
+    timing, each, origin
+        Network, network up to rotations, int64[chunks]: origins of the chunks to decide for.
+    levels : (level, part, parts)
+        As in `greedy.Problem`, level by class; and the number of parts, 0 without hierarchy.
+    """
+    level, part, parts = levels
+    n, arcs, chunks, classes = len(timing.in_ptr) - 1, len(timing.src), len(origin), len(each.delay)
+    # Transfers that were overtaken take room until they would have arrived.
+    rows = n * chunks * (4 if policy.overtake else 1) + 1
+    record = Record(*np.empty((2, rows), np.int32), np.empty(rows, np.int64), np.empty(0, np.int64))
+    used = each.class_of[each.class_of >= 0]
+    entry_ptr = np.concatenate(([0], np.cumsum(np.bincount(used, minlength=classes) * chunks)))
+    cells = n * chunks
+    memory = _Holdings(
+        np.zeros(cells, np.uint8), np.zeros(cells, np.int64), np.zeros(cells, np.int64), np.full(cells, -1),
+        np.ones(chunks, np.int64), np.zeros((parts, chunks), np.bool_), np.full(chunks * arcs, -1),
+        np.empty(entry_ptr[-1], np.int64), entry_ptr, np.zeros(classes, np.int64),
+        np.zeros(int(each.resource.max()) + 1, np.int64), np.empty(rows, ENTRY), *np.empty((3, rows), np.int64),
+        *np.empty((2, classes), np.int64),
+    )  # fmt: skip
+    problem = _Problem(
+        timing, each.class_of, np.argsort(each.delay, kind="stable"), each.resource_ptr, each.resource, each.offset,
+        each.hold, each.delay, origin, level, part,
+    )  # fmt: skip
+    options = _Options(policy.samples, parts > 0, overtake, policy.scarce, policy.spread, limit)
+    state = np.zeros(1, dtype=_STATE)
+    state["lazy"] = policy.lazy
+    time, status = symmetric_greedy(problem, options, memory, record, state, random, stop)
+    return int(time), status, record, int(state["rows"][0])

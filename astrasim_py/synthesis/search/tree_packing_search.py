@@ -1,30 +1,48 @@
-"""Packed trees against greedy schedules: all_reduce without a barrier, and whatever the greedy core is weak at.
+"""Tree packing: chunks are inserted one after the other, each into the intervals that those before left idle.
+
+* What everybody needs spreads over a tree from its origin, every arc as early as its links let it.
+* What one rank needs takes the path of earliest arrival.
+* What comes together at a rank (reduce, reduce_scatter) does so over a tree found from there, backward in time.
+* What is summed first (all_reduce) has a root, any rank, and a moment m at which its sum is whole there. From (root, m)
+  its copies spread forward in time, and its partial sums are followed backward, as late as links let them, until every
+  rank's is found. Of a few roots the one is taken whose last copy arrives first, m being the earliest moment for which
+  no partial sum would have to begin before time 0. No chunk waits for another one's sum, so links that copies do not
+  need carry sums and the other way round.
+
+Then chunks are taken out again, one that finishes last and those in its way, and inserted anew; what is no better is
+undone.
 
 The barrier construction of an all_reduce reduces everything and then copies everything. On networks whose ranks differ
-in ports each half waits for the ports of the poorest ranks, the reducing one for those that lead out of them and the
-copying one for those that lead in, while the others idle; joint trees use both at once, and any rank may be the root of
-any chunk. Where every rank has the same ports both halves are busy anyway, and the barrier construction often meets the
-bound.
-
-The greedy core keeps every link busy. Where links lead through ports that many arcs share, a rank that sends a chunk
-twice keeps others from sending another one at all: there trees that avoid what is loaded do better.
+in ports each half waits for the ports of the poorest ranks, while the others idle; trees of sums and copies together
+use both at once. The greedy core keeps every link busy. Where links lead through ports that many arcs share, a rank
+that sends a chunk twice keeps others from sending another one at all: there trees that avoid loaded links do better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from astrasim_py.core.jit import kernel, lean
+from astrasim_py.synthesis.model.arrays import by_time
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.insertion import NEVER
+from astrasim_py.synthesis.model.insertion import FAR, GO, NEVER, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Schedule
-from astrasim_py.synthesis.model.transfers import Transfers, as_schedule, mirrored
-from astrasim_py.synthesis.search.multi_start import Outcome, Progress, compete
-from astrasim_py.synthesis.search.tree_packing_runs import Load, Rows, packed
+from astrasim_py.synthesis.model.random_numbers import random_below
+from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
+from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.timing import Timing
+from astrasim_py.synthesis.model.transfers import Found, Transfers
+from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn
 
+#: What a call returns that comes to nothing, negative.
+_FULL, _STUCK = np.int64(1), np.int64(2)
+#: Steps after which a sum that cannot be whole never will be.
+_FURTHEST = np.int64(2**32)
+#: Chunks of trees that a repair takes out at most.
+_VICTIMS = 8
 #: Chunks × arcs of one run beyond which none is made.
 LARGEST = 2**25
 #: Chunks × arcs × runs of a search at most (about ten seconds of one core).
@@ -33,6 +51,374 @@ WORK = 2**22
 _PRICED_BITS = 40
 #: Repairs of the best run, which do as much work as all runs that begin anew, and how many of them begin at once.
 _REPAIRS, _GENERATION = 12, 4
+
+
+class Chunks(NamedTuple):
+    """Chunks to be inserted.
+
+    Attributes
+    ----------
+    origin, goal, size_class : numpy.ndarray
+        int32[chunks]: where it is at first, or is summed; who needs it (-1: everyone); its class of size.
+    ahead : numpy.ndarray
+        int64[goals, n]: the least time to a goal, from every rank; one row of zeros if there are none.
+    sums, spreads : bool
+        Whether chunks are summed at first, and whether they are copied (then).
+    """
+
+    origin: np.ndarray
+    goal: np.ndarray
+    size_class: np.ndarray
+    ahead: np.ndarray
+    sums: bool = False
+    spreads: bool = True
+
+
+class Rows(NamedTuple):
+    """Transfers of every chunk: those that reduce, the last first, and those that copy.
+
+    Attributes
+    ----------
+    arc, start : numpy.ndarray
+        int32, int64[chunks, most].
+    length : numpy.ndarray
+        int32[chunks].
+    """
+
+    arc: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+
+
+class Options(NamedTuple):
+    """How a run goes.
+
+    Attributes
+    ----------
+    roots : int
+        Random roots tried per sum; 0: only the origin at first.
+    turns : int
+        Repairs.
+    bound : int
+        ps: done when it is met.
+    limit : int
+        ps: a chunk that cannot arrive before ends a run that begins anew.
+    """
+
+    roots: int
+    turns: int
+    bound: int
+    limit: int
+
+
+class _Memory(NamedTuple):
+    queue: np.ndarray
+    hint: np.ndarray
+    sums_arc: np.ndarray
+    sums_start: np.ndarray
+    finish: np.ndarray
+    kept: Rows
+    kept_finish: np.ndarray
+    removed: np.ndarray
+    used: np.ndarray
+    out: np.ndarray
+
+
+@lean
+def _put(net, calendar, chunks, rows, c, sign):
+    """Put a chunk's transfers in (sign 1) or take them out (-1); False: there is no room."""
+    z = np.int64(chunks.size_class[c])
+    fits = True
+    for i in range(rows.length[c]):
+        fits = fits and hold(net, calendar, np.int64(rows.arc[c, i]), rows.start[c, i], z, sign)
+    return fits
+
+
+@lean
+def _copy(rows, c, to, target):
+    to.length[target] = rows.length[c]
+    for i in range(rows.length[c]):
+        to.arc[target, i], to.start[target, i] = rows.arc[c, i], rows.start[c, i]
+
+
+@lean
+def _mark(net, rows, c, value, used):
+    """Mark the links of a chunk."""
+    for i in range(rows.length[c]):
+        for h in range(net.hop_ptr[rows.arc[c, i]], net.hop_ptr[rows.arc[c, i] + 1]):
+            used[net.hop[h]] = value
+
+
+@lean
+def _meets(net, rows, c, used):
+    """Whether a chunk has a link that is marked."""
+    for i in range(rows.length[c]):
+        for h in range(net.hop_ptr[rows.arc[c, i]], net.hop_ptr[rows.arc[c, i] + 1]):
+            if used[net.hop[h]]:
+                return True
+    return False
+
+
+@lean
+def _shuffle(what, first, size, random):
+    for i in range(size - 1, first, -1):
+        j = first + random_below(random, i - first + 1)
+        what[i], what[j] = what[j], what[i]
+
+
+@lean
+def _grow_from(net, calendar, tree, chunks, memory, c, root, until):
+    """Grow what a chunk needs from a root: (last arrival, copies; negative: no room, or it never succeeds).
+
+    The earliest moment at which the sum can be whole is found by galloping from that of the chunk before: it is
+    possible at `high` and not at `low`, in units of the grain. The copies spread from there on.
+    """
+    z, goal, edges = np.int64(chunks.size_class[c]), np.int64(chunks.goal[c]), len(net.in_ptr) - 2
+    if not chunks.sums:
+        last, got = grow(net, calendar, tree, root, goal, np.int64(0), True, until, z)
+        return last, got if got >= 0 else -_FULL
+    low, high, probe, wide = np.int64(-1), np.int64(-1), memory.hint[0], np.int64(1)
+    while high != 0 and (high < 0 or high - low != 1):
+        _, got = grow(net, calendar, tree, root, goal, probe * tree.grain, False, FAR, z)
+        if got < 0:
+            return FAR, -_FULL
+        if got == edges:
+            high = probe
+            for i in range(edges):
+                memory.sums_arc[i], memory.sums_start[i] = tree.arcs[i], tree.starts[i]
+        else:
+            low = probe
+        if high < 0:
+            probe = low + wide
+            if probe > _FURTHEST:
+                return FAR, -_STUCK
+        elif low < 0:
+            probe = max(high - wide, np.int64(0))
+        else:
+            probe = (low + high) >> 1
+        wide *= 2
+    memory.hint[0] = high
+    if not chunks.spreads:
+        return high * tree.grain, np.int64(0)
+    last, got = grow(net, calendar, tree, root, goal, high * tree.grain, True, until, z)
+    return last, got if got >= 0 else -_FULL
+
+
+@lean
+def _find_transfers(net, calendar, tree, chunks, options, rows, memory, c, anew, worst):
+    """Write the transfers of a chunk to its row: its last arrival, `FAR` if that is later than `worst`, or negative."""
+    edges = len(net.in_ptr) - 2
+    best, best_span = FAR, FAR
+    for _ in range(max(options.roots, 1)):
+        root = np.int64(chunks.origin[c])
+        if options.roots or (chunks.sums and chunks.spreads and not anew):
+            root = random_below(tree.random, edges + 1)
+        last, got = _grow_from(net, calendar, tree, chunks, memory, c, root, min(best, worst) + 1)
+        if got < 0:
+            return got
+        if got < (1 if chunks.goal[c] >= 0 else edges if chunks.spreads else 0):
+            continue
+        span = np.int64(0)
+        for i in range(edges if chunks.sums and chunks.spreads else 0):
+            span += tree.starts[i] - memory.sums_start[i]
+        if last < best or (last == best and span < best_span):
+            best, best_span = last, span
+            first = np.int64(edges if chunks.sums else 0)
+            if first + got > rows.arc.shape[1]:
+                return -_FULL
+            rows.length[c] = first + got
+            for i in range(first):
+                rows.arc[c, i], rows.start[c, i] = memory.sums_arc[i], memory.sums_start[i]
+            for i in range(got):
+                rows.arc[c, first + i], rows.start[c, first + i] = tree.arcs[i], tree.starts[i]
+    return best
+
+
+@lean
+def _insert(net, calendar, tree, chunks, options, rows, memory, waiting, anew, worst, stop):
+    """Insert the first chunks of the queue: (how many, their last arrival, sum of arrivals); negative: no room."""
+    now, score = np.int64(0), np.int64(0)
+    for q in range(waiting):
+        c = memory.queue[q]
+        best, z = np.int64(0), np.int64(chunks.size_class[c])
+        if rows.length[c]:
+            for i in range(rows.length[c]):
+                best = max(best, rows.start[c, i] + net.delay[z, rows.arc[c, i]])
+        else:
+            best = _find_transfers(net, calendar, tree, chunks, options, rows, memory, c, anew, worst)
+        if best < 0:
+            return best, now, score
+        if best == FAR:
+            return q, FAR, score
+        if not _put(net, calendar, chunks, rows, c, np.int64(1)):
+            return -_FULL, now, score
+        memory.finish[c] = best
+        now, score = max(now, best), score + best
+        if now > worst or (stop[0] != 0 and anew):
+            return q + 1, now, score
+    return waiting, now, score
+
+
+@lean
+def _take_out(net, calendar, tree, chunks, rows, memory, time):
+    """Take out a chunk that finishes last, and some that have a link of its; how many, or negative: no room."""
+    random, count, most = tree.random, len(chunks.origin), len(memory.removed)
+    critical = random_below(random, count)
+    while memory.finish[critical] < time:
+        critical = critical + 1 if critical + 1 < count else np.int64(0)
+    _mark(net, rows, critical, np.int64(1), memory.used)
+    wanted = min(2 + random_below(random, max(most - 1, np.int64(1))), most)
+    waiting, c = np.int64(0), critical
+    for attempt in range(16 * wanted):
+        if not memory.out[c] and (attempt >= 12 * wanted or _meets(net, rows, c, memory.used)):
+            memory.out[c] = 1
+            memory.removed[waiting], memory.queue[waiting] = c, c
+            waiting += 1
+        if waiting == wanted:
+            break
+        c = random_below(random, count)
+    _mark(net, rows, critical, np.int64(0), memory.used)
+    for q in range(waiting):
+        c = memory.removed[q]
+        memory.out[c] = 0
+        memory.kept_finish[q] = memory.finish[c]
+        _copy(rows, c, memory.kept, q)
+        if not _put(net, calendar, chunks, rows, c, np.int64(-1)):
+            return -_FULL
+        rows.length[c] = 0
+    # The last one first, or all in any order.
+    _shuffle(memory.queue, np.int64(1 if random_below(random, 4) else 0), waiting, random)
+    return waiting
+
+
+@lean
+def _undo(net, calendar, chunks, rows, memory, waiting, done):
+    """Put the chunks that were taken out back as they were; False: there is no room."""
+    for q in range(done):
+        if not _put(net, calendar, chunks, rows, memory.queue[q], np.int64(-1)):
+            return False
+    for q in range(waiting):
+        c = memory.removed[q]
+        memory.finish[c] = memory.kept_finish[q]
+        _copy(memory.kept, q, rows, c)
+        if not _put(net, calendar, chunks, rows, c, np.int64(1)):
+            return False
+    return True
+
+
+@kernel("the synthesizer", threads=True, lean=True)
+def pack(net, calendar, tree, chunks, options, rows, memory, stop):
+    """Insert all chunks, then repair.
+
+    Parameters
+    ----------
+    net, calendar, tree, chunks, options, rows, memory : Timing, Calendars, Growth, Chunks, Options, Rows, _Memory
+        Chunks that have rows already are inserted as they are.
+    stop : int64[1]
+        Not 0: end now.
+
+    Returns
+    -------
+    int
+        ps; negative where there is no room, or it was given up.
+    """
+    waiting, turn = np.int64(len(chunks.origin)), 0
+    while True:
+        worst, worth = options.limit - 1, FAR
+        if turn:
+            worst, worth = np.int64(0), np.int64(0)
+            for q in range(waiting):
+                worst, worth = max(worst, memory.kept_finish[q]), worth + memory.kept_finish[q]
+        done, now, score = _insert(net, calendar, tree, chunks, options, rows, memory, waiting, turn == 0, worst, stop)
+        if done < 0:
+            return done
+        if turn == 0 and done < waiting:
+            return -_STUCK
+        worse = now > worst or (now == worst and score > worth)
+        if turn and worse and not _undo(net, calendar, chunks, rows, memory, waiting, done):
+            return -_FULL
+        time = np.int64(0)
+        for c in range(len(memory.finish)):
+            time = max(time, memory.finish[c])
+        if turn == options.turns or stop[0] != 0 or time <= options.bound or len(memory.removed) < 1:
+            return time
+        turn += 1
+        waiting = _take_out(net, calendar, tree, chunks, rows, memory, time)
+        if waiting < 0:
+            return waiting
+
+
+class Packer:
+    """Runs of one problem, which share what is known of the room that calendars take.
+
+    Parameters
+    ----------
+    network : Network
+    timing : Timing
+    chunks : Chunks
+    stride : int
+        Transfers of a path for which there is room at first.
+    victims : int
+        Chunks that a repair takes out at most.
+    """
+
+    def __init__(self, network: Network, timing: Timing, chunks: Chunks, stride: int = 0, victims=_VICTIMS) -> None:
+        self.network, self.timing, self.chunks = network, timing, chunks
+        self.stride = stride or (network.ranks - 1) * (chunks.sums + chunks.spreads)
+        self.victims = min(victims, len(chunks.origin))
+        self.grain = int(timing.hold[timing.hold > 0].min(initial=NEVER)) % NEVER or 1
+        self._room = 64
+
+    def run(
+        self, seed: int, *, rows: Rows | None = None, order: np.ndarray | None = None, roots: int = 0, weight: int = 0,
+        mean: int = 0, repairs: int = 0, bound: int = 0, limit: int = NEVER, stop: np.ndarray | None = None,
+    ) -> tuple[int, Rows] | None:  # fmt: skip
+        """One run: (ps, rows), or None if it was given up.
+
+        Parameters
+        ----------
+        rows : Rows, optional
+            A schedule to repair.
+        order : int64[chunks], optional
+            In which chunks are inserted; random by default.
+        roots, repairs, bound, limit
+            See `Options`.
+        weight, mean
+            See `insertion.Growth`.
+        """
+        network, chunks, count = self.network, self.chunks, len(self.chunks.origin)
+        random = np.random.Generator(np.random.PCG64(seed))
+        order = random.permutation(count) if order is None else order
+        state = random.integers(1, 2**63, 1, dtype=np.uint64)
+        room, stride = self._room, self.stride if rows is None else rows.arc.shape[1]
+        while True:
+            filled = _rows(count, stride)
+            if rows is not None:
+                # A path may be longer than all of those before.
+                filled.arc[:, : rows.arc.shape[1]], filled.start[:, : rows.arc.shape[1]] = rows.arc, rows.start
+                filled.length[:] = rows.length
+            tree = growth(network, chunks.ahead, state.copy(), weight, mean, self.grain)
+            memory = _Memory(
+                order.astype(np.int64), np.zeros(1, dtype=np.int64), np.empty_like(tree.arcs),
+                np.empty_like(tree.starts), np.zeros(count, dtype=np.int64), _rows(self.victims, stride),
+                np.empty(self.victims, dtype=np.int64), np.empty(self.victims, dtype=np.int64),
+                np.zeros(len(network.links), dtype=np.int64), np.zeros(count, dtype=np.int64),
+            )  # fmt: skip
+            took = pack(
+                self.timing, calendars(network, room), tree, chunks, Options(roots, repairs, bound, limit), filled,
+                memory, GO if stop is None else stop,
+            )  # fmt: skip
+            if took >= 0:
+                self._room = max(self._room, room)
+                return int(took), filled
+            if took != -_FULL:
+                return None
+            room, stride = 2 * room, max(stride, min(2 * stride, network.ranks))
+
+
+def _rows(count: int, stride: int) -> Rows:
+    shape = (count, stride)
+    return Rows(np.zeros(shape, np.int32), np.zeros(shape, np.int64), np.zeros(count, np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,146 +449,93 @@ JOINT = tuple(
     TreePolicy(*each)
     for each in ((1, 1), (8, 0), (0, 1), (2, 1), (8, 1), (1, 64), (0, 64), (24, 0), (1, 1, True), (8, 64, True))
 )
-#: Of what only spreads.
-SPREAD = tuple(TreePolicy(0, *each) for each in ((64, True), (1, False), (0, True), (64, False)))
+#: Of sums alone.
+SUMS = tuple(TreePolicy(0, *each) for each in ((64, True), (1, False), (0, True), (64, False)))
 
 
-class Packing:
-    """Runs that pack trees: everybody needs every chunk, or contributes to it, or both.
-
-    Parameters
-    ----------
-    network : Network
-        Of a demand that reduces it may be the one turned round: then trees that copy are packed, and mirrored.
-    demand : Demand
-    """
-
-    def __init__(self, network: Network, demand: Demand) -> None:
-        self.network, self.demand = network, demand
-        self.timing = network.timing(demand.sizes.tolist())
-        reduces = demand.reduces and network.base is None
-        self.load = Load(
-            origin=demand.origin,
-            goal=np.full(demand.count, -1, dtype=np.int32),
-            size_class=demand.size_class,
-            ahead=np.zeros((1, network.ranks), dtype=np.int64),
-            sums=reduces or demand.collective == "all_reduce",
-            spreads=not reduces,
-        )
-        self._room = 64
-        self._mean = 0
-        if int(self.timing.delay.max(initial=0)).bit_length() <= _PRICED_BITS:
-            least = float(self.timing.hold.min(axis=1, initial=NEVER)[demand.size_class].sum())
-            self._mean = max(int(least * (network.ranks - 1)) // max(len(network.links), 1), 1)
-
-    def run(self, seed: int, policy: TreePolicy, **options) -> tuple[int, Rows] | None:
-        """One run.
-
-        Parameters
-        ----------
-        seed : int
-        policy : TreePolicy
-        **options
-            Of `packed`.
-
-        Returns
-        -------
-        (time, rows) or None
-            None if it was given up.
-        """
-        found = packed(
-            self.network, self.timing, self.load, room=self._room, seed=seed, roots=policy.roots, weight=policy.weight,
-            mean=self._mean * policy.priced, **options,
-        )  # fmt: skip
-        if found is None:
-            return None
-        took, rows, _, room = found
-        self._room = max(self._room, room)
-        return took, rows
-
-    def transfers(self, rows: Rows) -> Transfers:
-        """What a run packed, by time."""
-        arc, start, _ = rows
-        first = (self.network.ranks - 1) * self.load.sums
-        # Sums were found from the root outwards: what comes first in time stands last.
-        order = np.concatenate([np.arange(first)[::-1], np.arange(first, arc.shape[1])])
-        reduces = np.tile(np.arange(arc.shape[1]) < first, len(arc))
-        chunk = np.repeat(np.arange(len(arc), dtype=np.int32), arc.shape[1])
-        arc, start = arc[:, order].reshape(-1), start[:, order].reshape(-1)
-        order = np.argsort(start, kind="stable")
-        columns = arc[order], chunk[order], start[order]
-        base = self.network.base
-        return (*columns, reduces[order]) if base is None else mirrored(base, self.demand, columns)
-
-
-def pack_trees(
-    packing: Packing,
-    bound: int,
-    *,
-    seed: int = 1,
-    rounds: int = 200,
-    budget: float | None = None,
-    jobs: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Outcome | None:
-    """The fastest packing found of a demand in which everyone needs every chunk.
+def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Effort) -> Found | None:
+    """The fastest packing of trees found, of a demand that reduces; None where the problem or too little time is left.
 
     As much work goes into repairing the best runs as into those that begin anew.
 
     Parameters
     ----------
-    packing : Packing
+    network : Network
+    demand : Demand
+        all_reduce, reduce_scatter or reduce.
     bound : int
         ps that cannot be beaten: a run that meets it ends the search.
-    seed : int
-        Another one makes other runs.
-    rounds : int
-        Runs at most; fewer on large problems.
-    budget : float, optional
-        Wall-clock seconds.
-    jobs : int, optional
-        Threads; as many as the machine has cores by default. They do not change the result.
-    progress : callable, optional
-        Told after every run.
-
-    Returns
-    -------
-    Outcome or None
-        Its result is that of `packing`; None where the problem is too large, or time too short.
+    effort : Effort
+        Fewer rounds on large problems.
     """
-    network, demand = packing.network, packing.demand
     each = demand.count * network.arcs
     if each > LARGEST or network.ranks < 2:
         return None
-    runs = max(1, min(rounds, WORK // each))
+    runs = max(1, min(effort.rounds, WORK // each))
     starts = max(1, runs // 2)
-    # A step of a repair puts five of the chunks in anew, a run all of them.
-    steps = (runs - starts) * demand.count // (5 * _REPAIRS) + 1
-    policies = JOINT if demand.collective == "all_reduce" else SPREAD
-    offered = [policies[i % len(policies)] for i in range(starts)]
+    # A repair inserts five of the chunks anew, a run all of them.
+    repairs = (runs - starts) * demand.count // (5 * _REPAIRS) + 1
+    both = demand.collective == "all_reduce"
+    policies = JOINT if both else SUMS
+    packing = Packing(network, demand)
 
-    def run(policy: TreePolicy, number: int, limit: int, stop: np.ndarray, start: Outcome | None):
+    def run(policy: TreePolicy, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
         if start is not None:
-            return packing.run(number, policy, rows=start.result, improve=steps, bound=bound, stop=stop)
-        return packing.run(number, policy, limit=limit, stop=stop)
+            return packing.run(seed, policy, rows=start.result, repairs=repairs, bound=bound, stop=stop)
+        return packing.run(seed, policy, limit=limit, stop=stop)
 
-    return compete(
-        offered, run, bound=bound, seed=seed, rounds=starts + _REPAIRS * (runs > starts), generation=_GENERATION,
-        budget=budget, jobs=jobs, progress=progress, tried=starts,
+    found = compete(
+        in_turn([policies[i % len(policies)] for i in range(starts)], starts), run, bound,
+        replace(effort, rounds=starts + _REPAIRS * (runs > starts)), generation=_GENERATION,
     )  # fmt: skip
+    if found is None:
+        return None
+    label = f"{'joint' if both else 'trees'}: {found.policy}"
+    how = Search(seed=effort.seed, policy=label, rounds=found.rounds, cut=found.cut, seconds=found.seconds)
+    return Found(found.time, packing.transfers(found.result), found.result.arc.size, how)
 
 
-def improved(schedule: Schedule, enough: int, *, seed: int = 1, **options) -> Schedule:
-    """The better of a greedy schedule (of an all_reduce: with a barrier) and the best packing of trees found.
+class Packing:
+    """Runs that pack the trees of a demand that reduces."""
+
+    def __init__(self, network: Network, demand: Demand) -> None:
+        timing = network.timing(demand.sizes)
+        self.network = network
+        goal, ahead = np.full(demand.count, -1, dtype=np.int32), np.zeros((1, network.ranks), dtype=np.int64)
+        spreads = demand.collective == "all_reduce"
+        self.packer = Packer(network, timing, Chunks(demand.origin, goal, demand.size_class, ahead, True, spreads))
+        self._mean = 0
+        if int(timing.delay.max(initial=0)).bit_length() <= _PRICED_BITS:
+            least = float(timing.hold.min(axis=1, initial=NEVER)[demand.size_class].sum())
+            self._mean = max(int(least * (network.ranks - 1)) // max(len(network.links), 1), 1)
+
+    def run(self, seed: int, policy: TreePolicy, **options) -> tuple[int, Rows] | None:
+        """One run of the `Packer`: (ps, rows), or None if it was given up."""
+        mean = self._mean * policy.priced
+        return self.packer.run(seed, roots=policy.roots, weight=policy.weight, mean=mean, **options)
+
+    def transfers(self, rows: Rows) -> Transfers:
+        """The transfers of a run, by time."""
+        count, width = rows.arc.shape
+        sums = self.network.ranks - 1
+        # Sums were found from the root outwards: what comes first in time stands last.
+        order = np.concatenate([np.arange(sums)[::-1], np.arange(sums, width)])
+        chunk = np.repeat(np.arange(count, dtype=np.int32), width)
+        arc, start = rows.arc[:, order].reshape(-1), rows.start[:, order].reshape(-1)
+        reduces = np.tile(np.arange(width) < sums, count)
+        order = by_time(start)
+        return arc[order], chunk[order], start[order], reduces[order]
+
+
+def improved(schedule: Schedule, enough: int, effort: Effort) -> Schedule:
+    """The better of a schedule of a demand that reduces and the best packing of trees found.
 
     Parameters
     ----------
     schedule : Schedule
-        Of a demand in which everyone needs every chunk.
     enough : int
         ps; where it meets this, no other one is sought.
-    seed, rounds, budget, jobs, progress
-        Of `pack_trees`.
+    effort : Effort
 
     Returns
     -------
@@ -210,24 +543,11 @@ def improved(schedule: Schedule, enough: int, *, seed: int = 1, **options) -> Sc
         Its policy begins with ``trees`` (of an all_reduce: ``joint``) or is that of `schedule`; its rounds and seconds
         are those of both searches.
     """
-    network, demand = schedule.network, schedule.demand
     if schedule.time <= enough:
         return schedule
-    # Time reversed, nobody knows when others hold links.
-    turned = demand.reduces and not len(network.occupied_start)
-    packing = Packing(network.turned() if turned else network, demand)
-    found = pack_trees(packing, enough, seed=seed, **options)
+    found = tree_packing_search(schedule.network, schedule.demand, enough, effort)
     if found is None:
         return schedule
-    first = schedule.search
-    how = replace(
-        first,
-        rounds=first.rounds + found.rounds,
-        cut=first.cut or found.cut,
-        seconds=first.seconds + found.seconds,
-    )
-    label = ("joint: " if demand.collective == "all_reduce" else "trees: ") + str(found.policy)
-    other = as_schedule(network, demand, packing.transfers(found.result), replace(how, policy=label))
-    if other.time < schedule.time:
-        return replace(other, bound=schedule.bound, bound_kind=schedule.bound_kind)
-    return replace(schedule, search=how)
+    bound = Bound(schedule.bound, schedule.bound_kind)
+    other = as_schedule(schedule.network, schedule.demand, found.columns, found.search.after(schedule.search), bound)
+    return other if other.time < schedule.time else replace(schedule, search=schedule.search.after(found.search))

@@ -1,0 +1,26 @@
+"""Arrays of rows of unequal length (CSR), and the order of transfers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def pointers(lengths: np.ndarray) -> np.ndarray:
+    """int64[rows + 1]: row i is ``pointers[i]:pointers[i + 1]``."""
+    ptr = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=ptr[1:])
+    return ptr
+
+
+def rows_of(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(pointers, indices) of some rows, one after the other."""
+    lengths = np.diff(ptr)[rows]
+    new = pointers(lengths)
+    return new, np.arange(new[-1]) + np.repeat(ptr[:-1][rows] - new[:-1], lengths)
+
+
+def by_time(start: np.ndarray) -> np.ndarray:
+    """Order of rows by time, equals as they are."""
+    if (start[1:] >= start[:-1]).all():
+        return np.arange(len(start))
+    return np.argsort(start, kind="stable")
