@@ -1,0 +1,92 @@
+"""A scenario's files are found by the type of their fields, and a change of any of them makes another point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from astrasim_py.core.errors import InternalError
+from astrasim_py.core.fields import CodeText, FileText
+from astrasim_py.core.strict_model import StrictModel
+from astrasim_py.scenario.check import confined
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.task import make_task
+
+RING = "{shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 1 us}"
+CALL = "[{all_reduce: {size: 1 MiB}}]"
+#: (model, field) → keys of a scenario that name a file there, and the file.
+NAMED = {
+    ("EdgeList", "file"): ({"topologies": "{r: {shape: edge_list, file: links.csv}}"}, "links.csv"),
+    ("TraceWorkload", "trace"): ({"workload": "{trace: run}"}, "run.3.et"),
+    ("TraceWorkload", "groups"): ({"workload": "{trace: run, groups: groups.json}"}, "groups.json"),
+    ("AlgorithmFile", "file"): ({"algorithms": "{all_reduce: {file: ring.xml}}"}, "ring.xml"),
+    ("AlgorithmFile", "contract"): ({"algorithms": "{all_reduce: {file: ring.xml, contract: c.yaml}}"}, "c.yaml"),
+    ("AlgorithmCode", "python"): ({"algorithms": "{all_reduce: {python: 'mine.py:make'}}"}, "mine.py"),
+    ("Synthesis", "occupied"): ({"algorithms": "{all_reduce: {synthesize: {occupied: [a.csv]}}}"}, "a.csv"),
+    ("NetworkModel", "model"): ({"network": "{model: 'mine.py:Model'}"}, "mine.py"),
+}
+
+
+def models(model: type = StrictModel) -> Iterator[type]:
+    for below in model.__subclasses__():
+        yield below
+        yield from models(below)
+
+
+def is_file(part: object) -> bool:
+    """Whether a type names a file, anywhere inside it."""
+    if getattr(part, "func", None) in (FileText, CodeText):
+        return True
+    return any(map(is_file, (*get_args(part), *getattr(part, "__metadata__", ()))))
+
+
+def test_every_field_that_names_a_file_is_tried_here():
+    found = {
+        (model.__name__, name)
+        for model in models()
+        for name, field in model.model_fields.items()
+        if is_file(field.annotation) or any(map(is_file, field.metadata))
+    }
+    # A network model is a word or code: its validator tells which.
+    assert found | {("NetworkModel", "model")} == NAMED.keys()
+
+
+def identity(folder: Path, keys: dict) -> str:
+    keys = {"name": "demo", "topologies": f"{{r: {RING}}}", "workload": CALL} | keys
+    path = folder / "s.yaml"
+    path.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()), "utf-8")
+    (point,) = expand(load_scenario(path, allow_code=True))
+    return make_task(point, folder / "results", level="links").identity
+
+
+@pytest.mark.parametrize("named", NAMED, ids=".".join)
+def test_a_changed_file_makes_another_point(tmp_path, named):
+    keys, file = NAMED[named]
+    (tmp_path / file).write_bytes(b"one")
+    before = identity(tmp_path, keys)
+    assert identity(tmp_path, keys) == before
+    (tmp_path / file).write_bytes(b"two")
+    after = identity(tmp_path, keys)
+    (tmp_path / file).unlink()
+    assert len({before, after, identity(tmp_path, keys)}) == 3
+
+
+def test_files_of_jobs_count_too(tmp_path):
+    job = "{workload: {trace: run}, placement: ['0-3'], algorithms: {all_reduce: {file: ring.xml}}}"
+    seen = set()
+    for file in ("run.0.et", "ring.xml"):
+        (tmp_path / file).write_bytes(b"one")
+        path = tmp_path / "s.yaml"
+        path.write_text(f"name: demo\ntopologies: {{r: {RING}}}\njobs: {{a: {job}}}\n", "utf-8")
+        (point,) = expand(load_scenario(path))
+        seen.add(make_task(point, tmp_path / "results", level="links").identity)
+    assert len(seen) == 2
+
+
+def test_what_is_not_declared_as_a_file_cannot_be_opened(tmp_path):
+    with pytest.raises(InternalError, match="not declared as a file"):
+        confined("run.0.et", tmp_path, "workload.trace", True)

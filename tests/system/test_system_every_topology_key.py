@@ -1,0 +1,187 @@
+"""Every key of every shape changes the network, and what is not simulated equals the engines or does not apply.
+
+A key without an entry here makes a test fail.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields
+
+import pytest
+import strategies
+
+from astrasim_py.chakra.schema import NodeType
+from astrasim_py.core.errors import FoldError
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.study.summary import closed_form
+from astrasim_py.system.bound import problem_bound
+from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.problem import Job, Problem
+from astrasim_py.topology import SHAPES, Topology, build, placement
+from astrasim_py.topology.shapes import Edge, ProductDim
+from astrasim_py.topology.spec import Failed, Link, Override
+
+L = {"bandwidth": "2 GB/s", "latency": "700 ns"}
+OTHER = {"bandwidth": "3 GB/s", "latency": "900 ns", "link_preset": "nvlink3"}
+DIMS = [{"kind": "ring", "size": 3, **L}, {"kind": "switch", "size": 2, **L}]
+BOTH_WAYS = [{"src": i, "dst": (i + 1) % 4, **L, "directions": "both"} for i in range(4)]
+NODES = {"nodes": 2, "nvlink_bandwidth": "9 GB/s", "nvlink_latency": "300 ns"}
+NICS = {"nic_bandwidth": "2 GB/s", "nic_latency": "1 us"}
+
+#: Shape → its keys in this test.
+SPECS = {
+    "ring": {"npus": 4, **L},
+    "mesh": {"dims": [3, 2], **L},
+    "torus": {"dims": [3, 3], **L},
+    "fully_connected": {"npus": 4, **L},
+    "switch": {"npus": 4, **L},
+    "hypercube": {"npus": 4, **L},
+    "product": {"dims": DIMS},
+    "leaf_spine": {"leaves": 3, "hosts_per_leaf": 2, "spines": 2, **L},
+    "fat_tree": {"k": 4, **L},
+    "dragonfly": {"a": 3, "h": 1, "p": 2, **L},
+    "dgx": {**NODES, **NICS, "npus": 2},
+    "edge_list": {"edges": BOTH_WAYS},
+}
+#: Shape → key → another value; values of a key that is not written are compared with the shape as it is.
+KEYS = {
+    "ring": {"npus": 5, **OTHER, "bidirectional": False},
+    "mesh": {"dims": [2, 2], **OTHER},
+    "torus": {"dims": [3, 2], **OTHER, "bidirectional": False},
+    "fully_connected": {"npus": 5, **OTHER},
+    "switch": {"npus": 5, **OTHER, "unwind": 2},
+    "hypercube": {"npus": 8, **OTHER},
+    "product": {"dims": [*DIMS, DIMS[0]], "unwind": 1},
+    "leaf_spine": {
+        "leaves": 2,
+        "hosts_per_leaf": 3,
+        "spines": 1,
+        **OTHER,
+        "oversubscription": 2,
+        "uplink_bandwidth": "1 GB/s",
+        "uplink_latency": "2 us",
+        "unwind": 2,
+    },
+    "fat_tree": {
+        "k": 2,
+        "pods": 3,
+        "hosts_per_edge": 1,
+        **OTHER,
+        "fabric_bandwidth": "1 GB/s",
+        "fabric_latency": "2 us",
+        "unwind": 2,
+    },
+    "dragonfly": {
+        "a": 2,
+        "h": 2,
+        "p": 1,
+        "g": 3,
+        **OTHER,
+        "local_bandwidth": "1 GB/s",
+        "local_latency": "2 us",
+        "global_bandwidth": "1 GB/s",
+        "global_latency": "2 us",
+        "unwind": 2,
+    },
+    "dgx": {
+        "nodes": 3,
+        "npus": 4,
+        "nvlink_bandwidth": "8 GB/s",
+        "nvlink_latency": "1 us",
+        "nic_bandwidth": "1 GB/s",
+        "nic_latency": "2 us",
+        "rails": 1,
+        "spines": 2,
+        "oversubscription": (2, {"spines": 2}),
+        "cross_rail": ("nvlink", {"spines": 2}),
+        "unwind": 2,
+    },
+    "edge_list": {"edges": BOTH_WAYS[:3], "npus": 3, "file": None},
+}
+#: Where links are changed: the ends of one.
+ENDS = {"leaf_spine": (0, "leaf0"), "fat_tree": (0, "edge0"), "dragonfly": (0, "router0"), "dgx": (0, "nvswitch0")}
+ENDS |= {"switch": (0, "switch0")}
+#: Keys that say how ranks are placed, or name the shape: no property of the network.
+NOT_OF_THE_NETWORK = {"shape", "placement"}
+
+
+def cases():
+    for shape, keys in KEYS.items():
+        a, b = ENDS.get(shape, (0, 1))
+        common = {"links": [{"from": a, "to": b, "latency": "5 us"}], "failed": {"npus": [1]}}
+        if shape == "fat_tree":
+            common["failed"] = {"switches": ["core0"]}
+        for key, value in (common | {"routing": {"ecmp": True, "seed": 3}} | keys).items():
+            if value is not None:
+                yield pytest.param(
+                    shape, key, *(value if isinstance(value, tuple) else (value, {})), id=f"{shape}.{key}"
+                )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_key_of_a_shape_is_walked(shape):
+    common = {"links", "failed", "routing", "unwind"} | NOT_OF_THE_NETWORK
+    assert KEYS[shape].keys() | common == SHAPES[shape].model_fields.keys()
+
+
+def test_every_model_within_a_shape_is_walked():
+    """Parts of keys: their fields, all of which end up in columns of the topology."""
+    assert set(Link.model_fields) == {"source", "to", "directions"}
+    assert set(Override.model_fields) == {*Link.model_fields, "bandwidth", "latency"}
+    assert set(Failed.model_fields) == {"links", "npus", "switches"}
+    assert set(ProductDim.model_fields) == {"kind", "size", "bandwidth", "latency", "link_preset", "bidirectional"}
+    assert set(Edge.model_fields) == {"src", "dst", "bandwidth", "latency", "directions"}
+
+
+def problem(topology: Topology) -> Problem:
+    """An all_reduce of all NPUs that are alive."""
+    npus = placement(topology)
+    call = {"type": NodeType.COMM_COLL, "comm_type": 0, "comm_size": 60 * 64 * len(npus)}
+    job = Job(
+        workload=strategies.workload([[dict(call)] for _ in npus]),
+        placement=npus,
+        algorithms=strategies.Table("ring"),
+    )
+    return Problem(topology=topology, jobs=(job,))
+
+
+@pytest.mark.parametrize(("shape", "key", "value", "beside"), cases())
+def test_a_key_is_used_or_refused_by_everything(shape, key, value, beside):
+    base = {"shape": shape, **SPECS[shape], **beside}
+    # A preset stands for the bandwidth and the latency that are not written.
+    kept = {k: v for k, v in base.items() if key != "link_preset" or k not in L}
+    topology = build({**kept, key: value})
+    assert topology.digest() != build(base).digest()
+    given = problem(topology)
+    records = simulate(given, engine="both")
+    assert records.outcome.status == "done"
+    plan = make_plan(given)
+    assert problem_bound(plan) <= records.makespan
+    formula = closed_form(plan)
+    if shape == "ring":
+        # Of other shapes it is the time on links of their own, to compare with.
+        assert formula is None or formula == records.makespan
+    with suppress(FoldError):
+        assert simulate(given, fold=True).makespan == records.makespan
+
+
+def test_every_column_of_a_topology_takes_part_in_its_digest():
+    unseen = {"name", "shape", "tiers", "switches"}  # what people see
+    topology = build({"shape": "ring", **SPECS["ring"], "failed": {"npus": [1]}})
+    seen = {field.name for field in fields(Topology)} - unseen
+    assert seen == {
+        "npus",
+        "vertices",
+        "src",
+        "dst",
+        "latency_ps",
+        "bandwidth_class",
+        "bandwidths",
+        "dims",
+        "failed",
+        "routing",
+        "router",
+        "renumbered",
+    }
+    assert topology.digest() != build({"shape": "ring", **SPECS["ring"]}).digest()
