@@ -42,7 +42,7 @@ _HOME = {
     "expand": "astrasim_py.scenario.expand",
     "load_scenario": "astrasim_py.scenario.load",
     "prepare": "astrasim_py.study.prepare",
-    "read_algorithm": "astrasim_py.msccl.traces",
+    "read_algorithm": "astrasim_py.msccl.to_traces",
     "read_contract": "astrasim_py.collectives.contract",
     "read_workload": "astrasim_py.chakra.workload_io",
     "run": "astrasim_py.api",

@@ -10,7 +10,7 @@ from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.collectives.collective import collective_name, promise_of
 from astrasim_py.core.units import parse_size
-from astrasim_py.msccl.writer import write_msccl
+from astrasim_py.msccl.xml_writer import write_msccl
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.program.npz import write_npz
@@ -89,7 +89,7 @@ def write_algorithm(path: str | os.PathLike, algorithm: Algorithm, **options: An
         ``X.xml`` for MSCCL-IR, ``X.npz`` for columns, else the prefix of ``.et`` files, one per rank.
     algorithm : Algorithm
     **options
-        Of MSCCL-IR those of `astrasim_py.msccl.writer.write_msccl`: ``dialect``, ``protocol``, ``min_bytes``,
+        Of MSCCL-IR those of `astrasim_py.msccl.xml_writer.write_msccl`: ``dialect``, ``protocol``, ``min_bytes``,
         ``max_bytes``. Of ``.et`` ``size``: full buffer, bytes, for which absolute sizes are stated, too.
 
     Raises

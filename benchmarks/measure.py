@@ -105,7 +105,7 @@ def measure(name: str, engine: str, source: str) -> dict:
 def _load(path: str, engine: str) -> None:
     """Import what the run will need, and have compiled code read from its cache: `start` pays for it, no part does."""
     import astrasim_py.api
-    import astrasim_py.msccl.traces
+    import astrasim_py.msccl.to_traces
 
     if path not in ("builder", "files", "npz"):
         import astrasim_py.study.prepare  # noqa: F401

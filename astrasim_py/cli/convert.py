@@ -96,7 +96,7 @@ def read(source: str) -> tuple:
     if source.startswith("builder:"):
         return None, built(source), False
     if source.endswith((".npz", ".xml")):
-        from astrasim_py.msccl.traces import read_algorithm
+        from astrasim_py.msccl.to_traces import read_algorithm
 
         return None, read_algorithm(source), False
     from astrasim_py.chakra.et_io import read_prefix, read_trace
@@ -215,9 +215,9 @@ def _write(args: argparse.Namespace, traces: Sequence, single: bool) -> list[Pat
 
 def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> list[str]:
     """Write MSCCL-IR; returns what it does not say of the algorithm."""
-    from astrasim_py.msccl.records import recorded_program
-    from astrasim_py.msccl.table import collective_of
-    from astrasim_py.msccl.writer import write_msccl
+    from astrasim_py.msccl.from_traces import recorded_program
+    from astrasim_py.msccl.step_table import collective_of
+    from astrasim_py.msccl.xml_writer import write_msccl
 
     window = {name: sizes.get(name) for name in ("min_bytes", "max_bytes")}
     program = write_msccl(args.target, algorithm, dialect=args.dialect, protocol=args.protocol, **window)

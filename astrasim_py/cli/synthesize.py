@@ -354,7 +354,7 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
         row["out"] = _write(args.out, algorithm, schedule.transfers)
         if args.out.endswith(".xml"):
             # What a file without durations says is what is simulated.
-            from astrasim_py.msccl.traces import read_algorithm
+            from astrasim_py.msccl.to_traces import read_algorithm
 
             algorithm = read_algorithm(args.out)
             row |= {"clock": False, "verified": _verified(algorithm) if row["verified"] else None}

@@ -65,9 +65,9 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
     from astrasim_py.verification.verifier import verify
 
     if source.endswith(".xml"):
-        from astrasim_py.msccl.check import findings
-        from astrasim_py.msccl.reader import read_program
-        from astrasim_py.msccl.table import steps_from
+        from astrasim_py.msccl.step_table import steps_from
+        from astrasim_py.msccl.well_formed import findings
+        from astrasim_py.msccl.xml_reader import read_program
 
         program = read_program(source)
         what = _renamed(steps_from(program), source, args)

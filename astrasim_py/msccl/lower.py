@@ -1,6 +1,6 @@
 """An algorithm without thread blocks as a program: operations, thread blocks, and steps with their dependencies.
 
-For operations see `astrasim_py.msccl.operations`, for thread blocks and channels `astrasim_py.msccl.assign`.
+For operations see `astrasim_py.msccl.operations`, for thread blocks and channels `astrasim_py.msccl.thread_blocks`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.assign import Assignment, Block, Blocked, schedule
-from astrasim_py.msccl.check import MAX_NODES, RUNTIMES, Runtime
-from astrasim_py.msccl.model import Gpu, Program, Step, ThreadBlock
+from astrasim_py.msccl.ir import Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.operations import (
     COPY,
     JOIN,
@@ -22,11 +20,13 @@ from astrasim_py.msccl.operations import (
     RECEIVE_REDUCE,
     REDUCE,
     SEND,
-    Draft,
+    OperationGraph,
     Operations,
     overlap,
     scratch_ends,
 )
+from astrasim_py.msccl.thread_blocks import Assignment, Blocked, OrderedBlock, schedule
+from astrasim_py.msccl.well_formed import MAX_NODES, RUNTIMES, Runtime
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.steps import Steps, steps_of
 from astrasim_py.program.table import Unusable
@@ -55,7 +55,7 @@ _ATTEMPTS = 8
 _LETTERS = {int(Buffer.INPUT): "i", int(Buffer.OUTPUT): "o", int(Buffer.SCRATCH): "s"}
 
 
-def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "classic") -> Program:
+def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "classic") -> MscclProgram:
     """Make a program of an algorithm that states its cells, with thread blocks and channels of our own.
 
     What the traces let wait, waits in the program too, and nothing else does as long as the runtime has channels
@@ -71,7 +71,7 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
 
     Returns
     -------
-    Program
+    MscclProgram
         It ends with two slots per connection, whatever the size of the buffer.
 
     Raises
@@ -87,12 +87,12 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
         steps = steps_of(algorithm)
         if algorithm.in_place and algorithm.collective in ("gather", "scatter"):
             _out_of_place(steps)
-        draft = Draft(steps, place)
+        graph = OperationGraph(steps, place)
     except Unusable as error:
         raise AlgorithmError(place, error.problem, "mend the algorithm: see what verify says of it") from None
-    gpus = _within(limits, algorithm.ranks, draft, place)
+    gpus = _within(limits, algorithm.ranks, graph, place)
     sizes = _sizes(algorithm, gpus)
-    return Program(
+    return MscclProgram(
         name=_name(algorithm),
         proto=protocol or algorithm.protocol or "Simple",
         nchannels=1 + max((tb.chan for gpu in gpus for tb in gpu.tbs), default=0),
@@ -216,12 +216,12 @@ def _refuse_nodes(nodes: int, rank: int, limits: Runtime, place: str) -> None:
         )
 
 
-def _within(limits: Runtime, ranks: int, draft: Draft, place: str) -> list[Gpu]:
+def _within(limits: Runtime, ranks: int, graph: OperationGraph, place: str) -> list[Gpu]:
     """Thread blocks of all ranks, within the limits of a runtime."""
     # A fused thread block has one step more than messages.
     cap, channels = limits.steps - 2, limits.channels
-    ops = draft.operations()
-    scratch = scratch_ends(draft.steps)
+    ops = graph.operations()
+    scratch = scratch_ends(graph.steps)
     blocks = 0
     for _ in range(_ATTEMPTS):
         while True:
@@ -231,9 +231,9 @@ def _within(limits: Runtime, ranks: int, draft: Draft, place: str) -> list[Gpu]:
             except Blocked as blocked:
                 blocks += 1
                 # Where it happens again and again, no receive may block.
-                draft.receive_aside(ops, blocked.receives if blocks < _ATTEMPTS else range(len(ops)))
-                ops = draft.operations()
-        writer = _Writer(ops, Assignment(ops, plan, ranks), plan.place, scratch, draft.cells)
+                graph.receive_aside(ops, blocked.receives if blocks < _ATTEMPTS else range(len(ops)))
+                ops = graph.operations()
+        writer = _Writer(ops, Assignment(ops, plan, ranks), plan.place, scratch, graph.cells)
         gpus = [writer.gpu(rank) for rank in range(ranks)]
         longest = max((len(tb.steps) for gpu in gpus for tb in gpu.tbs), default=0)
         most = max(gpus, key=lambda gpu: len(gpu.tbs))
@@ -414,16 +414,16 @@ class _Writer:
         published = {(b, ends[b][at]) for awaited in waits for needed in awaited for b, at in needed}
         tbs = []
         for b, (block, each, awaited) in enumerate(zip(blocks, work, waits, strict=True)):
-            steps: list[Step] = []
+            steps: list[MscclStep] = []
             for op, parts, needed in zip(block.operations, each, awaited, strict=True):
                 named = [(other, ends[other][at]) for other, at in needed] or [(-1, -1)]
                 for depid, deps in named[:-1]:
-                    steps.append(Step(len(steps), "nop", "i", -1, "o", -1, 0, depid, deps))
+                    steps.append(MscclStep(len(steps), "nop", "i", -1, "o", -1, 0, depid, deps))
                 depid, deps = named[-1]
                 for kind, source, target in parts:
                     s = len(steps)
                     steps.append(
-                        Step(
+                        MscclStep(
                             s, kind, _LETTERS[source[0]], source[1], _LETTERS[target[0]], target[1],
                             self.ops.count[op], depid, deps, int((b, s) in published),
                         )
@@ -432,7 +432,7 @@ class _Writer:
             tbs.append(ThreadBlock(b, block.send, block.recv, block.channel, tuple(steps)))
         return Gpu(rank, 0, 0, self.scratch[rank], tuple(tbs))
 
-    def _waits(self, rank: int, blocks: list[Block]) -> list[list[list[tuple[int, int]]]]:
+    def _waits(self, rank: int, blocks: list[OrderedBlock]) -> list[list[list[tuple[int, int]]]]:
         """What the operations of each thread block must wait for in others, as (thread block, position in it).
 
         Of every thread block only the last is named, and none that is implied: by what the own thread block waited

@@ -45,7 +45,7 @@ class Operations:
     step : list of int
         The step of the algorithm that it comes from.
     origin : list of int
-        Its number in the draft; of a receive that reduces, that of the reduction.
+        Its number in the graph; of a receive that reduces, that of the reduction.
     """
 
     kind: list[int] = field(default_factory=list)
@@ -86,7 +86,7 @@ def overlap(a: tuple[int, int, int], b: tuple[int, int, int], count: int) -> boo
     return a[2] != b[2] and abs(a[2] - b[2]) < count
 
 
-class Draft:
+class OperationGraph:
     """Operations as the steps have them: in no order, each receive and its reduction apart.
 
     Parameters
@@ -246,9 +246,9 @@ def _merged(ops: Operations, apart: set[int]) -> list[int]:
     return unit
 
 
-def _ordered(draft: Draft) -> Operations:
+def _ordered(graph: OperationGraph) -> Operations:
     """The operations in an order in which they may be executed, receives and their reductions in one."""
-    ops, apart = draft.ops, draft.apart
+    ops, apart = graph.ops, graph.apart
     while True:
         unit = _merged(ops, apart)
         waiting = [int(kind == RECEIVE) for kind in ops.kind]
@@ -279,8 +279,8 @@ def _ordered(draft: Draft) -> Operations:
         if not stuck:
             blocked = next(op for op in range(len(unit)) if unit[op] == op and waiting[op] > 0)
             raise AlgorithmError(
-                draft.place,
-                f"ranks wait for each other, for example {draft.steps.place(ops.step[blocked])}",
+                graph.place,
+                f"ranks wait for each other, for example {graph.steps.place(ops.step[blocked])}",
                 "look at what verify says of it",
             )
         apart |= stuck

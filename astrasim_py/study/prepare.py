@@ -29,7 +29,7 @@ from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, T
 from astrasim_py.core.fields import CodeText, FileText
 from astrasim_py.core.registry import names, own_code, provided
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.msccl.traces import read_algorithm
+from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import CONDITIONS, AlgorithmTable, Case, Condition
 from astrasim_py.scenario.algorithm_models import (

@@ -21,9 +21,9 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.msccl.check import findings
-from astrasim_py.msccl.table import steps_from
-from astrasim_py.msccl.writer import program_of
+from astrasim_py.msccl.step_table import steps_from
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_writer import program_of
 from astrasim_py.verification.verifier import verify
 
 CASES = [(name, kind) for name, (kinds, _) in ALGORITHMS.items() for kind in kinds if kind != "barrier"]

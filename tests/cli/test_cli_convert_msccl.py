@@ -7,8 +7,8 @@ import pytest
 from astrasim_py.cli import convert
 from astrasim_py.cli.main import main
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.msccl.reader import read_program
-from astrasim_py.msccl.writer import DIALECTS
+from astrasim_py.msccl.xml_reader import read_program
+from astrasim_py.msccl.xml_writer import DIALECTS
 from astrasim_py.program.files import read_algorithm
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario

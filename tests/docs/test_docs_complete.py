@@ -19,8 +19,8 @@ from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.cli.main import VERBS, main
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core import choices, records
-from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
-from astrasim_py.msccl.writer import DIALECTS
+from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
+from astrasim_py.msccl.xml_writer import DIALECTS
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
 from astrasim_py.report.tables import ROW_KEYS
 from astrasim_py.system.machine_models import MscclModel
@@ -65,7 +65,7 @@ def test_every_collective_has_its_promise(page):
 def test_msccl_ir_is_described(page):
     text = page("msccl.md")
     assert not missing(text, {*STEP_TYPES, *PROTOCOL_SLOTS, *DIALECTS})
-    for element, names in (("algo", Program), ("gpu", Gpu), ("tb", ThreadBlock), ("step", Step)):
+    for element, names in (("algo", MscclProgram), ("gpu", Gpu), ("tb", ThreadBlock), ("step", MscclStep)):
         written = {"min_bytes": "minBytes", "max_bytes": "maxBytes"}
         own = set(names._fields) - {"gpus", "tbs", "steps", "line", "source", "layout"}
         assert f"`<{element}>`" in text

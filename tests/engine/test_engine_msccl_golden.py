@@ -10,7 +10,7 @@ import pytest
 from oracle.replay import Replay
 
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.msccl.traces import read_msccl
+from astrasim_py.msccl.to_traces import read_msccl
 from astrasim_py.program.steps import steps_of
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem

@@ -8,10 +8,10 @@ import re
 import pytest
 from oracle import msccl_oracle as oracle
 
-from astrasim_py.msccl.check import findings
-from astrasim_py.msccl.reader import read_program
-from astrasim_py.msccl.table import steps_from
-from astrasim_py.msccl.traces import algorithm_of
+from astrasim_py.msccl.step_table import steps_from
+from astrasim_py.msccl.to_traces import algorithm_of
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.verification.verifier import verify
 
 #: The one program that is ill-formed: 14 chunks, 8 ranks.

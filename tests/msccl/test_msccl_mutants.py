@@ -11,10 +11,10 @@ from oracle import msccl_oracle as oracle
 
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.check import findings
-from astrasim_py.msccl.reader import parse_program
-from astrasim_py.msccl.table import steps_from
-from astrasim_py.msccl.writer import program_of, program_text
+from astrasim_py.msccl.step_table import steps_from
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_reader import parse_program
+from astrasim_py.msccl.xml_writer import program_of, program_text
 from astrasim_py.verification.verifier import verify
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.check import findings
-from astrasim_py.msccl.model import STEP_TYPES
-from astrasim_py.msccl.reader import MAX_FILE, parse_program, read_program
-from astrasim_py.msccl.table import collective_of, steps_from
+from astrasim_py.msccl.ir import STEP_TYPES
+from astrasim_py.msccl.step_table import collective_of, steps_from
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_reader import MAX_FILE, parse_program, read_program
 from astrasim_py.program.steps import NEVER
 
 #: Two ranks add up two chunks in place; tb 1 keeps a copy, after waiting for two steps of tb 0.
@@ -287,7 +287,7 @@ def test_neither_files_nor_network_are_touched(tmp_path, monkeypatch):
 
 
 def test_only_the_reader_loads_the_xml_parser():
-    code = "import sys, astrasim_py.cli.main, astrasim_py.msccl.traces; sys.exit('lxml' in sys.modules)"
+    code = "import sys, astrasim_py.cli.main, astrasim_py.msccl.to_traces; sys.exit('lxml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from astrasim_py.msccl.check import findings
-from astrasim_py.msccl.reader import parse_program
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_reader import parse_program
 
 STEP = (
     '<step s="{}" type="{}" srcbuf="{}" srcoff="{}" dstbuf="{}" dstoff="{}" cnt="{}" depid="{}" deps="{}" hasdep="{}"/>'

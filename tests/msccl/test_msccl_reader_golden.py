@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from astrasim_py.msccl.check import findings
-from astrasim_py.msccl.reader import read_program
-from astrasim_py.msccl.table import collective_of, steps_from
+from astrasim_py.msccl.step_table import collective_of, steps_from
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_reader import read_program
 
 #: 14 chunks do not divide by 8 ranks.
 ILL_FORMED = "ns3_all2all.xml"

@@ -8,7 +8,7 @@ from collections import Counter
 from oracle import msccl_oracle as oracle
 
 from astrasim_py.builders.dsl import algorithm
-from astrasim_py.msccl.writer import program_of, program_text
+from astrasim_py.msccl.xml_writer import program_of, program_text
 from astrasim_py.verification.verifier import verify
 
 

@@ -22,11 +22,11 @@ from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.msccl.check import findings
-from astrasim_py.msccl.model import Gpu, Program, Step, ThreadBlock
-from astrasim_py.msccl.reader import read_program
-from astrasim_py.msccl.records import recorded_program
-from astrasim_py.msccl.traces import algorithm_of, read_msccl
+from astrasim_py.msccl.from_traces import recorded_program
+from astrasim_py.msccl.ir import Gpu, MscclProgram, MscclStep, ThreadBlock
+from astrasim_py.msccl.to_traces import algorithm_of, read_msccl
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm
 from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
@@ -40,21 +40,21 @@ SEND, RECV, COMP = NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP
 # ------------------------------------------------------------------------------------------- programs
 
 
-def step(s, kind, src=("i", 0), dst=("i", 0), cnt=1, dep=(-1, -1), hasdep=0, line=0) -> Step:
-    return Step(s, kind, *src, *dst, cnt, *dep, hasdep, line)
+def step(s, kind, src=("i", 0), dst=("i", 0), cnt=1, dep=(-1, -1), hasdep=0, line=0) -> MscclStep:
+    return MscclStep(s, kind, *src, *dst, cnt, *dep, hasdep, line)
 
 
-def program(*gpus, coll="allreduce", chunks=2, **others) -> Program:
+def program(*gpus, coll="allreduce", chunks=2, **others) -> MscclProgram:
     """A program of thread blocks (id, send, recv, chan, steps), one tuple of them per gpu."""
     made = tuple(
         Gpu(rank, chunks, chunks, 64, tuple(ThreadBlock(*tb[:4], tuple(tb[4])) for tb in tbs))
         for rank, tbs in enumerate(gpus)
     )
     given = {"name": "test", "proto": "Simple", "nchannels": 8, "inplace": 1} | others
-    return Program(nchunksperloop=chunks, ngpus=len(gpus), coll=coll, gpus=made, **given)
+    return MscclProgram(nchunksperloop=chunks, ngpus=len(gpus), coll=coll, gpus=made, **given)
 
 
-def every_type() -> Program:
+def every_type() -> MscclProgram:
     """All kinds of steps, on three ranks in a row."""
     out = [step(s, "s", ("i", s % 2), ("o", s % 2), hasdep=1) for s in range(3)]
     local = [
@@ -73,7 +73,7 @@ def every_type() -> Program:
     )
 
 
-def odd_program(seed: int) -> Program:
+def odd_program(seed: int) -> MscclProgram:
     """A legal program as nobody writes them: nops of any shape, waits on oneself, duplicates, foreign halves."""
     rng = random.Random(seed)
     ranks, count, chunks = rng.randint(2, 4), rng.randint(1, 2), 8
@@ -106,7 +106,7 @@ def odd_program(seed: int) -> Program:
                 mine.insert(rng.randint(0, len(mine)), rng.choice(["nop", "nop", "cpy", "re"]))
     gpus = [_odd_gpu(rng, rank, tbs, kinds, count, chunks) for rank, tbs in blocks.items()]
     rng.shuffle(gpus)
-    return Program(
+    return MscclProgram(
         name=rng.choice(["", "odd", "ünïcode <&>", "x" * 400]),
         proto=rng.choice(["Simple", "LL", "LL128"]),
         nchannels=rng.randint(3, 9),
@@ -292,7 +292,7 @@ def test_what_a_trace_says_of_its_program():
     assert "msccl_nops" not in stated
 
 
-def broken(kind: str) -> Program:
+def broken(kind: str) -> MscclProgram:
     first, second = step(0, "s", hasdep=1, line=7), step(0, "cpy", ("i", 0), ("s", 0), dep=(0, 0), line=9)
     nop = step(1, "nop", ("i", -1), ("o", -1), 0, line=8)
     if kind == "unpublished":

@@ -17,19 +17,19 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, OutputError, UsageError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.msccl.check import findings
+from astrasim_py.msccl.ir import MscclProgram
 from astrasim_py.msccl.lower import LIMITS, lower
-from astrasim_py.msccl.model import Program
-from astrasim_py.msccl.reader import parse_program, read_program
-from astrasim_py.msccl.table import collective_of, steps_from
-from astrasim_py.msccl.traces import algorithm_of
-from astrasim_py.msccl.writer import program_of, program_text, write_msccl
+from astrasim_py.msccl.step_table import collective_of, steps_from
+from astrasim_py.msccl.to_traces import algorithm_of
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_reader import parse_program, read_program
+from astrasim_py.msccl.xml_writer import program_of, program_text, write_msccl
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.verification.verifier import verify
 from tests.strategies import trace
 
 
-def written(program: Program, dialect: str | None = None) -> Program:
+def written(program: MscclProgram, dialect: str | None = None) -> MscclProgram:
     """A program as readers have it when it was written; it has no problems, and its runtime takes it."""
     back = parse_program(program_text(program, dialect).encode(), "written.xml")
     found = findings(back)
@@ -39,7 +39,7 @@ def written(program: Program, dialect: str | None = None) -> Program:
     return back
 
 
-def check(program: Program, contract: Contract | None = None) -> None:
+def check(program: MscclProgram, contract: Contract | None = None) -> None:
     """All four verdicts, for buffers of any size."""
     verdict = verify(steps_from(program), contract=contract)
     assert verdict.problems == ()

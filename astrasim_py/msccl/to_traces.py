@@ -3,7 +3,7 @@
 A step becomes one to three nodes: a receive, what is computed, a send. The order of a thread block is a data
 dependency on the last node of the step before, marked by `tb_prev`; a nop has no node, and its dependency joins those
 of the next step. The k-th message of a connection has tag chan * K + k, K being the longest connection of the program,
-so that messages pair as they do in the FIFO of a channel. For the way back see `astrasim_py.msccl.records`.
+so that messages pair as they do in the FIFO of a channel. For the way back see `astrasim_py.msccl.from_traces`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,21 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.check import findings
-from astrasim_py.msccl.model import READING, RECEIVING, SENDING, STEP_TYPES, WRITING, Gpu, Program, Step, ThreadBlock
-from astrasim_py.msccl.reader import read_program
-from astrasim_py.msccl.records import PLAIN_NOP, nop_fields
-from astrasim_py.msccl.table import collective_of
+from astrasim_py.msccl.from_traces import PLAIN_NOP, nop_fields
+from astrasim_py.msccl.ir import (
+    READING,
+    RECEIVING,
+    SENDING,
+    STEP_TYPES,
+    WRITING,
+    Gpu,
+    MscclProgram,
+    MscclStep,
+    ThreadBlock,
+)
+from astrasim_py.msccl.step_table import collective_of
+from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm as read_columns
 from astrasim_py.program.interchange import promised
@@ -85,7 +95,7 @@ def read_msccl(path: str | os.PathLike) -> Algorithm:
     return algorithm_of(program)
 
 
-def algorithm_of(program: Program) -> Algorithm:
+def algorithm_of(program: MscclProgram) -> Algorithm:
     """The algorithm that a program states.
 
     Where a program may run both in place and out of place it is taken as running in place, so that its buffers alias.
@@ -102,7 +112,7 @@ def algorithm_of(program: Program) -> Algorithm:
     """
     _check(program)
     collective, root, contract = collective_of(program)
-    parts = _Parts(program, collective)
+    parts = _Nodes(program, collective)
     name = program.name[:MAX_NAME] or "algorithm"
     common = {
         "collective": collective,
@@ -139,11 +149,11 @@ def algorithm_of(program: Program) -> Algorithm:
 # ----------------------------------------------------------------------------------------- what cannot be
 
 
-def _refuse(program: Program, line: int, problem: str, remedy: str) -> AlgorithmError:
+def _refuse(program: MscclProgram, line: int, problem: str, remedy: str) -> AlgorithmError:
     return AlgorithmError(f"{program.source or program.name}:{line}", problem, remedy)
 
 
-def _check(program: Program) -> None:
+def _check(program: MscclProgram) -> None:
     """Refuse what has no trace. What merely does not work has one, and is left to verification."""
     if program.ngpus < 1 or sorted(gpu.id for gpu in program.gpus) != list(range(program.ngpus)):
         problem = f"has {len(program.gpus)} gpus for ngpus {program.ngpus}"
@@ -166,7 +176,7 @@ def _check(program: Program) -> None:
                 _check_step(program, tb, step)
 
 
-def _check_step(program: Program, tb: ThreadBlock, step: Step) -> None:
+def _check_step(program: MscclProgram, tb: ThreadBlock, step: MscclStep) -> None:
     if step.type not in STEP_TYPES:
         raise _refuse(program, step.line, f'"{step.type}" is no step', f"write one of {', '.join(STEP_TYPES)}")
     if step.type == "nop":
@@ -188,10 +198,10 @@ def _check_step(program: Program, tb: ThreadBlock, step: Step) -> None:
 # ------------------------------------------------------------------------------------------------- nodes
 
 
-class _Parts:
+class _Nodes:
     """The nodes of all ranks, one after the other, and the dependencies of each."""
 
-    def __init__(self, program: Program, collective: str) -> None:
+    def __init__(self, program: MscclProgram, collective: str) -> None:
         self.program, self.collective = program, collective
         self.per = program.nchunksperloop // program.ngpus
         self.rows: list[tuple[int, ...]] = []
@@ -258,7 +268,7 @@ class _Parts:
                 odd.append([tb.id, -1, [_nop(nop) for nop in nops]])
         return waits, odd
 
-    def _target(self, gpu: Gpu, step: Step, last: dict[int, list[int]]) -> int:
+    def _target(self, gpu: Gpu, step: MscclStep, last: dict[int, list[int]]) -> int:
         ends = last.get(step.depid)
         if ends is None or not 0 <= step.deps < len(ends) or ends[step.deps] < 0:
             problem = f"waits for step {step.deps} of tb {step.depid}, which is "
@@ -278,7 +288,7 @@ class _Parts:
             offset += rank * self.per
         return offset if offset + count <= self.program.nchunksperloop else 0
 
-    def _step(self, gpu: Gpu, tb: ThreadBlock, step: Step, node: int, before: int) -> None:
+    def _step(self, gpu: Gpu, tb: ThreadBlock, step: MscclStep, node: int, before: int) -> None:
         kind, count, chan = step.type, step.cnt, tb.chan
         source, target = (_BUFFERS[step.srcbuf], step.srcoff), (_BUFFERS[step.dstbuf], step.dstoff)
         reads, writes = kind in READING, kind in WRITING
@@ -364,7 +374,7 @@ class _Parts:
 _HASDEP, _COUNT = _GATHERED.index("hasdep"), _GATHERED.index("msg_chunk_cnt")
 
 
-def _nop(step: Step) -> list:
+def _nop(step: MscclStep) -> list:
     return [*nop_fields(step), step.depid, step.deps]
 
 

@@ -34,7 +34,7 @@ _MAX_LOCAL = 64
 
 
 @dataclass(slots=True)
-class Schedule:
+class Execution:
     """Operations as they were executed.
 
     Attributes
@@ -51,7 +51,7 @@ class Schedule:
 
 
 @dataclass(slots=True)
-class Block:
+class OrderedBlock:
     """One thread block: its peers (-1 for none), its channel, and its operations in order.
 
     A receive that is fused with a send is not listed: the send stands for both.
@@ -63,7 +63,7 @@ class Block:
     operations: list[int]
 
 
-class _Pair:
+class _Channels:
     """The channels from one rank to another, and the messages that want one."""
 
     def __init__(self, channels: int, cap: int) -> None:
@@ -122,7 +122,7 @@ class _Pair:
         return bool(self.waiting)
 
 
-def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int) -> Schedule:
+def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int) -> Execution:
     """Execute operations in rounds.
 
     Parameters
@@ -153,12 +153,12 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
     for op, parents in enumerate(ops.parents):
         for parent in parents:
             children[parent].append(op)
-    out = Schedule([0] * size, [0] * size, [NONE] * size)
+    out = Execution([0] * size, [0] * size, [NONE] * size)
     rounds, places, channel = out.round, out.place, out.channel
     under_way, finished = bytearray(size), bytearray(size)
     held: dict[int, None] = {}  # receives of what is under way that wait for something else
-    pairs: dict[int, _Pair] = {}
-    touched: dict[int, _Pair] = {}  # pairs with new messages or channels
+    pairs: dict[int, _Channels] = {}
+    touched: dict[int, _Channels] = {}  # pairs with new messages or channels
     work: list[int] = []
     clock, now, left = 0, -1, size
 
@@ -166,7 +166,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
         kind = kinds[op]
         if kind == SEND:
             key = ops.rank[op] * ranks + ops.rank[partner[op]]
-            pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _Pair(channels, cap))
+            pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _Channels(channels, cap))
             wish, fed = ops.channel[op], ops.feeder[op]
             if wish < 0 and fed >= 0 and kinds[fed] in _RECEIVES:
                 # What was received on a channel goes on on the same one, so that both may become one step.
@@ -254,7 +254,7 @@ def _conflict(ops: Operations, before: int, op: int) -> bool:
     return meet(written, ops.source[op]) or any(meet(cells, ops.target[op]) for cells in (*read, written))
 
 
-def _raise_full(pairs: dict[int, _Pair], ranks: int, place: str) -> None:
+def _raise_full(pairs: dict[int, _Channels], ranks: int, place: str) -> None:
     """Say that no connection may carry another message."""
     key, pair = next((key, pair) for key, pair in pairs.items() if pair.waiting)
     raise AlgorithmError(
@@ -273,13 +273,13 @@ class Assignment:
 
     Attributes
     ----------
-    blocks : list of list of Block
+    blocks : list of list of OrderedBlock
         By rank, in the order in which they begin.
     fused : dict
         Receive -> the send that it is one step with.
     """
 
-    def __init__(self, ops: Operations, plan: Schedule, ranks: int) -> None:
+    def __init__(self, ops: Operations, plan: Execution, ranks: int) -> None:
         self.ops, self.plan = ops, plan
         size = len(ops)
         self._sends: dict[tuple[int, int, int], list[int]] = {}  # by (rank, channel, peer)
@@ -369,15 +369,15 @@ class Assignment:
     def _fill(self, ranks: int) -> None:
         """List the operations of every thread block in the order of their execution."""
         ops = self.ops
-        self.blocks: list[list[Block]] = [[] for _ in range(ranks)]
-        known: dict[tuple[int, int, int, int], Block] = {}
-        home: dict[int, Block] = {}  # of local work, and of what feeds it
+        self.blocks: list[list[OrderedBlock]] = [[] for _ in range(ranks)]
+        known: dict[tuple[int, int, int, int], OrderedBlock] = {}
+        home: dict[int, OrderedBlock] = {}  # of local work, and of what feeds it
         local: dict[int, int] = {}  # local operations by thread block
-        alone: dict[int, Block] = {}  # by rank: the thread block without peers that takes more
+        alone: dict[int, OrderedBlock] = {}  # by rank: the thread block without peers that takes more
 
-        def block(key: tuple[int, int, int, int]) -> Block:
+        def block(key: tuple[int, int, int, int]) -> OrderedBlock:
             if key not in known:
-                known[key] = Block(key[3], key[2], key[1], [])
+                known[key] = OrderedBlock(key[3], key[2], key[1], [])
                 self.blocks[key[0]].append(known[key])
             return known[key]
 
@@ -398,7 +398,7 @@ class Assignment:
                 if mine is None or local.get(id(mine), 0) >= _MAX_LOCAL:
                     mine = alone.get(ops.rank[op])
                     if mine is None or len(mine.operations) >= _MAX_LOCAL:
-                        mine = alone[ops.rank[op]] = Block(NONE, NONE, 0, [])
+                        mine = alone[ops.rank[op]] = OrderedBlock(NONE, NONE, 0, [])
                         self.blocks[ops.rank[op]].append(mine)
                 local[id(mine)] = local.get(id(mine), 0) + 1
                 home[op] = mine

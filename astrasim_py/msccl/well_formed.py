@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from astrasim_py.msccl.model import (
+from astrasim_py.msccl.ir import (
     READING,
     RECEIVING,
     REDUCING,
     SENDING,
     WRITING,
     Gpu,
-    Program,
-    Step,
+    MscclProgram,
+    MscclStep,
     ThreadBlock,
 )
-from astrasim_py.msccl.table import rooted, sharded, stated_root
+from astrasim_py.msccl.step_table import rooted, sharded, stated_root
 
 #: Most chunks of one step, and most steps of one thread block.
 MAX_COUNT, MAX_STEPS = 71, 256
@@ -57,7 +57,7 @@ MAX_NODES, MAX_CHILDREN = 4096, 1024
 MAX_FUSED = 16
 
 
-def findings(program: Program) -> Findings:
+def findings(program: MscclProgram) -> Findings:
     """Check a program against the rules of its format.
 
     Returns
@@ -70,7 +70,7 @@ def findings(program: Program) -> Findings:
     return Findings(check.problems.sentences(), check.warnings.sentences())
 
 
-class _Notes:
+class _Sentences:
     """Sentences by kind: the first of each and how many there are."""
 
     def __init__(self, source: str) -> None:
@@ -109,12 +109,12 @@ _KINDS = (
 
 
 class _Check:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: MscclProgram) -> None:
         self.program = program
-        self.problems, self.warnings = _Notes(program.source), _Notes(program.source)
+        self.problems, self.warnings = _Sentences(program.source), _Sentences(program.source)
         #: (source, target, channel) -> steps that send on it, steps that receive.
-        self.sent: dict[tuple[int, int, int], list[tuple[Step, str]]] = {}
-        self.received: dict[tuple[int, int, int], list[tuple[Step, str]]] = {}
+        self.sent: dict[tuple[int, int, int], list[tuple[MscclStep, str]]] = {}
+        self.received: dict[tuple[int, int, int], list[tuple[MscclStep, str]]] = {}
         self.channels = 0
 
     def run(self) -> None:
@@ -230,10 +230,10 @@ class _Check:
         ranks = self.program.ngpus
         sent = self.sent.setdefault((rank, send, tb.chan), []) if 0 <= send < ranks else []
         received = self.received.setdefault((recv, rank, tb.chan), []) if 0 <= recv < ranks else []
-        chain: Step | None = None  # the first of the nops just before
+        chain: MscclStep | None = None  # the first of the nops just before
         run: tuple[str, str, int, int] | None = None  # source buffer, destination and length of a run of `re`
 
-        def name(step: Step) -> str:
+        def name(step: MscclStep) -> str:
             return f"rank {rank} tb {tb.id} step {step.s}"
 
         for number, step in enumerate(tb.steps):
@@ -290,7 +290,7 @@ class _Check:
             text = f"{name(chain)} and what follows are nops at the end of a thread block, which runtimes drop"
             self.warnings.add("trailing", chain.line, text)
 
-    def _dependency(self, step: Step, name: Callable[[Step], str], by_id: dict[int, ThreadBlock]) -> None:
+    def _dependency(self, step: MscclStep, name: Callable[[MscclStep], str], by_id: dict[int, ThreadBlock]) -> None:
         """That what a step waits for exists, and is published."""
         tb = by_id.get(step.depid)
         target = tb.steps[step.deps] if tb is not None and 0 <= step.deps < len(tb.steps) else None
@@ -317,7 +317,14 @@ class _Check:
         self.problems.add(kind, step.line, f"{what}, {text}")
 
     def _beyond(
-        self, step: Step, name: Callable[[Step], str], word: str, buffer: str, offset: int, gpu: Gpu, limit: dict
+        self,
+        step: MscclStep,
+        name: Callable[[MscclStep], str],
+        word: str,
+        buffer: str,
+        offset: int,
+        gpu: Gpu,
+        limit: dict,
     ) -> None:
         if self.problems.again("access"):
             return
@@ -327,7 +334,7 @@ class _Check:
         text = f'{name(step)} {word} {buffer}[{offset}]{last}, but {buffer}_chunks="{declared}"{reach}'
         self.problems.add("access", step.line, text)
 
-    def _operands(self, step: Step, gpu: Gpu, name: Callable[[Step], str]) -> None:
+    def _operands(self, step: MscclStep, gpu: Gpu, name: Callable[[MscclStep], str]) -> None:
         _, kind, srcbuf, srcoff, dstbuf, dstoff, *_ = step
         if self._cell(gpu, srcbuf, srcoff) == self._cell(gpu, dstbuf, dstoff):
             return
@@ -410,7 +417,7 @@ class _Check:
             self.warnings.add("parser", program.line, f"runtimes do not read {'; '.join(minds)}")
 
 
-def _limits(program: Program, gpu: Gpu) -> dict[str, int]:
+def _limits(program: MscclProgram, gpu: Gpu) -> dict[str, int]:
     """Chunks of a rank's buffers that may be accessed by each name, in place also those of the other name."""
     i, o = gpu.i_chunks, gpu.o_chunks
     if program.inplace:

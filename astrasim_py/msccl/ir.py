@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-#: Step types that runtimes execute.
+#: MscclStep types that runtimes execute.
 STEP_TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
 #: Types that receive from, or send to, the peer of their thread block.
 RECEIVING = frozenset(("r", "rcs", "rrc", "rrs", "rrcs"))
@@ -16,8 +16,8 @@ WRITING = frozenset(("r", "rcs", "rrc", "rrcs", "cpy", "re"))
 REDUCING = frozenset(("rrc", "rrs", "rrcs", "re"))
 
 
-class Step(NamedTuple):
-    """One ``<step>``. `line` does not count when programs are compared (see `Program.same`)."""
+class MscclStep(NamedTuple):
+    """One ``<step>``. `line` does not count when programs are compared (see `MscclProgram.same`)."""
 
     s: int
     type: str
@@ -39,7 +39,7 @@ class ThreadBlock(NamedTuple):
     send: int
     recv: int
     chan: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[MscclStep, ...] = ()
     line: int = 0
 
 
@@ -54,7 +54,7 @@ class Gpu(NamedTuple):
     line: int = 0
 
 
-class Program(NamedTuple):
+class MscclProgram(NamedTuple):
     """One ``<algo>``. What is absent in the XML is None.
 
     `gpus` are in the order of the document. `layout` says what only full XML parsers read of the way it is written;
@@ -77,12 +77,12 @@ class Program(NamedTuple):
     line: int = 0
     layout: tuple[str, ...] = ()
 
-    def same(self, other: Program) -> bool:
+    def same(self, other: MscclProgram) -> bool:
         """Whether two programs say the same, whatever file and lines they are written in and gpus' order."""
         return _bare(self) == _bare(other)
 
 
-def _bare(program: Program) -> Program:
+def _bare(program: MscclProgram) -> MscclProgram:
     gpus = tuple(
         gpu._replace(
             tbs=tuple(tb._replace(steps=tuple(s._replace(line=0) for s in tb.steps), line=0) for tb in gpu.tbs),

@@ -11,11 +11,11 @@ import os
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.core.files import write_file
-from astrasim_py.msccl.check import MAX_CHILDREN
+from astrasim_py.msccl.from_traces import recorded_program
+from astrasim_py.msccl.ir import MscclProgram
 from astrasim_py.msccl.lower import LIMITS, lower
-from astrasim_py.msccl.model import Program
-from astrasim_py.msccl.records import recorded_program
-from astrasim_py.msccl.table import collective_of
+from astrasim_py.msccl.step_table import collective_of
+from astrasim_py.msccl.well_formed import MAX_CHILDREN
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
 
@@ -29,7 +29,7 @@ MAX_VALUE = 255
 _NO_LIMIT = 2**63 - 1
 
 
-def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: str | None = None) -> Program:
+def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: str | None = None) -> MscclProgram:
     """The program of an algorithm: the one that it was made of, or one made for it.
 
     Thread blocks and channels that its traces record are kept; where there are none, or where the traces were changed
@@ -66,7 +66,7 @@ def write_msccl(
     protocol: str | None = None,
     min_bytes: int | None = None,
     max_bytes: int | None = None,
-) -> Program:
+) -> MscclProgram:
     """Write an algorithm as MSCCL-IR XML, whole or not at all.
 
     Parameters
@@ -82,7 +82,7 @@ def write_msccl(
 
     Returns
     -------
-    Program
+    MscclProgram
         What was written.
 
     Raises
@@ -113,7 +113,7 @@ def _check_dialect(dialect: str | None) -> None:
         raise UsageError("dialect", f'"{dialect}" is none', f"write one of {', '.join(DIALECTS)}")
 
 
-def program_text(program: Program, dialect: str | None = None) -> str:
+def program_text(program: MscclProgram, dialect: str | None = None) -> str:
     """XML of a program.
 
     A program of the other dialect is translated: names of collectives, and the window of sizes, which is half open in
@@ -164,7 +164,7 @@ def _check_children(number: int, what: str, place: str) -> None:
         raise AlgorithmError(place, f"has {number} {what}, runtimes read {MAX_CHILDREN}", "use a smaller algorithm")
 
 
-def _head(program: Program, dialect: str | None, place: str) -> dict[str, object]:
+def _head(program: MscclProgram, dialect: str | None, place: str) -> dict[str, object]:
     """Attributes of ``<algo>``."""
     coll, low, high, outofplace = program.coll, program.min_bytes, program.max_bytes, program.outofplace
     if dialect is not None:
@@ -195,7 +195,7 @@ def _head(program: Program, dialect: str | None, place: str) -> dict[str, object
     return {name: value for name, value in head.items() if value is not None}
 
 
-def _coll(program: Program, dialect: str, place: str) -> str:
+def _coll(program: MscclProgram, dialect: str, place: str) -> str:
     """Name of the collective in a dialect."""
     coll, (collective, root, _) = program.coll, collective_of(program)
     if dialect == "classic":

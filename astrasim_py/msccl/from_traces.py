@@ -14,7 +14,7 @@ from typing import NamedTuple
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import Buffer, CompOp
-from astrasim_py.msccl.model import READING, WRITING, Gpu, Program, Step, ThreadBlock
+from astrasim_py.msccl.ir import READING, WRITING, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.program.algorithm import Algorithm
 
 #: Fields of a nop that says nothing but whom to wait for: srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep.
@@ -29,7 +29,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def nop_fields(step: Step) -> tuple[str, int, str, int, int, int]:
+def nop_fields(step: MscclStep) -> tuple[str, int, str, int, int, int]:
     """Fields of a nop but its dependency, in the order of `PLAIN_NOP`."""
     return step.srcbuf, step.srcoff, step.dstbuf, step.dstoff, step.cnt, step.hasdep
 
@@ -38,18 +38,18 @@ class _Unrecorded(Exception):
     """The traces do not carry a program, or one that no longer fits their nodes."""
 
 
-def recorded_program(algorithm: Algorithm) -> Program | None:
+def recorded_program(algorithm: Algorithm) -> MscclProgram | None:
     """The program that an algorithm was made of.
 
     Parameters
     ----------
     algorithm : Algorithm
-        As `astrasim_py.msccl.traces.algorithm_of` made it, or read back from any file that keeps its columns and
+        As `astrasim_py.msccl.to_traces.algorithm_of` made it, or read back from any file that keeps its columns and
         metadata.
 
     Returns
     -------
-    Program or None
+    MscclProgram or None
         None where the traces carry no thread blocks, or where they were changed so that thread blocks, channels and
         fused steps no longer describe them.
     """
@@ -57,7 +57,7 @@ def recorded_program(algorithm: Algorithm) -> Program | None:
     if not isinstance(coll, str) or not algorithm.chunks:
         return None
     try:
-        ranks = [_Rank(algorithm, rank) for rank in range(algorithm.ranks)]
+        ranks = [_RecordedRank(algorithm, rank) for rank in range(algorithm.ranks)]
         _check_pairing(ranks)
         gpus = tuple(rank.gpu() for rank in ranks)
     except _Unrecorded:
@@ -65,7 +65,7 @@ def recorded_program(algorithm: Algorithm) -> Program | None:
     head = algorithm.traces[0]
     name, inplace = head.meta("msccl_name"), _whole(head, "msccl_inplace")
     used = max((tb.chan for gpu in gpus for tb in gpu.tbs), default=0)
-    return Program(
+    return MscclProgram(
         name=name
         if isinstance(name, str) and (name[: len(algorithm.name)] or "algorithm") == algorithm.name
         else algorithm.name,
@@ -89,7 +89,7 @@ def _whole(trace: ExecutionTrace, name: str) -> int | None:
     return value if type(value) is int else None
 
 
-class _Step(NamedTuple):
+class _NodeGroup(NamedTuple):
     """Nodes of one step, first to last, as rows; what it waits for, as ids."""
 
     rows: list[int]
@@ -106,14 +106,14 @@ class _Wait(NamedTuple):
     deps: int
 
 
-class _Shape(NamedTuple):
+class _Dependencies(NamedTuple):
     """How the dependencies of a step are written: nops with their fields, and its own."""
 
     nops: list[tuple[tuple, _Wait]]
     own: _Wait
 
 
-class _Rank:
+class _RecordedRank:
     """The steps of one trace in the order of their thread blocks."""
 
     def __init__(self, algorithm: Algorithm, rank: int) -> None:
@@ -139,7 +139,7 @@ class _Rank:
 
     # -- steps and their order
 
-    def _steps(self) -> list[_Step]:
+    def _steps(self) -> list[_NodeGroup]:
         row_of = {node: row for row, node in enumerate(self.ids)}
         groups: dict[int, list[int]] = {}
         for row, (node, first) in enumerate(zip(self.ids, self.column["fused"], strict=True)):
@@ -148,7 +148,7 @@ class _Rank:
             raise _Unrecorded
         return [self._step(sorted(rows, key=lambda row: "RCS".index(self.kinds[row]))) for rows in groups.values()]
 
-    def _step(self, rows: list[int]) -> _Step:
+    def _step(self, rows: list[int]) -> _NodeGroup:
         column = self.column
         kind = self._type(rows)
         for before, row in pairwise(rows):
@@ -169,7 +169,7 @@ class _Rank:
             waits.remove(before)
         if column["payload"][first] != MISSING:
             raise _Unrecorded
-        return _Step(rows, kind, before, waits)
+        return _NodeGroup(rows, kind, before, waits)
 
     def _type(self, rows: list[int]) -> str:
         """Type of the step that these nodes make; they must say where they read and write as it does."""
@@ -200,10 +200,10 @@ class _Rank:
             raise _Unrecorded
         return True
 
-    def _chains(self, steps: list[_Step]) -> dict[int, list[_Step]]:
+    def _chains(self, steps: list[_NodeGroup]) -> dict[int, list[_NodeGroup]]:
         """Steps by thread block, in the order that `tb_prev` gives."""
-        starts: dict[int, _Step] = {}
-        after: dict[int, _Step] = {}
+        starts: dict[int, _NodeGroup] = {}
+        after: dict[int, _NodeGroup] = {}
         sizes: dict[int, int] = {}
         for step in steps:
             block = self.column["tb_id"][step.rows[0]]
@@ -234,7 +234,7 @@ class _Rank:
         #: Where the step that a node ends was in the program as recorded, and where it is now.
         self.was = {self.ids[row]: (self.column["tb_id"][row], in_step[row]) for row in last}
         self.now: dict[int, tuple[int, int]] = {}
-        self.shapes: dict[int, _Shape] = {}
+        self.shapes: dict[int, _Dependencies] = {}
         for block, steps in self.blocks.items():
             number = 0
             for step in steps:
@@ -245,7 +245,7 @@ class _Rank:
                 number += 1
         self.trailing = {block: nops for (block, at), nops in odd.items() if at == -1}
 
-    def _shape(self, step: _Step, recorded: list[list] | None) -> _Shape:
+    def _shape(self, step: _NodeGroup, recorded: list[list] | None) -> _Dependencies:
         if any(node not in self.was for node in step.waits):
             raise _Unrecorded
         first = step.rows[0]
@@ -258,9 +258,9 @@ class _Rank:
             known = awaited | {self.was[node]: node for node in before}
             if awaited.keys() <= places <= known.keys() and len(known) == len(step.waits) + len(before):
                 nops = [(tuple(nop[:6]), _Wait(known.get((nop[6], nop[7])), nop[6], nop[7])) for nop in recorded]
-                return _Shape(nops, _Wait(known.get(own), *own))
+                return _Dependencies(nops, _Wait(known.get(own), *own))
         *others, last = [_Wait(node, -1, -1) for node in step.waits] or [_Wait(None, -1, own[1] if own[0] < 0 else -1)]
-        return _Shape([(PLAIN_NOP, wait) for wait in others], last)
+        return _Dependencies([(PLAIN_NOP, wait) for wait in others], last)
 
     def _place(self, wait: _Wait) -> tuple[int, int]:
         return (wait.depid, wait.deps) if wait.node is None else self.now[wait.node]
@@ -274,7 +274,7 @@ class _Rank:
         now_at = {self.was[node]: place for node, place in self.now.items()}
         tbs = []
         for block in dict.fromkeys([*self.table, *sorted(self.blocks), *sorted(self.trailing)]):
-            steps: list[Step] = []
+            steps: list[MscclStep] = []
             for one in self.blocks.get(block, ()):
                 end = self.ids[one.rows[-1]]
                 shape = self.shapes[end]
@@ -288,7 +288,7 @@ class _Rank:
         sizes = (self._size(name, tbs) for name in "ios")
         return Gpu(self.rank, *sizes, tuple(tbs))
 
-    def _operation(self, number: int, step: _Step, dep: tuple[int, int], awaited: bool) -> Step:
+    def _operation(self, number: int, step: _NodeGroup, dep: tuple[int, int], awaited: bool) -> MscclStep:
         rows, column = step.rows, self.column
 
         def cells(side: str) -> tuple[str, int] | None:
@@ -303,7 +303,9 @@ class _Rank:
         first = rows[0]
         published = awaited or column["hasdep"][first] > 0
         line = max(column["source_line"][first], 0)
-        return Step(number, step.type, *source, *target, column["msg_chunk_cnt"][first], *dep, int(published), line)
+        return MscclStep(
+            number, step.type, *source, *target, column["msg_chunk_cnt"][first], *dep, int(published), line
+        )
 
     def _ends(self, block: int) -> tuple[int, int, int]:
         """Send peer, receive peer and channel of a thread block: what its nodes say, else its entry in the table."""
@@ -338,12 +340,12 @@ class _Rank:
         return found
 
 
-def _nop_step(number: int, fields, dep: tuple[int, int]) -> Step:
+def _nop_step(number: int, fields, dep: tuple[int, int]) -> MscclStep:
     srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep = fields
-    return Step(number, "nop", srcbuf, srcoff, dstbuf, dstoff, cnt, *dep, hasdep)
+    return MscclStep(number, "nop", srcbuf, srcoff, dstbuf, dstoff, cnt, *dep, hasdep)
 
 
-def _check_pairing(ranks: list[_Rank]) -> None:
+def _check_pairing(ranks: list[_RecordedRank]) -> None:
     """Tags must pair what the order of thread blocks pairs, for a runtime knows nothing else."""
     sent: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     received: dict[tuple[int, int, int], list[tuple[int, int]]] = {}

@@ -4,7 +4,7 @@ The document is the first ``<algo>…</algo>`` of the file: producers print othe
 it. Comments, processing instructions and CDATA are dropped before parsing, a DOCTYPE or an entity is refused wherever
 it stands, so the parser sees elements and attributes only; it keeps no tree, opens nothing and is bounded in depth.
 
-What can be written down as a `Program` is read, right or wrong; `astrasim_py.msccl.check` judges it.
+What can be written down as a `MscclProgram` is read, right or wrong; `astrasim_py.msccl.well_formed` judges it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.files import read_regular
-from astrasim_py.msccl.model import STEP_TYPES, Gpu, Program, Step, ThreadBlock
+from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
 
 #: Largest file, bytes, and most elements in it.
@@ -49,7 +49,7 @@ _SAMPLE = 2**16
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
-def read_program(path: str | os.PathLike) -> Program:
+def read_program(path: str | os.PathLike) -> MscclProgram:
     """Read an MSCCL-IR XML file.
 
     Raises
@@ -64,7 +64,7 @@ def read_program(path: str | os.PathLike) -> Program:
     )
 
 
-def parse_program(data: bytes, place: str = "<text>") -> Program:
+def parse_program(data: bytes, place: str = "<text>") -> MscclProgram:
     """Read MSCCL-IR XML from memory.
 
     Parameters
@@ -72,7 +72,7 @@ def parse_program(data: bytes, place: str = "<text>") -> Program:
     data : bytes
         UTF-8, with or without a byte-order mark; only the first ``<algo>…</algo>`` counts.
     place : str
-        Name of the file, for messages and `Program.source`.
+        Name of the file, for messages and `MscclProgram.source`.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def parse_program(data: bytes, place: str = "<text>") -> Program:
     from lxml import etree  # takes 30 ms to load
 
     document, before = _document(data, place)
-    target = _Target(place, document, before)
+    target = _ProgramParser(place, document, before)
     parser = etree.XMLParser(
         target=target, resolve_entities=False, load_dtd=False, no_network=True, huge_tree=False, encoding="utf-8"
     )
@@ -199,8 +199,8 @@ class _Numbers(dict):
         return value
 
 
-class _Target:
-    """Makes a `Program` of the parser's events."""
+class _ProgramParser:
+    """Makes a `MscclProgram` of the parser's events."""
 
     def __init__(self, place: str, document: bytes, before: int) -> None:
         self.place = place
@@ -216,7 +216,7 @@ class _Target:
         self.algo = self.gpu = self.tb = (0, {})
         self.gpus: dict[int, Gpu] = {}
         self.tbs: list[ThreadBlock] = []
-        self.steps: list[Step] = []
+        self.steps: list[MscclStep] = []
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         line = next(self.lines)
@@ -248,7 +248,7 @@ class _Target:
                 )
             except KeyError:
                 self._explain_step(attributes, line)
-            self.steps.append(tuple.__new__(Step, step))
+            self.steps.append(tuple.__new__(MscclStep, step))
         elif self.depth == 3:
             self.tb, self.steps = (line, attributes), []
         elif self.depth == 2:
@@ -270,14 +270,14 @@ class _Target:
     def close(self) -> None:
         """The parser calls this also after an error, which must not be hidden by another."""
 
-    def program(self) -> Program:
+    def program(self) -> MscclProgram:
         """What was read, when all of it was."""
         line, a = self.algo
         if any(len(value) > RUNTIME_VALUE for value in a.values()):
             self.long = line
         proto = self._choice(a, "algo", "proto", line, tuple(PROTOCOL_SLOTS))
         ngpus = self._number(a, "algo", "ngpus", line, 1)
-        program = Program(
+        program = MscclProgram(
             name=" ".join(self._text(a, "algo", "name", line).split()) if "name" in a else "",
             proto=proto,
             nchannels=self._number(a, "algo", "nchannels", line, 0),

@@ -13,7 +13,7 @@ from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.model import (
+from astrasim_py.msccl.ir import (
     READING,
     RECEIVING,
     REDUCING,
@@ -21,8 +21,8 @@ from astrasim_py.msccl.model import (
     STEP_TYPES,
     WRITING,
     Gpu,
-    Program,
-    Step,
+    MscclProgram,
+    MscclStep,
     ThreadBlock,
 )
 from astrasim_py.program.steps import NEVER, Connection, Steps
@@ -36,7 +36,7 @@ _ROOT = re.compile(r"\broot=(\d{1,9})\b")
 _TO_NEXT = re.compile(r"alltonext-(forward|backward)s?(?:\b|(?=_x[0-9]))")
 
 
-def collective_of(program: Program) -> tuple[str, int | None, Contract | None]:
+def collective_of(program: MscclProgram) -> tuple[str, int | None, Contract | None]:
     """What a program promises: collective, root and – of a custom collective that is known by name – contract.
 
     ``coll="custom"`` is known by the names that msccl-tools gives: ``Broadcast(n=8,root=0)…``, Reduce, Gather and
@@ -63,7 +63,7 @@ def collective_of(program: Program) -> tuple[str, int | None, Contract | None]:
     return CUSTOM, None, None
 
 
-def stated_root(program: Program) -> int | None:
+def stated_root(program: MscclProgram) -> int | None:
     """The root that the name states, if it states one of the ranks."""
     found = _ROOT.search(program.name)
     return int(found.group(1)) if found and int(found.group(1)) < program.ngpus else None
@@ -87,12 +87,12 @@ def rooted(coll: str) -> bool:
     return promise_of(_named(coll)).rooted
 
 
-def steps_from(program: Program, *, in_place: bool | None = None) -> Steps:
+def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
     """The table of all steps of a program.
 
     Parameters
     ----------
-    program : Program
+    program : MscclProgram
         Well-formed or not: a peer that is none of the ranks is no connection, a dependency on what is never published
         is the parent `NEVER`.
     in_place : bool, optional
@@ -115,7 +115,7 @@ def steps_from(program: Program, *, in_place: bool | None = None) -> Steps:
     for gpu in gpus:
         rank = gpu.id
         rows_of: dict[int, tuple[ThreadBlock, list[int]]] = {}
-        waiting: list[tuple[int, list[Step]]] = []
+        waiting: list[tuple[int, list[MscclStep]]] = []
         for tb in gpu.tbs:
             sends = number.get((rank, tb.send, tb.chan), -1)
             receives = number.get((tb.recv, rank, tb.chan), -1)
@@ -211,7 +211,9 @@ def _connections(gpus: Sequence[Gpu], ranks: int) -> tuple[dict[tuple[int, int, 
     return number, [Connection(source=a, target=b, channel=c) for a, b, c in [*used, (-1, -1, -1)]]
 
 
-def _published(step: Step, rows_of: dict[int, tuple[ThreadBlock, list[int]]], published: dict[int, list[int]]) -> int:
+def _published(
+    step: MscclStep, rows_of: dict[int, tuple[ThreadBlock, list[int]]], published: dict[int, list[int]]
+) -> int:
     """The step that ends a wait: the one waited for or, as flags only grow, the next one that is published."""
     if step.depid not in rows_of:
         return NEVER
