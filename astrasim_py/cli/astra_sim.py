@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 
 from astrasim_py.cli.options import (
-    check_positive,
     complain,
     engine_option,
     engines_text,
     format_option,
-    max_sim_time_ps,
+    limits_of,
     record_options,
 )
 from astrasim_py.core.errors import UsageError
@@ -61,8 +60,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
     from astrasim_py.study.astra_sim_point import Request, run_request
+    from astrasim_py.system.machine_models import Limits
 
-    limits = _limits(args)
+    limits = Limits(**limits_of(args))
     request = Request(
         workload=args.workload_configuration,
         system=args.system_configuration,
@@ -119,14 +119,6 @@ def _json(done, request) -> None:
             }
         )
     )
-
-
-def _limits(args: argparse.Namespace):
-    from astrasim_py.system.machine_models import Limits
-
-    check_positive(args, "max_events")
-    given = {"max_events": args.max_events, "max_sim_time_ps": max_sim_time_ps(args)}
-    return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
 def _whole(name: str, text: str) -> int:

@@ -54,14 +54,20 @@ def check_positive(args: argparse.Namespace, *names: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')}", f"{value} is less than 1", "write 1 or more")
 
 
-def max_sim_time_ps(args: argparse.Namespace) -> int | None:
-    """``--max-sim-time`` in ps.
+def limits_of(args: argparse.Namespace) -> dict[str, int]:
+    """The limits that are given, as keywords of `astrasim_py.system.machine_models.Limits`.
 
     Raises
     ------
-    UnitError
+    UsageError, UnitError
     """
-    return None if args.max_sim_time is None else parse_time(args.max_sim_time, "--max-sim-time")
+    check_positive(args, "max_events")
+    limits = {}
+    if args.max_events is not None:
+        limits["max_events"] = min(args.max_events, 2**62)  # no run has more
+    if args.max_sim_time is not None:
+        limits["max_sim_time_ps"] = parse_time(args.max_sim_time, "--max-sim-time")
+    return limits
 
 
 def complain(lines: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from astrasim_py.cli.options import (
     engine_option,
     engines_text,
     format_option,
-    max_sim_time_ps,
+    limits_of,
     record_options,
     scenario_options,
 )
@@ -41,10 +41,10 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.core.errors import EXIT_INTERRUPTED, AstraError, UsageError, worst
     from astrasim_py.scenario.load import load_scenario
 
-    check_positive(args, "max_events", "jobs")
+    check_positive(args, "jobs")
     if args.jobs is not None and args.cluster is not None:
         raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
-    limit = max_sim_time_ps(args)
+    limits = limits_of(args)
     loaded, codes = [], [0]
     for path in args.scenarios:
         try:
@@ -74,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
                 timeline=args.timeline,
                 engine=args.engine,
                 fold=args.fold,
-                max_events=args.max_events,
-                max_sim_time_ps=limit,
+                **limits,
                 progress=on_terminal(scenario.name, quiet=args.quiet),
             )
         except AstraError as error:
