@@ -38,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run every scenario; the worst exit code."""
-    from astrasim_py.core.errors import EXIT_INTERRUPTED, AstraError, UsageError, worst
+    from astrasim_py.core.errors import AstraError, UsageError, worst
     from astrasim_py.scenario.load import load_scenario
 
     check_positive(args, "jobs")
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         from astrasim_py.report.tables import json_text
 
         print(json_text(rows))
-    return EXIT_INTERRUPTED if EXIT_INTERRUPTED in codes else worst(codes)
+    return worst(codes)
 
 
 def _failures(result) -> None:

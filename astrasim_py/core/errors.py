@@ -17,7 +17,16 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 
 #: A sweep exits with the worst of its points: earlier in this tuple is worse.
-SEVERITY = (EXIT_INTERNAL, EXIT_OUTPUT, EXIT_TRACE, EXIT_STUCK, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_OK)
+SEVERITY = (
+    EXIT_INTERRUPTED,
+    EXIT_INTERNAL,
+    EXIT_OUTPUT,
+    EXIT_TRACE,
+    EXIT_STUCK,
+    EXIT_USAGE,
+    EXIT_CHECK_FAILED,
+    EXIT_OK,
+)
 
 
 class AstraError(Exception):

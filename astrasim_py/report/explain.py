@@ -12,7 +12,7 @@ from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report.critical_path import CATEGORIES, Segment, critical_path
 from astrasim_py.report.exposure import Exposure, exposures_of
-from astrasim_py.report.tables import ns_number, text_table
+from astrasim_py.report.tables import text_table
 
 _LINES = 24
 #: A path of so few steps is shown message by message too.
@@ -73,49 +73,6 @@ class Explanation:
                 spent[piece.link] = spent.get(piece.link, 0) + piece.end - piece.start
         ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
         return [(self.link_names.get(link, f"link {link}"), ps) for link, ps in ordered]
-
-    def to_json(self) -> dict:
-        """Plain values with stable keys, for `tables.json_text`."""
-        return {
-            "makespan_ns": ns_number(self.makespan),
-            "totals_ns": {category: ns_number(self.totals.get(category, 0)) for category in CATEGORIES},
-            "collectives": [
-                {
-                    "instance": e.instance,
-                    "name": e.name,
-                    "time_ns": ns_number(e.duration),
-                    "exposed_comm_ns": ns_number(e.exposed),
-                    "rank": e.rank,
-                    "critical_path_ns": ns_number(e.on_path),
-                }
-                for e in self.exposures
-            ],
-            "links": [
-                {
-                    "link": use.name,
-                    "bytes": use.bytes,
-                    "busy_ns": ns_number(use.busy),
-                    "utilization": round(use.busy / self.makespan, 6) if self.makespan else 0.0,
-                    "messages": use.messages,
-                    "queued_ns": ns_number(use.queued),
-                    "max_queue": use.max_queue,
-                }
-                for use in self.links
-            ],
-            "waited_ns": {name: ns_number(ps) for name, ps in self.waits()},
-            "path": [
-                {
-                    "start_ns": ns_number(s.start),
-                    "end_ns": ns_number(s.end),
-                    "category": s.category,
-                    "rank": s.rank,
-                    "node": self.labels.get(s.row, ""),
-                    "instance": s.instance,
-                    "link": s.link,
-                }
-                for s in self.path
-            ],
-        }
 
 
 def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tuple[LinkUse, ...]:

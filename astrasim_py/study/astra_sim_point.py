@@ -13,11 +13,10 @@ from astrasim_py.astra_sim.result import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.run_log import RunLog, limits_json, package_version
+from astrasim_py.study.run_log import RunLog, Usage, limits_json, package_version
 from astrasim_py.study.store import Requirements
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
-from astrasim_py.study.usage import Usage
 from astrasim_py.system.machine_models import Limits
 
 #: Folder of these points, and what their manifests say they are.

@@ -25,8 +25,9 @@ from astrasim_py.core.errors import EXIT_OUTPUT, EXIT_TRACE, EXIT_USAGE, CheckFa
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.pool import Killed
+from astrasim_py.study.run_log import package_version
 from astrasim_py.study.summary import empty_row
-from astrasim_py.study.task import FAILED, Result, Task, package_version, run_task
+from astrasim_py.study.task import FAILED, Result, Task, run_task
 
 #: Seconds within which the scheduler must answer.
 CONNECT_S = 10.0

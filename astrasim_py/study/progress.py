@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from astrasim_py.core.units import format_time
 
 
-class Progress(Protocol):
-    """What `run_scenario` tells while it runs."""
+class Progress:
+    """What `run_scenario` tells while it runs; this one says nothing."""
 
     def begin(self, points: int, reused: int) -> None:
         """So many points, of which so many are finished already."""
@@ -21,20 +21,7 @@ class Progress(Protocol):
         """The run is over, or is being stopped."""
 
 
-class Silent:
-    """Says nothing."""
-
-    def begin(self, points: int, reused: int) -> None:
-        """Nothing."""
-
-    def point(self, name: str, status: str, simulated_ps: int) -> None:
-        """Nothing."""
-
-    def end(self) -> None:
-        """Nothing."""
-
-
-class Terminal:
+class Terminal(Progress):
     """A line that changes, drawn by rich."""
 
     def __init__(self, stream: TextIO, title: str) -> None:
@@ -78,4 +65,4 @@ def on_terminal(title: str, *, quiet: bool = False, stream: TextIO | None = None
         watched = not quiet and stream is not None and stream.isatty()
     except ValueError:  # closed
         watched = False
-    return Terminal(stream, title) if watched else Silent()
+    return Terminal(stream, title) if watched else Progress()

@@ -1,20 +1,29 @@
-"""What every study says of itself: this package's version, the limits, lines for a person."""
+"""What a run says of itself: versions, limits, what it cost, and lines for a person."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+import platform
+import socket
+import sys
+import time
+from decimal import Decimal
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from astrasim_py.core import jit
+from astrasim_py.core.records import Records
 from astrasim_py.system.machine_models import Limits
+
+_PACKAGES = ("astrasim-py", "numpy", "simpy", "numba")
 
 
 @cache
-def package_version() -> str:
-    """Version of this package."""
+def package_version(name: str = "astrasim-py") -> str:
+    """Version of an installed package; ``0`` where it is not installed."""
     try:
-        return version("astrasim-py")
-    except PackageNotFoundError:  # run from a source tree that was never installed
+        return version(name)
+    except PackageNotFoundError:
         return "0"
 
 
@@ -23,13 +32,49 @@ def limits_json(limits: Limits) -> dict[str, int | None]:
     return {"max_events": limits.max_events, "max_sim_time_ps": limits.max_sim_time_ps}
 
 
-@dataclass(slots=True)
 class RunLog:
-    """Lines for a person about what was done beside what was asked."""
+    """Lines for a person about what was done beside what was asked, each once."""
 
-    lines: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.lines: list[str] = []
 
     def add(self, line: str) -> None:
         """One more."""
         if line not in self.lines:
             self.lines.append(line)
+
+
+class Usage:
+    """Begins to measure when it is made; compiling, and waiting for another process that does so, is in no figure."""
+
+    def __init__(self) -> None:
+        self.began = time.time()
+        self.clock, self.cpu_s = jit.clock(), jit.cpu_s()
+
+    def volatile(self, records: Records, source: str, **more: object) -> dict[str, object]:
+        """What ``run.json`` says.
+
+        Parameters
+        ----------
+        source : path
+            The folder that names in the point are relative to.
+        **more
+            What else it says.
+        """
+        return {
+            "host": socket.gethostname(),
+            "platform": platform.platform(),
+            "python": sys.version.split()[0],
+            "versions": {name: package_version(name) for name in _PACKAGES},
+            "source": os.path.abspath(source),
+            **more,
+            "started": _decimal(self.began),
+            "finished": _decimal(time.time()),
+            "wall_s": _decimal(jit.clock() - self.clock),
+            "total_cpu_s": _decimal(jit.cpu_s() - self.cpu_s),
+            "cpu_s": _decimal(records.cpu_s),
+        }
+
+
+def _decimal(seconds: float) -> Decimal:
+    return Decimal(f"{seconds:.6f}")

@@ -31,7 +31,7 @@ from astrasim_py.study import store, stored_points
 from astrasim_py.study.cluster import check_address, run_on_cluster
 from astrasim_py.study.figures import FIGURES, draw_figures, write_study
 from astrasim_py.study.pool import Killed, cores, run_tasks
-from astrasim_py.study.progress import Progress, Silent
+from astrasim_py.study.progress import Progress
 from astrasim_py.study.run_log import RunLog
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row
@@ -174,7 +174,7 @@ def run_scenario(
         raise UsageError("--jobs", f"{jobs} is less than 1", "write 1 or more")
     if cluster is not None:
         check_address(cluster)
-    run = _Run(scenario, Path(out), progress or Silent())
+    run = _Run(scenario, Path(out), progress or Progress())
     with _terminable():
         try:
             run.plan(
@@ -408,9 +408,3 @@ def _each(tasks: Sequence[Task], workers: int, cluster: str | None, folder: Path
 def _plain(spec: object) -> Mapping[str, object]:
     """A plot's specification as plain values."""
     return spec.model_dump(exclude_none=True) if hasattr(spec, "model_dump") else dict(spec)
-
-
-def exit_code_of(results: Sequence[RunResult]) -> int:
-    """Exit code of several scenarios: interrupted before all, else the worst."""
-    codes = [result.exit_code for result in results]
-    return EXIT_INTERRUPTED if EXIT_INTERRUPTED in codes else worst(codes)

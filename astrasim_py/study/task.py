@@ -20,11 +20,10 @@ from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.prepare import prepare
-from astrasim_py.study.run_log import limits_json, package_version
+from astrasim_py.study.run_log import Usage, limits_json, package_version
 from astrasim_py.study.store import Requirements
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
-from astrasim_py.study.usage import Usage
 from astrasim_py.system.machine_models import Limits
 
 FAILED = "failed"

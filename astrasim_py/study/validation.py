@@ -12,7 +12,7 @@ from astrasim_py.core.errors import AstraError, InternalError
 from astrasim_py.study.cases import Case
 from astrasim_py.study.closed_forms import ClosedForm
 from astrasim_py.study.pool import Killed, cores, run_tasks
-from astrasim_py.study.progress import Progress, Silent
+from astrasim_py.study.progress import Progress
 
 Item = Case | ClosedForm
 
@@ -103,7 +103,7 @@ def validate(
     Report
         Findings in the order of the items.
     """
-    progress = Silent() if progress is None else progress
+    progress = Progress() if progress is None else progress
     batches = _batches(items)
     workers = min(cores() if jobs is None else jobs, len(batches))
     found: dict[int, Finding] = {}

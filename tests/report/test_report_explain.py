@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -22,7 +21,6 @@ from astrasim_py.report.critical_path import CATEGORIES
 from astrasim_py.report.drawing import edge_table
 from astrasim_py.report.explain import busiest_links, explain, explanation_text
 from astrasim_py.report.exposure import covered, union
-from astrasim_py.report.tables import json_text
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
@@ -77,7 +75,6 @@ def test_the_path_accounts_for_the_whole_makespan(problem, with_edges):
     assert sum(explanation.totals.values()) == records.makespan
     assert set(explanation.totals) == set(CATEGORIES)
     assert explanation_text(explanation)
-    json.loads(json_text(explanation.to_json()))
 
 
 @pytest.mark.parametrize("model", ["cut_through", "store_and_forward", "analytical"])

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.core.errors import OutputError, UsageError, worst
 from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.tables import ROW_KEYS, json_text, summary_text
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import store, stored_points
 from astrasim_py.study.explain_and_plot import explain_folder, find, plot_folder
-from astrasim_py.study.progress import Silent, on_terminal
-from astrasim_py.study.sweep import exit_code_of, parse_share, run_scenario
+from astrasim_py.study.progress import Progress, Terminal, on_terminal
+from astrasim_py.study.sweep import parse_share, run_scenario
 
 SCENARIO = """
 name: small
@@ -298,7 +298,7 @@ def test_a_disk_that_fills_up_stops_the_run(tmp_path, monkeypatch):
     assert result.exit_code == 5 and "stopped: the results cannot be written" in result.notes
 
 
-class Interrupting(Silent):
+class Interrupting(Progress):
     """Presses Ctrl-C after some points."""
 
     def __init__(self, after: int) -> None:
@@ -322,7 +322,7 @@ def test_an_interrupted_run_keeps_finished_points_and_goes_on(tmp_path, jobs):
     assert (went_on.reused, went_on.computed) == (kept, 8 - kept)
     run_scenario(scenario(tmp_path), out=tmp_path / "b")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    assert exit_code_of([stopped, went_on]) == 130
+    assert worst([stopped.exit_code, went_on.exit_code]) == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -379,8 +379,8 @@ def test_progress_is_silent_unless_somebody_watches(tmp_path):
         def flush(self) -> None:
             """Nothing to do."""
 
-    assert isinstance(on_terminal("x", stream=Stream(False)), Silent)
-    assert isinstance(on_terminal("x", stream=Stream(True), quiet=True), Silent)
+    assert not isinstance(on_terminal("x", stream=Stream(False)), Terminal)
+    assert not isinstance(on_terminal("x", stream=Stream(True), quiet=True), Terminal)
     watched = Stream(True)
     run_scenario(scenario(tmp_path), out=tmp_path, progress=on_terminal("[red]x", stream=watched))
     assert "[red]x" in watched.text
