@@ -14,7 +14,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, TraceError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.buffers import cells, layout
+from astrasim_py.program.buffers import Layout
 from astrasim_py.program.steps import steps_of
 from astrasim_py.program.table import Unusable
 from astrasim_py.verification.termination import Flow
@@ -60,16 +60,14 @@ class Parts:
             self.program = program = algorithm.program.with_columns_only(_KEPT)
             steps = steps_of(algorithm, program)
             flow = Flow(steps)
-            where = layout(steps)
-            self.reads = np.array(cells(steps, where, steps.read_buf, steps.read_off), dtype=np.int64)
-            self.writes = np.array(cells(steps, where, steps.write_buf, steps.write_off), dtype=np.int64)
+            self.layout = Layout(steps)
         except Unusable as found:
             raise AlgorithmError(place, f"{found.problem}, so it cannot be {doing}", "mend it") from None
         except TraceError as error:
             raise AlgorithmError(place, f"{error}, so it cannot be {doing}", "mend it") from None
         if not flow.ends:
             raise AlgorithmError(place, f"{algorithm.name} never ends, so it cannot be {doing}", "mend it")
-        self.layout = where
+        self.reads, self.writes = (np.array(c, dtype=np.int64) for c in (self.layout.reads, self.layout.writes))
         self.size = len(steps)
         self.rank = np.array(steps.rank, dtype=np.int64)
         self.count = np.array(steps.count, dtype=np.int64)

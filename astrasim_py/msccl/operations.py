@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.program.buffers import cells, layout
+from astrasim_py.program.buffers import Layout
 from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE as MAX_COUNT
 from astrasim_py.program.steps import Steps
 
@@ -104,11 +104,11 @@ class OperationGraph:
         self.steps, self.place, self.ops = steps, place, Operations()
         #: Reductions that must not be one with the receive before.
         self.apart: set[int] = set()
-        where = layout(steps)
+        where = Layout(steps)
         #: First cell that is nobody's.
         self.cells = where.stride * steps.ranks
-        reads = cells(steps, where, steps.read_buf, steps.read_off)
-        writes = cells(steps, where, steps.write_buf, steps.write_off)
+        reads = where.reads
+        writes = where.writes
         #: By step: its first operation, and how many there are of each part of its range.
         self.base: list[int] = []
         self.width: list[int] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from astrasim_py.program.buffers import Layout
 from astrasim_py.program.steps import NEVER, Steps
 from astrasim_py.verification.termination import Flow
 
@@ -48,17 +49,10 @@ class Accesses:
     redundant: list[int]
 
 
-def scan(steps: Steps, flow: Flow, reads: list[int], writes: list[int], scratch: int, stride: int) -> Accesses:
-    """Look for races, dead writes and redundant dependencies.
-
-    Parameters
-    ----------
-    reads, writes : list of int
-        First cell of each step, of `cells`.
-    scratch, stride : int
-        Of `Layout`.
-    """
-    neighbours, dead = _neighbours(steps, flow.sequence, reads, writes, scratch, stride)
+def scan(where: Layout, flow: Flow) -> Accesses:
+    """Look for races, dead writes and redundant dependencies."""
+    steps = where.steps
+    neighbours, dead = _neighbours(where, flow.sequence)
     size = len(steps)
     parents = steps.parents
     doubtful = [(key, cells) for key, cells in neighbours.items() if key // size not in parents[key % size]]
@@ -81,13 +75,12 @@ def scan(steps: Steps, flow: Flow, reads: list[int], writes: list[int], scratch:
     first = Race(*divmod(key, size), cells[0])
     raced = {cell for _, cells in doubtful for cell in cells}
     # Those that are counted may all be ordered where there are more than are counted.
-    return Accesses(max(1, _count(steps, flow, reads, writes, raced)), first, dead, redundant)
+    return Accesses(max(1, _count(where, flow, raced)), first, dead, redundant)
 
 
-def _neighbours(
-    steps: Steps, sequence: list[int], reads: list[int], writes: list[int], scratch: int, stride: int
-) -> tuple[dict[int, list[int]], list[int]]:
+def _neighbours(where: Layout, sequence: list[int]) -> tuple[dict[int, list[int]], list[int]]:
     """Conflicting accesses that follow each other on some cell, as first · N + second -> cells; and dead writes."""
+    steps, reads, writes, stride = where.steps, where.reads, where.writes, where.stride
     size, counts, chain = len(steps), steps.count, steps.chain
     cells = stride * steps.ranks
     writer = [-1] * cells
@@ -125,7 +118,7 @@ def _neighbours(
                         dead[w] = None
                 writer[cell] = g
     for rank in range(steps.ranks):
-        for cell in range(rank * stride + scratch, (rank + 1) * stride):
+        for cell in range(rank * stride + where.scratch, (rank + 1) * stride):
             if writer[cell] >= 0 and readers[cell] is None:
                 dead[writer[cell]] = None
     return pairs, list(dead)
@@ -195,12 +188,13 @@ def _ordered(steps: Steps, flow: Flow, keys: Iterable[int]) -> set[int]:
     return found
 
 
-def _count(steps: Steps, flow: Flow, reads: list[int], writes: list[int], cells: set[int]) -> int:
+def _count(where: Layout, flow: Flow, cells: set[int]) -> int:
     """Unordered conflicting pairs of steps over the given cells, each pair once."""
+    steps = where.steps
     touch: dict[int, list[tuple[int, bool]]] = {cell: [] for cell in sorted(cells)}
     for g in flow.sequence:
         count = steps.count[g]
-        for base, wrote in ((reads[g], False), (writes[g], True)):
+        for base, wrote in ((where.reads[g], False), (where.writes[g], True)):
             if base >= 0:
                 for cell in range(base, base + count):
                     if cell in touch:

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from astrasim_py.collectives.collective import promise_of
 from astrasim_py.program.buffers import Layout
 from astrasim_py.program.steps import Steps
+from astrasim_py.verification.termination import Flow
 
 #: Terms of a value, and writes to a cell, that are told.
 MAX_TOLD = 6
@@ -130,20 +130,10 @@ class Execution:
     sequence: list[int]
 
 
-def execute(
-    steps: Steps, where: Layout, reads: list[int], writes: list[int], sender: list[int], sequence: list[int]
-) -> Execution:
-    """Run all steps in the given order.
-
-    Parameters
-    ----------
-    reads, writes : list of int
-        First cell of each step, of `cells`.
-    sender : list of int
-        Of `Flow`.
-    sequence : list of int
-        Every step, after all it depends on.
-    """
+def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Execution:
+    """Run all steps, or those of `sequence`, every one after all it depends on."""
+    steps, reads, writes, sender = where.steps, where.reads, where.writes, flow.sender
+    sequence = flow.sequence if sequence is None else sequence
     values = Values(steps.ranks, max(steps.chunks, steps.inputs, steps.outputs))
     contents = [0] * (steps.ranks * where.stride)
     writer = [-1] * len(contents)
@@ -153,7 +143,7 @@ def execute(
             for k in range(many):
                 if (r, k) in steps.contract.inputs:
                     contents[base + k] = values.leaf(r, k)
-        elif r == steps.root or not promise_of(steps.collective).from_root:
+        elif r == steps.root or not where.promise.from_root:
             contents[base : base + many] = range(values.leaf(r, 0), values.leaf(r, many))
     counts, takes, payload, reduces = steps.count, steps.takes, steps.payload, steps.reduces
     # What a step holds: one value, or a list of several.
@@ -234,15 +224,16 @@ class Judgement:
     differing: tuple[int, int, int] | None
 
 
-def judge(steps: Steps, where: Layout, run: Execution) -> Judgement:
+def judge(where: Layout, run: Execution) -> Judgement:
     """Compare the cells at the end with what the collective promises."""
+    steps = where.steps
     values, wrong, first, earliest = run.values, 0, None, 0
     when: list[int] = []
     everyone = (1 << steps.ranks) - 1
-    sums = steps.contract is None and promise_of(steps.collective).reduces
+    sums = steps.contract is None and where.promise.reduces
     seen: dict[object, tuple[int, int]] = {}
     differing = None
-    for r, chunk, cell, promised in _promises(steps, where):
+    for r, chunk, cell, promised in _promises(where):
         value = run.cells[cell]
         if sums:
             good = value > 0 and values.summary(value) == (promised, everyone)
@@ -278,9 +269,10 @@ def _terms(steps: Steps, values: Values, promised, sums: bool) -> Counter:
     return Counter(promised)
 
 
-def _promises(steps: Steps, where: Layout) -> Iterator[tuple[int, int, int, object]]:
+def _promises(where: Layout) -> Iterator[tuple[int, int, int, object]]:
     """(rank, output chunk, cell, what it should hold): a chunk to be summed over all ranks, a leaf, or terms."""
-    promise, total = promise_of(steps.collective), max(steps.chunks, steps.inputs, steps.outputs)
+    steps, promise = where.steps, where.promise
+    total = max(steps.chunks, steps.inputs, steps.outputs)
     if steps.contract is not None:
         outputs = [where.output_of(r) for r in range(steps.ranks)]
         for (r, k), terms in sorted(steps.contract.outputs.items()):
@@ -317,18 +309,13 @@ def fault(values: Values, wrong: Wrong) -> str:
     return f"also holds chunk {foreign[0][1]} of rank {foreign[0][0]}"
 
 
-def history(
-    steps: Steps, where: Layout, reads: list[int], writes: list[int], sender: list[int], sequence: list[int], cell: int
-) -> list[tuple[int, int, Values]]:
+def history(where: Layout, flow: Flow, cell: int) -> list[tuple[int, int, Values]]:
     """(step, value, values) of the last few writes to a cell, in the order of execution."""
-    touching = {
-        g
-        for g, (target, count) in enumerate(zip(writes, steps.count, strict=True))
-        if 0 <= target <= cell < target + count
-    }
-    ends = [i + 1 for i, g in enumerate(sequence) if g in touching][-MAX_TOLD:]
+    accesses = zip(where.writes, where.steps.count, strict=True)
+    touching = {g for g, (target, count) in enumerate(accesses) if 0 <= target <= cell < target + count}
+    ends = [i + 1 for i, g in enumerate(flow.sequence) if g in touching][-MAX_TOLD:]
     found = []
     for end in ends:
-        after = execute(steps, where, reads, writes, sender, sequence[:end])
-        found.append((sequence[end - 1], after.cells[cell], after.values))
+        after = execute(where, flow, flow.sequence[:end])
+        found.append((flow.sequence[end - 1], after.cells[cell], after.values))
     return found

@@ -6,23 +6,7 @@
 * **race-free**: no result depends on timing (`astrasim_py.verification.races`). Only then does one symbolic execution
   speak for all: programs have no choice points.
 
-What a collective promises, with T chunks, n ranks and per = T / n:
-
-============== ============================= ==================================================
-collective     input chunk k of rank r       required at output chunk k of rank r
-============== ============================= ==================================================
-all_reduce     (r, k)                        sum over q of (q, k)
-all_gather     (r, k), k < per               (k div per, k mod per)
-reduce_scatter (r, k)                        sum over q of (q, r·per + k), k < per
-all_to_all     (r, k)                        (k div per, r·per + k mod per)
-broadcast      (root, k) at the root only    (root, k)
-reduce         (r, k)                        at the root: sum over q of (q, k)
-gather         (r, k), k < per               at the root: (k div per, k mod per)
-scatter        (root, k) at the root only    (root, r·per + k), k < per
-custom         its contract's                its contract's
-============== ============================= ==================================================
-
-For cells that alias in place see `astrasim_py.program.buffers`.
+`astrasim_py.collectives.collective` has the table of what collectives promise.
 """
 
 from __future__ import annotations
@@ -36,7 +20,7 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, TraceError
 from astrasim_py.core.units import format_size
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.buffers import Layout, cells, layout
+from astrasim_py.program.buffers import Layout
 from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
 from astrasim_py.program.steps import Steps, steps_of
 from astrasim_py.program.table import Unusable
@@ -236,14 +220,12 @@ def _examine(state: _State, steps: Steps) -> None:
         state.unknown("it does not state which cells its steps read and write")
         return
     try:
-        where = layout(steps)
-        reads = cells(steps, where, steps.read_buf, steps.read_off)
-        writes = cells(steps, where, steps.write_buf, steps.write_off)
+        where = Layout(steps)
     except Unusable as found:
         state.unusable(found)
         return
-    _judge(state, steps, flow, where, reads, writes)
-    _race(state, steps, flow, where, reads, writes)
+    _judge(state, flow, where)
+    _race(state, flow, where)
 
 
 def _check_messages(state: _State, steps: Steps) -> bool:
@@ -318,8 +300,8 @@ def _largest_safe(steps: Steps, flow: Flow, slots: int) -> int | None:
 # ------------------------------------------------------------------------------------------ post-condition
 
 
-def _judge(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[int], writes: list[int]) -> None:
-    run = values.execute(steps, where, reads, writes, flow.sender, flow.sequence)
+def _judge(state: _State, flow: Flow, where: Layout) -> None:
+    steps, run = where.steps, values.execute(where, flow)
     if run.undefined:
         which = told(steps, run.undefined[0])
         more = f" and {len(set(run.undefined)) - 1} more" if len(set(run.undefined)) > 1 else ""
@@ -328,7 +310,7 @@ def _judge(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[i
         state.fields["order_consistent"] = True if not run.values.terms else None
         state.unknown("it is a custom collective, and nothing says what it must do: give a contract")
         return
-    found = values.judge(steps, where, run)
+    found = values.judge(where, run)
     state.fields |= {"correct": not found.wrong, "wrong_cells": found.wrong, "order_consistent": found.same_order}
     if found.differing is not None:
         chunk, a, b = found.differing
@@ -337,12 +319,12 @@ def _judge(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[i
             "their floating-point results can differ in the last bits"
         )
     if found.first is not None:
-        _counterexample(state, steps, flow, where, reads, writes, run, found)
+        _counterexample(state, flow, where, run, found.first)
 
 
-def _counterexample(state, steps, flow, where, reads, writes, run, found) -> None:
-    wrong = found.first
-    buffer, offset = where.cell_name(wrong.rank, wrong.cell - wrong.rank * where.stride)
+def _counterexample(state: _State, flow: Flow, where: Layout, run: values.Execution, wrong: values.Wrong) -> None:
+    steps = where.steps
+    buffer, offset = where.cell_name(wrong.rank, wrong.cell)
     holds, expected = run.values.text(wrong.holds), values.terms_text(wrong.expected) or "a chunk that does not exist"
     index = offset if steps.in_place else wrong.chunk
     lines = [
@@ -354,7 +336,7 @@ def _counterexample(state, steps, flow, where, reads, writes, run, found) -> Non
     if last < 0:
         lines.append("  no step writes it")
     else:
-        past = values.history(steps, where, reads, writes, flow.sender, flow.sequence, wrong.cell)
+        past = values.history(where, flow, wrong.cell)
         lines += [f"  written by {told(steps, g)}: {after.text(value)}" for g, value, after in past]
     state.no(
         "post-condition",
@@ -401,8 +383,8 @@ def _judge_barrier(state: _State, steps: Steps, flow: Flow) -> None:
 # --------------------------------------------------------------------------------------------------- races
 
 
-def _race(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[int], writes: list[int]) -> None:
-    found = races.scan(steps, flow, reads, writes, where.scratch, where.stride)
+def _race(state: _State, flow: Flow, where: Layout) -> None:
+    steps, found = where.steps, races.scan(where, flow)
     state.fields |= {"race_free": not found.races, "races": found.races}
     for rows, what in (
         (found.dead, "writes a cell that is overwritten or left before anybody reads it"),
@@ -415,11 +397,10 @@ def _race(state: _State, steps: Steps, flow: Flow, where: Layout, reads: list[in
         return
     first, second, cell = found.first.first, found.first.second, found.first.cell
     rank = steps.rank[first]
-    buffer, offset = where.cell_name(rank, cell - rank * where.stride)
+    buffer, offset = where.cell_name(rank, cell)
 
     def does(g: int) -> str:
-        wrote = writes[g] >= 0 and writes[g] <= cell < writes[g] + steps.count[g]
-        return "writes" if wrote else "reads"
+        return "writes" if 0 <= where.writes[g] <= cell < where.writes[g] + steps.count[g] else "reads"
 
     cell_name = f"{buffer} chunk {offset}"
     problem = f"race: {told(steps, first)} {does(first)} {cell_name}, {told(steps, second)} {does(second)} it"
