@@ -39,67 +39,92 @@ class Recorder:
             raise ValueError(f"unknown record level {level!r}")
         self.plan = plan
         self.level = level
-        if level in ("nodes", "messages"):
-            rows = plan.node_rows[1]
-            self.start, self.end, self.released, self.ended = (np.full(rows, -1, dtype=np.int64) for _ in range(4))
+        self.nodes, self.messages = level in ("nodes", "messages"), level == "messages"
+        if self.nodes:
+            self.start, self.end, self.released, self.ended = (
+                np.full(plan.row_count, -1, dtype=np.int64) for _ in range(4)
+            )
         self._messages: dict[str, list[int]] = {name: [] for name in MESSAGE_COLUMNS}
         self._hops: dict[str, list[int]] = {name: [] for name in HOP_COLUMNS}
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
-    def block(self, row: int, start: list[int], end: list[int], released: list[int], ended: list[int]) -> None:
-        """The rows of one program, from `row` on."""
-        stop = row + len(start)
-        self.start[row:stop] = start
-        self.end[row:stop] = end
-        self.released[row:stop] = released
-        self.ended[row:stop] = ended
+    def first_row(self, rank: int, index: int) -> int:
+        """Row of the first node of a slice (-1: the workload) on a rank."""
+        return self.plan.node_rows[0][rank, index] if self.nodes else 0
+
+    def graph(self, graph) -> None:
+        """A graph has ended, or the run has."""
+        if self.nodes:
+            rows = slice(graph.row, graph.row + len(graph.start))
+            self.start[rows], self.end[rows] = graph.start, graph.end
+            self.released[rows], self.ended[rows] = graph.released, graph.ended
 
     def late(self, row: int, end: int) -> None:
-        """A detached send was delivered after its block had ended."""
-        self.end[row] = end
+        """A detached send was delivered after its graph had ended."""
+        if self.nodes:
+            self.end[row] = end
 
     # -- messages -------------------------------------------------------------------------------------------
 
-    def message(self, message, dst: int, tag: int, posted: int) -> int:
-        """A send was issued; returns its row."""
-        columns = self._messages
+    def message(self, message, dst: int, now: int) -> int:
+        """A message was sent to a rank; returns its row."""
+        columns, graph, node = self._messages, message.graph, message.node
         row = len(columns["src"])
-        block = message.block
-        for name, value in (
-            ("instance", self.plan.instance_at((block.base >> 32) - 1)),
-            ("src", block.npu.rank),
-            ("dst", dst),
-            ("tag", tag),
-            ("bytes", message.bytes),
-            ("posted", posted),
-            ("start", -1),
-            ("delivered", -1),
-            ("hops", len(message.route)),
-            ("queued", 0),
-            ("send_node", block.row + message.node),
-            ("recv_node", -1),
-        ):
+        if not self.messages:
+            return row
+        values = {
+            "instance": self.plan.instance_at(graph.index),
+            "src": graph.npu.rank,
+            "dst": dst,
+            "tag": graph.lists.tag[node],
+            "bytes": message.bytes,
+            "posted": now,
+            "start": -1,
+            "delivered": -1,
+            "hops": len(message.route),
+            "queued": 0,
+            "send_node": graph.row + node,
+            "recv_node": -1,
+        }
+        for name, value in values.items():
             columns[name].append(value)
         return row
 
     def message_started(self, row: int, start: int) -> None:
         """Its first link was granted."""
-        self._messages["start"][row] = start
+        if self.messages:
+            self._messages["start"][row] = start
 
-    def hop(self, row: int, link: int, requested: int, start: int, end: int) -> None:
-        """A message holds a link from `start` to `end`."""
-        self._messages["queued"][row] += start - requested
-        for name, value in zip(HOP_COLUMNS, (row, link, requested, start, end), strict=True):
-            self._hops[name].append(value)
+    def hop(self, message: int, link: int, requested: int) -> int:
+        """A message asks for a link; returns the row of the hop."""
+        columns = self._hops
+        row = len(columns["link"])
+        if self.messages:
+            for name, value in zip(HOP_COLUMNS, (message, link, requested, -1, -1), strict=True):
+                columns[name].append(value)
+        return row
+
+    def hop_served(self, row: int, start: int, end: int) -> None:
+        """A message has the link from `start` to `end`."""
+        if not self.messages:
+            return
+        hops, messages = self._hops, self._messages
+        hops["start"][row], hops["end"][row] = start, end
+        message = hops["message"][row]
+        messages["queued"][message] += start - hops["requested"][row]
+        if messages["start"][message] < 0:
+            messages["start"][message] = start
 
     def delivered(self, row: int, at: int) -> None:
         """Its tail has arrived."""
-        self._messages["delivered"][row] = at
+        if self.messages:
+            self._messages["delivered"][row] = at
 
     def received(self, row: int, recv_node: int) -> None:
         """It was matched."""
-        self._messages["recv_node"][row] = recv_node
+        if self.messages:
+            self._messages["recv_node"][row] = recv_node
 
     # -- the end --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""The SimPy engine: NPUs are processes, links are resources."""

@@ -1,0 +1,391 @@
+"""An NPU is a process that walks the trace of its rank; at a collective it splices the algorithm's trace in.
+
+Order at one instant (docs/semantics.md): timed actions end in the order in which they were issued; when none is left at
+this time, ranks dispatch, lowest first; a dispatch issues ready nodes in ascending order, wave after wave.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+import numpy as np
+import simpy
+
+from astrasim_py.engine.recorder import unequal_bytes
+from astrasim_py.engine.simpy.network import At, Communicator, Message, Receive
+from astrasim_py.system.plan import (
+    COLLECTIVE,
+    COMM_SLOT,
+    COMPUTE,
+    COMPUTE_SLOT,
+    CPU_SLOT,
+    RECV,
+    SEND,
+    Program,
+)
+
+#: Ranks dispatch after every timed action of the same time, lowest first.
+DISPATCH = 1 << 60
+
+
+class ProgramLists:
+    """A program as Python lists by node, made once for all graphs of it."""
+
+    def __init__(self, program: Program, match_keys: np.ndarray | None) -> None:
+        structure = program.structure
+        ends = structure.succ_ptr.tolist()
+        children = structure.succ.tolist()
+        self.program = program
+        self.kind = structure.kind.tolist()
+        self.need = structure.need.tolist()
+        self.roots = structure.roots.tolist()
+        self.children = [children[a:b] for a, b in itertools.pairwise(ends)]
+        self.nbytes = program.nbytes.tolist()
+        self.duration = program.duration.tolist()
+        self.peer = program.peer.tolist()
+        self.tag = program.tag.tolist()
+        self.slot = program.slot.tolist()
+        self.call = program.call.tolist()
+        self.match_key = [] if match_keys is None else match_keys.tolist()
+
+
+class Graph:
+    """A program that one rank walks: a slice of a collective, or its workload.
+
+    Attributes
+    ----------
+    index : int
+        Of the slice; -1: the workload.
+    members : tuple of int
+        Ranks by the numbers that the program calls peers.
+    communicator : Communicator
+    whole : callable
+        ``whole(row)`` is called when all nodes are done, with the row of the last one in the node table.
+    row : int
+        Row of the first node in the node table.
+    need : list of int
+        By node: parents that are not done.
+    left : int
+        Nodes that are not done.
+    start, end, released, ended : list of int
+        By node: the columns of the node table.
+    """
+
+    def __init__(
+        self,
+        npu: Npu,
+        lists: ProgramLists,
+        index: int,
+        members,
+        communicator: Communicator,
+        whole: Callable[[int], None],
+    ) -> None:
+        self.npu, self.lists, self.index, self.members = npu, lists, index, members
+        self.communicator, self.whole = communicator, whole
+        self.row = npu.simulation.recorder.first_row(npu.rank, index)
+        self.need = lists.need.copy()
+        self.left = n = len(lists.need)
+        self.start, self.end, self.released, self.ended = [-1] * n, [-1] * n, [-1] * n, [-1] * n
+
+    def release(self, nodes: list[int], row: int) -> None:
+        """These nodes are ready, by the end of the node in `row`."""
+        for node in nodes:
+            self.released[node] = row
+            self.npu.ready.append((self.index, node, self))
+
+    def admit(self, node: int) -> bool:
+        """Whether a ready node may be issued now; if not, it is released again later."""
+        return True
+
+    def complete(self, node: int, ended_by: int = -1) -> None:
+        """A node is done: what waited for it alone is ready; the last one ends the graph."""
+        npu, need = self.npu, self.need
+        self.end[node], self.ended[node] = npu.env.now, ended_by
+        for child in self.lists.children[node]:
+            need[child] -= 1
+            if not need[child]:
+                self.released[child] = self.row + node
+                npu.ready.append((self.index, child, self))
+        self.count_down(node)
+        npu.wake_up()
+
+    def count_down(self, node: int) -> None:
+        """One node less to do."""
+        self.left -= 1
+        if not self.left:
+            self.npu.simulation.recorder.graph(self)
+            self.whole(self.row + node)
+
+
+class Slots(simpy.Resource):
+    """Slots of one kind on one NPU, for nodes of the workload.
+
+    A node that finds none free does not queue: it is refused, and released again when one is free, so that the order
+    of dispatch decides.
+    """
+
+    def __init__(self, env: simpy.Environment, capacity: int) -> None:
+        super().__init__(env, capacity)
+        self.turns: dict[int, simpy.resources.resource.Request] = {}
+        self.refused: list[int] = []
+
+    def take(self, node: int) -> bool:
+        """Take a slot for a node, if one is free."""
+        if self.count == self.capacity:
+            heappush(self.refused, node)
+            return False
+        self.turns[node] = self.request()
+        return True
+
+    def free(self, node: int, lists: ProgramLists) -> list[int]:
+        """Give the slot of a node back; refused nodes that should try again.
+
+        With one slot these are the nodes up to the first that is sure to keep it: it would refuse all others again.
+        """
+        self.release(self.turns.pop(node))
+        if self.capacity > 1:
+            again, self.refused = self.refused, []
+            return again
+        again = []
+        while self.refused:
+            again.append(heappop(self.refused))
+            kind = lists.kind[again[-1]]
+            if kind == SEND or (kind == COMPUTE and lists.duration[again[-1]]):
+                break
+        return again
+
+
+class WorkloadGraph(Graph):
+    """The graph of a rank's workload: its nodes take slots, and its time is accounted for."""
+
+    def admit(self, node):
+        npu, lists = self.npu, self.lists
+        slots = npu.slots.get(lists.slot[node])
+        if slots is not None and not slots.take(node):
+            return False
+        npu.account(lists.kind[node], 1)
+        if lists.kind[node] == COMPUTE and lists.slot[node] == COMPUTE_SLOT:
+            npu.compute_sum_ps += lists.duration[node]
+        return True
+
+    def complete(self, node, ended_by=-1):
+        npu, lists = self.npu, self.lists
+        npu.account(lists.kind[node], -1)
+        slots = npu.slots.get(lists.slot[node])
+        if slots is not None:
+            self.release(slots.free(node, lists), self.row + node)
+        super().complete(node, ended_by)
+
+
+class Npu:
+    """One rank on its NPU.
+
+    Attributes
+    ----------
+    rank, npu : int
+    ready : list of (int, int, Graph)
+        Ready nodes: slice, node, graph.
+    graphs : dict of int to Graph
+        What it is walking, by slice (-1: the workload).
+    finish, compute_ps, exposed_ps, compute_sum_ps : int
+        Its figures: end of the last node, time with a compute node running, time that waits for communication alone,
+        sum of compute durations.
+    """
+
+    #: Number of its dispatches among the events of one time.
+    dispatches_at: int
+
+    def __init__(self, simulation, rank: int) -> None:
+        self.simulation, self.env, self.rank = simulation, simulation.env, rank
+        self.npu = simulation.plan.npu_of[rank]
+        semantics = simulation.plan.problem.semantics
+        slots = {CPU_SLOT: semantics.cpu_slots, COMPUTE_SLOT: semantics.compute_slots, COMM_SLOT: semantics.comm_slots}
+        self.slots = {kind: Slots(self.env, number) for kind, number in slots.items() if number is not None}
+        self.ready: list[tuple[int, int, Graph]] = []
+        self.graphs: dict[int, Graph] = {}
+        self.routes: dict[int, list] = {}
+        self.dispatches_at = DISPATCH + rank
+        self.asleep = False
+        self.wake = self.env.event()
+        self.issue = (self.compute, self.send, self.receive, self.collective, self.access_memory, self.instant)
+        self.computing = self.communicating = self.accounted = 0
+        self.finish = self.compute_ps = self.exposed_ps = self.compute_sum_ps = 0
+        self.env.process(self.run())
+
+    # -- the process ----------------------------------------------------------------------------------------
+
+    def run(self) -> Iterator[simpy.Event]:
+        """Walk the trace: dispatch what is ready, sleep until something else is."""
+        delay = self.simulation.plan.start_delay[self.rank]
+        if delay:
+            yield At(self.env, delay, self.simulation.number())
+        workload = self.graphs[-1]
+        workload.release(workload.lists.roots, -1)
+        while True:
+            self.asleep = True
+            self.wake_up()
+            yield self.wake
+            self.dispatch()
+            self.wake = self.env.event()
+
+    def wake_up(self) -> None:
+        """If something is ready, dispatch once nothing else is left at this time."""
+        if self.ready and self.asleep:
+            self.asleep = False
+            self.wake._ok, self.wake._value = True, None
+            self.env.schedule(self.wake, self.dispatches_at)
+
+    def dispatch(self) -> None:
+        """Issue what is ready in ascending (slice, node); what becomes ready meanwhile is the next wave."""
+        while self.ready:
+            wave, self.ready = self.ready, []
+            wave.sort()
+            for _, node, graph in wave:
+                if graph.admit(node):
+                    graph.start[node] = self.env.now
+                    self.issue[graph.lists.kind[node]](graph, node)
+        self.simulation.check_events()
+
+    def walked(self, _: int) -> None:
+        """All nodes of the workload are done."""
+        self.finish = self.env.now
+
+    # -- what nodes do --------------------------------------------------------------------------------------
+
+    def instant(self, graph: Graph, node: int) -> None:
+        """A node that takes no time."""
+        graph.complete(node)
+
+    def compute(self, graph: Graph, node: int) -> None:
+        """A compute node takes its duration."""
+        if graph.lists.duration[node]:
+            self.complete_after(graph.lists.duration[node], graph, node)
+        else:
+            graph.complete(node)
+
+    def complete_after(self, delay: int, graph: Graph, node: int) -> None:
+        """A node is done `delay` ps from now."""
+        At(self.env, delay, self.simulation.number()).callbacks.append(lambda _: graph.complete(node))
+
+    def access_memory(self, graph: Graph, node: int) -> None:
+        """A memory node waits for the remote memory and holds it for its duration."""
+        memory, duration = self.simulation.memory(self.npu), graph.lists.duration[node]
+        if memory is None:
+            self.compute(graph, node)
+        elif duration or memory.count:
+            number = self.simulation.number()
+            self.env.process(self.wait_for_memory(memory, memory.request(), duration, number, graph, node))
+        else:
+            graph.complete(node)
+
+    def wait_for_memory(
+        self, memory, turn, duration: int, number: int, graph: Graph, node: int
+    ) -> Iterator[simpy.Event]:
+        """Hold the remote memory, in order of request."""
+        with turn:
+            yield turn
+            yield self.env.timeout(duration)
+        yield At(self.env, 0, number)
+        graph.complete(node)
+
+    def send(self, graph: Graph, node: int) -> None:
+        """A send node gives its message to the network, which completes it."""
+        mailbox = graph.communicator.mailbox(graph.lists.match_key[node], receives=False)
+        self.launch(graph, node, mailbox, self.env.now)
+
+    def launch(self, graph: Graph, node: int, mailbox, since: int) -> None:
+        """The message of a send node that was issued at `since` ps goes."""
+        self.simulation.network.send(self.message(Message, graph, node, mailbox, since))
+
+    def message(self, kind: type[Message], graph: Graph, node: int, mailbox, since: int) -> Message:
+        """The message of a node, issued at `since` ps."""
+        simulation = self.simulation
+        dst = graph.members[graph.lists.peer[node]]
+        route = self.routes.get(dst)
+        if route is None:
+            route = self.routes[dst] = simulation.route(self.npu, dst)
+        message = kind(graph, node, simulation.plan.npu_of[dst], route, mailbox, simulation.number(), since)
+        simulation.messages += 1
+        simulation.hops += len(route)
+        message.row = simulation.recorder.message(message, dst, self.env.now)
+        return message
+
+    def receive(self, graph: Graph, node: int) -> Receive:
+        """A receive node gets its message from the mailbox, now or when it arrives."""
+        mailbox = graph.communicator.mailbox(graph.lists.match_key[node], receives=True)
+        receive = Receive(mailbox, graph, node)
+        if receive.triggered:
+            self.match(receive)
+            self.found(graph, node)
+        else:
+            receive.callbacks.append(self.arrived)
+        return receive
+
+    def found(self, graph: Graph, node: int) -> None:
+        """The message of a receive was there already."""
+        graph.complete(node)
+
+    def arrived(self, receive: Receive) -> None:
+        """The message of a waiting receive is here."""
+        message = self.match(receive)
+        receive.graph.complete(receive.node, message.graph.row + message.node)
+
+    def match(self, receive: Receive) -> Message:
+        """A receive has its message: they must be of equal bytes."""
+        graph, node, message = receive.graph, receive.node, receive.value
+        del graph.communicator.mailboxes[receive.resource.key]
+        if message.bytes != graph.lists.nbytes[node]:
+            sender = message.graph.npu.rank, message.graph.index, message.node
+            raise unequal_bytes(self.simulation.plan, sender, message.bytes, (self.rank, graph.index, node))
+        self.simulation.recorder.received(message.row, graph.row + node)
+        return message
+
+    def collective(self, graph: Graph, node: int) -> None:
+        """A collective node is done when its algorithm is, whose trace is walked from now on."""
+        first = self.simulation.plan.instances[graph.lists.call[node]].first
+        self.splice(first, graph.row + node, -1, lambda row: graph.complete(node, row))
+
+    def splice(self, index: int, parent: int, row: int, then: Callable[[int], None]) -> None:
+        """Put this rank's program of a slice into its live graph.
+
+        Parameters
+        ----------
+        index : int
+            The slice.
+        parent, row : int
+            Rows in the node table: of the collective node, and of the node that lets the slice begin.
+        then : callable
+            ``then(row)`` is called when it is done, with the row of its last node.
+        """
+        call = self.simulation.call(index)
+
+        def whole(last_row: int) -> None:
+            self.graphs.pop(index, None)
+            call.leave()
+            then(last_row)
+
+        graph = self.simulation.graph(self, index, call, whole)
+        if graph is None:  # a group of one has nothing to do
+            whole(row)
+            return
+        self.graphs[index] = graph
+        graph.released = [parent] * graph.left
+        graph.release(graph.lists.roots, parent if row < 0 else row)
+
+    # -- where the time goes --------------------------------------------------------------------------------
+
+    def account(self, kind: int, begins: int) -> None:
+        """A node of the workload begins (1) or ends (-1): charge the time since the last such change."""
+        if kind not in (COMPUTE, SEND, RECV, COLLECTIVE):
+            return
+        elapsed, self.accounted = self.env.now - self.accounted, self.env.now
+        if self.computing:
+            self.compute_ps += elapsed
+        elif self.communicating:
+            self.exposed_ps += elapsed
+        if kind == COMPUTE:
+            self.computing += begins
+        else:
+            self.communicating += begins
