@@ -16,7 +16,7 @@ could be delivered between the dispatches of two ranks at one instant; they are 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -26,10 +26,10 @@ from astrasim_py.core.errors import FoldError
 from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Outcome, Records, Table
 from astrasim_py.engine.recorder import LinkTotals, make_records
-from astrasim_py.engine.simpy_engine.engine import Engine
-from astrasim_py.engine.simpy_engine.network import CutThrough, Message, Model, StoreAndForward
-from astrasim_py.engine.simpy_engine.npu import Npu, Timer
-from astrasim_py.engine.simpy_engine.splice import Call
+from astrasim_py.engine.simpy.dialects import DialectSimulation
+from astrasim_py.engine.simpy.network import Link, Message, Turn
+from astrasim_py.engine.simpy.npu import Npu
+from astrasim_py.engine.simpy.simulation import OpenCall
 from astrasim_py.engine.stuck import Posted
 from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Phase, Plan, RankProgram
 from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, symmetry_of
@@ -72,9 +72,9 @@ def run_folded(plan: Plan, level: str) -> Records:
         raise FoldError("fold", f'level "{level}" records single ranks', "record summary or links, or run without fold")
     begin = cpu_s()
     symmetry = symmetry_of(plan)
-    engine = FoldedEngine(symmetry, level)
-    outcome = engine.run()
-    records = engine.records(outcome, 0.0)
+    simulation = FoldedSimulation(symmetry, level)
+    outcome = simulation.run()
+    records = simulation.records(outcome, 0.0)
     return unfold(symmetry, records, cpu_s() - begin)
 
 
@@ -175,61 +175,72 @@ def _program(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> tup
 # -- the run -----------------------------------------------------------------------------------------------------
 
 
-class FoldedEngine(Engine):
-    """The engine, running one rank whose messages come back to it.
+class WatchedLink(Link):
+    """A link class; `watch` sees every request for it."""
+
+    watch: Callable[[Link, Message], None]
+
+    def request(self, message: Message) -> Turn:
+        self.watch(self, message)
+        return super().request(message)
+
+
+class FoldedSimulation(DialectSimulation):
+    """A run of one rank whose messages come back to it.
 
     Attributes
     ----------
     symmetry : Symmetry
     """
 
+    link_class = WatchedLink
+
     def __init__(self, symmetry: Symmetry, level: str) -> None:
         self.symmetry = symmetry
+        self._addresses = tuple(range(max(len(symmetry.deltas), 1)))
         super().__init__(fold(symmetry), level)
-        self.model = _SEEN.get(type(self.model), type(self.model))(self)
-        count = max(len(symmetry.deltas), 1)
-        self._addresses = tuple(range(count))
-        self.npus[0].members = self._addresses
-        self.npus[0].blocks[0].members = self._addresses
         ptr, anchors = symmetry.route_ptr.tolist(), symmetry.route_anchor.tolist()
         self._anchors = [anchors[a:b] for a, b in itertools.pairwise(ptr)]
         #: Link class → time of the latest requests, and by when they were issued whose they are.
         self._asked: dict[int, tuple[int, dict[int, int]]] = {}
+        for link in self.links.values():
+            link.watch = self.asks
         self._refuse_instant_messages()
 
     def _refuse_instant_messages(self) -> None:
-        programs: Iterable[RankProgram] = [*self.plan.workload, *(p for part in self.plan.calls for p in part.programs)]
-        for program in {id(p): p for p in programs}.values():
+        programs = [*self.plan.workload, *(p for call in self.plan.calls for p in call.programs)]
+        for program in dict.fromkeys(programs):
             at = program.structure.kind == SEND
             for peer, nbytes in set(zip(program.peer[at].tolist(), program.nbytes[at].tolist(), strict=True)):
-                links = self.route(self.npus[0], peer)
-                if not any(link.latency or link.hold[nbytes] for link in links):
+                if not any(link.arrival(nbytes) for link in self.route(0, peer)):
                     raise refuse(f"a message of {nbytes} bytes takes no time, and the order of ranks matters")
 
-    def route(self, npu: Npu, dst: int) -> list:
-        """Link classes from this rank to a delta."""
-        route = npu.routes.get(dst)
-        if route is None:
-            ptr = self.plan.route_ptr
-            route = npu.routes[dst] = [self.links[c] for c in self.plan.route_links[ptr[dst] : ptr[dst + 1]].tolist()]
-        return route
+    def make_npu(self, rank: int) -> Npu:
+        npu = super().make_npu(rank)
+        npu.graphs[-1].members = self._addresses
+        return npu
 
-    def call(self, index: int) -> Call:
-        call = super().call(index)
+    def route(self, src: int, dst: int) -> list[Link]:
+        """Link classes from this rank to a delta."""
+        ptr = self.plan.route_ptr
+        return [self.links[c] for c in self.plan.route_links[ptr[dst] : ptr[dst + 1]].tolist()]
+
+    def open_call(self, index: int) -> OpenCall:
+        call = super().open_call(index)
         call.members = self._addresses
         return call
 
-    def asks(self, message: Message, now: int) -> None:
+    def asks(self, link: Link, message: Message) -> None:
         """A message asks for its next link: no other may that a rank unlike its own issued at the same time."""
-        link = message.route[message.at].index
-        anchor = self._anchors[message.block.peer[message.node]][message.at]
-        since, found = self._asked.get(link, (-1, {}))
+        delta = message.graph.lists.peer[message.node]
+        anchor, now = self._anchors[delta][message.at], self.env.now
+        since, found = self._asked.get(link.index, (-1, {}))
         if since != now:
             found = {}
-            self._asked[link] = now, found
-        other = found.setdefault(message.issued, anchor)
+            self._asked[link.index] = now, found
+        other = found.setdefault(message.since, anchor)
         if other != anchor:
-            raise self._tie(link, other, anchor, now)
+            raise self._tie(link.index, other, anchor, now)
 
     def _tie(self, link: int, one: int, other: int, now: int) -> FoldError:
         symmetry = self.symmetry
@@ -241,36 +252,13 @@ class FoldedEngine(Engine):
             f"same time ({now} ps), and only their numbers decide who goes first"
         )
 
-    def _reached(self, _: Timer) -> None:
+    def too_many_events(self, _) -> None:
         # The full run stops among events of one instant, where ranks are not alike.
-        problem = f"one NPU alone takes more than {self.limits.max_events} events (--max-events)"
+        problem = f"one NPU alone takes more than {self.max_events} events (--max-events)"
         raise FoldError("fold", problem, "raise that limit, or run it without fold to see how far it comes")
 
     def posted(self) -> list[Posted]:
         raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")
-
-
-class _Seen(Model):
-    """A model whose requests for links the engine sees."""
-
-    def send(self, message: Message, now: int) -> None:
-        message.issued = now
-        super().send(message, now)
-
-    def advance(self, message: Message, now: int) -> None:
-        self.engine.asks(message, now)
-        super().advance(message, now)
-
-
-class _SeenCutThrough(_Seen, CutThrough):
-    """Cut-through."""
-
-
-class _SeenStoreAndForward(_Seen, StoreAndForward):
-    """Store and forward."""
-
-
-_SEEN = {CutThrough: _SeenCutThrough, StoreAndForward: _SeenStoreAndForward}
 
 
 # -- all ranks again ---------------------------------------------------------------------------------------------

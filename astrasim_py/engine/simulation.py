@@ -164,5 +164,5 @@ def _engine(name: str) -> Callable[[Plan, str], Records]:
     elif name == COMPILED:
         from astrasim_py.engine.compiled.engine import run
     else:
-        from astrasim_py.engine.simpy_engine.engine import run
+        from astrasim_py.engine.simpy.dialects import run
     return run

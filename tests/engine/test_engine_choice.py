@@ -15,7 +15,7 @@ from astrasim_py.core.errors import InternalError, SimulationError, UsageError
 from astrasim_py.core.records import Outcome, Records, Table
 from astrasim_py.engine import simulation
 from astrasim_py.engine.compare import differences, run_both
-from astrasim_py.engine.simpy_engine.network import CutThrough
+from astrasim_py.engine.simpy.network import CutThrough
 from astrasim_py.engine.simulation import engine_for, predicted_hops, simulate
 from astrasim_py.system import routes
 from astrasim_py.system.lowering import make_plan

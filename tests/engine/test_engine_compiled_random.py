@@ -13,7 +13,7 @@ from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
-from astrasim_py.engine.simpy_engine import npu
+from astrasim_py.engine.simpy import npu
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits
@@ -110,10 +110,9 @@ def test_a_wrong_order_at_one_instant_is_seen(rule, monkeypatch):
     """So that agreement says something: another tie-break in one engine, and records differ."""
     before = npu.Npu.__init__
 
-    def otherwise(self, engine, rank):
-        before(self, engine, rank)
-        if not engine.scheduled_first:
-            self.wake_priority = npu.WAKE_PRIORITY + (-rank if "highest" in rule else 0)
+    def otherwise(self, simulation, rank):
+        before(self, simulation, rank)
+        self.dispatches_at = npu.DISPATCH + (-rank if "highest" in rule else 0)
 
     plans = [make_plan(world(seed)) for seed in range(60)]
     monkeypatch.setattr(npu.Npu, "__init__", otherwise)

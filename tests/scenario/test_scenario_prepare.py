@@ -257,11 +257,11 @@ def test_points_of_a_sweep_share_what_they_have_in_common(tmp_path):
 
 def test_an_own_network_model_runs_on_the_simpy_engine(tmp_path):
     (tmp_path / "models.py").write_text(
-        "from astrasim_py.engine.simpy_engine.network import Model\n"
-        "class Tunnel(Model):\n"
+        "from astrasim_py.engine.simpy.network import Network\n"
+        "class Tunnel(Network):\n"
         "    name = 'tunnel'\n"
-        "    def send(self, message, now):\n"
-        "        self.deliver_at(message, now + 7_000_000)\n"
+        "    def carry(self, message):\n"
+        "        yield self.env.timeout(7_000_000)\n"
     )
     text = RING + "network: {model: models.py:Tunnel}\n"
     with pytest.raises(AstraError, match="--allow-code"):
@@ -276,12 +276,12 @@ def test_other_packages_add_algorithms_shapes_and_networks(tmp_path, monkeypatch
     from importlib.metadata import EntryPoint
 
     from astrasim_py.core import registry
-    from astrasim_py.engine.simpy_engine.network import Model
+    from astrasim_py.engine.simpy.network import Network
     from astrasim_py.topology.shapes import Ring
 
-    class Tunnel(Model):
-        def send(self, message, now):
-            self.deliver_at(message, now + 1_000_000)
+    class Tunnel(Network):
+        def carry(self, message):
+            yield self.env.timeout(1_000_000)
 
     made = {
         "algorithm.twice": lambda collective, ranks: build("ring", collective, ranks, chunks=2),

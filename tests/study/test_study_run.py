@@ -221,22 +221,22 @@ def test_bad_options_are_refused(tmp_path, bad):
 
 MODELS = """
 import os
-from astrasim_py.engine.simpy_engine.network import CutThrough
+from astrasim_py.engine.simpy.network import CutThrough
 
-def killed(engine):
+def killed(simulation):
     os.kill(os.getpid(), 9)
 
-def broken(engine):
+def broken(simulation):
     raise RuntimeError("a defect")
 
-def nothing(engine):
+def nothing(simulation):
     return None
 
 class Late(CutThrough):
-    def send(self, message, now):
-        self.engine.env.timeout(5).callbacks.append(lambda _: 1 // 0)
+    def send(self, message):
+        self.env.timeout(5).callbacks.append(lambda _: 1 // 0)
 
-def memory(engine):
+def memory(simulation):
     raise MemoryError
 """
 
@@ -248,7 +248,7 @@ def memory(engine):
         ("memory", 1, 1, "out of memory"),
         ("broken", 1, 2, "models.py:9: failed: RuntimeError: a defect; mend it"),
         ("broken", 2, 2, "models.py:9: failed: RuntimeError: a defect; mend it"),
-        ("nothing", 1, 2, "models.py:nothing gave a NoneType, which has no send(message, now)"),
+        ("nothing", 1, 2, "models.py:nothing gave a NoneType, which is no Network with carry(message)"),
         ("Late", 1, 2, "models.py:16: failed: ZeroDivisionError"),
         ("missing", 1, 2, "missing"),
     ],

@@ -20,7 +20,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import FoldError, TraceError, UsageError
-from astrasim_py.engine.simpy_engine.network import CutThrough
+from astrasim_py.engine.simpy.network import CutThrough
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.summary import closed_form
 from astrasim_py.synthesis.model.network import CostModel
@@ -46,10 +46,11 @@ ROOFLINE = {"peak": Fraction(10**12), "memory_bandwidth": GB}
 
 
 class Slow(CutThrough):
-    """A network model in Python that announces every message late."""
+    """A network model in Python that carries every message late."""
 
-    def send(self, message, now):
-        super().send(message, now + 5000)
+    def carry(self, message):
+        yield self.env.timeout(5000)
+        yield from super().carry(message)
 
 
 #: Model → field → values to try, each with what has to be set beside it.

@@ -8,9 +8,9 @@ makes ready dispatches before the next event.
 from __future__ import annotations
 
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
+from astrasim_py.engine.simpy.chunks import ChunkingNpu
 from astrasim_py.engine.simpy.network import Analytical, At, CutThrough, Link, Message, Network, StoreAndForward, Turn
-from astrasim_py.engine.simpy.streams import StreamingNpu
-from astrasim_py.system.lowest import lowest_dimension
+from astrasim_py.system.routes import lowest_dimension
 
 #: Ranks dispatch before every numbered event, and after SimPy's own.
 SOON = 2
@@ -85,14 +85,14 @@ class ScheduledCutThrough(Scheduled, CutThrough):
 
     def carry(self, message):
         message.tail = self.env.now
-        for link in message.route:
+        for link in message.hops():
             place, turn = self.simulation.scheduled.place(), link.request(message)
-            if self.injected and link is message.route[0] and not message.left:
+            if self.injected and message.at == 0 and not message.left:
                 message.leaves = self.simulation.number()
             yield turn
             message.number = self.simulation.scheduled.number(self.env.now, place)
             message.tail = self.occupy(turn)
-            if link is not message.route[-1]:
+            if message.at + 1 < len(message.route):
                 yield self.after(message, link.latency + message.extra_latency)
         yield self.after(message, message.tail - self.env.now)
 
@@ -104,7 +104,7 @@ class ScheduledStoreAndForward(Scheduled, StoreAndForward):
     """
 
     def carry(self, message):
-        for link in message.route:
+        for link in message.hops():
             turn = Turn(link, message, listed=False)
             if not turn.triggered:
                 yield turn
@@ -119,11 +119,10 @@ class ScheduledStoreAndForward(Scheduled, StoreAndForward):
         arrives = At(self.env, arrival - now, self.simulation.scheduled.number(now))
         frees = At(self.env, free - now, self.simulation.scheduled.number(now))
         frees.callbacks.append(lambda _: link.release(turn))
-        if self.injected and link is message.route[0] and not message.left:
+        if self.injected and message.at == 0 and not message.left:
             message.leaves = self.simulation.number()
             self.leave(message, end - now)
         return arrives
-
 
     def count_waiting(self):
         """A message that waits has not begun its hop."""
@@ -160,7 +159,7 @@ class Ask(Message):
         graph.npu.simulation.recorder.received(self.row, graph.row + node)
 
 
-class AstraNpu(StreamingNpu):
+class AstraNpu(ChunkingNpu):
     """An NPU under ``event_order: scheduled``, with ``rendezvous_bytes``, or both."""
 
     def __init__(self, simulation, rank: int) -> None:

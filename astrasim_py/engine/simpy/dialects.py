@@ -13,10 +13,10 @@ from astrasim_py.engine.simpy.astra_sim import (
     ScheduledNumbers,
     unasked,
 )
+from astrasim_py.engine.simpy.chunks import ChunkingNpu
 from astrasim_py.engine.simpy.counters import CountingGraph, CountingWorkload
 from astrasim_py.engine.simpy.msccl import PacedNetwork, connected_graph, held
 from astrasim_py.engine.simpy.simulation import Simulation, posted
-from astrasim_py.engine.simpy.streams import StreamingNpu
 from astrasim_py.system.plan import Plan
 
 
@@ -34,7 +34,7 @@ class DialectSimulation(Simulation):
         if semantics.rounding == "floor_ns" or semantics.analytical_route == "lowest_dim":
             self.models = self.models | {"analytical": AstraAnalytical}
         astra = semantics.event_order == "scheduled" or semantics.rendezvous_bytes
-        self.npu_class = AstraNpu if astra else StreamingNpu
+        self.npu_class = AstraNpu if astra else ChunkingNpu
         #: Remote memory → time (ps) at which it has served all that is issued.
         self.memory_free: dict = {}
         #: Under the rendezvous, by mailbox: the send that waits to be asked for, or what asks for it.
@@ -55,15 +55,15 @@ class DialectSimulation(Simulation):
         return super().make_workload(program, *args) if program.counters is None else CountingWorkload(*args)
 
     def graph(self, npu, index, call, whole):
-        part = self.plan.slices[index]
-        if part.fifos is None or not part.programs:
+        part = self.plan.calls[index]
+        if part.connections is None or not part.programs:
             return super().graph(npu, index, call, whole)
         return connected_graph(self, part, npu, index, call, whole)
 
     def waits(self):
         """What else a stuck run waits for."""
         return {
-            "held": sorted(posted(*each) for each in held(self.calls.values())),
+            "held": sorted(posted(*each) for each in held(self.open_calls.values())),
             "unasked": sorted(posted(*each) for each in unasked(self.asked)),
             "uncounted": sorted(
                 (posted(graph, node, -1), *count)
@@ -71,7 +71,9 @@ class DialectSimulation(Simulation):
                 if isinstance(graph, CountingGraph)
                 for node, *count in graph.uncounted()
             ),
-            "queued": [entry for npu in self.npus if npu.streams is not None for entry in npu.streams.waiting()],
+            "queued": [
+                entry for npu in self.npus if npu.chunk_queues is not None for entry in npu.chunk_queues.waiting()
+            ],
         }
 
 

@@ -18,7 +18,7 @@ from astrasim_py.system.plan import SEND
 
 
 class Connections:
-    """State of the connections of one slice.
+    """State of the connections of one call.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class Connections:
 class ConnectedGraph(Graph):
     """A graph whose sends take slots and whose receives free them."""
 
-    def connect(self, fifos, position: int, connections: Connections) -> None:
+    def connect(self, made, position: int, connections: Connections) -> None:
         """Tell it which slots its nodes need and free."""
-        self.extra_latency, self.connections = fifos.latency_ps, connections
-        self.needs, self.frees = fifos.needs[position].tolist(), fifos.frees[position].tolist()
-        self.connection = fifos.connection[position].tolist()
+        self.extra_latency, self.connections = made.latency_ps, connections
+        self.needs, self.frees = made.needs[position].tolist(), made.frees[position].tolist()
+        self.connection = made.connection[position].tolist()
 
     def admit(self, node):
         needed = self.needs[node]
@@ -76,17 +76,17 @@ class ConnectedCountingGraph(CountingGraph, ConnectedGraph):
 
 
 def connected_graph(simulation, part, npu, index: int, call, whole) -> ConnectedGraph | None:
-    """The graph of one member of a slice with connections; None if it has nothing to do."""
+    """The graph of one member of a call with connections; None if it has nothing to do."""
     position = call.positions[npu.rank]
     program = part.programs[position]
     if not len(program):
         return None
     if call.connections is None:
-        call.connections = Connections(part.fifos.messages)
+        call.connections = Connections(part.connections.messages)
     make = ConnectedGraph if program.counters is None else ConnectedCountingGraph
     lists = simulation.lists(program, part.matching, position)
     graph = make(npu, lists, index, call.members, call.communicator, whole)
-    graph.connect(part.fifos, position, call.connections)
+    graph.connect(part.connections, position, call.connections)
     return graph
 
 

@@ -188,6 +188,8 @@ class Message:
     left, leaves = False, 0
     #: Time (ps) at which its last byte reaches the next link.
     tail = 0
+    #: Number of the link that it asks for or is on, on its route.
+    at = 0
     #: Its row in the message table.
     row = -1
 
@@ -196,6 +198,12 @@ class Message:
     ) -> None:
         self.graph, self.node, self.mailbox, self.number, self.since = graph, node, mailbox, number, since
         self.src, self.dst, self.bytes, self.route = graph.npu.npu, dst, graph.lists.nbytes[node], route
+
+    def hops(self) -> Iterator[Link]:
+        """The links of its route, one after the other."""
+        for at, link in enumerate(self.route):
+            self.at = at
+            yield link
 
     def sent(self) -> None:
         """The send is done."""
@@ -270,7 +278,7 @@ class LinkByLink(Network):
         message, link, now = turn.message, turn.resource, self.env.now
         end, arrival = self.times(message, link, now)
         link.hold(turn, (arrival if self.holds_latency else end) - now)
-        if link is message.route[0]:
+        if message.at == 0:
             self.leave(message, end - now)
         return arrival
 
@@ -289,7 +297,7 @@ class StoreAndForward(LinkByLink):
         return start + link.transfer(message.bytes), start + link.arrival(message.bytes) + message.extra_latency
 
     def carry(self, message):
-        for link in message.route:
+        for link in message.hops():
             turn = link.request(message)
             yield turn
             arrival = self.occupy(turn)
@@ -305,11 +313,11 @@ class CutThrough(LinkByLink):
 
     def carry(self, message):
         message.tail = self.env.now
-        for link in message.route:
+        for link in message.hops():
             turn = link.request(message)
             yield turn
             message.tail = self.occupy(turn)
-            if link is not message.route[-1]:
+            if message.at + 1 < len(message.route):
                 yield self.after(message, link.latency + message.extra_latency)
         yield self.after(message, message.tail - self.env.now)
 

@@ -23,7 +23,7 @@ from astrasim_py.system.plan import (
     CPU_SLOT,
     RECV,
     SEND,
-    Program,
+    RankProgram,
 )
 
 #: Ranks dispatch after every timed action of the same time, lowest first.
@@ -33,7 +33,7 @@ DISPATCH = 1 << 60
 class ProgramLists:
     """A program as Python lists by node, made once for all graphs of it."""
 
-    def __init__(self, program: Program, match_keys: np.ndarray | None) -> None:
+    def __init__(self, program: RankProgram, match_keys: np.ndarray | None) -> None:
         structure = program.structure
         ends = structure.succ_ptr.tolist()
         children = structure.succ.tolist()
@@ -47,17 +47,17 @@ class ProgramLists:
         self.peer = program.peer.tolist()
         self.tag = program.tag.tolist()
         self.slot = program.slot.tolist()
-        self.call = program.call.tolist()
+        self.instance = program.instance.tolist()
         self.match_key = [] if match_keys is None else match_keys.tolist()
 
 
 class Graph:
-    """A program that one rank walks: a slice of a collective, or its workload.
+    """A program that one rank walks: a call of a collective, or its workload.
 
     Attributes
     ----------
     index : int
-        Of the slice; -1: the workload.
+        Of the call; -1: the workload.
     members : tuple of int
         Ranks by the numbers that the program calls peers.
     communicator : Communicator
@@ -186,9 +186,9 @@ class Npu:
     ----------
     rank, npu : int
     ready : list of (int, int, Graph)
-        Ready nodes: slice, node, graph.
+        Ready nodes: call, node, graph.
     graphs : dict of int to Graph
-        What it is walking, by slice (-1: the workload).
+        What it is walking, by call (-1: the workload).
     finish, compute_ps, exposed_ps, compute_sum_ps : int
         Its figures: end of the last node, time with a compute node running, time that waits for communication alone,
         sum of compute durations.
@@ -238,7 +238,7 @@ class Npu:
             self.env.schedule(self.wake, self.dispatches_at)
 
     def dispatch(self) -> None:
-        """Issue what is ready in ascending (slice, node); what becomes ready meanwhile is the next wave."""
+        """Issue what is ready in ascending (call, node); what becomes ready meanwhile is the next wave."""
         while self.ready:
             wave, self.ready = self.ready, []
             wave.sort()
@@ -344,22 +344,22 @@ class Npu:
 
     def collective(self, graph: Graph, node: int) -> None:
         """A collective node is done when its algorithm is, whose trace is walked from now on."""
-        first = self.simulation.plan.instances[graph.lists.call[node]].first
+        first = self.simulation.plan.instances[graph.lists.instance[node]].first
         self.splice(first, graph.row + node, -1, lambda row: graph.complete(node, row))
 
     def splice(self, index: int, parent: int, row: int, then: Callable[[int], None]) -> None:
-        """Put this rank's program of a slice into its live graph.
+        """Put this rank's program of a call into its live graph.
 
         Parameters
         ----------
         index : int
-            The slice.
+            The call.
         parent, row : int
-            Rows in the node table: of the collective node, and of the node that lets the slice begin.
+            Rows in the node table: of the collective node, and of the node that lets the call begin.
         then : callable
             ``then(row)`` is called when it is done, with the row of its last node.
         """
-        call = self.simulation.call(index)
+        call = self.simulation.open_call(index)
 
         def whole(last_row: int) -> None:
             self.graphs.pop(index, None)

@@ -11,7 +11,7 @@ from astrasim_py.engine.recorder import Recorder, used_links
 from astrasim_py.engine.simpy.network import MODELS, Communicator, Link
 from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
 from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
-from astrasim_py.system.plan import Matching, Plan, Program
+from astrasim_py.system.plan import Matching, Plan, RankProgram
 
 #: SimPy's own events have the priorities 0 and 1: numbers of actions start above them.
 FIRST_NUMBER = 2
@@ -21,8 +21,8 @@ class LimitReached(Exception):
     """The run has reached one of its limits."""
 
 
-class Call:
-    """One slice under way: its members, its mailboxes, and how many of them have not left it."""
+class OpenCall:
+    """One call of a collective under way: its members, its mailboxes, and how many of them have not left it."""
 
     def __init__(self, members, communicator: Communicator, start: int, ended: Callable[[], int]) -> None:
         self.members, self.communicator, self.start, self.end, self.ended = members, communicator, start, -1, ended
@@ -51,8 +51,8 @@ class Simulation:
         The network model.
     npus : list of Npu
         By rank.
-    calls : dict of int to Call
-        Slices under way.
+    open_calls : dict of int to OpenCall
+        Calls under way.
     messages, hops : int
         Messages sent, and the links of their routes.
     """
@@ -67,9 +67,9 @@ class Simulation:
         self.links = self.make_links()
         network = plan.problem.network
         self.network = (network.factory or self.models[network.model])(self)
-        self.calls: dict[int, Call] = {}
+        self.open_calls: dict[int, OpenCall] = {}
         #: Collectives that have begun, by instance.
-        self.begun: dict[int, Call] = {}
+        self.begun: dict[int, OpenCall] = {}
         self.memories: dict[int, simpy.Resource] = {}
         self._lists: dict[tuple, ProgramLists] = {}
         shared = plan.problem.semantics.message_match == "bytes"
@@ -100,20 +100,20 @@ class Simulation:
         npu.graphs[-1] = self.make_workload(program, npu, lists, -1, members, self.workloads[job], npu.walked)
         return npu
 
-    def make_graph(self, program: Program, *args) -> Graph:
+    def make_graph(self, program: RankProgram, *args) -> Graph:
         """The graph of a program of an algorithm."""
         return Graph(*args)
 
-    def make_workload(self, program: Program, *args) -> Graph:
+    def make_workload(self, program: RankProgram, *args) -> Graph:
         """The graph of a workload."""
         return WorkloadGraph(*args)
 
-    def lists(self, program: Program, matching: Matching | None, position: int) -> ProgramLists:
+    def lists(self, program: RankProgram, matching: Matching | None, position: int) -> ProgramLists:
         """A program as lists, with the match keys of a member."""
         key = program, matching, position
         found = self._lists.get(key)
         if found is None:
-            match_keys = None if matching is None else matching.meet[position]
+            match_keys = None if matching is None else matching.match_key[position]
             found = self._lists[key] = ProgramLists(program, match_keys)
         return found
 
@@ -140,28 +140,30 @@ class Simulation:
             self.memories[server] = simpy.Resource(self.env, capacity=1)
         return self.memories[server]
 
-    def call(self, index: int) -> Call:
-        """The slice `index`, opened by the first rank that reaches it."""
-        call = self.calls.get(index)
+    def open_call(self, index: int) -> OpenCall:
+        """The call `index`, opened by the first rank that reaches it."""
+        call = self.open_calls.get(index)
         if call is None:
-            part = self.plan.slices[index]
+            part = self.plan.calls[index]
             instance = self.plan.instances[self.plan.instance_of[index]]
             whole = instance.whole is not None
-            # A rotated slice numbers its match keys itself.
+            # A rotated call numbers its match keys itself.
             shared = self.shared if whole and part.rotation is None else None
 
             def ended() -> int:
-                del self.calls[index]
+                del self.open_calls[index]
                 return self.env.now
 
-            call = self.calls[index] = Call(part.members, shared or Communicator(self.env), self.env.now, ended)
+            call = self.open_calls[index] = OpenCall(
+                part.members, shared or Communicator(self.env), self.env.now, ended
+            )
             if whole:
                 self.begun[instance.index] = call
         return call
 
-    def graph(self, npu: Npu, index: int, call: Call, whole: Callable[[int], None]) -> Graph | None:
-        """The graph of one member of a slice; None if it has nothing to do."""
-        part = self.plan.slices[index]
+    def graph(self, npu: Npu, index: int, call: OpenCall, whole: Callable[[int], None]) -> Graph | None:
+        """The graph of one member of a call; None if it has nothing to do."""
+        part = self.plan.calls[index]
         position = call.positions[npu.rank]
         if not part.programs or not len(part.programs[position]):
             return None
@@ -219,7 +221,7 @@ class Simulation:
 
     def communicators(self) -> list[Communicator]:
         """Every communicator in which something may still be waiting."""
-        return list(dict.fromkeys([*self.workloads, *(call.communicator for call in self.calls.values())]))
+        return list(dict.fromkeys([*self.workloads, *(call.communicator for call in self.open_calls.values())]))
 
     def posted(self) -> list[Posted]:
         """Receives that wait for a message."""

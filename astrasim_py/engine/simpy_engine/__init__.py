@@ -1,1 +1,0 @@
-"""The reference engine: every NPU a SimPy process, every link a SimPy resource."""
