@@ -15,10 +15,9 @@ from astrasim_py.system.problem import Problem
 
 __all__ = ["AUTO_MESSAGE_HOPS", "ENGINES", "engine_for", "plan_for", "simulate"]
 
-#: From so many predicted message-hops on ``auto`` takes the compiled engine. Loading it costs 0.7 CPU seconds once per
-#: process, whatever the problem; the SimPy engine takes about 14 µs a message-hop, so that from 50,000 on it would take
-#: longer than that.
-AUTO_MESSAGE_HOPS = 50_000
+#: ``auto`` takes the compiled engine from so many predicted message-hops on. The SimPy engine needs 0.5 CPU seconds for
+#: them, as much as it takes to load the compiled engine.
+AUTO_MESSAGE_HOPS = 10_000
 
 
 def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links", fold: bool = False) -> Records:
