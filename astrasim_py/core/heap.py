@@ -10,7 +10,7 @@ import numpy as np
 from astrasim_py.core.jit import inlined, lean
 
 #: An entry: what it is ordered by, what decides among equal keys, and what it stands for.
-ENTRY = np.dtype([("key", np.int64), ("tie", np.int64), ("item", np.int64)])
+ENTRY = np.dtype([("key", np.int64), ("tie", np.int64), ("item", np.int64)], align=True)
 
 
 @inlined

@@ -1,229 +1,256 @@
-"""Blocks, slices, channels and counters: what is instantiated from templates while the kernel runs."""
-
-# ruff: noqa: F403, F405
+"""Blocks: what a rank runs of a template. Opening and leaving calls, splicing, and who talks to whom."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled.layout import *
-from astrasim_py.engine.compiled.pools import give, give_row, make_ready, plain, take, take_row
-
-NODE = np.int64(0xFFFFFFFF)
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    blocks,
+    calls,
+    channels,
+    counters,
+    instances,
+    ints,
+    longs,
+    matches,
+    node_rows,
+    nodes,
+    progress,
+    ranks,
+    small,
+    states,
+    templates,
+    waiting,
+)
+from astrasim_py.engine.compiled.queue import NONE, give, give_row, make_ready, take, take_row, take_zeros
+from astrasim_py.engine.compiled.records import (
+    BLOCKS,
+    COUNTS,
+    EMPTY,
+    JOINT,
+    JOINT_BLOCK,
+    MATCHES,
+    ROTATED,
+    ROTATED_BLOCK,
+    SHARED,
+    SPLICED,
+    UNEVEN_BLOCK,
+)
 
 
 @lean
-def new_block(tm, G, B, template, rank, words):
-    """A block of a template for a rank; its caller says where it belongs."""
-    block = take_row(G, B, G_BLOCK_TOP, G_BLOCK_FREE, B_NEXT)
-    B[block, B_RANK] = rank
-    B[block, B_TEMPLATE] = template
-    B[block, B_FIRST] = tm[template, T_FIRST]
-    B[block, B_WORDS] = words
-    B[block, B_LEFT] = tm[template, T_COUNT]
-    B[block, B_PARENT] = -1
-    B[block, B_SLICE] = -1
-    B[block, B_POSITION] = 0
-    B[block, B_RANKS] = 0
-    B[block, B_ROW] = -1
-    B[block, B_REFS] = 0
-    B[block, B_SPLICED] = 0
-    B[block, B_RUN] = 0
-    B[block, B_FLAGS] = tm[template, T_FLAGS]
-    B[block, B_OFFSET] = 0
-    B[block, B_STEP] = 1
+def new_block(state, number, rank, words):
+    """A block of a template for a rank; the caller sets where it belongs."""
+    block = np.int64(take_row(state, blocks, BLOCKS))
+    template, row = templates(state, number), blocks(state, block)
+    row.rank = rank
+    row.template = number
+    row.first = template.first
+    row.words = words
+    row.left = template.nodes
+    row.parent = -1
+    row.call = -1
+    row.position = 0
+    row.ranks = 0
+    row.row = -1
+    row.references = 0
+    row.run = 0
+    row.flags = template.flags
+    row.offset = 0
+    row.step = 1
     return block
 
 
 @lean
-def new_states(it, lg, tm, sm, G, A, S, template):
-    """What a block of a template keeps of its nodes, and its counters; returns the place."""
-    words = take(G, A, tm[template, T_WORDS])
-    first, count = tm[template, T_FIRST], tm[template, T_COUNT]
-    base = words << 3
-    for i in range(count):
-        S[base + i] = sm[first + i]
-    extras = words + ((count + 7) >> 3)
-    for i in range(tm[template, T_NEXTRAS]):
-        A[extras + i] = it[tm[template, T_EXTRAS] + i]
-    if tm[template, T_FLAGS] & F_COUNTING:
-        base = words + tm[template, T_COUNTED]
-        counters = tm[template, T_COUNTERS]
-        for c in range(counters):
-            A[base + 2 * c] = 0
-            waiting = tm[template, T_WAITING] + 4 * c
-            number = lg[waiting + 3]
-            A[base + 2 * c + 1] = number
-            for i in range(2 * number):
-                A[base + lg[waiting] + i] = lg[lg[waiting + 2] + i]
+def new_states(state, number):
+    """The words of a block of a template: states of its nodes, and its counters. Returns their place."""
+    template = templates(state, number)
+    words = take(state, template.words)
+    for i in range(template.nodes):
+        states(state)[8 * words + i] = small(state)[template.first + i]
+    counts = words + ((template.nodes + 7) >> 3)
+    for i in range(template.count_count):
+        arena(state)[counts + i] = ints(state)[template.counts + i]
+    if template.flags & COUNTS:
+        base = words + template.counter_word
+        for c in range(template.counters):
+            first = waiting(state, template.waiting + 4 * c)
+            counter = counters(state, base + 2 * c)
+            counter.count = 0
+            counter.waiting = first.count
+            for i in range(3 * first.count):
+                arena(state)[base + first.word + i] = longs(state)[first.first + i]
     return words
 
 
 @inlined
-def state_of(B, block, node):
-    """Place of the state of a node of a block."""
-    return (np.int64(B[block, B_WORDS]) << 3) + B[block, B_OFFSET] + node * np.int64(B[block, B_STEP])
+def state_of(state, block, node):
+    """Byte of the state of a node of a block."""
+    row = blocks(state, block)
+    return (np.int64(row.words) << 3) + row.offset + node * np.int64(row.step)
 
 
 @lean
-def free_block(tm, G, B, A, block):
+def free_block(state, block):
     """Give back a block that has ended and that nothing refers to."""
-    if not B[block, B_FLAGS] & JOINT_BLOCK:
-        give(G, A, np.int64(B[block, B_WORDS]), tm[B[block, B_TEMPLATE], T_WORDS])
-    B[block, B_RANK] = -1
-    give_row(G, B, G_BLOCK_FREE, B_NEXT, block)
+    row = blocks(state, block)
+    if not row.flags & JOINT_BLOCK:
+        give(state, np.int64(row.words), templates(state, row.template).words)
+    row.rank = -1
+    give_row(state, blocks, BLOCKS, block)
 
 
 @lean
-def drop(tm, G, B, A, block):
-    """One reference to a block fewer; those of workloads are kept."""
-    B[block, B_REFS] -= 1
-    if B[block, B_REFS] == 0 and B[block, B_LEFT] == 0 and B[block, B_SLICE] >= 0:
-        free_block(tm, G, B, A, block)
+def release_block(state, block):
+    """Count one reference to a block fewer. Blocks of workloads are kept."""
+    row = blocks(state, block)
+    row.references -= 1
+    if row.references == 0 and row.left == 0 and row.call >= 0:
+        free_block(state, block)
 
 
 @lean
-def open_slice(tm, sl, sm, G, A, S, C, s, now):
-    """A slice is begun by whoever comes first."""
-    if C[s, C_START] >= 0:
+def open_call(state, number):
+    """A call is opened by the member that comes first."""
+    call, now_at = calls(state, number), progress(state, number)
+    if now_at.start >= 0:
         return
-    members = sl[s, S_MEMBERS]
-    C[s, C_START] = now
-    C[s, C_LEFT] = members
-    if not sl[s, S_FLAGS] & F_EMPTY:
-        place = take(G, A, members)
-        C[s, C_BLOCKS] = place
+    members = call.members
+    now_at.start = state.now
+    now_at.left = members
+    if not call.flags & EMPTY:
+        now_at.blocks = take(state, members)
         for i in range(members):
-            A[place + i] = -1
-    if sl[s, S_FLAGS] & F_JOINT:
-        first, count = tm[sl[s, S_TEMPLATES], T_FIRST], tm[sl[s, S_TEMPLATES], T_COUNT]
-        words = (count * members + 7) >> 3
-        place = take(G, A, words)
-        C[s, C_STATES] = place
-        C[s, C_STATE_WORDS] = words
-        for i in range(count):
-            begin = (place << 3) + i * members
+            arena(state)[now_at.blocks + i] = -1
+    if call.flags & JOINT:
+        template = templates(state, call.templates)
+        now_at.state_words = (template.nodes * members + 7) >> 3
+        now_at.states = take(state, now_at.state_words)
+        for i in range(template.nodes):
+            begin = 8 * now_at.states + i * members
             for k in range(begin, begin + members):
-                S[k] = sm[first + i]
-    if sl[s, S_CHANNELS]:
-        place = take(G, A, 2 * sl[s, S_CHANNELS])
-        C[s, C_CHANNELS] = place
-        for i in range(2 * sl[s, S_CHANNELS]):
-            A[place + i] = 0
-    words = 2 * sl[s, S_MESSAGES] + sl[s, S_CONNECTIONS]
+                states(state)[k] = small(state)[template.first + i]
+    if call.channels:
+        now_at.channels = take_zeros(state, 2 * call.channels)
+    words = 2 * call.messages + call.connections
     if words:
-        place = take(G, A, words)
-        C[s, C_FIFO] = place
-        for i in range(words):
-            A[place + i] = 0
+        now_at.slots = take_zeros(state, words)
 
 
 @lean
-def leave_slice(sl, G, A, C, s, now):
-    """A member is done with a slice."""
-    C[s, C_LEFT] -= 1
-    if C[s, C_LEFT]:
+def leave_call(state, number):
+    """A member is done with a call."""
+    call, now_at = calls(state, number), progress(state, number)
+    now_at.left -= 1
+    if now_at.left:
         return
-    C[s, C_END] = now
-    if not sl[s, S_FLAGS] & F_EMPTY:
-        give(G, A, C[s, C_BLOCKS], sl[s, S_MEMBERS])
-    if sl[s, S_FLAGS] & F_JOINT:
-        give(G, A, C[s, C_STATES], C[s, C_STATE_WORDS])
-    if sl[s, S_CHANNELS]:
-        give(G, A, C[s, C_CHANNELS], 2 * sl[s, S_CHANNELS])
-    words = 2 * sl[s, S_MESSAGES] + sl[s, S_CONNECTIONS]
+    now_at.end = state.now
+    if not call.flags & EMPTY:
+        give(state, now_at.blocks, call.members)
+    if call.flags & JOINT:
+        give(state, now_at.states, now_at.state_words)
+    if call.channels:
+        give(state, now_at.channels, 2 * call.channels)
+    words = 2 * call.messages + call.connections
     if words:
-        give(G, A, C[s, C_FIFO], words)
+        give(state, now_at.slots, words)
 
 
 @inlined
-def template_of(it, sl, s, position):
-    """Template of a member of a slice."""
-    if sl[s, S_FLAGS] & F_ROTATED:
-        return sl[s, S_TEMPLATES]
-    return np.int64(it[sl[s, S_TEMPLATES] + position])
+def template_of(state, number, position):
+    """Template of a member of a call."""
+    call = calls(state, number)
+    if call.flags & ROTATED:
+        return call.templates
+    return np.int64(ints(state)[call.templates + position])
 
 
 @inlined
-def block_at(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
-    """The block of a member of a slice, made by whoever needs it first: its rank, or a message to it."""
-    place = C[s, C_BLOCKS] + position
-    block = A[place]
+def block_at(state, call, position):
+    """The block of a member of a call, made by whichever needs it first: its rank, or a message to it."""
+    place = progress(state, call).blocks + position
+    block = arena(state)[place]
     if block < 0:
-        block = make_block(it, lg, tm, sl, sm, G, B, A, S, C, s, position)
-        A[place] = block
-    return plain(block)
+        block = make_block(state, call, position)
+        arena(state)[place] = block
+    return block
 
 
 @lean
-def make_block(it, lg, tm, sl, sm, G, B, A, S, C, s, position):
-    """A block of a member of a slice."""
-    template = template_of(it, sl, s, position)
-    joint = sl[s, S_FLAGS] & F_JOINT
-    words = C[s, C_STATES] if joint else new_states(it, lg, tm, sm, G, A, S, template)
-    block = new_block(tm, G, B, template, np.int64(it[sl[s, S_RANKS] + position]), words)
+def make_block(state, number, position):
+    """A block of a member of a call."""
+    call, template = calls(state, number), template_of(state, number, position)
+    joint = call.flags & JOINT
+    words = progress(state, number).states if joint else new_states(state, template)
+    block = new_block(state, template, np.int64(ints(state)[call.ranks + position]), words)
+    row = blocks(state, block)
     if joint:
-        B[block, B_FLAGS] |= JOINT_BLOCK
-        B[block, B_OFFSET] = position
-        B[block, B_STEP] = sl[s, S_MEMBERS]
-    B[block, B_SLICE] = s
-    B[block, B_POSITION] = position
-    B[block, B_RANKS] = sl[s, S_RANKS]
-    if sl[s, S_ROWS] >= 0 and G[G_NODES]:
-        B[block, B_ROW] = lg[sl[s, S_ROWS] + position]
-    if sl[s, S_FLAGS] & F_ROTATED:
-        B[block, B_FLAGS] |= ROTATED_BLOCK
-        if sl[s, S_BYTES] >= 0:
-            B[block, B_FLAGS] |= UNEVEN_BLOCK
+        row.flags |= JOINT_BLOCK
+        row.offset = position
+        row.step = call.members
+    row.call = number
+    row.position = position
+    row.ranks = call.ranks
+    if call.rows >= 0 and state.record_nodes:
+        row.row = longs(state)[call.rows + position]
+    if call.flags & ROTATED:
+        row.flags |= ROTATED_BLOCK
+        if call.extra_bytes >= 0:
+            row.flags |= UNEVEN_BLOCK
     return block
 
 
 @lean
-def splice(it, lg, tm, sl, sm, G, B, A, S, R, C, NR, s, position, rank, node, run, row, now):
-    """A rank begins its part of a slice, for a node of its workload; returns -1 if there is nothing to do."""
-    open_slice(tm, sl, sm, G, A, S, C, s, now)
-    if sl[s, S_FLAGS] & F_EMPTY:
-        return np.int64(-1)
-    template = template_of(it, sl, s, position)
-    if tm[template, T_COUNT] == 0:
-        return np.int64(-1)
-    block = block_at(it, lg, tm, sl, sm, G, B, A, S, C, s, position)
-    B[block, B_PARENT] = node
-    B[block, B_RUN] = run
-    B[block, B_SPLICED] = 1
-    for i in range(tm[template, T_NROOTS]):
-        root = np.int64(it[tm[template, T_ROOTS] + i])
-        make_ready(G, A, R, rank, block, root)
-        if G[G_NODES]:
-            NR[B[block, B_ROW] + root, D_RELEASED] = row
+def splice(state, call, position, rank, node, run, cause):
+    """A rank begins its part of a call, for `node` of its workload; returns -1 if there is nothing to do.
+
+    `run` is the chunk's (0: none), `cause` the row of the node that released it.
+    """
+    open_call(state, call)
+    if calls(state, call).flags & EMPTY:
+        return NONE
+    template = templates(state, template_of(state, call, position))
+    if template.nodes == 0:
+        return NONE
+    block = block_at(state, call, position)
+    row = blocks(state, block)
+    row.parent = node
+    row.run = run
+    row.flags |= SPLICED
+    for i in range(template.root_count):
+        root = np.int64(ints(state)[template.roots + i])
+        make_ready(state, rank, block, root)
+        if state.record_nodes:
+            node_rows(state, row.row + root).released = cause
     return block
 
 
 @lean
-def place_in(it, ca, instance, rank):
+def position_in(state, number, rank):
     """Position of a rank in an instance."""
-    low, high = np.int64(0), ca[instance, I_MEMBERS]
-    ranks = ca[instance, I_SORTED]
+    instance = instances(state, number)
+    low, high = np.int64(0), instance.members
     while low < high:
         middle = (low + high) >> 1
-        if it[ranks + middle] < rank:
+        if ints(state)[instance.sorted + middle] < rank:
             low = middle + 1
         else:
             high = middle
-    return np.int64(it[ranks + ca[instance, I_MEMBERS] + low])
+    return np.int64(ints(state)[instance.sorted + instance.members + low])
 
 
 @lean
-def peer_computed(it, sl, s, position, number):
-    """Position of the peer of a member of a rotated slice by a delta, digit by digit."""
-    dims = sl[s, S_DIMS]
-    n = np.int64(it[dims])
-    digits = dims + 1 + n + number * n
+def computed_peer(state, number, position, delta):
+    """Position of the peer of a member of a rotated call by a delta, digit by digit."""
+    dims = calls(state, number).dims
+    n = np.int64(ints(state)[dims])
+    digits = dims + 1 + n + delta * n
     peer, weight = np.int64(0), np.int64(1)
     for d in range(n):
-        size = np.int64(it[dims + 1 + d])
-        digit = position % size + it[digits + d]
+        size = np.int64(ints(state)[dims + 1 + d])
+        digit = position % size + ints(state)[digits + d]
         position //= size
         if digit >= size:
             digit -= size
@@ -233,127 +260,105 @@ def peer_computed(it, sl, s, position, number):
 
 
 @inlined
-def peer_of(nd, it, sl, B, block, node):
-    """Position of the rank that a node of a block sends to or receives from (of a workload: its rank in the job)."""
-    peer = np.int64(nd[B[block, B_FIRST] + node, N_PEER])
-    if B[block, B_FLAGS] & ROTATED_BLOCK:
-        s, position = np.int64(B[block, B_SLICE]), np.int64(B[block, B_POSITION])
-        if sl[s, S_PEERS] >= 0:
-            return np.int64(it[sl[s, S_PEERS] + position * sl[s, S_DELTAS] + peer])
-        return peer_computed(it, sl, s, position, peer)
+def peer_of(state, block, node):
+    """Position of the rank that a node sends to or receives from (of a workload: its rank in the job)."""
+    row = blocks(state, block)
+    peer = np.int64(nodes(state, np.int64(row.first) + node).peer)
+    if row.flags & ROTATED_BLOCK:
+        call = calls(state, row.call)
+        if call.peers >= 0:
+            return np.int64(ints(state)[call.peers + row.position * call.deltas + peer])
+        return computed_peer(state, np.int64(row.call), np.int64(row.position), peer)
     return peer
 
 
 @inlined
-def rank_at(it, B, block, position):
+def rank_at(state, block, position):
     """Rank of a member of the group of a block."""
-    if B[block, B_SLICE] < 0:
-        return plain(B[block, B_RANKS] + position)
-    return plain(it[B[block, B_RANKS] + position])
+    row = blocks(state, block)
+    if row.call < 0:
+        return row.ranks + position
+    return np.int64(ints(state)[row.ranks + position])
+
+
+@lean
+def partner_block(state, block, node):
+    """The block of the rank that a node sends to or receives from, in the same communicator."""
+    peer, row = peer_of(state, block, node), blocks(state, block)
+    if row.call < 0:
+        return row.ranks + peer
+    return block_at(state, np.int64(row.call), peer)
 
 
 @inlined
-def partner_block(nd, it, lg, tm, sl, sm, G, B, A, S, C, block, node):
-    """The block of the rank that a node sends to or receives from, in the same space."""
-    peer = peer_of(nd, it, sl, B, block, node)
-    if B[block, B_SLICE] < 0:
-        return plain(B[block, B_RANKS] + peer)
-    return block_at(it, lg, tm, sl, sm, G, B, A, S, C, np.int64(B[block, B_SLICE]), peer)
-
-
-@inlined
-def size_of(nd, tm, sl, sm, B, block, node):
-    """Index of the bytes of a node of a block."""
-    size = np.int64(nd[B[block, B_FIRST] + node, N_SIZE])
-    if B[block, B_FLAGS] & UNEVEN_BLOCK:
-        s = np.int64(B[block, B_SLICE])
-        size += sm[sl[s, S_BYTES] + B[block, B_POSITION] * tm[B[block, B_TEMPLATE], T_COUNT] + node]
+def size_of(state, block, node):
+    """Index of the bytes of a node."""
+    row = blocks(state, block)
+    size = np.int64(nodes(state, np.int64(row.first) + node).size)
+    if row.flags & UNEVEN_BLOCK:
+        count = templates(state, row.template).nodes
+        size += small(state)[calls(state, row.call).extra_bytes + row.position * count + node]
     return size
 
 
 @lean
-def channel_of(nd, it, sl, G, B, R, C, block, node, sends):
-    """Place in the arena of the channel of a node that shares one with others."""
-    channel = ~np.int64(nd[B[block, B_FIRST] + node, N_MEET])
-    s = np.int64(B[block, B_SLICE])
-    if s < 0:
-        return G[G_CHANNELS] + 2 * (R[B[block, B_RANK], R_CHANNELS] + channel)
-    if sl[s, S_FLAGS] & F_SHARED:
-        return G[G_CHANNELS] + 2 * channel
-    if sl[s, S_FLAGS] & F_ROTATED:
-        sender = np.int64(B[block, B_POSITION]) if sends else peer_of(nd, it, sl, B, block, node)
-        channel += sender * (sl[s, S_CHANNELS] // sl[s, S_MEMBERS])
-    return C[s, C_CHANNELS] + 2 * channel
+def sent_size(state, block, node, peer):
+    """Index of the bytes of the one message that a receive can match."""
+    row = blocks(state, block)
+    partner = np.int64(nodes(state, np.int64(row.first) + node).partner)
+    if row.call < 0:
+        first = blocks(state, row.ranks + peer).first
+        return np.int64(nodes(state, first + partner).size)
+    template = templates(state, template_of(state, np.int64(row.call), peer))
+    size = np.int64(nodes(state, template.first + partner).size)
+    if row.flags & UNEVEN_BLOCK:
+        size += small(state)[calls(state, row.call).extra_bytes + peer * template.nodes + partner]
+    return size
 
 
 @lean
-def new_pair(G, P, A, channel, flags):
-    """The next send and receive of a channel that meet; one of them is posted now."""
-    if A[channel]:
-        pair = A[channel] - 1
-        if not P[pair, P_FLAGS] & flags:
-            P[pair, P_FLAGS] |= flags
-            A[channel] = P[pair, P_NEXT] + 1
-            return pair
-    pair = take_row(G, P, G_PAIR_TOP, G_PAIR_FREE, P_NEXT)
-    P[pair, P_FLAGS] = flags
-    P[pair, P_NEXT] = -1
-    P[pair, P_RECEIVE] = -1
-    P[pair, P_ROW] = -1
-    if A[channel]:
-        P[A[channel + 1] - 1, P_NEXT] = pair
+def channel_of(state, block, node, sends):
+    """Place of the channel of a node whose message is one of several."""
+    row = blocks(state, block)
+    channel = ~np.int64(nodes(state, np.int64(row.first) + node).partner)
+    if row.call < 0:
+        return state.channels + 2 * (ranks(state, row.rank).channels + channel)
+    call = calls(state, row.call)
+    if call.flags & SHARED:
+        return state.channels + 2 * channel
+    if call.flags & ROTATED:
+        sender = np.int64(row.position) if sends else peer_of(state, block, node)
+        channel += sender * (call.channels // call.members)
+    return progress(state, row.call).channels + 2 * channel
+
+
+@lean
+def new_match(state, place, flags):
+    """The next send and receive of a channel that match; one of them is posted now."""
+    channel = channels(state, place)
+    if channel.first:
+        number = channel.first - 1
+        match = matches(state, number)
+        if not match.flags & flags:
+            match.flags |= flags
+            channel.first = match.next + 1
+            return number
+    number = np.int64(take_row(state, matches, MATCHES))
+    match = matches(state, number)
+    match.flags = flags
+    match.next = -1
+    match.receive = -1
+    match.row = -1
+    if channel.first:
+        matches(state, channel.last - 1).next = number
     else:
-        A[channel] = pair + 1
-    A[channel + 1] = pair + 1
-    return pair
+        channel.first = number + 1
+    channel.last = number + 1
+    return number
 
 
 @lean
-def free_pair(G, P, pair):
-    """Give back a pair that has met."""
-    P[pair, P_FLAGS] = -1
-    give_row(G, P, G_PAIR_FREE, P_NEXT, pair)
-
-
-@lean
-def less(A, a, count, node):
-    """Whether the entry of a counter's heap at `a` comes before (count, node)."""
-    return A[a] < count or (A[a] == count and A[a + 1] < node)
-
-
-@lean
-def wait_for_count(A, heap, number, count, node):
-    """Add a node to a counter's heap of (count, node)."""
-    hole = np.int64(number)
-    while hole > 0:
-        parent = (hole - 1) >> 1
-        if less(A, heap + 2 * parent, count, node):
-            break
-        A[heap + 2 * hole] = A[heap + 2 * parent]
-        A[heap + 2 * hole + 1] = A[heap + 2 * parent + 1]
-        hole = parent
-    A[heap + 2 * hole] = count
-    A[heap + 2 * hole + 1] = node
-
-
-@lean
-def counted_to(A, heap, number):
-    """Take the first node of a counter's heap of (count, node)."""
-    node = A[heap + 1]
-    last = heap + 2 * (number - 1)
-    count, moved = A[last], A[last + 1]
-    hole, number = np.int64(0), number - 1
-    while True:
-        child = 2 * hole + 1
-        if child >= number:
-            break
-        if child + 1 < number and less(A, heap + 2 * (child + 1), A[heap + 2 * child], A[heap + 2 * child + 1]):
-            child += 1
-        if not less(A, heap + 2 * child, count, moved):
-            break
-        A[heap + 2 * hole] = A[heap + 2 * child]
-        A[heap + 2 * hole + 1] = A[heap + 2 * child + 1]
-        hole = child
-    A[heap + 2 * hole] = count
-    A[heap + 2 * hole + 1] = moved
-    return node
+def free_match(state, number):
+    """Give back a match that is complete."""
+    matches(state, number).flags = -1
+    give_row(state, matches, MATCHES, number)

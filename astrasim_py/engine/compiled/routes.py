@@ -4,75 +4,68 @@ A route is one number: from a table the next link << 32 | the end, both as place
 present NPU << 32 | the destination.
 """
 
-# ruff: noqa: F403, F405
-
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled.blocks import peer_of, rank_at
-from astrasim_py.engine.compiled.layout import *
-from astrasim_py.engine.compiled.pools import plain, upper
+from astrasim_py.engine.compiled.memory import blocks, calls, events, ints, longs, nodes, path, ranks, route_pairs
+from astrasim_py.engine.compiled.records import ANALYTICAL, ROTATED
 
 _LOW = np.int64(0xFFFFFFFF)
 
 
-@inlined
-def route_number(h, nd, it, sl, R, B, pairs, block, node):
-    """Number of the route of a node's message."""
-    s = np.int64(B[block, B_SLICE])
-    row = B[block, B_FIRST] + node
-    if s < 0:
-        return np.int64(nd[row, N_ROUTE])
-    if sl[s, S_ROUTES] >= 0:
-        column = nd[row, N_PEER] if sl[s, S_FLAGS] & F_ROTATED else nd[row, N_ROUTE]
-        return np.int64(it[sl[s, S_ROUTES] + B[block, B_POSITION] * sl[s, S_DELTAS] + column])
-    other = rank_at(it, B, block, peer_of(nd, it, sl, B, block, node))
-    return number_of_pair(pairs, R[B[block, B_RANK], R_NPU] * h[H_NPUS] + R[other, R_NPU])
-
-
 @lean
-def number_of_pair(pairs, pair):
-    """Number of the route between a pair of NPUs."""
-    low, high = np.int64(0), np.int64(len(pairs))
+def route_number(state, block, node, other):
+    """Number of the route of a node's message to rank `other`."""
+    row = blocks(state, block)
+    at = nodes(state, np.int64(row.first) + node)
+    if row.call < 0:
+        return np.int64(at.route)
+    call = calls(state, row.call)
+    if call.routes >= 0:
+        column = at.peer if call.flags & ROTATED else at.route
+        return np.int64(ints(state)[call.routes + row.position * call.deltas + column])
+    pair = ranks(state, row.rank).npu * state.npus + ranks(state, other).npu
+    low, high = np.int64(0), state.pair_count
     while low < high:
         middle = (low + high) >> 1
-        if pairs[middle] < pair:
+        if route_pairs(state)[middle] < pair:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-@inlined
-def set_out(h, nd, it, lg, sl, R, B, E, pairs, e, block, node, now):
-    """Give a node's message its route, and return that."""
+@lean
+def set_out(state, e, block, node, other):
+    """Give the message of a node to rank `other` its route; returns the number of its links."""
     number = np.int64(0)
-    if h[H_COMPUTED]:
-        other = rank_at(it, B, block, peer_of(nd, it, sl, B, block, node))
-        route = (R[B[block, B_RANK], R_NPU] << 32) | R[other, R_NPU]
-        if h[H_MODEL] == ANALYTICAL:
-            number = route_number(h, nd, it, sl, R, B, pairs, block, node)
+    if not state.computed or state.model == ANALYTICAL:
+        number = route_number(state, block, node, other)
+    if state.computed:
+        route = (ranks(state, blocks(state, block).rank).npu << 32) | ranks(state, other).npu
     else:
-        number = route_number(h, nd, it, sl, R, B, pairs, block, node)
-        place = h[H_ROUTE_PTR] + number
-        route = (lg[place] << 32) | lg[place + 1]
-    E[e, E_TAIL] = number if h[H_MODEL] == ANALYTICAL else now
-    E[e, E_ROUTE] = route
-    return route
+        place = state.route_ptr + number
+        route = (longs(state)[place] << 32) | longs(state)[place + 1]
+    event = events(state, e)
+    event.tail = number if state.model == ANALYTICAL else state.now
+    event.route = route
+    if state.computed:
+        return computed_hops(state, route)
+    return (route & _LOW) - (route >> 32)
 
 
 @lean
-def step(h, it, npu, target):
+def computed_step(state, npu, target):
     """The dimension of the next hop (the lowest in which two NPUs differ), 0 up or 1 down, size and weight."""
     weight = np.int64(1)
-    for d in range(h[H_NDIMS]):
-        size = np.int64(it[h[H_SHAPE] + d])
+    for d in range(state.dims):
+        size = np.int64(ints(state)[state.shape + d])
         a, b = npu // weight % size, target // weight % size
         if a != b:
             up, down = b - a, a - b
-            if it[h[H_WRAPS] + d]:
+            if ints(state)[state.wraps + d]:
                 up, down = up % size, down % size
                 return np.int64(d), np.int64(0 if up <= down else 1), size, weight
             return np.int64(d), np.int64(0 if up > 0 else 1), size, weight
@@ -81,61 +74,53 @@ def step(h, it, npu, target):
 
 
 @inlined
-def link_at(h, it, path, route):
+def next_link(state, route):
     """The next link of a route."""
-    if h[H_COMPUTED]:
-        return link_computed(h, it, route)
-    return plain(path[upper(route)])
+    if state.computed:
+        return computed_link(state, route)
+    return np.int64(path(state)[route >> 32])
 
 
 @lean
-def link_computed(h, it, route):
-    """The same where routes are computed."""
+def computed_link(state, route):
+    """The next link of a computed route."""
     npu = route >> 32
-    d, down, _, _ = step(h, it, npu, route & _LOW)
-    return np.int64(it[h[H_STEPS] + 2 * (npu * h[H_NDIMS] + d) + down])
+    d, down, _, _ = computed_step(state, npu, route & _LOW)
+    return np.int64(ints(state)[state.steps + 2 * (npu * state.dims + d) + down])
 
 
 @inlined
-def after_hop(h, it, route):
+def after_hop(state, route):
     """What is left of a route after its next link."""
-    if not h[H_COMPUTED]:
-        return route + (np.int64(1) << 32)
-    return after_computed(h, it, route)
+    if state.computed:
+        return computed_after_hop(state, route)
+    return route + (np.int64(1) << 32)
 
 
 @lean
-def after_computed(h, it, route):
-    """The same where routes are computed."""
+def computed_after_hop(state, route):
+    """What is left of a computed route after its next link."""
     npu, target = route >> 32, route & _LOW
-    _, down, size, weight = step(h, it, npu, target)
+    _, down, size, weight = computed_step(state, npu, target)
     digit = npu // weight % size
     moved = (digit + size - 1) % size if down else (digit + 1) % size
     return ((npu + (moved - digit) * weight) << 32) | target
+
+
+@lean
+def computed_hops(state, route):
+    """Links of a computed route."""
+    npu, target, hops = route >> 32, route & _LOW, np.int64(0)
+    for d in range(state.dims):
+        size = np.int64(ints(state)[state.shape + d])
+        up, down = target % size - npu % size, npu % size - target % size
+        hops += min(up % size, down % size) if ints(state)[state.wraps + d] else max(up, down)
+        npu //= size
+        target //= size
+    return hops
 
 
 @inlined
 def at_end(route):
     """Whether a route has no link left."""
     return (route >> 32) == (route & _LOW)
-
-
-@inlined
-def hops_of(h, it, route):
-    """Links of a route."""
-    if not h[H_COMPUTED]:
-        return (route & _LOW) - (route >> 32)
-    return hops_computed(h, it, route)
-
-
-@lean
-def hops_computed(h, it, route):
-    """The same where routes are computed."""
-    npu, target, hops = route >> 32, route & _LOW, np.int64(0)
-    for d in range(h[H_NDIMS]):
-        size = np.int64(it[h[H_SHAPE] + d])
-        up, down = target % size - npu % size, npu % size - target % size
-        hops += min(up % size, down % size) if it[h[H_WRAPS] + d] else max(up, down)
-        npu //= size
-        target //= size
-    return hops

@@ -1,4 +1,4 @@
-"""From a Plan to the Image that the kernel runs on."""
+"""From a Plan to the input of the kernel."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astrasim_py.engine.compiled import layout as at
-from astrasim_py.engine.compiled.builder import Builder, Connected, Image, Turned
+from astrasim_py.core.errors import UsageError
+from astrasim_py.core.units import INT64_MAX
+from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled.tables import Connected, KernelInput, Rotated, Tables
 from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Plan, RankProgram
+from astrasim_py.system.problem import Problem
 
 #: Most entries of a table of peers or routes by position and delta; beyond, the kernel computes them.
 MAX_TABLE = 2**24
+_MODELS = {
+    "cut_through": records.CUT_THROUGH,
+    "store_and_forward": records.STORE_AND_FORWARD,
+    "analytical": records.ANALYTICAL,
+}
 
 
-def image_of(plan: Plan, *, rows: bool = False) -> Image:
-    """The Image of a Plan.
+def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
+    """The kernel's input of a Plan.
 
     Parameters
     ----------
@@ -30,39 +38,58 @@ def image_of(plan: Plan, *, rows: bool = False) -> Image:
     SimulationError
         More than 2^31 - 1 nodes, or links of routes.
     """
-    return _Lowering(plan, rows).image()
+    return _Building(plan, rows).input()
 
 
-class _Lowering:
-    """Working state of `image_of`."""
+def _constants(problem: Problem) -> dict[str, int]:
+    """The constants of a run that follow from the problem alone; -1: there is none."""
+    network, semantics, limits = problem.network, problem.semantics, problem.limits
+    if network.factory is not None:
+        raise UsageError("engine", "a network model of one's own runs on the SimPy engine only", "write --engine simpy")
+    max_time = limits.max_sim_time_ps
+    return dict.fromkeys(records.CONSTANTS, -1) | {
+        "model": _MODELS[network.model],
+        "hold_latency": network.link_busy == "latency+bytes",
+        "injected": network.send_completes == "injected",
+        "counts_references": network.send_completes == "injected",
+        "scheduled": semantics.event_order == "scheduled",
+        "has_servers": problem.memory.kind in ("per_node", "pool"),
+        "max_events": min(limits.max_events, INT64_MAX),
+        "max_time": -1 if max_time is None else min(max_time, INT64_MAX),
+        "computed": 0,
+        "npus": problem.topology.npus,
+    }
+
+
+class _Building:
+    """Working state of `kernel_input`."""
 
     def __init__(self, plan: Plan, rows: bool) -> None:
         self.plan, self.rows = plan, rows
-        self.builder = Builder(plan.problem)
+        self.tables = Tables(plan.problem, _constants(plan.problem))
         self.npus = plan.problem.topology.npus
         self.npu_of = np.array(plan.npu_of, dtype=np.int64)
         self.asks = plan.problem.semantics.rendezvous_bytes > 0
         self.by_bytes = plan.problem.semantics.message_match == "bytes"
         self.partners: dict[tuple[int, int], tuple[list[np.ndarray], int]] = {}
         self.templates: dict[tuple, tuple[tuple[int, ...], list[np.ndarray]]] = {}
-        self.slices: dict[int, int] = {}
+        self.calls: dict[int, int] = {}
         self.maps: dict[tuple[int, int], int] = {}
-        self.turned: dict[tuple, tuple[int, int, Turned, np.ndarray | None]] = {}
+        self.rotations: dict[tuple, tuple[int, int, Rotated, np.ndarray | None]] = {}
         self.channels = 0
 
-    def image(self) -> Image:
+    def input(self) -> KernelInput:
         """The whole."""
-        plan, builder, topology = self.plan, self.builder, self.plan.problem.topology
-        builder.links(topology.latency_ps, topology.bandwidths, topology.bandwidth_class)
+        plan, tables = self.plan, self.tables
         if plan.route_links is None:
-            builder.computed_routes()
+            tables.compute_routes()
         else:
-            builder.routes(plan.route_ptr, plan.route_links, plan.route_pairs)
+            tables.routes(plan.route_ptr, plan.route_links, plan.route_pairs)
         self.workload()
         for instance in plan.instances:
             self.instance(instance)
-        builder.head[at.H_SHARED_CHANNELS] = self.channels
-        return builder.image()
+        tables.constants["shared_channels"] = self.channels
+        return tables.input()
 
     def first_rows(self, index: int) -> np.ndarray | None:
         """First row of each member of a slice (-1: of each rank) in the node table."""
@@ -126,7 +153,7 @@ class _Lowering:
 
     def workload(self) -> None:
         """Templates of all workloads, and the ranks."""
-        plan, builder = self.plan, self.builder
+        plan, tables = self.plan, self.tables
         memory, jobs = plan.problem.memory, plan.problem.jobs
         known: dict[int, int] = {}
         silent: dict[int, bool] = {}
@@ -148,16 +175,15 @@ class _Lowering:
                     if len(nodes) and plan.route_links is not None:
                         route = np.full(len(program), -1, dtype=np.int64)
                         route[nodes] = self.route_numbers(rank, first + program.peer[nodes])
-                    known[id(program)] = builder.template(program, partners[position], route, slots=True)
+                    known[id(program)] = tables.template(program, partners[position], route, workload=True)
                 npu = plan.npu_of[rank]
-                builder.rank(
-                    npu,
-                    known[id(program)],
+                tables.rank(
+                    capacity,
+                    npu=npu,
+                    template=known[id(program)],
                     first=first,
                     delay=plan.start_delay[rank],
-                    job=number,
                     server=npu // memory.npus_per_node if memory.kind == "per_node" else 0,
-                    capacity=capacity,
                     row=-1 if rows is None else int(rows[rank]),
                     channels=place,
                 )
@@ -165,52 +191,54 @@ class _Lowering:
     # -- collectives ----------------------------------------------------------------------------------------
 
     def instance(self, instance: Instance) -> None:
-        """One collective call and its slices."""
-        builder = self.builder
+        """One collective call and its calls."""
+        tables, fields = self.tables, {}
         if instance.whole is not None:
-            first = self.slice(instance.whole, instance.index, instance.first, planned=False)
-            builder.instance(first, instance.members)
-            return
-        streams = []
-        for stream in instance.chunks:
-            visits = []
-            for phase, visit in enumerate(stream.phases):
-                for k, part in enumerate(visit.calls):
-                    self.slice(part, instance.index, visit.first + k, planned=True)
-                turn = stream.turns[phase] if stream.turns else 0
-                visits.append((visit.queue, visit.priority, visit.first, turn, self.who_is_where(visit, instance)))
-            streams.append((stream.priority, bool(stream.turns), visits))
-        planner = self.plan.problem.jobs[instance.job].planner
-        builder.instance(instance.first, instance.members, streams, len(planner.capacity))
+            first = self.call(instance.whole, instance.index, instance.first, planned=False)
+        else:
+            first, chunks = instance.first, []
+            for chunk in instance.chunks:
+                phases = []
+                for number, phase in enumerate(chunk.phases):
+                    for k, part in enumerate(phase.calls):
+                        self.call(part, instance.index, phase.first + k, planned=True)
+                    turn = chunk.turns[number] if chunk.turns else 0
+                    phases.append((phase.queue, phase.priority, phase.first, turn, self.members_of(phase, instance)))
+                chunks.append((chunk.priority, bool(chunk.turns), phases))
+            planner = self.plan.problem.jobs[instance.job].planner
+            fields = tables.chunks(chunks, len(planner.capacity))
+        at = tables.ranks_of(instance.members)[1]
+        tables.instances.add(first=first, members=len(instance.members), sorted=at, **fields)
 
-    def who_is_where(self, visit, instance: Instance) -> int:
-        """Table of the slice of each member in a visit, and the position there."""
-        key = id(visit.call_of), id(instance.members)
+    def members_of(self, phase, instance: Instance) -> int:
+        """Where the call of each member in a phase is, from 0, and the position there."""
+        key = id(phase.call_of), id(instance.members)
         if key not in self.maps:
             place = np.zeros((self.plan.ranks, 2), dtype=np.int64)
-            for k, part in enumerate(visit.calls):
+            for k, part in enumerate(phase.calls):
                 members = np.asarray(part.members, dtype=np.int64)
                 place[members, 0], place[members, 1] = k, np.arange(len(members))
-            self.maps[key] = self.builder.visit_of(place[np.asarray(instance.members, dtype=np.int64)])
+            self.maps[key] = self.tables.ints.add(place[np.asarray(instance.members, dtype=np.int64)])
         return self.maps[key]
 
-    def slice(self, part: CollectiveCall, instance: int, index: int, *, planned: bool) -> int:
-        """One slice."""
+    def call(self, part: CollectiveCall, instance: int, index: int, *, planned: bool) -> int:
+        """One call."""
         rows = self.first_rows(index)
-        if id(part) in self.slices:
-            return self.builder.same_slice(self.slices[id(part)], instance=instance, planned=planned, rows=rows)
-        common = {"instance": instance, "planned": planned, "rows": rows}
+        if id(part) in self.calls:
+            return self.tables.same_call(self.calls[id(part)], instance, rows)
+        fields = None
         if not len(part.programs):
-            made = self.builder.slice(part.members, (), **common)
+            fields = self.tables.plain((), None)
         elif part.rotation is not None:
-            made = self.rotated_slice(part, common)
-        else:
-            made = self.plain_slice(part, common, shared=self.by_bytes and not planned)
-        self.slices[id(part)] = made
+            fields = self.rotated(part)
+        if fields is None:
+            fields = self.plain(part, shared=self.by_bytes and not planned and part.rotation is None)
+        made = self.tables.call(instance, part.members, rows, **fields)
+        self.calls[id(part)] = made
         return made
 
-    def plain_slice(self, part: CollectiveCall, common: dict, *, shared: bool) -> int:
-        """A slice of a program per member."""
+    def plain(self, part: CollectiveCall, *, shared: bool) -> dict[str, int]:
+        """Fields of a call of a program per member."""
         programs, fifos = part.programs, part.connections
         partners, channels = self.partner(programs, part.matching)
         key = id(programs), id(part.matching), id(fifos)
@@ -225,7 +253,7 @@ class _Lowering:
                 if fifos is not None:
                     needs, frees, of = (c[position] for c in (fifos.needs, fifos.frees, fifos.connection))
                     connected = Connected(needs, frees, of, fifos.latency_ps)
-                numbers.append(self.builder.template(program, partners[position], route, connected=connected))
+                numbers.append(self.tables.template(program, partners[position], route, connected=connected))
                 peers_of.append(peers.astype(np.int64))
             self.templates[key] = tuple(numbers), peers_of
         templates, peers_of = self.templates[key]
@@ -235,24 +263,20 @@ class _Lowering:
             routes = np.zeros((len(members), max(map(len, peers_of))), dtype=np.int64)
             for position, peers in enumerate(peers_of):
                 routes[position, : len(peers)] = self.route_numbers(members[position], members[peers])
+        fields = self.tables.plain(templates, routes)
         if shared:
+            # Its messages match in the communicator that everything shares.
             self.channels = max(self.channels, channels)
-        connections = 0
+            fields["flags"] |= records.SHARED
+        else:
+            fields["channels"] = channels
         if fifos is not None:
             connections = max(int(c.max(initial=-1)) for c in fifos.connection) + 1
-        return self.builder.slice(
-            part.members,
-            templates,
-            routes=routes,
-            channels=channels,
-            shared=shared,
-            messages=0 if fifos is None else fifos.messages,
-            connections=connections,
-            **common,
-        )
+            fields |= {"messages": fifos.messages, "connections": connections}
+        return fields
 
-    def rotated_slice(self, part: CollectiveCall, common: dict) -> int:
-        """A slice of one program for all members, its peers turned."""
+    def rotated(self, part: CollectiveCall) -> dict[str, int] | None:
+        """Fields of a call of one program for all members; None: their bytes differ too much."""
         base, n = part.base, len(part.members)
         extra, low = None, base.nbytes
         if not part.uniform_bytes:
@@ -264,14 +288,14 @@ class _Lowering:
                 np.minimum(low, block.min(axis=0), out=low)
                 np.maximum(high, block.max(axis=0), out=high)
             if (high - low).max(initial=0) > 1:
-                return self.plain_slice(part, common, shared=False)
+                return None
             extra = np.empty((n, len(base)), dtype=np.uint8)
             for begin in range(0, n, step):
                 extra[begin : begin + step] = part.nbytes_matrix(positions[begin : begin + step]) - low
         key = "rotated", id(base), id(part.matching)
-        if key not in self.turned:
-            self.turned[key] = self.turn(part, low)
-        made, channels, turned, peers = self.turned[key]
+        if key not in self.rotations:
+            self.rotations[key] = self.rotation(part, low)
+        template, channels, rotation, peers = self.rotations[key]
         routes = None
         if peers is not None and self.plan.route_links is not None:
             members = np.asarray(part.members, dtype=np.int64)
@@ -279,22 +303,20 @@ class _Lowering:
             routes = np.minimum(
                 self.route_numbers(members[:, None], members[peers]), max(len(self.plan.route_pairs) - 1, 0)
             )
-        return self.builder.slice(
-            part.members, made, rotation=turned, routes=routes, extra_bytes=extra, channels=channels, **common
-        )
+        return self.tables.rotated(template, rotation, n, routes, extra) | {"channels": channels * n}
 
-    def turn(self, part: CollectiveCall, nbytes: np.ndarray) -> tuple[int, int, Turned, np.ndarray | None]:
-        """What all slices of one rotated program share: template, channels of a member, and peers."""
+    def rotation(self, part: CollectiveCall, nbytes: np.ndarray) -> tuple[int, int, Rotated, np.ndarray | None]:
+        """What all calls of one rotated program share: template, channels of a member, and peers."""
         base, rotation, n = part.base, part.rotation, len(part.members)
         messages = np.flatnonzero(base.peer >= 0)
         deltas, number = np.unique(base.peer[messages], return_inverse=True)
         peer = np.full(len(base), -1, dtype=np.int64)
         peer[messages] = number
-        made = self.builder.template(base, part.matching.partner, peer=peer, nbytes=nbytes)
+        made = self.tables.template(base, part.matching.partner, peer=peer, nbytes=nbytes)
         peers = None
         if len(deltas) and n * len(deltas) <= MAX_TABLE:
             positions = np.arange(n, dtype=np.int64)
             peers = np.stack([rotation.shift(positions, int(d)) for d in deltas], axis=1)
         partner = np.asarray(part.matching.partner)[messages]
         channels = int((~partner[partner < 0]).max(initial=-1)) + 1
-        return made, channels, self.builder.turned(peers, tuple(rotation.dims), deltas.astype(np.int64)), peers
+        return made, channels, self.tables.rotation(peers, tuple(rotation.dims), deltas.astype(np.int64)), peers

@@ -1,0 +1,270 @@
+"""Chunks of planned collectives: queues of each rank, in which chunks wait and run phase after phase.
+
+A chunk that ends its phase on a rank leaves the queue, whose first waiter starts, and joins the queue of its next
+phase at the back. None of this takes time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.core.jit import lean
+from astrasim_py.engine.compiled.blocks import leave_call, position_in, splice
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    blocks,
+    chunks,
+    instances,
+    ints,
+    longs,
+    phases,
+    progress,
+    queues,
+    ranks,
+    runs,
+    shares,
+)
+from astrasim_py.engine.compiled.queue import NONE, give, take, take_zeros
+from astrasim_py.engine.compiled.records import QUEUE_WORDS, RUN_WORDS, SHARE_WORDS
+
+#: Words of the records in `longs`.
+CHUNK_WORDS, PHASE_WORDS = np.int64(4), np.int64(5)
+
+
+@lean
+def chunk_of(state, run):
+    """The chunk of a run."""
+    row = runs(state, run)
+    return chunks(state, instances(state, shares(state, row.share).instance).chunks + CHUNK_WORDS * row.chunk)
+
+
+@lean
+def phase_of(state, run):
+    """The phase that a run is at."""
+    return phases(state, chunk_of(state, run).phases + PHASE_WORDS * runs(state, run).phase)
+
+
+@lean
+def queue_of(state, rank, number):
+    """Place of a queue of a rank."""
+    return ranks(state, rank).queue + number * QUEUE_WORDS
+
+
+@lean
+def goes_first(state, a, b):
+    """Whether the waiting run `a` goes before `b`: by priority, then by that of its phase, then by arrival."""
+    ours, theirs = chunk_of(state, a).priority, chunk_of(state, b).priority
+    if ours == theirs:
+        ours, theirs = phase_of(state, a).priority, phase_of(state, b).priority
+    if ours == theirs:
+        return runs(state, a).arrival < runs(state, b).arrival
+    return ours > theirs
+
+
+@lean
+def stand_in_line(state, place, run):
+    """A run waits for its turn in a queue."""
+    queue, row = queues(state, place), runs(state, run)
+    row.next = 0
+    if queue.line == 0:
+        queue.line = run
+        queue.line_last = run
+    elif not goes_first(state, run, queue.line_last):
+        runs(state, queue.line_last).next = run
+        queue.line_last = run
+    elif goes_first(state, run, queue.line):
+        row.next = queue.line
+        queue.line = run
+    else:
+        behind = queue.line
+        while not goes_first(state, run, runs(state, behind).next):
+            behind = runs(state, behind).next
+        row.next = runs(state, behind).next
+        runs(state, behind).next = run
+
+
+@lean
+def turns_taken(state, share, number):
+    """Place of the count of turns that a share has taken of a queue."""
+    return share + SHARE_WORDS + number
+
+
+@lean
+def next_share(state, share, rank, number):
+    """Place of the next share with turns left in a queue of a rank."""
+    return share + SHARE_WORDS + ranks(state, rank).queues + number
+
+
+@lean
+def join_queue(state, rank, run):
+    """A chunk arrives at the queue of its phase; before its turn it is held back."""
+    ranks(state, rank).arrivals += 1
+    row, phase = runs(state, run), phase_of(state, run)
+    row.arrival = ranks(state, rank).arrivals
+    place = queue_of(state, rank, phase.queue)
+    if chunk_of(state, run).turns:
+        share = row.share
+        if queues(state, place).shares != share or phase.turn != arena(state)[turns_taken(state, share, phase.queue)]:
+            row.next = shares(state, share).early
+            shares(state, share).early = run
+            return
+    stand_in_line(state, place, run)
+
+
+@lean
+def take_turn(state, rank, share, number):
+    """A chunk has taken its collective's turn; it may be the turn of one that was held back."""
+    place = queue_of(state, rank, number)
+    queue, taken = queues(state, place), turns_taken(state, share, number)
+    arena(state)[taken] += 1
+    if arena(state)[taken] == longs(state)[instances(state, shares(state, share).instance).turns + number]:
+        queue.shares = arena(state)[next_share(state, share, rank, number)]
+    first = queue.shares
+    if first == 0:
+        return
+    behind, run = np.int64(0), shares(state, first).early
+    while run:
+        phase = phase_of(state, run)
+        if phase.queue == number and phase.turn == arena(state)[turns_taken(state, first, number)]:
+            if behind:
+                runs(state, behind).next = runs(state, run).next
+            else:
+                shares(state, first).early = runs(state, run).next
+            stand_in_line(state, place, run)
+            return
+        behind, run = run, runs(state, run).next
+
+
+@lean
+def serve_queue(state, rank, number, cause):
+    """Start as many chunks of a queue as can run."""
+    queue = queues(state, queue_of(state, rank, number))
+    while queue.line and queue.running < queue.capacity:
+        run = queue.line
+        row = runs(state, run)
+        queue.line = row.next
+        queue.running += 1
+        row.next_running = 0
+        if queue.first:
+            runs(state, queue.last).next_running = run
+        else:
+            queue.first = run
+        queue.last = run
+        row.cause = cause
+        row.next = 0
+        if state.begin:
+            runs(state, state.begin_last).next = run
+        else:
+            state.begin = run
+        state.begin_last = run
+        if chunk_of(state, run).turns:
+            take_turn(state, rank, row.share, number)
+
+
+@lean
+def end_share(state, share, cause):
+    """A rank is done with a planned collective: its workload's node completes next."""
+    row = shares(state, share)
+    whole = progress(state, state.call_count + row.instance)
+    whole.left -= 1
+    if whole.left == 0:
+        whole.end = state.now
+    row.cause = cause
+    row.next = 0
+    if state.done:
+        shares(state, state.done_last).next = share
+    else:
+        state.done = share
+    state.done_last = share
+
+
+@lean
+def end_run(state, run, cause):
+    """A chunk is done on this rank."""
+    share = runs(state, run).share
+    give(state, run, RUN_WORDS)
+    shares(state, share).left -= 1
+    if shares(state, share).left == 0:
+        end_share(state, share, cause)
+
+
+@lean
+def end_phase(state, rank, run, cause):
+    """A chunk has ended its phase on this rank, with the node in row `cause`."""
+    row = runs(state, run)
+    number = phase_of(state, run).queue
+    queue = queues(state, queue_of(state, rank, number))
+    behind, user = np.int64(0), queue.first
+    while user != run:
+        behind, user = user, runs(state, user).next_running
+    if behind:
+        runs(state, behind).next_running = row.next_running
+    else:
+        queue.first = row.next_running
+    if queue.last == run:
+        queue.last = behind
+    queue.running -= 1
+    serve_queue(state, rank, number, cause)
+    if row.phase + 1 < chunk_of(state, run).phase_count:
+        row.phase += 1
+        number = phase_of(state, run).queue
+        join_queue(state, rank, run)
+        serve_queue(state, rank, number, cause)
+    else:
+        end_run(state, run, cause)
+
+
+@lean
+def begin_chunks(state, rank, number, node):
+    """A rank dispatches a planned collective, its workload's `node`."""
+    instance, whole = instances(state, number), progress(state, state.call_count + number)
+    if whole.start < 0:
+        whole.start = state.now
+        whole.left = instance.members
+    queue_count = ranks(state, rank).queues
+    share = take_zeros(state, SHARE_WORDS + 2 * queue_count)
+    row = shares(state, share)
+    row.instance = number
+    row.node = node
+    row.left = instance.chunk_count
+    row.rank = rank
+    if instance.chunk_count == 0:
+        end_share(state, share, NONE)
+        return
+    cause = blocks(state, rank).row + node
+    for queue_number in range(queue_count):
+        if longs(state)[instance.turns + queue_number]:
+            queue = queues(state, queue_of(state, rank, queue_number))
+            if queue.shares:
+                arena(state)[next_share(state, queue.shares_last, rank, queue_number)] = share
+            else:
+                queue.shares = share
+            queue.shares_last = share
+    for chunk in range(instance.chunk_count):
+        run = take(state, RUN_WORDS)
+        runs(state, run).share = share
+        runs(state, run).chunk = chunk
+        runs(state, run).phase = 0
+        if chunk_of(state, run).phase_count:
+            join_queue(state, rank, run)
+        else:
+            end_run(state, run, NONE)
+    for queue_number in range(queue_count):
+        serve_queue(state, rank, queue_number, cause)
+    start_runs(state, rank)
+
+
+@lean
+def start_runs(state, rank):
+    """Splice the calls of all chunks whose turn it is; one with nothing to do on this rank ends at once."""
+    while state.begin:
+        run = state.begin
+        row = runs(state, run)
+        state.begin = row.next
+        share, cause = shares(state, row.share), row.cause
+        phase = phase_of(state, run)
+        place = phase.members + 2 * position_in(state, share.instance, rank)
+        call, position = phase.call + ints(state)[place], np.int64(ints(state)[place + 1])
+        if splice(state, call, position, rank, share.node, run, cause) < 0:
+            leave_call(state, call)
+            end_phase(state, rank, run, cause)

@@ -1,0 +1,559 @@
+"""Nodes: what happens when a rank issues a node, and when a node completes."""
+
+# ruff: noqa: SIM109
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.core import heap
+from astrasim_py.core.jit import inlined, lean
+from astrasim_py.engine.compiled.blocks import (
+    channel_of,
+    free_block,
+    free_match,
+    leave_call,
+    new_match,
+    peer_of,
+    position_in,
+    rank_at,
+    sent_size,
+    size_of,
+    splice,
+    state_of,
+)
+from astrasim_py.engine.compiled.chunks import begin_chunks, end_phase, start_runs
+from astrasim_py.engine.compiled.events import (
+    complete_next,
+    end_later,
+    fail,
+    new_event,
+    new_message,
+    number_event,
+    time_together,
+    unequal,
+)
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    arena_heap,
+    blocks,
+    capacity,
+    counters,
+    counting,
+    due,
+    events,
+    instances,
+    ints,
+    longs,
+    matches,
+    message_rows,
+    message_slots,
+    node_rows,
+    nodes,
+    prefetch,
+    progress,
+    ranks,
+    servers,
+    shares,
+    slots,
+    states,
+    templates,
+    waiting,
+    wave,
+)
+from astrasim_py.engine.compiled.queue import (
+    NODE_MASK,
+    NONE,
+    entry_of,
+    give,
+    make_ready,
+    note_ready,
+    push,
+    take,
+    wake,
+)
+from astrasim_py.engine.compiled.records import (
+    ADMITTED,
+    ARRIVED,
+    ASKED,
+    CONNECTED,
+    COUNTS,
+    DETACHED,
+    FREE,
+    GO,
+    HAS_ARRIVED,
+    MOST_NEEDS,
+    NEEDS,
+    OVERFLOW,
+    POSTED,
+    RECEIVE_POSTED,
+    SEND_POSTED,
+    SHARE_WORDS,
+    TIMER,
+    UNASKED,
+    WAITED,
+    WORKLOAD,
+)
+from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
+
+#: Kinds of a slot: those of `astrasim_py.system.plan`, and a record for none.
+SLOT_KINDS = np.int64(4)
+COMPUTE_SLOT = np.int64(2)
+
+
+@inlined
+def account(state, number):
+    """Charge the time since the last change to compute, or to exposed communication."""
+    rank = ranks(state, number)
+    elapsed = state.now - rank.accounted
+    if elapsed:
+        if rank.computing:
+            rank.compute += elapsed
+        elif rank.communicating:
+            rank.exposed += elapsed
+        rank.accounted = state.now
+
+
+# -- slots and connections ----------------------------------------------------------------------------------------
+
+
+@lean
+def refuse(state, rank, kind, node):
+    """A ready node of a workload finds no slot free."""
+    slot = slots(state, SLOT_KINDS * rank + kind)
+    count, room = slot.refused_count, slot.refused_room
+    if count == room:
+        more = max(2 * room, np.int64(4))
+        place = take(state, 3 * more)
+        for i in range(3 * count):
+            arena(state)[place + i] = arena(state)[slot.refused + i]
+        if room:
+            give(state, slot.refused, 3 * room)
+        slot.refused = place
+        slot.refused_room = more
+        note_ready(state, 3 * more)
+    heap.push(arena_heap(state, slot.refused), count, node, np.int64(0), node)
+    slot.refused_count = count + 1
+
+
+@lean
+def slot_freed(state, rank, kind, node):
+    """A node of a workload has given up its slot: those that were refused are ready again.
+
+    Where there is one slot, no need to wake more nodes than up to the first that is sure to hold it for some time: the
+    others would be refused again, without effect.
+    """
+    slot, row = slots(state, SLOT_KINDS * rank + kind), blocks(state, rank)
+    slot.used -= 1
+    while slot.refused_count:
+        refused = arena_heap(state, slot.refused)
+        again = refused[0].item
+        slot.refused_count = heap.pop(refused, slot.refused_count)
+        make_ready(state, rank, rank, again)
+        if state.record_nodes:
+            node_rows(state, row.row + again).released = row.row + node
+        if capacity(state)[kind] == 1:
+            at = nodes(state, row.first + again)
+            what = at.kind & 7
+            if what == SEND or (what == COMPUTE and longs(state)[state.duration + at.size]):
+                break
+
+
+@lean
+def slot_of(state, block, message):
+    """The slot of a message of a connection."""
+    return message_slots(state, progress(state, blocks(state, block).call).slots + 2 * message)
+
+
+@lean
+def release_slot(state, block, message, node):
+    """A node frees the slot of a message of a connection: the send that waits for it is ready again."""
+    slot = slot_of(state, block, message)
+    before = slot.state
+    slot.state = FREE
+    if before < WAITED:
+        return
+    other, send = (before - WAITED) >> 32, (before - WAITED) & NODE_MASK
+    if state.record_nodes:
+        node_rows(state, blocks(state, other).row + send).released = blocks(state, block).row + node
+    rank = np.int64(blocks(state, other).rank)
+    make_ready(state, rank, other, send)
+    wake(state, rank)
+
+
+@lean
+def enter_slot(state, block, node, kind):
+    """Whether the slot that a node of a connection needs is free; if so, a send frees the slot that it frees."""
+    template = templates(state, blocks(state, block).template)
+    needed = np.int64(ints(state)[template.connections + node])
+    if needed >= 0:
+        slot = slot_of(state, block, needed)
+        if slot.state != FREE:
+            slot.state = entry_of(block, node) + WAITED
+            slot.since = state.now
+            return False
+    freed = np.int64(ints(state)[template.connections + template.nodes + node])
+    if kind == SEND and freed >= 0:
+        release_slot(state, block, freed, node)
+    return True
+
+
+@lean
+def admit_workload(state, rank, node, kind, slot_kind):
+    """Give a node of a workload its slot, and count its time; False if no slot is free."""
+    if slot_kind and capacity(state)[slot_kind] >= 0:
+        slot = slots(state, SLOT_KINDS * rank + slot_kind)
+        if slot.used >= capacity(state)[slot_kind]:
+            refuse(state, rank, slot_kind, node)
+            return False
+        slot.used += 1
+    row = ranks(state, rank)
+    if kind == COMPUTE:
+        account(state, rank)
+        row.computing += 1
+        if slot_kind == COMPUTE_SLOT:
+            row.compute_sum += longs(state)[state.duration + nodes(state, blocks(state, rank).first + node).size]
+            if row.compute_sum < 0:
+                fail(state, OVERFLOW)
+    elif kind == SEND or kind == RECV or kind == COLLECTIVE:
+        account(state, rank)
+        row.communicating += 1
+    return True
+
+
+# -- issuing ------------------------------------------------------------------------------------------------------
+
+
+@lean
+def issue(state):
+    """The rank that dispatches issues the next node of its wave."""
+    rank, entry = state.rank, wave(state, state.wave_next)[0].item
+    state.wave_next += 1
+    block, node = entry >> 32, entry & NODE_MASK
+    row = blocks(state, block)
+    whole = np.int64(nodes(state, row.first + node).kind)
+    kind = whole & 7
+    if row.flags & WORKLOAD:
+        if not admit_workload(state, rank, node, kind, (whole >> 3) & 3):
+            return
+    elif row.flags & ADMITTED:
+        if row.flags & CONNECTED and not enter_slot(state, block, node, kind):
+            return
+        if whole & DETACHED:
+            # It leaves the block now.
+            row.left -= 1
+            if row.left == 0:
+                complete_next(state, block, NONE, row.row + node if state.record_nodes else NONE)
+    if state.record_nodes:
+        node_rows(state, row.row + node).start = state.now
+        # Ranks take turns, each with rows of its own: by its next turn the line behind this one has come.
+        prefetch(node_rows(state, row.row + node + 2))
+    if kind == SEND:
+        issue_send(state, block, node)
+    elif kind == RECV:
+        issue_receive(state, block, node)
+    elif kind == COMPUTE or kind == MEMORY:
+        issue_timed(state, rank, block, node, kind)
+    elif kind == COLLECTIVE:
+        issue_collective(state, rank, block, node)
+    else:
+        complete_next(state, block, node, NONE)
+
+
+@lean
+def issue_send(state, block, node):
+    """A send is posted; its message goes now or, under the rendezvous, once its receiver has asked for it."""
+    row, match = blocks(state, block), NONE
+    if state.counts_references:
+        # Until the message is delivered.
+        row.references += 1
+    if nodes(state, row.first + node).partner < 0:
+        match = new_match(state, channel_of(state, block, node, True), SEND_POSTED)
+        posted = matches(state, match)
+        posted.send = entry_of(block, node)
+        posted.rank = row.rank
+        posted.call = row.call
+        posted.sender_row = row.row + node
+    if state.request < 0 or may_send(state, block, node, match):
+        state.sender = block
+        state.send_node = node
+        state.send_match = match
+
+
+@lean
+def may_send(state, block, node, number):
+    """Under the rendezvous: whether a message has been asked for, and goes at once."""
+    row, request = blocks(state, block), NONE
+    if number >= 0:
+        match = matches(state, number)
+        if not match.flags & ASKED:
+            match.flags |= UNASKED
+            return False
+        request = match.row
+    else:
+        own = state_of(state, block, node)
+        if not states(state)[own] & ARRIVED:
+            states(state)[own] |= np.uint8(POSTED)
+            return False
+        states(state)[own] &= ~np.uint8(ARRIVED)
+        request = stored_row(state, row.row + node)
+    if state.record_messages:
+        message_rows(state, request).receiver = row.row + node
+    if not state.scheduled:
+        return True
+    # ASTRA-sim's sender receives the request, which takes an event like every receive of what is there.
+    e = new_event(state, GO, block, node)
+    events(state, e).match = number
+    number_event(state, e)
+    push(state, state.now, e)
+    return False
+
+
+@lean
+def stored_row(state, row):
+    """Row of the message that came before its node, which has kept it; -1 where messages are not recorded."""
+    if not state.record_messages:
+        return NONE
+    message = -2 - node_rows(state, row).ended
+    node_rows(state, row).ended = -1
+    return message
+
+
+@lean
+def issue_receive(state, block, node):
+    """A receive is posted; it completes now if its message is there, else, under the rendezvous, asks for it."""
+    row, match = blocks(state, block), NONE
+    if nodes(state, row.first + node).partner < 0:
+        match = new_match(state, channel_of(state, block, node, False), RECEIVE_POSTED)
+        arrived = receive_match(state, block, node, match)
+    else:
+        arrived = receive_partner(state, block, node)
+    if arrived:
+        if state.scheduled:
+            end_later(state, block, node, state.now)
+        else:
+            complete_next(state, block, node, NONE)
+    elif state.request >= 0:
+        state.carried = new_message(state, block, node, match, state.request, np.int64(1))
+
+
+@lean
+def receive_match(state, block, node, number):
+    """Whether the message of a receive, one of several, has arrived."""
+    match = matches(state, number)
+    match.receive = entry_of(block, node)
+    if not match.flags & HAS_ARRIVED:
+        return False
+    size = np.int64(match.size)
+    if size != size_of(state, block, node):
+        sender, call = np.int64(match.rank), np.int64(match.call)
+        unequal(state, match.receive, sender, call, match.send & NODE_MASK, size)
+    if state.record_messages:
+        message_rows(state, match.row).receiver = blocks(state, block).row + node
+    free_match(state, number)
+    return True
+
+
+@lean
+def receive_partner(state, block, node):
+    """Whether the only message that a receive can match has arrived."""
+    own, row = state_of(state, block, node), blocks(state, block)
+    if not states(state)[own] & ARRIVED:
+        states(state)[own] |= np.uint8(POSTED)
+        return False
+    states(state)[own] &= ~np.uint8(ARRIVED)
+    if state.record_messages:
+        message_rows(state, stored_row(state, row.row + node)).receiver = row.row + node
+    peer = peer_of(state, block, node)
+    size = sent_size(state, block, node, peer)
+    if size != size_of(state, block, node):
+        partner = np.int64(nodes(state, row.first + node).partner)
+        unequal(state, entry_of(block, node), rank_at(state, block, peer), np.int64(row.call), partner, size)
+    return True
+
+
+@lean
+def issue_timed(state, rank, block, node, kind):
+    """A computation or a memory request begins."""
+    duration = longs(state)[state.duration + nodes(state, blocks(state, block).first + node).size]
+    end = state.now + duration
+    if kind == MEMORY and state.has_servers:
+        server = ranks(state, rank).server
+        end = max(servers(state)[server], state.now) + duration
+        servers(state)[server] = end
+    if end < state.now:
+        fail(state, OVERFLOW)
+    elif end == state.now:
+        complete_next(state, block, node, NONE)
+    elif state.scheduled:
+        e = new_event(state, TIMER, block, node)
+        state.issued += 1
+        time_together(state, e, rank, end)
+        if state.counts_references:
+            blocks(state, block).references += 1
+        push(state, end, e)
+    else:
+        end_later(state, block, node, end)
+
+
+@lean
+def issue_collective(state, rank, block, node):
+    """A rank begins its part of a collective."""
+    row = blocks(state, block)
+    number = np.int64(nodes(state, row.first + node).size)
+    instance = instances(state, number)
+    if instance.planned:
+        begin_chunks(state, rank, number, node)
+        return
+    position = position_in(state, number, rank)
+    if splice(state, instance.first, position, rank, node, np.int64(0), row.row + node) < 0:
+        leave_call(state, instance.first)
+        complete_next(state, block, node, NONE)
+
+
+# -- completing ---------------------------------------------------------------------------------------------------
+
+
+@lean
+def complete(state):
+    """The node that is due completes: what waits for it is ready, and its block may end."""
+    if state.done:
+        share = state.done
+        row = shares(state, share)
+        state.done = row.next
+        block, node, cause = row.rank, row.node, row.cause
+        give(state, share, SHARE_WORDS + 2 * ranks(state, block).queues)
+    else:
+        state.due_count -= 1
+        last = due(state, state.due_count)
+        block, node, cause = last.block, last.node, last.cause
+    row = blocks(state, block)
+    rank, first_row = np.int64(row.rank), np.int64(row.row)
+    if node >= 0:
+        whole = np.int64(nodes(state, row.first + node).kind)
+        if whole & DETACHED:
+            if state.record_nodes:
+                node_rows(state, first_row + node).end = state.now
+            return
+        leave_slot(state, block, node, whole)
+        if state.record_nodes:
+            node_rows(state, first_row + node).end = state.now
+            node_rows(state, first_row + node).ended = cause
+        release_successors(state, block, node)
+        row.left -= 1
+        cause = first_row + node if state.record_nodes else NONE
+    if row.left == 0:
+        end_block(state, block, cause)
+    elif row.flags & COUNTS and node >= 0:
+        count_completion(state, block, node)
+    if ranks(state, rank).ready:
+        wake(state, rank)
+
+
+@inlined
+def leave_slot(state, block, node, whole):
+    """A node that completes gives back its slot, and its time is counted."""
+    row, kind = blocks(state, block), whole & 7
+    if row.flags & WORKLOAD:
+        rank = block
+        if kind == COMPUTE:
+            account(state, rank)
+            ranks(state, rank).computing -= 1
+        elif kind == SEND or kind == RECV or kind == COLLECTIVE:
+            account(state, rank)
+            ranks(state, rank).communicating -= 1
+        slot = (whole >> 3) & 3
+        if slot and capacity(state)[slot] >= 0:
+            slot_freed(state, rank, slot, node)
+    elif row.flags & CONNECTED and kind != SEND:
+        template = templates(state, row.template)
+        freed = np.int64(ints(state)[template.connections + template.nodes + node])
+        if freed >= 0:
+            release_slot(state, block, freed, node)
+
+
+@inlined
+def release_successors(state, block, node):
+    """The successors of a node that completes need one completion less."""
+    row = blocks(state, block)
+    at, own, step = nodes(state, row.first + node), state_of(state, block, np.int64(0)), np.int64(row.step)
+    first = np.int64(at.successor)
+    for i in range(first, first + at.successors):
+        successor = np.int64(ints(state)[i])
+        place = own + step * successor
+        left = np.int64(states(state)[place])
+        if left & NEEDS == MOST_NEEDS:
+            ready = lose_need(state, block, successor)
+        else:
+            states(state)[place] = left - 1
+            ready = (left & NEEDS) == 1
+        if ready:
+            make_ready(state, np.int64(row.rank), block, successor)
+            if state.record_nodes:
+                node_rows(state, row.row + successor).released = row.row + node
+
+
+@lean
+def lose_need(state, block, node):
+    """A node needs one completion less; whether it is ready now."""
+    own = state_of(state, block, node)
+    left = np.int64(states(state)[own])
+    if left & NEEDS == MOST_NEEDS:
+        row = blocks(state, block)
+        words = row.words + ((templates(state, row.template).nodes + 7) >> 3)
+        place = words + nodes(state, row.first + node).count
+        arena(state)[place] -= 1
+        return arena(state)[place] == 0
+    states(state)[own] = left - 1
+    return (left & NEEDS) == 1
+
+
+@lean
+def end_block(state, block, cause):
+    """A block has completed its last node: so has its workload's node, or its chunk's call."""
+    row = blocks(state, block)
+    rank, call, run, parent = np.int64(row.rank), np.int64(row.call), np.int64(row.run), np.int64(row.parent)
+    if call < 0:
+        ranks(state, rank).finish = state.now
+        return
+    leave_call(state, call)
+    if row.references == 0:
+        free_block(state, block)
+    if run:
+        end_phase(state, rank, run, cause)
+        start_runs(state, rank)
+    else:
+        complete_next(state, rank, parent, cause)
+
+
+@lean
+def count_completion(state, block, node):
+    """Counters: nodes that have waited for this count lose a need; others begin to count from here."""
+    row = blocks(state, block)
+    template = templates(state, row.template)
+    base = row.words + template.counter_word
+    own = counting(state, template.counting + 5 * node)
+    if own.counts >= 0:
+        counter = counters(state, base + 2 * own.counts)
+        entries = arena_heap(state, base + waiting(state, template.waiting + 4 * own.counts).word)
+        counter.count += 1
+        reached = np.int64(0)
+        while counter.waiting and entries[0].key == counter.count:
+            waiter = entries[0].item
+            counter.waiting = heap.pop(entries, counter.waiting)
+            # It waits behind the heap: what it releases must not count before.
+            heap.place(entries, counter.waiting, NONE, NONE, waiter)
+            reached += 1
+        for i in range(reached):
+            waiter = entries[counter.waiting + i].item
+            if lose_need(state, block, waiter):
+                if state.record_nodes:
+                    node_rows(state, row.row + waiter).released = row.row + node
+                make_ready(state, np.int64(row.rank), block, waiter)
+    for i in range(own.starter_count):
+        waiter = longs(state)[own.starters + i]
+        its = counting(state, template.counting + 5 * waiter)
+        counter = counters(state, base + 2 * its.waits_for)
+        entries = arena_heap(state, base + waiting(state, template.waiting + 4 * its.waits_for).word)
+        heap.push(entries, counter.waiting, counter.count + its.target, waiter, waiter)
+        counter.waiting += 1

@@ -1,0 +1,605 @@
+"""Messages and events: what happens when a message is sent, reaches a link, arrives, and when a timer ends."""
+
+# ruff: noqa: SIM109
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.core.jit import inlined, lean
+from astrasim_py.engine.compiled.blocks import (
+    free_match,
+    partner_block,
+    peer_of,
+    rank_at,
+    release_block,
+    size_of,
+    state_of,
+)
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    blocks,
+    calls,
+    due,
+    events,
+    hop_rows,
+    ints,
+    links,
+    longs,
+    matches,
+    message_rows,
+    node_rows,
+    nodes,
+    progress,
+    ranks,
+    states,
+    templates,
+    waits,
+)
+from astrasim_py.engine.compiled.queue import (
+    NODE_MASK,
+    NONE,
+    entry_of,
+    give_row,
+    make_ready,
+    push,
+    take_row,
+    wake,
+)
+from astrasim_py.engine.compiled.records import (
+    ANALYTICAL,
+    ARRIVED,
+    ASKED,
+    BEGIN,
+    CUT_THROUGH,
+    DELIVER,
+    END,
+    ENTER,
+    EVENTS,
+    FREED,
+    GO,
+    HAS_ARRIVED,
+    HOP,
+    OVERFLOW,
+    PACED,
+    POSTED,
+    RECEIVE_POSTED,
+    RUNNING,
+    STORE_AND_FORWARD,
+    TIMER,
+    UNASKED,
+    UNEQUAL_BYTES,
+    WAITS,
+)
+from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link, set_out
+
+# -- what all share -----------------------------------------------------------------------------------------------
+
+
+@lean
+def fail(state, status):
+    """The run cannot go on."""
+    if state.status == RUNNING:
+        state.status = status
+        state.budget = 0
+
+
+@lean
+def new_event(state, kind, block, node):
+    """An event that is about a node."""
+    e = np.int64(take_row(state, events, EVENTS))
+    event = events(state, e)
+    event.block = block
+    event.node = node
+    event.kind = kind
+    event.match = -1
+    event.size = 0
+    event.moved = 0
+    event.asks = 0
+    event.row = -1
+    return e
+
+
+@lean
+def number_event(state, e):
+    """Give an event the next number in the order of issue."""
+    event = events(state, e)
+    if state.scheduled:
+        reschedule(state, e, state.now)
+    else:
+        event.scheduled = 0
+        event.number = state.issued
+    state.issued += 1
+
+
+@inlined
+def reschedule(state, e, time):
+    """Give an event the number of one that is scheduled at `time`."""
+    state.schedulings += 1
+    events(state, e).scheduled = time
+    events(state, e).number = state.schedulings
+
+
+@lean
+def push_checked(state, time, e):
+    """Schedule an event, unless its time has overflowed."""
+    if time < state.now:
+        fail(state, OVERFLOW)
+    else:
+        push(state, time, e)
+
+
+@lean
+def complete_next(state, block, node, cause):
+    """A node completes next: of all that are due the last one goes first. `cause`: row of the node that caused it."""
+    row = due(state, state.due_count)
+    row.block = block
+    row.node = node
+    row.cause = cause
+    state.due_count += 1
+
+
+@lean
+def end_later(state, block, node, time):
+    """Schedule the end of a node, by an event of its own."""
+    ended = new_event(state, END, block, node)
+    number_event(state, ended)
+    if state.counts_references:
+        blocks(state, block).references += 1
+    push_checked(state, time, ended)
+
+
+# -- sending ------------------------------------------------------------------------------------------------------
+
+
+@lean
+def new_message(state, block, node, match, size, asks):
+    """A message of a node, not on its way yet."""
+    e = new_event(state, HOP, block, node)
+    event, peer = events(state, e), rank_at(state, block, peer_of(state, block, node))
+    event.match = match
+    event.size = size
+    event.asks = asks
+    number_event(state, e)
+    hops = set_out(state, e, block, node, peer)
+    state.sent += 1
+    state.hops += hops
+    if state.record_messages:
+        event.row = record_message(state, block, node, size, peer, hops)
+    return e
+
+
+@lean
+def record_message(state, block, node, size, peer, hops):
+    """A row of the message table; returns its number."""
+    number, sender = state.message_row_count, blocks(state, block)
+    state.message_row_count = number + 1
+    row = message_rows(state, number)
+    row.call = sender.call
+    row.src = sender.rank
+    row.dst = peer
+    row.node = sender.first + node
+    row.bytes = longs(state)[state.nbytes + size]
+    row.posted = state.now
+    row.start = -1
+    row.delivered = -1
+    row.hops = hops
+    row.queued = 0
+    row.sender = sender.row + node
+    row.receiver = -1
+    return number
+
+
+@lean
+def send(state):
+    """The message that may go is issued."""
+    block = state.sender
+    state.sender = -1
+    e = new_message(
+        state, block, state.send_node, state.send_match, size_of(state, block, state.send_node), np.int64(0)
+    )
+    state.carried = e
+    if blocks(state, block).flags & PACED and state.pace >= 0:
+        enter_connection(state, e)
+
+
+@lean
+def enter_connection(state, e):
+    """Messages of a connection enter the network one after the other."""
+    event = events(state, e)
+    row = blocks(state, event.block)
+    template, call = templates(state, row.template), calls(state, row.call)
+    connection = ints(state)[template.connections + 2 * template.nodes + event.node]
+    place = progress(state, row.call).slots + 2 * call.messages + connection
+    pace = longs(state)[state.pace + event.size]
+    hold = longs(state)[links(state, next_link(state, event.route)).hold + event.size]
+    enters = max(arena(state)[place], state.now)
+    if pace < 0 or hold < 0 or enters + pace < 0:
+        fail(state, OVERFLOW)
+    arena(state)[place] = enters + pace
+    asks = enters + max(pace - hold, np.int64(0))
+    if asks > state.now:
+        event.kind = ENTER
+        push(state, asks, e)
+        state.carried = -1
+
+
+# -- links --------------------------------------------------------------------------------------------------------
+
+
+@lean
+def carry(state):
+    """A message goes on: under the analytical model to its end, else over its next link."""
+    e = state.carried
+    state.carried = -1
+    injection = deliver_later(state, e) if state.model == ANALYTICAL else take_link(state, e)
+    event = events(state, e)
+    if state.injected and injection >= 0 and not event.asks:
+        end_later(state, np.int64(event.block), np.int64(event.node), injection)
+
+
+@lean
+def deliver_later(state, e):
+    """Schedule the delivery of a message under the analytical model; returns when it is injected."""
+    event, now = events(state, e), state.now
+    left = event.route
+    while not at_end(left):
+        link = next_link(state, left)
+        hold = longs(state)[links(state, link).hold + event.size]
+        reserve(state, link, now, now, now + hold if hold >= 0 else NONE, longs(state)[state.nbytes + event.size])
+        left = after_hop(state, left)
+    if state.record_messages:
+        message_rows(state, event.row).start = now
+    row, variant = blocks(state, event.block), np.int64(0)
+    if row.flags & PACED and not event.asks:
+        variant = templates(state, row.template).variant
+    place = (ints(state)[state.route_class + event.tail] * state.variants + variant) * state.sizes + event.size
+    delivery, injection = longs(state)[state.delays + 2 * place], longs(state)[state.delays + 2 * place + 1]
+    event.kind = DELIVER
+    if delivery < 0 or injection < 0:
+        fail(state, OVERFLOW)
+    else:
+        push_checked(state, now + delivery, e)
+    return now + injection
+
+
+@lean
+def take_link(state, e):
+    """The head of a message asks for its next link.
+
+    Returns when the message is injected if this is its first link, else -1.
+    """
+    event, now = events(state, e), state.now
+    number = next_link(state, event.route)
+    link, row = links(state, number), blocks(state, event.block)
+    hold = longs(state)[link.hold + event.size]
+    if hold < 0:
+        fail(state, OVERFLOW)
+        return NONE
+    requested, start = now, max(link.free, now)
+    # Where events go in the order of their scheduling, messages wait in a line of their own.
+    lined, was_freed = state.model == STORE_AND_FORWARD and state.scheduled != 0, event.kind == FREED
+    if lined:
+        if was_freed:
+            requested, start = event.tail, now
+        elif link.line >= 0 or not is_free(state, number):
+            wait_in_line(state, e, number)
+            return NONE
+    longer = np.int64(0)
+    if row.flags & PACED and not event.asks:
+        longer = templates(state, row.template).longer
+    end, latency = start + hold, link.latency + longer
+    if state.model == CUT_THROUGH:
+        end = max(end, event.tail) if end >= 0 else end
+        head, tail = start + latency, end + latency
+        event.tail = tail
+    else:
+        tail = end + latency
+        if link.hop >= 0:
+            hop = longs(state)[link.hop + event.size]
+            tail = start + hop + longer
+            if hop < 0:
+                fail(state, OVERFLOW)
+        head = tail
+    if end < 0 or tail < 0 or head < 0:
+        fail(state, OVERFLOW)
+        return NONE
+    free = tail if state.hold_latency else end
+    reserve(state, number, requested, start, free, longs(state)[state.nbytes + event.size])
+    if state.record_messages:
+        record_hop(state, e, number, requested, start, free)
+    if state.scheduled:
+        reschedule(state, e, start)
+    injection = NONE if event.moved else end
+    route = after_hop(state, event.route)
+    event.route = route
+    event.moved = 1
+    arrived = at_end(route)
+    event.kind = DELIVER if arrived else HOP
+    push(state, tail if arrived else head, e)
+    if lined:
+        state.schedulings += 1
+        link.free_scheduled = now
+        link.free_number = state.schedulings
+        if was_freed and link.line >= 0:
+            free_later(state, number)
+    return injection
+
+
+@lean
+def reserve(state, number, requested, start, free, nbytes):
+    """Book a link from `start` to `free` for a message that asked at `requested`."""
+    link = links(state, number)
+    link.free = free
+    link.bytes += nbytes
+    if link.bytes < 0 or free < 0:
+        fail(state, OVERFLOW)
+    if state.record_links:
+        count_use(state, number, requested, start, free)
+
+
+@lean
+def count_use(state, number, requested, start, free):
+    """Count a message of a link, and those that wait for it."""
+    link = links(state, number)
+    link.messages += 1
+    link.busy += free - start
+    while link.first >= 0 and waits(state, link.first).start <= requested:
+        first = link.first
+        link.first = waits(state, first).next
+        link.waiting -= 1
+        give_row(state, waits, WAITS, first)
+    if start > requested:
+        link.queued += start - requested
+        waiting = take_row(state, waits, WAITS)
+        waits(state, waiting).start = start
+        waits(state, waiting).next = -1
+        if link.first >= 0:
+            waits(state, link.last).next = waiting
+        else:
+            link.first = waiting
+        link.last = waiting
+        link.waiting += 1
+        link.most_waiting = max(link.most_waiting, link.waiting)
+    if link.busy < 0 or link.queued < 0:
+        fail(state, OVERFLOW)
+
+
+@lean
+def record_hop(state, e, link, requested, start, free):
+    """A row of the hop table."""
+    event = events(state, e)
+    message = message_rows(state, event.row)
+    if not event.moved:
+        message.start = start
+    message.queued += start - requested
+    row = hop_rows(state, state.hop_row_count)
+    state.hop_row_count += 1
+    row.message = event.row
+    row.link = link
+    row.requested = requested
+    row.start = start
+    row.end = free
+
+
+@lean
+def is_free(state, number):
+    """Whether a link is free at the event that was taken last."""
+    link = links(state, number)
+    if link.free != state.now:
+        return link.free < state.now
+    if link.free_scheduled != state.taken_scheduled:
+        return link.free_scheduled < state.taken_scheduled
+    return link.free_number <= state.taken_number
+
+
+@lean
+def wait_in_line(state, e, number):
+    """A message waits until a link gets free."""
+    event, link = events(state, e), links(state, number)
+    event.tail = state.now
+    event.next = -1
+    if link.line >= 0:
+        events(state, link.line_last).next = e
+    else:
+        link.line = e
+        free_later(state, number)
+    link.line_last = e
+
+
+@lean
+def free_later(state, number):
+    """Schedule that a busy link gets free."""
+    e, link = new_event(state, FREED, np.int64(0), number), links(state, number)
+    events(state, e).scheduled = link.free_scheduled
+    events(state, e).number = link.free_number
+    push(state, link.free, e)
+
+
+@lean
+def link_freed(state, number):
+    """A link is free: the first message that waits for it begins."""
+    link = links(state, number)
+    state.carried = link.line
+    link.line = events(state, state.carried).next
+    events(state, state.carried).kind = FREED
+
+
+# -- arriving -----------------------------------------------------------------------------------------------------
+
+
+@lean
+def unequal(state, receive, sender, call, node, size):
+    """A send and a receive of unequal bytes have matched."""
+    if state.status == RUNNING:
+        state.wrong_receive = receive
+        state.wrong_sender = sender
+        state.wrong_call = call
+        state.wrong_node = node
+        state.wrong_size = size
+    fail(state, UNEQUAL_BYTES)
+
+
+@lean
+def message_arrives(state, e):
+    """A message is delivered: its receive completes if it is posted, and under `delivery` its send."""
+    event = events(state, e)
+    block, node, size = np.int64(event.block), np.int64(event.node), np.int64(event.size)
+    if event.match >= 0:
+        other, partner = matched_arrival(state, e)
+    else:
+        other, partner = partner_block(state, block, node), np.int64(partner_of(state, block, node))
+        own = state_of(state, other, partner)
+        if states(state)[own] & POSTED:
+            states(state)[own] &= ~np.uint8(POSTED)
+            if size_of(state, other, partner) != size:
+                row = blocks(state, block)
+                unequal(state, entry_of(other, partner), np.int64(row.rank), np.int64(row.call), node, size)
+        else:
+            states(state)[own] |= np.uint8(ARRIVED)
+            if state.record_messages:
+                # The row of the receive keeps it until then.
+                node_rows(state, blocks(state, other).row + partner).ended = -2 - event.row
+            other = NONE
+    if other >= 0:
+        if state.record_messages:
+            message_rows(state, event.row).receiver = blocks(state, other).row + partner
+        complete_next(state, other, partner, blocks(state, block).row + node)
+    if not state.injected:
+        complete_next(state, block, node, NONE)
+    if state.counts_references:
+        release_block(state, block)
+
+
+@inlined
+def partner_of(state, block, node):
+    """The partner's node in its template, of a node of which it is the only one."""
+    return nodes(state, blocks(state, block).first + node).partner
+
+
+@lean
+def matched_arrival(state, e):
+    """The receive (block, node) of a message that is one of several; block -1: it is not posted."""
+    event = events(state, e)
+    number, size = np.int64(event.match), np.int64(event.size)
+    match = matches(state, number)
+    if not match.flags & RECEIVE_POSTED:
+        match.flags |= HAS_ARRIVED
+        match.size = size
+        match.row = event.row
+        return NONE, NONE
+    other, partner = match.receive >> 32, match.receive & NODE_MASK
+    if size_of(state, other, partner) != size:
+        unequal(state, match.receive, np.int64(match.rank), np.int64(match.call), match.send & NODE_MASK, size)
+    free_match(state, number)
+    return other, partner
+
+
+@lean
+def request_arrives(state, e):
+    """Under the rendezvous: a receiver's request reaches its sender, whose message goes if it waits."""
+    event = events(state, e)
+    block, node = np.int64(event.block), np.int64(event.node)
+    if event.match >= 0:
+        match = matches(state, event.match)
+        if match.flags & UNASKED:
+            match.flags &= ~UNASKED
+            state.sender = match.send >> 32
+            state.send_node = match.send & NODE_MASK
+        else:
+            match.flags |= ASKED
+            match.row = event.row
+    else:
+        other, partner = partner_block(state, block, node), np.int64(partner_of(state, block, node))
+        own = state_of(state, other, partner)
+        if states(state)[own] & POSTED:
+            states(state)[own] &= ~np.uint8(POSTED)
+            state.sender = other
+            state.send_node = partner
+        else:
+            states(state)[own] |= np.uint8(ARRIVED)
+            if state.record_messages:
+                node_rows(state, blocks(state, other).row + partner).ended = -2 - event.row
+    state.send_match = event.match
+    if state.sender >= 0 and state.record_messages:
+        message_rows(state, event.row).receiver = blocks(state, state.sender).row + state.send_node
+
+
+# -- timers -------------------------------------------------------------------------------------------------------
+
+
+@lean
+def time_together(state, e, number, end):
+    """Number the end of a timer: those of one rank for one time go with their first."""
+    rank, event = ranks(state, number), events(state, e)
+    event.tail = end
+    first = rank.timers
+    while first and events(state, first - 1).tail != end:
+        first = events(state, first - 1).route
+    if first:
+        event.scheduled = events(state, first - 1).scheduled
+        event.number = events(state, first - 1).number
+    else:
+        reschedule(state, e, state.now)
+        event.route = rank.timers
+        rank.timers = e + 1
+
+
+@lean
+def forget_timer(state, e):
+    """A timer of a rank ends: if it is the first of its time, no other goes with it any more."""
+    event = events(state, e)
+    rank = ranks(state, blocks(state, event.block).rank)
+    behind, first = NONE, rank.timers
+    while first and first != e + 1:
+        behind, first = first - 1, events(state, first - 1).route
+    if first == 0:
+        return
+    if behind < 0:
+        rank.timers = event.route
+    else:
+        events(state, behind).route = event.route
+
+
+@lean
+def begin_rank(state, rank):
+    """The first nodes of a rank are ready."""
+    template = templates(state, ranks(state, rank).template)
+    for i in range(template.root_count):
+        make_ready(state, rank, rank, np.int64(ints(state)[template.roots + i]))
+    if ranks(state, rank).ready:
+        wake(state, rank)
+
+
+@lean
+def apply(state, e):
+    """Apply an event of the present time."""
+    event = events(state, e)
+    kind, block, node = event.kind, np.int64(event.block), np.int64(event.node)
+    state.taken_scheduled = event.scheduled
+    state.taken_number = event.number
+    if kind == HOP or kind == ENTER:
+        state.carried = e
+        return
+    if kind == DELIVER:
+        if state.record_messages:
+            message_rows(state, event.row).delivered = state.now
+        if event.asks:
+            request_arrives(state, e)
+        else:
+            message_arrives(state, e)
+    elif kind == FREED:
+        link_freed(state, node)
+    elif kind == BEGIN:
+        begin_rank(state, node)
+    elif kind == GO:
+        state.sender = block
+        state.send_node = node
+        state.send_match = event.match
+    else:
+        if kind == TIMER:
+            forget_timer(state, e)
+        complete_next(state, block, node, NONE)
+        if state.counts_references:
+            release_block(state, block)
+    give_row(state, events, EVENTS, e)

@@ -1,0 +1,382 @@
+"""The kernel's memory, its queue of events, and the ranks that must dispatch.
+
+*Arena*: words of 64 bits, handed out in sizes of four steps to each power of two; every size has a list of free places.
+Events, matches, blocks and so on are rows of pools of their own, whose free rows are linked.
+
+*Queue*: events of one time form a list, the bucket of that time. A heap holds the distinct times, a hash table finds
+the bucket of a time, and a list is sorted when its time comes, if it is not in order already. Events that are made for
+the present time while it lasts are kept apart, in order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.core import heap
+from astrasim_py.core.jit import inlined, lean
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    blocks,
+    buckets,
+    dirty,
+    events,
+    free_words,
+    hashed,
+    level_words,
+    pools,
+    ranks,
+    times,
+    wave,
+)
+from astrasim_py.engine.compiled.records import BUCKETS, SPREAD
+
+#: de Bruijn multiplication finds the lowest bit of a word.
+DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+LOWEST = np.zeros(64, dtype=np.int64)
+for _bit in range(64):
+    LOWEST[((1 << _bit) * int(DE_BRUIJN) & (1 << 64) - 1) >> 58] = _bit
+NODE_MASK = np.int64(0xFFFFFFFF)
+NONE = np.int64(-1)
+
+
+@inlined
+def entry_of(block, node):
+    """Block and node in one number."""
+    return (np.int64(block) << 32) | np.int64(node)
+
+
+# -- the arena and the pools --------------------------------------------------------------------------------------
+
+
+@lean
+def size_class(words):
+    """The size of the arena's places that holds so many words, and its number."""
+    if words <= 4:
+        return np.int64(4), np.int64(0)
+    power, level = np.int64(4), np.int64(0)
+    while power * 2 < words:
+        power *= 2
+        level += 1
+    quarter = power >> 2
+    step = (words - power + quarter - 1) // quarter
+    return power + step * quarter, 4 * level + step
+
+
+@lean
+def take(state, words):
+    """Take words of the arena, which are not cleared."""
+    size, number = size_class(words)
+    found = free_words(state)[number]
+    if found:
+        free_words(state)[number] = arena(state)[found]
+        return found
+    found = state.arena_top
+    state.arena_top = found + size
+    return found
+
+
+@lean
+def take_zeros(state, words):
+    """Take words of the arena, all 0."""
+    place = take(state, words)
+    for i in range(words):
+        arena(state)[place + i] = 0
+    return place
+
+
+@lean
+def give(state, place, words):
+    """Give back what `take` gave."""
+    _, number = size_class(words)
+    arena(state)[place] = free_words(state)[number]
+    free_words(state)[number] = place
+
+
+@inlined
+def take_row(state, rows, pool):
+    """Take a row of a pool, whose rows are reached by the function `rows`."""
+    row = pools(state, pool).free
+    if row >= 0:
+        pools(state, pool).free = rows(state, row).next
+        return row
+    row = pools(state, pool).top
+    pools(state, pool).top = row + 1
+    return row
+
+
+@inlined
+def give_row(state, rows, pool, row):
+    """Give back a row of a pool."""
+    rows(state, row).next = pools(state, pool).free
+    pools(state, pool).free = row
+
+
+# -- the queue of events ------------------------------------------------------------------------------------------
+
+
+@inlined
+def before(state, a, b):
+    """Whether event `a` comes before event `b` of the same time."""
+    left, right = events(state, a), events(state, b)
+    if left.scheduled != right.scheduled:
+        return left.scheduled < right.scheduled
+    return left.number < right.number
+
+
+@inlined
+def push(state, time, e):
+    """Schedule an event."""
+    if time == state.last_time:
+        append(state, state.last_bucket, e)
+    else:
+        push_elsewhere(state, time, e)
+
+
+@inlined
+def append(state, number, e):
+    """Put an event behind those of a bucket."""
+    bucket = buckets(state, number)
+    events(state, e).next = -1
+    if bucket.first < 0:
+        bucket.first = e
+    else:
+        events(state, bucket.last).next = e
+        if before(state, e, bucket.last):
+            bucket.ascending = 0
+    bucket.last = e
+
+
+@lean
+def push_elsewhere(state, time, e):
+    """Schedule an event for another time than that of the last one."""
+    if time == state.now:
+        join_present(state, e)
+        return
+    slot = ((time * SPREAD) >> 20) & state.hash_mask
+    bucket = np.int64(hashed(state)[slot])
+    while bucket >= 0 and buckets(state, bucket).time != time:
+        bucket = buckets(state, bucket).next
+    if bucket < 0:
+        bucket = take_row(state, buckets, BUCKETS)
+        new = buckets(state, bucket)
+        new.time = time
+        new.first = -1
+        new.ascending = 1
+        new.next = np.int64(hashed(state)[slot])
+        hashed(state)[slot] = bucket
+        heap.push(times(state, 0), state.time_count, time, bucket, bucket)
+        state.time_count += 1
+    state.last_time = time
+    state.last_bucket = bucket
+    append(state, bucket, e)
+
+
+@lean
+def join_present(state, e):
+    """Put an event among those that were made for the present time, in order."""
+    last = state.joined_last
+    events(state, e).next = -1
+    if state.joined < 0:
+        state.joined = e
+        state.joined_last = e
+    elif not before(state, e, last):
+        events(state, last).next = e
+        state.joined_last = e
+    elif before(state, e, state.joined):
+        events(state, e).next = state.joined
+        state.joined = e
+    else:
+        behind = state.joined
+        while not before(state, e, np.int64(events(state, behind).next)):
+            behind = np.int64(events(state, behind).next)
+        events(state, e).next = events(state, behind).next
+        events(state, behind).next = e
+
+
+@lean
+def advance_time(state):
+    """Go to the next time that has events, and make them the present ones."""
+    first = times(state, 0)[0]
+    time, number = first.key, first.item
+    state.now = time
+    state.time_count = heap.pop(times(state, 0), state.time_count)
+    bucket = buckets(state, number)
+    slot = ((time * SPREAD) >> 20) & state.hash_mask
+    behind = np.int64(hashed(state)[slot])
+    if behind == number:
+        hashed(state)[slot] = bucket.next
+    else:
+        while buckets(state, behind).next != number:
+            behind = buckets(state, behind).next
+        buckets(state, behind).next = bucket.next
+    if state.last_time == time:
+        state.last_time = -1
+    state.current = bucket.first if bucket.ascending else sort_events(state, bucket.first)
+    give_row(state, buckets, BUCKETS, number)
+
+
+@lean
+def end_of_run(state, e):
+    """Last event of the ascending run that begins with `e`."""
+    following = np.int64(events(state, e).next)
+    while following >= 0 and not before(state, following, e):
+        e = following
+        following = np.int64(events(state, e).next)
+    return e
+
+
+@lean
+def sort_events(state, head):
+    """Sort a list of events: a merge sort of its ascending runs, so that equal ones keep their order."""
+    while True:
+        first, tail, merges = NONE, NONE, 0
+        rest = head
+        while rest >= 0:
+            merges += 1
+            a = rest
+            last = end_of_run(state, a)
+            b = np.int64(events(state, last).next)
+            events(state, last).next = -1
+            rest = NONE
+            if b >= 0:
+                last = end_of_run(state, b)
+                rest = np.int64(events(state, last).next)
+                events(state, last).next = -1
+            while a >= 0 or b >= 0:
+                if b < 0 or (a >= 0 and not before(state, b, a)):
+                    taken = a
+                    a = np.int64(events(state, a).next)
+                else:
+                    taken = b
+                    b = np.int64(events(state, b).next)
+                if tail < 0:
+                    first = taken
+                else:
+                    events(state, tail).next = taken
+                tail = taken
+            events(state, tail).next = -1
+        head = first
+        if merges <= 1:
+            return head
+
+
+@inlined
+def next_event(state):
+    """The next event of the present time; -1 if none is left."""
+    e, joined = state.current, state.joined
+    if joined >= 0 and (e < 0 or before(state, joined, e)):
+        state.joined = events(state, joined).next
+        return joined
+    if e >= 0:
+        state.current = events(state, e).next
+    return e
+
+
+# -- ranks that must dispatch -------------------------------------------------------------------------------------
+
+
+@lean
+def wake(state, number):
+    """A rank has something ready: it will dispatch."""
+    rank = ranks(state, number)
+    if rank.awake:
+        return
+    rank.awake = 1
+    if state.scheduled:
+        rank.next_awake = -1
+        if state.awake < 0:
+            state.awake = number
+        else:
+            ranks(state, state.awake_last).next_awake = number
+        state.awake_last = number
+        return
+    place = number
+    for level in range(state.levels):
+        word = level_words(state)[level] + (place >> 6)
+        known = dirty(state)[word]
+        dirty(state)[word] = known | (np.int64(1) << (place & 63))
+        if known:
+            break
+        place >>= 6
+
+
+@lean
+def next_awake(state):
+    """The rank that dispatches next, taken from those that must; -1 if none must."""
+    if state.scheduled:
+        rank = state.awake
+        if rank >= 0:
+            state.awake = ranks(state, rank).next_awake
+        return rank
+    if dirty(state)[level_words(state)[state.levels - 1]] == 0:
+        return NONE
+    place = np.int64(0)
+    for level in range(state.levels - 1, -1, -1):
+        word = dirty(state)[level_words(state)[level] + place]
+        lowest = np.uint64(word & -word)
+        place = (place << 6) + LOWEST[np.int64((lowest * DE_BRUIJN) >> np.uint64(58))]
+    rank = place
+    for level in range(state.levels):
+        word = level_words(state)[level] + (place >> 6)
+        dirty(state)[word] &= ~(np.int64(1) << (place & 63))
+        if dirty(state)[word]:
+            break
+        place >>= 6
+    return rank
+
+
+@lean
+def grow_ready(state, number):
+    """Make room for twice as many ready nodes of a rank."""
+    rank = ranks(state, number)
+    count, old = rank.room, rank.others
+    size = max(2 * count, np.int64(4))
+    place = take(state, size)
+    for i in range(count):
+        arena(state)[place + i] = arena(state)[old + i]
+    if count:
+        give(state, old, count)
+    rank.others = place
+    rank.room = size
+    note_ready(state, size)
+
+
+@lean
+def note_ready(state, count):
+    """One rank can have so many ready nodes: the arena must have room for more."""
+    if count > state.most_ready:
+        state.most_ready = count
+        state.budget = 0
+
+
+@inlined
+def make_ready(state, number, block, node):
+    """A node of a block of a rank is ready."""
+    rank = ranks(state, number)
+    count = rank.ready
+    rank.ready = count + 1
+    if count == 0:
+        rank.entry = entry_of(block, node)
+        return
+    if count > rank.room:
+        grow_ready(state, number)
+    arena(state)[rank.others + count - 1] = entry_of(block, node)
+
+
+@lean
+def make_wave(state, number):
+    """Take the ready nodes of a rank, in ascending (call, node)."""
+    rank, entries = ranks(state, number), wave(state, 0)
+    count = rank.ready
+    rank.ready = 0
+    state.wave_next = 0
+    state.wave_size = count
+    ascending = True
+    for i in range(count):
+        entry = arena(state)[rank.others + i - 1] if i else rank.entry
+        key = entry_of(blocks(state, entry >> 32).call + 1, entry & NODE_MASK)
+        if i and key < entries[i - 1].key:
+            ascending = False
+        heap.place(entries, i, key, np.int64(i), entry)
+    if not ascending:
+        heap.sort(entries, count)

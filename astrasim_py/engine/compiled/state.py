@@ -1,0 +1,181 @@
+"""Running the kernel on its input: the state, pools that grow, and when to stop."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled.tables import KernelInput
+
+#: Steps of the kernel between two looks at the keyboard: some tenths of a second.
+STEPS = 2**20
+#: Bytes of a cache line.
+LINE = 64
+#: Tables that are pools, by their numbers in `records`.
+_POOLS = ("events", "matches", "blocks", "buckets", "waits")
+
+
+class State:
+    """Everything that changes while the kernel runs.
+
+    Attributes
+    ----------
+    input : KernelInput
+    scalars : numpy.ndarray
+        The record `records.STATE`.
+    tables : dict of str to numpy.ndarray
+        The tables of `records.ADDRESSES`. Of `progress` the instances are behind the calls; `node_rows`,
+        `message_rows` and `hop_rows` are what was recorded, of one row where nothing was.
+    """
+
+    def __init__(self, given: KernelInput, *, nodes: int = 0, messages: bool = False, counting: bool = True) -> None:
+        self.input = given
+        self._held = np.zeros(1, dtype=records.STATE)
+        self.scalars = s = self._held[0]
+        for name, value in given.constants.items():
+            s[name] = value
+        for name in ("current", "joined", "joined_last", "last_time", "awake", "rank", "sender", "carried"):
+            s[name] = -1
+        s["record_links"], s["record_nodes"], s["record_messages"] = counting, nodes > 0, messages
+        s["status"], s["most_ready"] = records.UNBORN, 4
+        n, block_step = int(s["rank_count"]), int(s["block_step"])
+        dirty, levels = _levels(n)
+        s["levels"] = len(levels)
+        # Word 0 is nobody's; then the channels of workloads, then what the workloads' own blocks and queues take.
+        channels = 2 * max(int(s["shared_channels"]), 0)
+        s["channels"], s["arena_top"] = 8, 8 + channels
+        template = given.templates[given.ranks["template"][:n]]
+        own = int(template["words"].sum()) * 5 // 4 + n * 16 + 4 * int(template["root_count"].sum())
+        own += int(given.ranks["queues"].sum()) * records.QUEUE_WORDS * 2
+        arena = _lines(_power(8 + channels + own + 2 * int(s["arena_step"]) + 4096))
+        arena[: 8 + channels] = 0
+        events, rows = _power(2 * n + 1024), 2**12 if messages else 1
+        pools = np.zeros(len(_POOLS), dtype=records.POOL)
+        pools["free"] = -1
+        self.tables = {
+            **{name: getattr(given, name) for name in given._fields if name in records.ADDRESSES},
+            "ranks": _copy(given.ranks),
+            "links": _copy(given.links),
+            "slots": _lines(4 * n, records.SLOT, 0),
+            "servers": np.zeros(int(given.ranks["server"].max()) + 1, dtype=np.int64),
+            "progress": _lines(int(s["call_count"]) + len(given.instances), records.PROGRESS, 0),
+            "arena": arena,
+            "events": _lines(events, records.EVENT),
+            "buckets": _lines(events, records.BUCKET),
+            "times": np.empty(events, dtype=records.ENTRY),
+            "hash": np.full(events, -1, dtype=np.int32),
+            "matches": _lines(1024, records.MATCH),
+            "waits": np.empty(1024, dtype=records.WAIT),
+            "blocks": _lines(_power(2 * n + block_step + 64), records.BLOCK),
+            "pools": pools,
+            "dirty": np.zeros(dirty, dtype=np.int64),
+            "level_words": np.array(levels, dtype=np.int64),
+            "wave": np.empty(1024, dtype=records.ENTRY),
+            "due": np.zeros(records.MOST_DUE, dtype=records.DUE),
+            "free_words": np.zeros(records.SIZE_CLASSES, dtype=np.int64),
+            "node_rows": _lines(max(nodes, 1), records.NODE_ROW),
+            "message_rows": np.empty(rows, dtype=records.MESSAGE_ROW),
+            "hop_rows": np.empty(rows, dtype=records.HOP_ROW),
+        }
+        self.tables["progress"]["start"] = self.tables["progress"]["end"] = -1
+        self.tables["node_rows"].view(np.int64)[:] = -1
+
+    @property
+    def status(self) -> int:
+        """One of the statuses of `records`."""
+        return int(self.scalars["status"])
+
+    def used(self, pool: str) -> np.ndarray:
+        """The rows of a pool that have been used."""
+        return self.tables[pool][: self.tables["pools"]["top"][_POOLS.index(pool)]]
+
+    def grow(self) -> None:
+        """Make larger what could run out, and tell the kernel where everything is."""
+        s, tables, pools = self.scalars, self.tables, self.tables["pools"]
+        need = int(s["arena_top"] + s["arena_step"] + 4 * s["most_ready"])
+        if need > len(tables["arena"]):
+            self._grow("arena", max(need, len(tables["arena"]) * 3 // 2))
+        most = records.ROWS * records.SPARE
+        for number, name in enumerate(_POOLS):
+            spare = records.SPARE * int(s["block_step"]) if name == "blocks" else most
+            if name != "buckets" and pools["top"][number] + spare > len(tables[name]):
+                self._grow(name, 2 * len(tables[name]) + (spare if name == "blocks" else 0))
+        if len(tables["events"]) > len(tables["times"]):
+            for name in ("buckets", "times"):
+                self._grow(name, len(tables["events"]))
+            self._hash_again(len(tables["events"]))
+        if s["most_ready"] > len(tables["wave"]):
+            self._grow("wave", _power(int(s["most_ready"])))
+        # The kernel asks both for room for the longer one; what is not touched takes no memory.
+        if s["record_messages"]:
+            rows = int(max(s["message_row_count"], s["hop_row_count"])) + most
+            for name in ("message_rows", "hop_rows"):
+                if rows > len(tables[name]):
+                    self._grow(name, 2 * len(tables[name]))
+        pools["room"] = [len(tables[name]) for name in _POOLS]
+        s["arena_room"], s["wave_room"], s["hash_mask"] = (
+            len(tables["arena"]),
+            len(tables["wave"]),
+            len(tables["hash"]) - 1,
+        )
+        s["row_room"] = min(len(tables["message_rows"]), len(tables["hop_rows"])) if s["record_messages"] else 2**40
+        for name in records.ADDRESSES:
+            s[f"at_{name}"] = tables[name].ctypes.data
+
+    def _grow(self, name: str, rows: int) -> None:
+        """A table with more rows; the new ones are not set."""
+        old = self.tables[name]
+        self.tables[name] = _lines(rows, old.dtype)
+        self.tables[name][: len(old)] = old
+
+    def _hash_again(self, rows: int) -> None:
+        """A larger hash table with the buckets that are pending."""
+        self.tables["hash"] = hashed = np.full(rows, -1, dtype=np.int32)
+        pending = self.tables["times"][: self.scalars["time_count"]]
+        with np.errstate(over="ignore"):
+            slots = ((pending["key"] * np.int64(records.SPREAD)) >> 20) & (rows - 1)
+        for slot, bucket in zip(slots.tolist(), pending["item"].tolist(), strict=True):
+            self.tables["buckets"]["next"][bucket] = hashed[slot]
+            hashed[slot] = bucket
+
+    def run(self) -> None:
+        """Run to the end: until `status` is no longer RUNNING."""
+        from astrasim_py.engine.compiled.kernel import advance
+
+        while self.status in (records.UNBORN, records.RUNNING):
+            self.grow()
+            self.scalars["steps_left"] = STEPS
+            advance(self._held)
+
+
+def _levels(ranks: int) -> tuple[int, list[int]]:
+    """Words of the set of dirty ranks, and the first of each of its levels of 64 times fewer words."""
+    levels, words, first = [], ranks, 0
+    while words != 1 or not levels:
+        words = max(-(-words // 64), 1)
+        levels.append(first)
+        first += words
+    return first, levels
+
+
+def _lines(rows: int, dtype: np.dtype | type = np.int64, value: int | None = None) -> np.ndarray:
+    """An array that begins with a cache line, so that a row of 64 bytes is in one; not set, or 0.
+
+    Memory from numpy begins anywhere: each row would be in two lines.
+    """
+    count = rows * np.dtype(dtype).itemsize
+    # Zeros that nobody has touched take no memory.
+    space = np.zeros(count + LINE, dtype=np.uint8) if value == 0 else np.empty(count + LINE, dtype=np.uint8)
+    begin = -space.ctypes.data % LINE
+    return space[begin : begin + count].view(dtype)
+
+
+def _copy(rows: np.ndarray) -> np.ndarray:
+    made = _lines(len(rows), rows.dtype)
+    made[:] = rows
+    return made
+
+
+def _power(least: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(int(least) - 1, 1).bit_length()
