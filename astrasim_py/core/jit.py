@@ -86,6 +86,11 @@ def inlined(function: Callable) -> Function:
     return Function(function, {"forceinline": True, **_LEAN})
 
 
+def intrinsic(definition: Callable) -> Intrinsic:
+    """A function that emits code of its own: ``numba.extending.intrinsic``, without importing numba at once."""
+    return Intrinsic(definition)
+
+
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
     """A compiled function that Python calls.
 
@@ -138,6 +143,21 @@ class Function:
     def __call__(self, *args: Any) -> Any:
         """Call it from Python, compiled for that."""
         return self._alone(*args)
+
+
+class Intrinsic:
+    """A function that compiled code calls, and Python cannot."""
+
+    def __init__(self, py_func: Callable) -> None:
+        self.py_func = py_func
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        from numba.core import types
+        from numba.core.typing.templates import make_intrinsic_template
+
+        name = self.py_func.__name__
+        return types.Function(make_intrinsic_template(self, self.py_func, name, prefer_literal=False, kwargs={}))
 
 
 class _CompiledElsewhere(Exception):

@@ -6,30 +6,27 @@ them cheap to call and several times faster to compile. Indices are not checked,
 
 from __future__ import annotations
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
+from astrasim_py.core.jit import intrinsic
 from astrasim_py.engine.compiled import records
-
-_STATE = numba.from_dtype(records.STATE)
 
 
 def _address(context, builder, state, field: str):
-    """The integer in a field of the state."""
-    kind = context.get_value_type(types.int64)
-    return builder.load(cgutils.get_record_member(builder, state, _STATE.offset(field), kind))
+    """The address of a table, from its field of the state."""
+    from numba.core import cgutils, types
+
+    place, kind = records.STATE.fields[f"at_{field}"][1], context.get_value_type(types.int64)
+    return builder.load(cgutils.get_record_member(builder, state, place, kind))
 
 
-def _row(context, builder, args, field: str, record: types.Record, unit: int):
-    """Pointer to the record at the index in `args` of a table."""
-    begin = _address(context, builder, args[0], f"at_{field}")
-    place = builder.add(begin, builder.mul(args[1], context.get_constant(types.int64, unit)))
-    return builder.inttoptr(place, context.get_value_type(record))
+def _row(context, builder, args, field: str, size: int):
+    """The address of the row at the index in `args` of a table."""
+    from numba.core import types
+
+    return builder.add(
+        _address(context, builder, args[0], field), builder.mul(args[1], context.get_constant(types.int64, size))
+    )
 
 
 def rows(field: str, dtype: np.dtype, unit: int = 0):
@@ -43,47 +40,54 @@ def rows(field: str, dtype: np.dtype, unit: int = 0):
     unit : int
         Bytes from one index to the next; 0: those of a record.
     """
-    record = numba.from_dtype(dtype)
 
     @intrinsic
     def at(typing, state, index):
-        def code(context, builder, signature, args):
-            return _row(context, builder, args, field, record, unit or dtype.itemsize)
+        import numba
 
-        return record(_STATE, types.int64), code
+        def code(context, builder, signature, args):
+            place = _row(context, builder, args, field, unit or dtype.itemsize)
+            return builder.inttoptr(place, context.get_value_type(signature.return_type))
+
+        return numba.from_dtype(dtype)(state, numba.types.int64), code
 
     return at
 
 
-def numbers(field: str, kind: types.Type):
-    """``function(state)``: the numbers of a table, to be read and written by index."""
-    pointer = types.CPointer(kind)
+def numbers(field: str, kind: str):
+    """``function(state)``: the numbers of a table, to be read and written by index; `kind`: their type in numba."""
 
     @intrinsic
     def at(typing, state):
-        def code(context, builder, signature, args):
-            return builder.inttoptr(_address(context, builder, args[0], f"at_{field}"), context.get_value_type(pointer))
+        from numba.core import types
 
-        return pointer(_STATE), code
+        def code(context, builder, signature, args):
+            place = _address(context, builder, args[0], field)
+            return builder.inttoptr(place, context.get_value_type(signature.return_type))
+
+        return types.CPointer(getattr(types, kind))(state), code
 
     return at
 
 
 def heaps(field: str, unit: int):
     """``function(state, index)``: the heap that begins at `index` of a table, as an array of unknown length."""
-    record = numba.from_dtype(records.ENTRY)
-    array = types.Array(record, 1, "C")
 
     @intrinsic
     def at(typing, state, index):
+        import numba
+        from numba.np.arrayobj import populate_array
+
+        record = numba.from_dtype(records.ENTRY)
+
         def code(context, builder, signature, args):
-            made = context.make_array(array)(context, builder)
-            length, size = (context.get_constant(types.intp, n) for n in (1, record.size))
-            data = _row(context, builder, args, field, record, unit)
+            made = context.make_array(signature.return_type)(context, builder)
+            length, size = (context.get_constant(numba.types.intp, n) for n in (1, record.size))
+            data = builder.inttoptr(_row(context, builder, args, field, unit), context.get_value_type(record))
             populate_array(made, data=data, shape=[length], strides=[size], itemsize=size, meminfo=None)
             return made._getvalue()
 
-        return array(_STATE, types.int64), code
+        return numba.types.Array(record, 1, "C")(state, numba.types.int64), code
 
     return at
 
@@ -91,6 +95,8 @@ def heaps(field: str, unit: int):
 @intrinsic
 def prefetch(typing, record):
     """Ask the cache for a record that will be written soon; one that does not exist does no harm."""
+    from llvmlite import ir
+    from numba.core import types
 
     def code(context, builder, signature, args):
         byte, word = context.get_value_type(types.voidptr), ir.IntType(32)
@@ -137,19 +143,19 @@ waiting = rows("longs", records.WAITING, WORD)
 chunks = rows("longs", records.CHUNK, WORD)
 phases = rows("longs", records.PHASE, WORD)
 
-ints = numbers("ints", types.int32)
-longs = numbers("longs", types.int64)
-small = numbers("small", types.uint8)
-path = numbers("path", types.int32)
-route_pairs = numbers("route_pairs", types.int64)
-capacity = numbers("capacity", types.int64)
-servers = numbers("servers", types.int64)
-arena = numbers("arena", types.int64)
-states = numbers("arena", types.uint8)
-hashed = numbers("hash", types.int32)
-dirty = numbers("dirty", types.int64)
-level_words = numbers("level_words", types.int64)
-free_words = numbers("free_words", types.int64)
+ints = numbers("ints", "int32")
+longs = numbers("longs", "int64")
+small = numbers("small", "uint8")
+path = numbers("path", "int32")
+route_pairs = numbers("route_pairs", "int64")
+capacity = numbers("capacity", "int64")
+servers = numbers("servers", "int64")
+arena = numbers("arena", "int64")
+states = numbers("arena", "uint8")
+hashed = numbers("hash", "int32")
+dirty = numbers("dirty", "int64")
+level_words = numbers("level_words", "int64")
+free_words = numbers("free_words", "int64")
 
 times = heaps("times", records.ENTRY.itemsize)
 wave = heaps("wave", records.ENTRY.itemsize)
