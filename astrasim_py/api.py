@@ -18,7 +18,8 @@ from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import from_keys
-from astrasim_py.topology.model import Topology, placement
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.placement import placement
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
 if TYPE_CHECKING:

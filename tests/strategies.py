@@ -58,6 +58,17 @@ def workload(per_rank: list[list[dict]], groups=None) -> Workload:
     return Workload(traces=tuple(trace(nodes) for nodes in per_rank), groups=groups or {})
 
 
+def translations(topology):
+    """NPU permutations ``id -> id + vector``, digit by digit in the dims of a topology."""
+    ids = np.arange(topology.npus)
+    for vector in range(topology.npus):
+        moved, stride = np.zeros_like(ids), 1
+        for dim in topology.dims:
+            moved += (ids // stride + vector // stride) % dim.size * stride
+            stride *= dim.size
+        yield moved
+
+
 @st.composite
 def topologies(draw, npus: int):
     """A regular topology of `npus` with times on a coarse grid, so that much happens at once."""

@@ -128,7 +128,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     from astrasim_py.study.synthesized import Request
     from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
     from astrasim_py.synthesis.model.timing import CostModel
-    from astrasim_py.topology.model import placement
+    from astrasim_py.topology.placement import placement
 
     if args.collective.lower().replace("_", "") == "alltoallv":
         if args.blocks is None:

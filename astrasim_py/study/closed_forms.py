@@ -84,7 +84,7 @@ class ClosedForm:
         from astrasim_py.engine.simulation import simulate
         from astrasim_py.system.machine_models import NetworkModel
         from astrasim_py.system.problem import Job, Problem
-        from astrasim_py.topology.model import placement
+        from astrasim_py.topology.placement import placement
         from astrasim_py.topology.shapes import SHAPES
         from astrasim_py.workload.microbenchmarks import Collective, generate
 

@@ -61,7 +61,8 @@ from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, MscclModel, NetworkModel
 from astrasim_py.system.msccl_connections import messages_of
 from astrasim_py.system.problem import Job, Problem
-from astrasim_py.topology.model import Topology, placement
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.placement import placement
 from astrasim_py.verification.verifier import Verdict, verify
 from astrasim_py.workload import microbenchmarks
 

@@ -38,6 +38,7 @@ from astrasim_py.topology.hardware import preset, preset_names
 NETWORK_MODELS = ("cut_through", "store_and_forward", "analytical")
 #: Events after which a run gives up, unless something else is written.
 MAX_EVENTS = 10**9
+_MOST_EVENTS = 2**62
 
 
 class ProtocolLatency(StrictModel):
@@ -211,8 +212,14 @@ class Limits(StrictModel):
 
     _place = "limits"
 
-    max_events: whole(1, 2**62) | None = None
+    max_events: whole(1, _MOST_EVENTS) | None = None
     max_sim_time_ps: Time | None = Field(default=None, alias="max_sim_time", examples=["10 s"])
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if not written(info) and (value.get("max_events") or 0) > _MOST_EVENTS:  # as good as no limit
+            return {**value, "max_events": _MOST_EVENTS}
+        return value
 
     @model_validator(mode="after")
     def _complete(self):

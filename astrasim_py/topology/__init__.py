@@ -4,7 +4,8 @@ from astrasim_py.topology.edge_list import read_edge_list
 from astrasim_py.topology.export import node_link_json, to_networkx
 from astrasim_py.topology.from_keys import build, check
 from astrasim_py.topology.hardware import Compute, Preset, preset, preset_names
-from astrasim_py.topology.model import Dim, Routing, Topology, placement, translations
+from astrasim_py.topology.model import Dim, Routing, Topology
+from astrasim_py.topology.placement import placement
 from astrasim_py.topology.shapes import SHAPES
 
 __all__ = [
@@ -22,5 +23,4 @@ __all__ = [
     "preset_names",
     "read_edge_list",
     "to_networkx",
-    "translations",
 ]

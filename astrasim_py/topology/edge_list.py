@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 
-from astrasim_py.core.document import Value, parse_document
 from astrasim_py.core.errors import ScenarioError, TopologyError, UnitError
 from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.files import read_regular
@@ -334,6 +333,8 @@ def _agree(before: int | None, value: str, place: str) -> int:
 
 def read_yaml(text: str, file: str = "") -> Topology:
     """Read an edge list in YAML form (see the module's docstring); `file` is named in errors."""
+    from astrasim_py.core.document import parse_document
+
     try:
         root = parse_document(text, file, most=_MOST_VALUES)
     except ScenarioError as error:
@@ -363,7 +364,7 @@ def read_yaml(text: str, file: str = "") -> Topology:
     return links.topology(file, Path(file).stem, npus)
 
 
-def _cell(value: Value) -> object:
+def _cell(value: Any) -> object:
     """A scalar as it is written; units keep all of its digits."""
     return value.plain() if isinstance(value.data, list | dict) else value.raw
 

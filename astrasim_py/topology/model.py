@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
@@ -37,25 +37,16 @@ DIM_KINDS = ("ring", "mesh", "fully_connected", "switch")
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One level of the hierarchy of NPU ids.
+    """One level of the hierarchy of NPU ids."""
 
-    Attributes
-    ----------
-    kind : str
-        ``ring``, ``mesh``, ``fully_connected`` or ``switch``.
-    size : int
-    bandwidth : fractions.Fraction
-        Bytes per second of one link of this level in one direction; of a switched level, of one NPU's share.
-    latency_ps : int
-        Latency of one link.
-    bidirectional : bool
-        Only a ring may be one-way.
-    """
-
+    #: One of `DIM_KINDS`.
     kind: str
     size: int
+    #: Bytes per second of one link of this level in one direction; of a switched level, of one NPU's share.
     bandwidth: Fraction
+    #: Of one link.
     latency_ps: int
+    #: Only a ring may be one-way.
     bidirectional: bool = True
 
 
@@ -72,63 +63,43 @@ class Router(Protocol):
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         """Routes of many pairs."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Topology:
     """A network of NPUs and switches. Make one with `build`, a function of `shapes`, or `Topology.create`.
 
-    NPUs are the vertices 0..npus-1, switches follow. Every link is directed, with its own bandwidth and
-    latency; parallel links are legal. Arrays are read-only.
+    NPUs are the vertices 0..npus-1, switches follow. Every link is directed, with its own bandwidth and latency;
+    parallel links are legal. Arrays are read-only.
 
-    Attributes
-    ----------
-    name : str
-        For people; not part of `digest`.
-    shape : str
-        ``ring``, ``torus``, …, ``edge_list``.
-    npus, vertices : int
-    src, dst : numpy.ndarray
-        int32[links]: the vertices that a link joins.
-    latency_ps : numpy.ndarray
-        int64[links], ps.
-    bandwidth_class : numpy.ndarray
-        int32[links]: index into `bandwidths`.
-    bandwidths : tuple of fractions.Fraction
-        Distinct bandwidths, bytes per second, ascending.
-    dims : tuple of Dim
-        The hierarchy of NPU ids, innermost first: an id is little-endian mixed radix in their sizes. Empty
-        for edge lists.
-    switches : tuple of (str, int or None)
-        Names of the vertices after the NPUs, in blocks: ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)``
-        is one vertex of that very name.
-    failed : tuple of int
-        NPUs that failed; they keep their ids and have no links.
-    routing : Routing
-    tiers : tuple of int
-        For drawing: how many vertices, in id order, each tier holds (NPUs first); empty without tiers.
-
-    Notes
-    -----
-    A regular shape has closed-form routes (see `routing` and `shapes`). Everything else, and every pair whose
-    closed-form route crosses a failed element, takes the shortest path over what is left, with the fixed
-    tie-break of `routing.ShortestPaths`. With ``routing.ecmp`` all pairs take a hashed shortest path.
+    A regular shape has closed-form routes (see `routing` and `fabrics`). Everything else, and every pair whose
+    closed-form route crosses a failed element, takes the shortest path over what is left, with the fixed tie-break of
+    `routing.ShortestPaths`. With ``routing.ecmp`` all pairs take a hashed shortest path.
     """
 
+    #: For people; no part of the digest.
     name: str
+    #: ``ring``, ``torus``, …, ``edge_list``.
     shape: str
     npus: int
     vertices: int
+    #: int32[links]: the vertices that a link joins.
     src: np.ndarray = field(repr=False)
     dst: np.ndarray = field(repr=False)
+    #: int64[links], ps.
     latency_ps: np.ndarray = field(repr=False)
+    #: int32[links]: index into `bandwidths`.
     bandwidth_class: np.ndarray = field(repr=False)
+    #: Distinct bandwidths, bytes per second, ascending.
     bandwidths: tuple[Fraction, ...]
+    #: The hierarchy of NPU ids, innermost first: ids are little-endian mixed radix. Empty for edge lists.
     dims: tuple[Dim, ...] = ()
+    #: Names of the vertices after the NPUs: ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)`` one vertex.
     switches: tuple[tuple[str, int | None], ...] = ()
+    #: NPUs that failed; they keep their ids and have no links.
     failed: tuple[int, ...] = ()
     routing: Routing = Routing()
+    #: For drawing: how many vertices, in id order, each tier holds (NPUs first); empty without tiers.
     tiers: tuple[int, ...] = ()
     #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
     #: -1 gone); `renumbered` is None while no link is gone.
@@ -163,11 +134,8 @@ class Topology:
         recode = np.array([position[b] for b in bandwidths], dtype=np.int32)
         latency = np.ascontiguousarray(latency_ps, dtype=np.int64)
         if len(latency) and int(latency.max()) * vertices > INT64_MAX:
-            raise TopologyError(
-                place,
-                f"a latency of {int(latency.max())} ps over up to {vertices} hops does not fit 63 bits",
-                "write a shorter latency",
-            )
+            problem = f"a latency of {int(latency.max())} ps over up to {vertices} hops does not fit 63 bits"
+            raise TopologyError(place, problem, "write a shorter latency")
         codes = recode[bandwidth_class] if len(recode) else np.empty(0, dtype=np.int32)
         used = np.flatnonzero(np.bincount(codes))
         if len(used) < len(order):
@@ -209,13 +177,9 @@ class Topology:
             return tuple(range(self.npus))
         return tuple(np.setdiff1d(np.arange(self.npus), np.array(self.failed)).tolist())
 
-    @property
+    @cached_property
     def pristine(self) -> bool:
         """Whether every link of a dimension has that dimension's bandwidth and latency and none is gone."""
-        return isinstance(self.router, DimensionOrder) and self._as_built
-
-    @cached_property
-    def _as_built(self) -> bool:
         if self.renumbered is not None or self.failed or not isinstance(self.router, DimensionOrder):
             return False
         which = self.router.ends()[2]
@@ -262,23 +226,11 @@ class Topology:
 
     @cached_property
     def _search(self) -> ShortestPaths:
-        return ShortestPaths(
-            self.vertices,
-            self.npus,
-            self.src,
-            self.dst,
-            self.latency_ps,
-            self.routing.seed if self.routing.ecmp else None,
-        )
+        seed = self.routing.seed if self.routing.ecmp else None
+        return ShortestPaths(self.vertices, self.npus, self.src, self.dst, self.latency_ps, seed)
 
     def _check_connected(self, place: str) -> None:
-        """Every NPU that is alive must reach every other one, in O(V + E).
-
-        Raises
-        ------
-        TopologyError
-            Naming a pair without a path.
-        """
+        """Refuse a pair of NPUs without a path, in O(V + E)."""
         if not self.alive:
             raise TopologyError(place, "every NPU has failed", "leave at least one NPU alive")
         alive = np.array(self.alive)
@@ -289,11 +241,8 @@ class Topology:
             lost = alive[~reachable(ptr, heads[order], first)[alive]]
             if len(lost):
                 a, b = (first, int(lost[0])) if forward else (int(lost[0]), first)
-                raise TopologyError(
-                    place,
-                    f"no path leads from NPU {a} to NPU {b}",
-                    "add links, or list NPUs that cannot be reached under failed.npus",
-                )
+                remedy = "add links, or list NPUs that cannot be reached under failed.npus"
+                raise TopologyError(place, f"no path leads from NPU {a} to NPU {b}", remedy)
 
     def _check_pairs(self, src: np.ndarray, dst: np.ndarray) -> None:
         for column in (src, dst):
@@ -364,7 +313,7 @@ class Topology:
         return all(dim.kind == "mesh" or (dim.kind == "ring" and dim.bidirectional) for dim in router.dims)
 
     def route_lengths(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray | None:
-        """Links of the routes of many pairs of NPUs, int64[k]; None unless they are `walked`."""
+        """Number of links per route, int64[k]; None unless routes are `walked`."""
         if not self.walked:
             return None
         self._check_pairs(src, dst)
@@ -386,22 +335,8 @@ class Topology:
 
     @cached_property
     def _digest(self) -> str:
-        return digest(
-            {
-                "npus": self.npus,
-                "vertices": self.vertices,
-                "src": self.src,
-                "dst": self.dst,
-                "latency": self.latency_ps,
-                "bandwidth": self.bandwidth_class,
-                "bandwidths": self.bandwidths,
-                "dims": self.dims,
-                "failed": self.failed,
-                "routing": self.routing,
-                "router": self.router,
-                "renumbered": self.renumbered,
-            }
-        )
+        unseen = ("name", "shape", "switches", "tiers")
+        return digest({f.name: getattr(self, f.name) for f in fields(self) if f.name not in unseen})
 
     def __getstate__(self) -> dict:
         """Without search results: they are found again where they are needed."""
@@ -534,128 +469,6 @@ def check_caps(npus: int, links: int, switches: int = 0, place: str = "") -> Non
         if count > cap:
             shown = str(count) if count < 10**20 else "more than 10^20"
             raise TopologyError(place, f"{shown} {what} are more than the cap of {cap}", "write a smaller topology")
-
-
-def translations(topology: Topology) -> Iterator[np.ndarray]:
-    """NPU permutations that leave the network and its routes unchanged: the vector translations.
-
-    For undamaged products of rings, fully connected dimensions and switches with uniform links per dimension,
-    that is every translation ``id -> id + vector`` (int64[npus] each, the identity first); any other topology
-    has the identity only.
-    """
-    ids = np.arange(topology.npus, dtype=np.int64)
-    yield ids
-    if not topology.pristine or topology.routing.ecmp or any(d.kind == "mesh" for d in topology.dims):
-        return
-    for vector in range(1, topology.npus):
-        moved, stride = np.zeros_like(ids), 1
-        for dim in topology.dims:
-            moved += (ids // stride + vector // stride) % dim.size * stride
-            stride *= dim.size
-        yield moved
-
-
-def placement(
-    topology: Topology, kind: str | Sequence[int] = "linear", ranks: int | None = None, place: str = ""
-) -> tuple[int, ...]:
-    """Which NPU each rank runs on; failed NPUs are skipped.
-
-    Parameters
-    ----------
-    kind : {"linear", "snake"} or sequence of int
-        ``linear``: ascending NPU ids. ``snake``: boustrophedon over the dims (reflected mixed-radix Gray
-        code), so that successive ranks sit side by side; the slowest coordinate is the last one of even size,
-        and then the last rank is a neighbour of the first on a torus as well. A topology without dims has no
-        snake. A list says it rank by rank.
-    ranks : int, optional
-        How many ranks to place; all alive NPUs by default, or as many as the list has.
-
-    Returns
-    -------
-    tuple of int
-        rank -> NPU.
-
-    Raises
-    ------
-    TopologyError
-        More ranks than NPUs; in a list: duplicates, NPUs that do not exist or have failed, a wrong length.
-    """
-    if isinstance(kind, str):
-        if kind == "linear":
-            order: Sequence[int] = topology.alive
-        elif kind == "snake":
-            if not topology.dims:
-                raise TopologyError(
-                    place,
-                    f'a topology of shape "{topology.shape}" has no dims to snake through',
-                    "write linear",
-                )
-            order = _snake([d.size for d in topology.dims]).tolist()
-            if topology.failed:
-                dead = frozenset(topology.failed)
-                order = [npu for npu in order if npu not in dead]
-        else:
-            raise TopologyError(
-                place,
-                f'"{kind}" is not a placement',
-                "write linear, snake, or a list of NPU ids",
-            )
-    else:
-        order = list(kind)
-        _check_list(topology, order, place)
-        if ranks is not None and ranks != len(order):
-            raise TopologyError(place, f"{len(order)} NPUs are listed for {ranks} ranks", "list one NPU per rank")
-    count = len(order) if ranks is None else ranks
-    if count < 1:
-        raise TopologyError(place, f"{count} ranks cannot be placed", "place at least one")
-    if count > len(order):
-        dead = f" ({len(topology.failed)} of {topology.npus} failed)" if topology.failed else ""
-        raise TopologyError(
-            place,
-            f"{count} ranks are more than the {len(order)} NPUs of the topology{dead}",
-            "write a larger topology or fewer ranks",
-        )
-    return tuple(int(npu) for npu in order[:count])
-
-
-def _check_list(topology: Topology, order: Sequence[int], place: str) -> None:
-    seen: dict[int, int] = {}
-    dead = frozenset(topology.failed)
-    for rank, npu in enumerate(order):
-        if isinstance(npu, bool) or not isinstance(npu, int | np.integer):
-            raise TopologyError(place, f"{npu!r} (rank {rank}) is not an NPU id", "list whole numbers")
-        if not 0 <= npu < topology.npus:
-            raise TopologyError(
-                place,
-                f"NPU {npu} (rank {rank}) does not exist",
-                f"NPUs are numbered 0 to {topology.npus - 1}",
-            )
-        if npu in dead:
-            raise TopologyError(place, f"NPU {npu} (rank {rank}) has failed", "leave it out")
-        if npu in seen:
-            raise TopologyError(place, f"NPU {npu} is listed for ranks {seen[npu]} and {rank}", "list each NPU once")
-        seen[npu] = rank
-
-
-def _snake(sizes: Sequence[int]) -> np.ndarray:
-    """NPU ids in boustrophedon order, int64[prod(sizes)].
-
-    In the reflected mixed-radix Gray code successive words differ by one in one digit, and the last word
-    differs from the first in the slowest digit only, if that digit's radix is even.
-    """
-    strides = np.cumprod([1, *sizes[:-1]])
-    order = list(range(len(sizes)))
-    even = [i for i in order if sizes[i] % 2 == 0]
-    if even:
-        order.remove(even[-1])
-        order.append(even[-1])
-    ids = np.zeros(1, dtype=np.int64)
-    for index in order:
-        step = np.arange(sizes[index]) * int(strides[index])
-        rows = np.tile(ids, (sizes[index], 1))
-        rows[1::2] = rows[1::2, ::-1]
-        ids = (rows + step[:, None]).ravel()
-    return ids
 
 
 def vertex_ids(topology: Topology) -> Mapping[str, int]:

@@ -230,7 +230,7 @@ def test_counting_keeps_nothing(capsys):
     ("more", "topology", "words"),
     [
         ((), "nowhere:3", "neither a file nor a shape"),
-        ((), "torus:3x3", "bandwidth is missing"),
+        ((), "torus:3x3", '"bandwidth" is missing'),
         ((), "missing.csv", "cannot be read"),
         ((), "ring:8,bandwidth", "sets nothing"),
         (("--npus", "0-90"), TORUS, "does not exist"),

@@ -26,7 +26,7 @@ from astrasim_py.system.machine_models import NO_MEMORY, Limits, MemoryModel, Ne
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.system.symmetry import symmetry_of
-from astrasim_py.topology.model import placement
+from astrasim_py.topology.placement import placement
 from astrasim_py.workload.microbenchmarks import Collective, Compute, Memory, Send, generate
 from tests.strategies import workload
 

@@ -19,7 +19,6 @@ from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
-from astrasim_py.topology.model import translations
 from astrasim_py.workload.microbenchmarks import Collective, generate
 
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -170,7 +169,7 @@ def test_translating_all_ranks_changes_no_time(model, algorithm, collective, sha
     )
     n = topology.npus
     base = [int(p) for p in np.random.default_rng(7).permutation(n)]
-    moves = list(translations(topology))
+    moves = list(strategies.translations(topology))
     assert len(moves) == n
     times = set()
     for move in moves:

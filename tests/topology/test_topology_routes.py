@@ -11,11 +11,12 @@ from fractions import Fraction
 import networkx as nx
 import numpy as np
 import pytest
+import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.topology import Dim, Routing, Topology, build, to_networkx, translations
+from astrasim_py.topology import Dim, Routing, Topology, build, to_networkx
 from astrasim_py.topology import shapes as s
 
 B = Fraction(50 * 10**9)
@@ -215,7 +216,7 @@ def test_translations_are_automorphisms_that_keep_routes(topology):
     for link in range(topology.links):
         by_ends[int(topology.src[link]), int(topology.dst[link])] = link
     seen = set()
-    for move in translations(topology):
+    for move in strategies.translations(topology):
         assert sorted(move.tolist()) == list(range(topology.npus))
         seen.add(tuple(move.tolist()))
         for a, b in itertools.product(range(0, topology.npus, 2), range(topology.npus)):
@@ -224,28 +225,6 @@ def test_translations_are_automorphisms_that_keep_routes(topology):
             assert [int(move[v]) for v in here if v < topology.npus] == [v for v in there if v < topology.npus]
             assert len(here) == len(there)
     assert len(seen) == topology.npus
-
-
-@pytest.mark.parametrize(
-    "topology",
-    [
-        s.Mesh(dims=[3, 3], bandwidth=B, latency=NS).build(),
-        build({"shape": "ring", "npus": 6, "bandwidth": B, "latency": 5, "failed": {"links": [[0, 1]]}}),
-        build(
-            {
-                "shape": "ring",
-                "npus": 6,
-                "bandwidth": B,
-                "latency": 5,
-                "links": [{"from": 0, "to": 1, "latency": 6}],
-            }
-        ),
-        s.LeafSpine(leaves=2, hosts_per_leaf=2, spines=2, bandwidth=B, latency=NS).build(),
-    ],
-    ids=["mesh", "failed", "override", "leaf_spine"],
-)
-def test_topologies_without_that_symmetry_have_only_the_identity(topology):
-    assert [t.tolist() for t in translations(topology)] == [list(range(topology.npus))]
 
 
 # Shortest paths of arbitrary graphs.

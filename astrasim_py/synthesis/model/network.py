@@ -17,7 +17,8 @@ import numpy as np
 from astrasim_py.synthesis.model.arrays import pointers, rows_of
 from astrasim_py.synthesis.model.routes import find_arcs
 from astrasim_py.synthesis.model.timing import CostModel, Timing, hop_services, transfer_times
-from astrasim_py.topology.model import Topology, placement
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.placement import placement
 
 
 @dataclass(frozen=True, slots=True)

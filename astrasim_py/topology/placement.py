@@ -1,0 +1,96 @@
+"""Which NPU each rank runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from astrasim_py.core.errors import TopologyError
+from astrasim_py.topology.model import Topology
+
+
+def placement(
+    topology: Topology, kind: str | Sequence[int] = "linear", ranks: int | None = None, place: str = ""
+) -> tuple[int, ...]:
+    """Which NPU each rank runs on; failed NPUs are skipped.
+
+    Parameters
+    ----------
+    kind : {"linear", "snake"} or sequence of int
+        ``linear``: ascending NPU ids. ``snake``: boustrophedon over the dims (reflected mixed-radix Gray
+        code), so that successive ranks sit side by side; the slowest coordinate is the last one of even size,
+        and then the last rank is a neighbour of the first on a torus as well. A topology without dims has no
+        snake. A list says it rank by rank.
+    ranks : int, optional
+        How many ranks to place; all alive NPUs by default, or as many as the list has.
+
+    Returns
+    -------
+    tuple of int
+        rank -> NPU.
+
+    Raises
+    ------
+    TopologyError
+        More ranks than NPUs; in a list: duplicates, NPUs that do not exist or have failed, a wrong length.
+    """
+    if isinstance(kind, str):
+        if kind == "linear":
+            order: Sequence[int] = topology.alive
+        elif kind == "snake":
+            if not topology.dims:
+                problem = f'a topology of shape "{topology.shape}" has no dims to snake through'
+                raise TopologyError(place, problem, "write linear")
+            order = _snake([d.size for d in topology.dims]).tolist()
+            if topology.failed:
+                dead = frozenset(topology.failed)
+                order = [npu for npu in order if npu not in dead]
+        else:
+            raise TopologyError(place, f'"{kind}" is not a placement', "write linear, snake, or a list of NPU ids")
+    else:
+        order = list(kind)
+        _check_list(topology, order, place)
+        if ranks is not None and ranks != len(order):
+            raise TopologyError(place, f"{len(order)} NPUs are listed for {ranks} ranks", "list one NPU per rank")
+    count = len(order) if ranks is None else ranks
+    if count < 1:
+        raise TopologyError(place, f"{count} ranks cannot be placed", "place at least one")
+    if count > len(order):
+        dead = f" ({len(topology.failed)} of {topology.npus} failed)" if topology.failed else ""
+        problem = f"{count} ranks are more than the {len(order)} NPUs of the topology{dead}"
+        raise TopologyError(place, problem, "write a larger topology or fewer ranks")
+    return tuple(int(npu) for npu in order[:count])
+
+
+def _check_list(topology: Topology, order: Sequence[int], place: str) -> None:
+    seen: dict[int, int] = {}
+    dead = frozenset(topology.failed)
+    for rank, npu in enumerate(order):
+        if isinstance(npu, bool) or not isinstance(npu, int | np.integer):
+            raise TopologyError(place, f"{npu!r} (rank {rank}) is not an NPU id", "list whole numbers")
+        if not 0 <= npu < topology.npus:
+            problem = f"NPU {npu} (rank {rank}) does not exist"
+            raise TopologyError(place, problem, f"NPUs are numbered 0 to {topology.npus - 1}")
+        if npu in dead:
+            raise TopologyError(place, f"NPU {npu} (rank {rank}) has failed", "leave it out")
+        if npu in seen:
+            raise TopologyError(place, f"NPU {npu} is listed for ranks {seen[npu]} and {rank}", "list each NPU once")
+        seen[npu] = rank
+
+
+def _snake(sizes: Sequence[int]) -> np.ndarray:
+    """NPU ids in boustrophedon order: the reflected mixed-radix Gray code, slowest in the last digit of even radix."""
+    strides = np.cumprod([1, *sizes[:-1]])
+    order = list(range(len(sizes)))
+    even = [i for i in order if sizes[i] % 2 == 0]
+    if even:
+        order.remove(even[-1])
+        order.append(even[-1])
+    ids = np.zeros(1, dtype=np.int64)
+    for index in order:
+        step = np.arange(sizes[index]) * int(strides[index])
+        rows = np.tile(ids, (sizes[index], 1))
+        rows[1::2] = rows[1::2, ::-1]
+        ids = (rows + step[:, None]).ravel()
+    return ids
