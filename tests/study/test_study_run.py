@@ -201,7 +201,7 @@ def test_a_point_that_lands_while_tables_are_written_is_in_them(tmp_path, monkey
             run_scenario(loaded, out=tmp_path, points=(2, 2), engine="simpy")
         return real(folder, points)
 
-    monkeypatch.setattr(store, "write_tables", slow)
+    monkeypatch.setattr(stored_points, "write_tables", slow)
     run_scenario(loaded, out=tmp_path, points=(1, 2), engine="simpy")
     assert seen == [4, 8, 8]
     assert len((tmp_path / "small" / "summary.csv").read_text().splitlines()) == 9
