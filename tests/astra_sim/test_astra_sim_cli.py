@@ -137,6 +137,7 @@ def test_without_a_memory_file_there_is_no_memory(here, capsys):
     assert main(argv(here, **{"--remote-memory-configuration": None})) == 3
 
 
+@pytest.mark.slow
 def test_a_point_is_explained_and_drawn_like_any_other(here, capsys):
     here.system(preferred_dataset_splits=2)
     here.workload(*skewed(here))

@@ -282,7 +282,7 @@ def exchange(folder, size):
     return [[folder.send(0, 1 - r, size), folder.recv(1, 1 - r, size)] for r in range(2)]
 
 
-def test_the_map_of_nodes_goes_before_the_collective_and_that_before_native(folder):
+def test_algorithms_of_nodes_precede_those_of_collectives_and_native_ones(folder):
     folder.network(sizes=(2,), kinds=("Switch",), bandwidth=float(10**9 / 2**30), latency=0.0)
     for name, size in (("one", 1000), ("two", 2000)):
         folder.workload(*exchange(folder, size), name=name)
@@ -382,7 +382,7 @@ def test_memories_serve_one_request_at_a_time(folder):
     assert sorted(folder.run().finish_ns) == sorted([one * k for k in range(1, 5)] * 2)
 
 
-def test_injected_algorithms_that_say_what_they_move_are_verified_when_corrected(folder):
+def test_injected_algorithms_with_cells_are_verified_when_corrected(folder):
     right = build("ring", "all_reduce", 8)
     write_prefix(folder.path / "right", algorithm_traces(right))
     write_prefix(folder.path / "wrong", algorithm_traces(build("ring", "all_gather", 8)))

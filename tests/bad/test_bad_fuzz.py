@@ -324,6 +324,7 @@ def paths(value, prefix=()):
         yield from paths(inner, (*prefix, key))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(list(paths(BASE))[1:]), VALUES), min_size=1, max_size=2), st.text(max_size=6))
 def test_a_value_of_a_scenario_replaced_by_anything(load, changes, extra):

@@ -34,6 +34,7 @@ def wait_for_a_point(cli, process) -> None:
 # -- 27, 28 -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_row_27_28_a_signal_keeps_what_is_finished(cli, jobs, number):
@@ -118,6 +119,7 @@ def test_row_29_a_disk_that_fills_up(cli, monkeypatch, call):
 # -- 30, 31 -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_row_30_two_runs_into_one_folder(cli):
     path = cli.write("s.yaml", SWEEP)
     both = [cli.spawn("run", path, "--jobs", 1, "--format", "json") for _ in range(2)]
@@ -150,6 +152,7 @@ def test_row_31_what_has_changed_is_computed_again(cli, et, traces, monkeypatch)
 # -- 32 ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_row_32_line_ends_locale_and_terminal_change_nothing(cli, base):
     text = base + "title: 'Größe → α'\n"
 
@@ -171,6 +174,7 @@ def test_row_32_line_ends_locale_and_terminal_change_nothing(cli, base):
 # -- 34 ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_row_34_a_worker_that_is_killed_takes_its_own_point_only(cli):
     cli.write(
         "mine.py",

@@ -341,6 +341,7 @@ def test_row_14_python_that_is_no_python(cli, base):
 # -- 32, 33: where it runs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_row_33_a_reader_that_goes_away(cli, base):
     path = cli.write("s.yaml", base)
     command = f"{_python()} -m astrasim_py run {path} -v --format json | true"
@@ -350,6 +351,7 @@ def test_row_33_a_reader_that_goes_away(cli, base):
     assert b"Exception ignored" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&-", ">/dev/full"])
 def test_row_33_closed_streams(cli, base, closed):
     path = cli.write("s.yaml", base)

@@ -110,6 +110,7 @@ def test_row_04_gzip_is_read_by_its_magic_number(traces, pair):
     assert traces.run(*map(gzip.compress, pair)).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zeros", "members", "a good beginning"])
 def test_row_04_gzip_bombs_are_bounded(cli, et, kind):
     packer = zlib.compressobj(1, wbits=31)
@@ -172,6 +173,7 @@ def test_row_07_a_dependency_on_nobody(traces, cli, et):
     cli.refused(ended, 3, r"t\.1\.et: node 7 depends on 99, which is not in rank 1's trace")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("length", "says"), [(1, r"5→5|5 -> 5|itself"), (2, r"5.*6.*5"), (100_000, r"100.?000")], ids=["self", "two", "1e5"]
 )
@@ -186,6 +188,7 @@ def test_row_08_the_shortest_cycle_is_told(traces, cli, et):
     cli.refused(traces.run(et.file(*long, *short)), 3, r"1.*2.*3|1.*3.*2")
 
 
+@pytest.mark.slow
 def test_row_09_a_chain_of_1e5_runs(traces, et):
     nodes = [et.node(i, 4, deps=[i - 1] if i else [], micros=1) for i in range(100_000)]
     ended = traces.run(et.file(*nodes), options=["--format", "json", "--record", "summary"])

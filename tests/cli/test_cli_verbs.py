@@ -178,6 +178,7 @@ def test_schema_prints_what_ships(capsys, repo):
     assert out == (repo / "astrasim_py/data/schema/scenario.schema.json").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_lesson_can_be_copied_checked_and_only_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, out, _ = run(capsys, "new")

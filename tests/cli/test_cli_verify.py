@@ -89,7 +89,7 @@ def test_a_right_program_passes(xml, capsys):
     assert row["counterexample"] is None and row["problems"] == []
 
 
-def test_a_wrong_sum_names_the_cell_what_it_holds_and_the_line_that_wrote_it(xml, capsys):
+def test_a_wrong_sum_names_the_cell_its_content_and_the_line(xml, capsys):
     path = xml(exchange(last=("cpy", S, I)))
     lines = [1 + i for i, text in enumerate(path.read_text().splitlines()) if 'type="cpy"' in text]
     code, row = verdicts(capsys, path)

@@ -168,6 +168,7 @@ def test_a_read_only_installation_compiles_in_memory_and_says_so_once(load, tmp_
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_of_processes_that_start_together_one_compiles(load):
     load()
     script = (

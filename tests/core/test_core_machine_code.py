@@ -107,6 +107,7 @@ def test_it_is_compiled_once_and_means_the_same(load, tmp_path):
     assert not by_numba.stats.cache_hits
 
 
+@pytest.mark.slow
 def test_a_process_that_finds_it_does_not_import_numba_and_of_several_one_compiles(load):
     load()
     told = processes(load, 3)

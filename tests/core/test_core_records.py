@@ -20,7 +20,7 @@ def counted():
     return Table({"rank": later, "kind": later, "start": np.array([5, 6, 7])}), made
 
 
-def test_later_columns_are_made_once_and_only_when_one_of_them_is_asked_for():
+def test_lazy_columns_are_made_once_and_on_request():
     table, made = counted()
     assert list(table) == ["rank", "kind", "start"]
     assert table.height == 3
@@ -35,13 +35,13 @@ def test_later_columns_are_made_once_and_only_when_one_of_them_is_asked_for():
 
 
 @pytest.mark.parametrize("first", ["is_text", "coded"])
-def test_questions_about_a_later_column_make_it(first):
+def test_questions_about_a_lazy_column_make_it(first):
     table, made = counted()
     getattr(table, first)("kind")
     assert made == [1]
 
 
-def test_later_columns_are_read_only_like_the_others():
+def test_lazy_columns_are_read_only_like_the_others():
     table, _ = counted()
     for name in ("rank", "kind", "start"):
         with pytest.raises(ValueError, match="read-only"):

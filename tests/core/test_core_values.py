@@ -21,6 +21,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, VALUES)
 def test_equal_digests_mean_equal_values(a, b):
     def plain(value):

@@ -70,6 +70,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.slow
 def test_same_inputs_same_bytes(tmp_path):
     base = in_folder(tmp_path / "one")
     other = in_folder(tmp_path / "päth with spaces")
@@ -150,6 +151,7 @@ def test_every_run_ends(tmp_path, monkeypatch, capsys, name):
         assert any(part in shown.err for part in cause.split("|")), "the cause is told, and told again"
 
 
+@pytest.mark.slow
 def test_what_is_written_is_whole(tmp_path):
     """Kill runs at any time: whoever looks finds whole points, and the next run goes on from there."""
     folder = in_folder(tmp_path / "here")

@@ -65,6 +65,7 @@ def contiguous(explanation) -> bool:
     return at == explanation.makespan
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(strategies.problems(), st.booleans())
 def test_the_path_accounts_for_the_whole_makespan(problem, with_edges):

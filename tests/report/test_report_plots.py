@@ -100,6 +100,7 @@ def test_figures_are_drawn_as_svg_and_png(kind):
     assert images["png"].startswith(b"\x89PNG") and images["svg"].startswith(b"<?xml")
 
 
+@pytest.mark.slow
 def test_figures_have_the_same_bytes_in_every_process():
     code = """
         import hashlib, importlib.util, sys

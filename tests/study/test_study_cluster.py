@@ -108,6 +108,7 @@ class KillAt:
         pass
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_no_point_and_then_none_is_left(farm, scenario, tmp_path, monkeypatch):
     alone = run_scenario(scenario, out=tmp_path / "alone", engine="simpy")
     assert alone.exit_code == 0
@@ -134,6 +135,7 @@ def test_a_killed_worker_costs_no_point_and_then_none_is_left(farm, scenario, tm
     assert contents(tmp_path / "lost") == contents(tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_ends_the_run_in_a_line_and_the_next_finishes_it(farm, scenario, tmp_path, capfd):
     farm.work(1)
     result = run_scenario(
@@ -190,6 +192,7 @@ def test_a_missing_dask_is_told_in_a_line(scenario, tmp_path, monkeypatch, capsy
     assert capsys.readouterr().err == f"astrasim-py: {line}"
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_not_there_is_told_in_time(scenario, tmp_path, monkeypatch, capfd):
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "CONNECT_S", 1.0)

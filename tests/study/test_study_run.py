@@ -63,6 +63,7 @@ def without_time(rows) -> list[dict]:
     return [{key: value for key, value in row.items() if key != "cpu_s"} for row in rows]
 
 
+@pytest.mark.slow
 def test_one_job_and_two_leave_the_same_bytes(tmp_path):
     text = SCENARIO + "plots: [{kind: time, x: size, series: topology, facet: model}]\n"
     one = run_scenario(scenario(tmp_path, text), out=tmp_path / "a", jobs=1)
@@ -145,6 +146,7 @@ def test_a_changed_input_file_is_another_point(tmp_path):
     assert run_scenario(scenario(tmp_path, text), out=tmp_path).computed == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_limits_are_results_too(tmp_path, jobs):
     first = run_scenario(scenario(tmp_path, STUCK), out=tmp_path, jobs=jobs)
@@ -168,6 +170,7 @@ def test_a_share_of_the_points(tmp_path):
     assert {row["point"] for part in parts for row in part.rows} == {row["point"] for row in whole.rows}
 
 
+@pytest.mark.slow
 def test_shares_of_several_processes_at_once_make_one_whole(tmp_path):
     """Each of them writes the tables and, being perhaps the last, the figures, while others write points."""
     text = SCENARIO + "plots: [{kind: time, x: size, series: topology, name: t}, {kind: links, name: l}]\n"
@@ -241,6 +244,7 @@ def memory(simulation):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "jobs", "code", "why"),
     [
@@ -310,6 +314,7 @@ class Interrupting(Progress):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_interrupted_run_keeps_finished_points_and_goes_on(tmp_path, jobs):
     stopped = run_scenario(scenario(tmp_path), out=tmp_path / "a", jobs=jobs, progress=Interrupting(3))
@@ -325,6 +330,7 @@ def test_an_interrupted_run_keeps_finished_points_and_goes_on(tmp_path, jobs):
     assert worst([stopped.exit_code, went_on.exit_code]) == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_a_real_run_at_once(tmp_path, number):
     sizes = ", ".join(f"{i} MiB" for i in range(1, 200))
@@ -429,6 +435,7 @@ def test_folders_without_a_point_say_so(tmp_path):
         plot_folder(tmp_path / "small")
 
 
+@pytest.mark.slow
 def test_figures_of_links_and_gantt_record_what_they_need(tmp_path):
     text = SCENARIO + (
         "plots:\n  - {kind: links, where: {topology: mesh, size: 1 MiB}}\n"
@@ -458,6 +465,7 @@ def test_figures_of_one_point(tmp_path):
     assert drawn.notes == (f"{point.manifest['point']}: ran it again to record nodes",)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_where_or_when(tmp_path):
     made = []
     for place, zone in (("a b ü", "UTC"), ("c", "Asia/Tokyo")):
@@ -474,6 +482,7 @@ def test_results_do_not_depend_on_where_or_when(tmp_path):
     assert made[0] == made[1] and len(made[0]) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_stuck_point_is_kept_and_told_again(tmp_path, jobs):
     from astrasim_py.chakra.et_io import write_prefix

@@ -157,6 +157,7 @@ def test_a_failed_write_leaves_no_trace_and_touches_nothing_else(tmp_path, repla
     assert failures >= 15
 
 
+@pytest.mark.slow
 @FORK
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_process_killed_at_any_call_leaves_no_half_point(tmp_path, replace):

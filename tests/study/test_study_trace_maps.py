@@ -89,6 +89,7 @@ sweep: {bw: [1 GB/s, 2 GB/s, 3 GB/s]}
 """
 
 
+@pytest.mark.slow
 def test_workers_share_and_leave_nothing_behind(tmp_path):
     write_prefix(tmp_path / "r", build("ring", "all_reduce", 6).traces)
     (tmp_path / "small.yaml").write_text(SCENARIO)

@@ -216,6 +216,7 @@ def test_exit_code_table_and_json(folder, ours, capsys):
 
 
 # -- the packaged set -------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_closed_forms_cover_every_kind_and_hold():
     forms = list(closed_forms())
     assert {(form.algorithm, form.collective) for form in forms} == set(ROUNDS)
@@ -231,6 +232,7 @@ def test_a_closed_form_that_does_not_hold_is_off(monkeypatch):
     assert not finding.exact and "should be 1 ps" in finding.note
 
 
+@pytest.mark.slow
 def test_the_packaged_figures_are_reproduced_wherever_one_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -250,6 +252,7 @@ EVERY = 31
 LARGE = 16
 
 
+@pytest.mark.slow
 def test_recorded_runs_are_reproduced_to_the_nanosecond(golden):
     path = golden / "astra_sim" / "cases.csv"
     cases = read_cases(path)

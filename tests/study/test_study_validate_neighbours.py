@@ -234,6 +234,7 @@ def compared(given: dict):
         return find(case, "both"), case
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(inputs())
 def test_random_inputs_take_the_same_time_in_both(given):
