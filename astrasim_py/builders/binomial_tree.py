@@ -59,11 +59,6 @@ def binomial_tree(n: int, root: int) -> tuple[Tree, tuple[np.ndarray, np.ndarray
     """The tree, and for every edge the range [first, last) of positions below it.
 
     Position p of the tree is rank (root + p) mod n.
-
-    Returns
-    -------
-    tuple
-        `Tree`, and two int64[n - 1].
     """
     low, high = np.array([0]), np.array([n])
     parents, children, lasts, levels = [], [], [], []

@@ -119,18 +119,9 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int, which: 
 def star(
     collective: str, n: int, root: int, *, window: int | None = None, pieces: int = 1, in_order: bool = False
 ) -> Draft:
-    """Rooted collectives in which the root exchanges with every other rank itself.
+    """Rooted collectives in which the root exchanges with every other rank itself, `pieces` messages with each.
 
-    Parameters
-    ----------
-    collective : str
-        broadcast, reduce, gather or scatter.
-    window : int, optional
-        Of the root's sends.
-    pieces : int
-        Messages per peer.
-    in_order : bool
-        The root posts its receive from one peer when that from the peer before is done.
+    At most `window` sends of the root are in flight. With `in_order` it posts a receive when the one before is done.
     """
     sharded = collective in ("gather", "scatter")
     draft = Draft(n, n * pieces if sharded else pieces)

@@ -46,13 +46,7 @@ Place = tuple[object, object]
 
 
 def check_nodes(place: str, nodes: int, most: int = MAX_NODES, where: str = "") -> None:
-    """Refuse an algorithm that would not fit in memory.
-
-    Raises
-    ------
-    AlgorithmError
-        More than `most` nodes.
-    """
+    """Refuse an algorithm that would not fit in memory."""
     if nodes > most:
         raise AlgorithmError(
             place,
@@ -62,13 +56,7 @@ def check_nodes(place: str, nodes: int, most: int = MAX_NODES, where: str = "") 
 
 
 def check_program(place: str, nodes: int) -> None:
-    """Refuse an algorithm of a rotation of which one rank's program would not fit in memory.
-
-    Raises
-    ------
-    AlgorithmError
-        More than `MAX_PROGRAM` nodes.
-    """
+    """Refuse an algorithm of a rotation of which one rank's program would not fit in memory."""
     check_nodes(place, nodes, MAX_PROGRAM, " on a rank")
 
 

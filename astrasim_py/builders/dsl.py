@@ -150,18 +150,7 @@ class Definition:
         return f"Definition({self.__name__}: {self.collective}, {self.place})"
 
     def __call__(self, *given: object, **parameters: object) -> Algorithm:
-        """Run the function, lay out what it did as one trace per rank, and verify that.
-
-        Returns
-        -------
-        Algorithm
-            With its verdict.
-
-        Raises
-        ------
-        AlgorithmError
-            Misuse, an exception in the function, or an algorithm that does not do what its collective promises.
-        """
+        """Run the function, lay out what it did as one trace per rank, and verify that."""
         own = self._options["ranks"], self._options["chunks"]
         fixed = "chunks" not in parameters and None not in own and not callable(own[1])
         options = {key: parameters.pop(key, self._options[key]) for key in _RESERVED}

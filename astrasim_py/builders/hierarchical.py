@@ -426,7 +426,8 @@ class _Layout:
 
     def lay_all_to_all(self) -> None:
         """all_to_all: before phase d a rank holds the blocks whose coordinates below d are those of their origin
-        and whose others are those of their destination; the phase turns coordinate d."""
+        and whose others are those of their destination; the phase turns coordinate d.
+        """
         plan, n = self.plan, self.plan.n
         block, every = plan.total // n, np.arange(n)
         coordinates = plan.coordinates(every)

@@ -27,14 +27,7 @@ _KEPT = (
 
 
 def checked(algorithm: Algorithm, place: str) -> Algorithm:
-    """The algorithm with its verdict.
-
-    Raises
-    ------
-    AlgorithmError
-        It does not end, or not with what its collective promises: at the line of the step that wrote what is wrong,
-        or at `place`.
-    """
+    """The algorithm with its verdict."""
     verdict = verify(algorithm)
     if verdict.ok is False:
         line = (verdict.counterexample or {}).get("line")

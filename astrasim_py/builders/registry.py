@@ -43,13 +43,7 @@ MAX_RANKS = 2**20
 
 
 def default_algorithm(collective: str) -> str:
-    """Name of the builder that a collective uses unless one is chosen.
-
-    Raises
-    ------
-    AlgorithmError
-        Not a collective, or a custom one: nobody else can know what it does.
-    """
+    """Name of the builder that a collective uses unless one is chosen."""
     name = collective_name(collective)
     if name == CUSTOM:
         raise AlgorithmError("algorithms.custom", "a custom collective needs an algorithm", _OF_YOUR_OWN)

@@ -52,21 +52,8 @@ def up(
 ) -> np.ndarray:
     """Reduce to the root: a rank sends to its parent when it has summed what its children sent.
 
-    Parameters
-    ----------
-    pieces : numpy.ndarray
-        int64[q] chunks that take this tree, a message each; empty: one message without data (a barrier).
-    tag : int
-        Tag of the first piece; the next ones count on.
-    order : int
-        Added to the order of all nodes.
-    one_send_at_a_time : bool
-        A piece is sent when the piece before it is delivered.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[q] handles of the root's last reductions (barrier: receives); NONE for a root without children.
+    `pieces` int64[q] are the chunks that take this tree, a message each; without chunks there is one message without
+    data (a barrier). Their tags count on from `tag`. Returns int64[q] handles of the root's last reductions.
     """
     ranks, edges = draft.ranks, len(tree.child)
     empty = not len(pieces)
@@ -118,14 +105,8 @@ def down(
 ) -> None:
     """Broadcast from the root: a rank sends each piece to its children when it has received it.
 
-    Parameters
-    ----------
-    draft, tree, pieces, tag, order
-        As of `up`.
-    start : numpy.ndarray, optional
-        int64[q] handles that the root waits for; NONE for none.
-    one_send_at_a_time : bool
-        A rank sends when what it sent before is delivered; piece by piece, and in a piece child by child.
+    The root waits for the handles `start` int64[q]; otherwise as `up`. With `one_send_at_a_time` a rank sends piece by
+    piece, and a piece child by child, each when the one before is delivered.
     """
     ranks, edges = draft.ranks, len(tree.child)
     empty = not len(pieces)

@@ -132,13 +132,7 @@ def promise_of(name: str) -> Collective:
 
 
 def collective_name(text: str, place: str = "") -> str:
-    """Name of a collective as the package writes it, from other spellings (``allreduce``, ``AllGather``); or `CUSTOM`.
-
-    Raises
-    ------
-    AlgorithmError
-        Not a collective.
-    """
+    """Name of a collective, or `CUSTOM`, from other spellings: ``allreduce``, ``AllGather``."""
     squeezed = text.replace("_", "").replace("-", "").lower()
     for name in (*COLLECTIVES, CUSTOM):
         if squeezed == name.replace("_", ""):

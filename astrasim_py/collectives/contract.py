@@ -66,13 +66,7 @@ class Contract:
 
     @classmethod
     def of(cls, collective: str, ranks: int, chunks: int, root: int | None = None) -> Contract:
-        """The contract of a collective that has a name; see `astrasim_py.verification.verifier` for the table.
-
-        Raises
-        ------
-        AlgorithmError
-            Chunks that do not divide among the ranks, or a collective that moves no data.
-        """
+        """The contract of a collective that has a name; see `astrasim_py.verification.verifier` for the table."""
         promise = promise_of(collective)
         if collective == "barrier" or collective not in COLLECTIVES:
             raise AlgorithmError(collective, "has no contract of its own", "give one")
@@ -105,12 +99,7 @@ class Contract:
 
     @classmethod
     def from_text(cls, text: str, place: str = "contract") -> Contract:
-        """The contract that `to_text` wrote.
-
-        Raises
-        ------
-        AlgorithmError
-        """
+        """The contract that `to_text` wrote."""
         try:
             document = json.loads(text)
             inputs = document["inputs"]
@@ -190,12 +179,7 @@ def _loader() -> type:
 
 
 def contract_from_data(document: object, place: str = "contract") -> Contract:
-    """A contract from what its YAML says; see `read_contract`.
-
-    Raises
-    ------
-    AlgorithmError
-    """
+    """A contract from what its YAML says; see `read_contract`."""
 
     def bad(problem: str, remedy: str) -> AlgorithmError:
         return AlgorithmError(place, problem, remedy)

@@ -120,13 +120,7 @@ class Algorithm:
 
     @cached_property
     def program(self) -> Program:
-        """The nodes of all ranks as one table.
-
-        Raises
-        ------
-        TraceError
-            A dependency on a node that is not there.
-        """
+        """The nodes of all ranks as one table."""
         if isinstance(self.traces, ProgramTraces):
             return self.traces.program
         return Program.of_traces(self.traces)

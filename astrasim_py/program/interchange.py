@@ -137,11 +137,6 @@ def algorithm_from_traces(
     """Make an `Algorithm` of one trace per rank.
 
     What the caller leaves open is taken from the metadata of the first trace, where our own files state it.
-
-    Raises
-    ------
-    AlgorithmError
-        Ill-formed traces, no collective, or one that contradicts the file.
     """
     traces = GivenTraces(traces)
     place = source or name or "algorithm"
@@ -207,13 +202,7 @@ def promised(
     in_place: bool | None = None,
     name: str = "",
 ) -> Algorithm:
-    """An algorithm whose file says what it is, under what the caller says of it; see `read_algorithm`.
-
-    Raises
-    ------
-    AlgorithmError
-        It is made for another collective; a custom one may be used for any.
-    """
+    """An algorithm whose file says what it is, under what the caller says of it; see `read_algorithm`."""
     wanted = found.collective if collective is None else collective_name(collective, found.source)
     if found.collective not in (wanted, CUSTOM):
         raise AlgorithmError(found.source, f"is made for {found.collective}, not for {wanted}", "name another file")

@@ -19,15 +19,6 @@ def max_count(protocol: str, size: int, chunks: int) -> int:
     """Chunks that one message holds: clamp(⌊slot bytes / ⌈size / chunks⌉⌋, 1, 71).
 
     A chunk that is larger than a slot is one message all the same.
-
-    Parameters
-    ----------
-    protocol : str
-        ``Simple``, ``LL`` or ``LL128``.
-    size : int
-        Full buffer, bytes.
-    chunks : int
-        Into how many chunks it is cut; 0 where sizes are not in chunks.
     """
     chunk = -(-size // chunks) if chunks else 0
     return min(max(SLOT_BYTES[protocol] // chunk, 1), MAX_CHUNKS_PER_MESSAGE) if chunk else MAX_CHUNKS_PER_MESSAGE

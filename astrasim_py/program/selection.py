@@ -136,13 +136,7 @@ class AlgorithmTable:
         return any(case.when.node is not None for listed in self._cases.values() for case in listed)
 
     def case(self, collective: str, size: int, ranks: int, group: str, node: int = -1) -> Case:
-        """The case that applies to a call; parameters as for `select`.
-
-        Raises
-        ------
-        AlgorithmError
-            No case holds.
-        """
+        """The case that applies to a call; parameters as for `select`."""
         listed = self._cases.get(collective)
         if listed is None:
             listed = () if self._default is None else (self._default,)

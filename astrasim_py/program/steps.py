@@ -145,13 +145,6 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
 
     A connection is (source, destination, channel); where nodes state no channel, each tag is one, since nothing says
     which messages share a queue.
-
-    Raises
-    ------
-    Unusable
-        A fused group or payload that cannot be, messages of unequal counts, or whose pairing depends on timing.
-    TraceError
-        Dependencies on nodes that are not there.
     """
     program = algorithm.program if program is None else program
     action = _actions(program)

@@ -183,13 +183,7 @@ class Program:
         return f"rank {int(self.rank[row])} node {int(self.node_id[row])}"
 
     def waits_for(self, row: int, other: int, budget: list[int]) -> bool:
-        """Whether a node can only begin when another of its rank is done; takes as many steps off `budget`.
-
-        Raises
-        ------
-        Unusable
-            The budget is used up.
-        """
+        """Whether a node can only begin when another of its rank is done; takes as many steps off `budget`."""
         floor = int(self.place[other])
         stack, seen = [row], {row}
         while stack:

@@ -18,18 +18,7 @@ _REFERENCES = ("payload", "fused", "tb_prev", "count_from")
 
 
 def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
-    """The algorithm in which every message costs its receiver a delay before anything that waits for it goes on.
-
-    Parameters
-    ----------
-    delay_ps : int
-        0 gives the algorithm itself.
-
-    Returns
-    -------
-    Algorithm
-        Each receive is followed by a COMP node of that duration; node i becomes 2i.
-    """
+    """The algorithm in which every message costs its receiver a delay before anything that waits for it goes on."""
     if not delay_ps:
         return algorithm
     if isinstance(algorithm.traces, RotatedTraces):

@@ -107,13 +107,7 @@ class Flow:
         return parts if max(parts) > 1 else None
 
     def run(self, slots: int, parts: list[int] | None = None) -> Blocked | None:
-        """None if the program ends when every connection holds `slots` messages, else why it does not.
-
-        Parameters
-        ----------
-        parts : list of int, optional
-            Messages of each step, of `split`.
-        """
+        """None if the program ends when every connection holds `slots` messages, else why it does not."""
         run = _Run(self, slots, parts)
         return None if run.ends() else run.blocked()
 
