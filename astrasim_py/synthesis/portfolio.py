@@ -53,30 +53,11 @@ def synthesize(
 ) -> Schedule:
     """The best schedule found of a collective on a topology, checked.
 
-    Parameters
-    ----------
-    topology : Topology
-    collective : str
-        One of `SPREADING` or `ROUTED`.
-    size : int
-        Full buffer, bytes.
-    npus : sequence of int, optional
-        rank → NPU; all that are alive by default.
-    chunks : int
-        Per shard (of broadcast and reduce: of the buffer).
-    root : int, optional
-        Rank.
-    cost, relays, occupied
-        Of the `Network`.
-    record : bool
-        False: only count the transfers.
-    **effort
-        Of `Effort`: seed, rounds, budget, jobs, progress. The budget is for bounds, searches and the check, what is
-        compiled excepted, and a schedule is finished in any case.
-
-    Raises
-    ------
-    TopologyError, AlgorithmError
+    `collective`: one of `SPREADING` or `ROUTED`. `size`: full buffer, bytes. `npus`: rank → NPU; all that are alive by
+    default. `chunks`: per shard (of broadcast and reduce: of the buffer). `root`: rank. `cost`, `relays`, `occupied`:
+    of the `Network`. `record`: false: only count the transfers. `effort`: of `Effort`: seed, rounds, budget, jobs,
+    progress. The budget is for bounds, searches and the check, what is compiled excepted, and a schedule is finished in
+    any case. Raises TopologyError, AlgorithmError.
     """
     network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
     demand = Demand.of(collective, network.ranks, chunks, size, root)
@@ -116,23 +97,12 @@ def _tell(effort: Effort, stage: str, schedule: Schedule | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Bounds of a problem.
-
-    Attributes
-    ----------
-    bound : Bound
-    enough : int
-        ps that searches can reach at best: they treat chunks alike, which may differ by a byte.
-    halves : list of int
-        The same of the halves of an all_reduce: with sums, with copies.
-    short : bool
-        Whether time cut the bounds.
-    """
+    """Bounds of a problem."""
 
     bound: Bound
-    enough: int
-    halves: list[int]
-    short: bool = False
+    enough: int  # ps that searches can reach at best: they treat chunks alike, which may differ by a byte
+    halves: list[int]  # the same of the halves of an all_reduce: with sums, with copies
+    short: bool = False  # whether time cut the bounds
 
 
 class _Portfolio:
@@ -322,14 +292,8 @@ def best_chunks(
     More chunks fill the pipes better and pay the latency more often, so times fall and then rise again: short searches
     find the number, and a long one uses it.
 
-    Parameters
-    ----------
-    run : callable
-        ``run(chunks, rounds, budget) -> Schedule``
-    rounds : int
-        Of the last, long search; the short ones have a tenth of them each.
-    budget : float or None
-        Seconds of all searches together; at least one run of each is finished.
+    `run`: ``run(chunks, rounds, budget) -> Schedule``. `rounds`: of the last, long search; the short ones have a tenth
+    of them each. `budget`: seconds of all searches together; at least one run of each is finished.
     """
     best: Schedule | None = None
     chosen = made = worse = 0

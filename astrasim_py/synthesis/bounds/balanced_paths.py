@@ -21,17 +21,12 @@ _COST_BITS = 34
 class Paths(NamedTuple):
     """Paths of messages.
 
-    Attributes
-    ----------
-    arc, length : numpy.ndarray
-        int32[messages, stride], int32[messages].
-    load : numpy.ndarray
-        int64[resources]: ps that they hold each link.
+    `arc`, `length`: int32[messages, stride], int32[messages].
     """
 
     arc: np.ndarray
     length: np.ndarray
-    load: np.ndarray
+    load: np.ndarray  # int64[resources]: ps that they hold each link
 
 
 @kernel("the synthesizer", threads=True, lean=True)
@@ -63,10 +58,7 @@ def _balance(net, calendar, growth, origin, goal, kind, order, passes, stop, arc
 class Messages:
     """The chunks of a demand with one receiver each that must move, and their paths.
 
-    Attributes
-    ----------
-    chunk, origin, receiver, kind : numpy.ndarray
-        int32[messages]: chunk of the demand, its ends, its class of size.
+    `chunk`, `origin`, `receiver`, `kind`: int32[messages]: chunk of the demand, its ends, its class of size.
     """
 
     def __init__(self, network: Network, demand: Demand) -> None:

@@ -34,25 +34,11 @@ def lower_bounds(
 ) -> list[Bound]:
     """Bounds of a demand on a network, the greatest first.
 
-    Parameters
-    ----------
-    network : Network
-        Not reversed.
-    demand : Demand
-    halves : bool, optional
-        Of an all_reduce: bound only the half that reduces (True) or copies (False).
-    largest : bool
-        Take all chunks to be as large as the largest: no bound where they differ by a byte, but what a schedule that
-        treats them alike can reach.
-    cuts : bool
-        False: without those by cuts (where a chunk goes to everybody, and not for all_reduce), which take longest.
-    stop : int64[1], optional
-        Not 0: time is over, and what is left of the bounds by cuts and weights is left out.
-    known : dict, optional
-        Of calls for one demand: what they have found is looked up in it.
-
-    Notes
-    -----
+    `network`: not reversed. `halves`: of an all_reduce: bound only the half that reduces (True) or copies (False).
+    `largest`: take all chunks to be as large as the largest: no bound where they differ by a byte, but what a schedule
+    that treats them alike can reach. `cuts`: false: without those by cuts (where a chunk goes to everybody, and not for
+    all_reduce), which take longest. `stop`: not 0: time is over, and what is left of the bounds by cuts and weights is
+    left out. `known`: of calls for one demand: what they have found is looked up in it.
 
     * *ingress*: what must enter a rank comes over its ports, whole chunks one after the other on each, in the gaps
       that are left where others hold a port (no other bound knows of those);

@@ -46,26 +46,11 @@ def clock_needed(network: Network) -> bool:
 def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     """The algorithm that does what a schedule says.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        With its transfers recorded.
-    clock : bool, optional
-        Let a clock post every send at its claimed start; by default where `clock_needed`.
+    `schedule`: with its transfers recorded. `clock`: let a clock post every send at its claimed start; by default where
+    `clock_needed`. Returns sizes are symbolic. Without a clock it may be used for other sizes, too. Raises
+    AlgorithmError: the transfers were counted only, or are too many for memory; or blocks of stated sizes of which a
+    message holds too many units (see `Layout`).
 
-    Returns
-    -------
-    Algorithm
-        Sizes are symbolic. Without a clock it may be used for other sizes, too.
-
-    Raises
-    ------
-    AlgorithmError
-        The transfers were counted only, or are too many for memory; or blocks of stated sizes of which a message
-        holds too many units (see `Layout`).
-
-    Notes
-    -----
     Blocks of stated sizes (`Demand.blocks`) are no collective with a name: the algorithm is a custom one with a
     `Contract`. Its unit is the greatest that divides all chunks; the input of a rank is what it has for the others,
     by receiver, its output what it gets, by sender, and the full buffer is as long as the longest of them.
@@ -125,15 +110,11 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
 class Layout:
     """Where the chunks of a demand lie in the buffers, counted in chunks of the algorithm.
 
-    Attributes
-    ----------
-    chunks : int
-        T, of the full buffer.
-    sent, received, covers : numpy.ndarray
-        int64[C]: where each chunk of the demand begins with its sender and with its receiver, and how much it covers.
+    `sent`, `received`, `covers`: int64[C]: where each chunk of the demand begins with its sender and with its receiver,
+    and how much it covers.
     """
 
-    chunks: int
+    chunks: int  # T, of the full buffer
     sent: np.ndarray
     received: np.ndarray
     covers: np.ndarray
@@ -142,10 +123,7 @@ class Layout:
     def of(cls, demand: Demand) -> Layout:
         """The layout of a demand.
 
-        Raises
-        ------
-        AlgorithmError
-            Stated sizes in units so small that there are more than `MAX_UNITS` of them.
+        Raises AlgorithmError: stated sizes in units so small that there are more than `MAX_UNITS` of them.
         """
         number = np.arange(demand.count, dtype=np.int64)
         if demand.stated is not None:
@@ -265,10 +243,7 @@ def _causes(schedule: Schedule, reductions: np.ndarray) -> np.ndarray:
 def _order(draft: Draft, schedule: Schedule, cause: np.ndarray) -> list[np.ndarray]:
     """What sends wait for besides their own cause, so that those of a link are posted in order.
 
-    Returns
-    -------
-    list of numpy.ndarray
-        Columns of handles, int64[transfers].
+    Returns columns of handles, int64[transfers].
     """
     network = schedule.network
     first = network.hop[network.hop_ptr[:-1]].astype(np.int64)[schedule.arc]

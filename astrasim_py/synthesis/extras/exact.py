@@ -54,21 +54,11 @@ _MAX_TIMES = 3000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the solver says of one model.
+    """What the solver says of one model."""
 
-    Attributes
-    ----------
-    columns : (arc, chunk, start, reduces) or None
-        A schedule faster than the one that was given; None if there is none, or none was found.
-    bound : int
-        ps that no solution of the model can beat.
-    cut : bool
-        Whether the wall-clock limit ended it.
-    """
-
-    columns: Transfers | None
-    bound: int
-    cut: bool
+    columns: Transfers | None  # a schedule faster than the one that was given; None if there is none, or none was found
+    bound: int  # ps that no solution of the model can beat
+    cut: bool  # whether the wall-clock limit ended it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -185,10 +175,7 @@ class Problem:
 def solver():
     """The module of the solver.
 
-    Raises
-    ------
-    AlgorithmError
-        It is not installed.
+    Raises AlgorithmError: it is not installed.
     """
     try:
         from ortools.sat.python import cp_model
@@ -443,10 +430,7 @@ class _Model:
 def admit(ranks: int, limit: float = LIMIT) -> None:
     """Refuse what `prove` cannot do, before anything is searched.
 
-    Raises
-    ------
-    AlgorithmError
-        More than `MAX_RANKS` ranks, a limit that is none, or no solver.
+    Raises AlgorithmError: more than `MAX_RANKS` ranks, a limit that is none, or no solver.
     """
     if ranks > MAX_RANKS:
         problem = f"{ranks} ranks are more than the {MAX_RANKS} for which the fastest schedule is searched"
@@ -459,24 +443,11 @@ def admit(ranks: int, limit: float = LIMIT) -> None:
 def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedule:
     """The fastest schedule of a demand, or the best one found and a bound on the fastest.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Where to begin, with its transfers recorded: what the greedy search found.
-    seed : int
-    limit : float
-        Wall-clock seconds. Where it cut the search ``search.cut`` says so; else the result is the same everywhere.
-
-    Returns
-    -------
-    Schedule
-        Never slower than `schedule`; of bound kind ``exact`` where the solver raised the bound. An all_reduce that
-        sums chunks elsewhere than at their homes is none that the model knows: it is returned as it is.
-
-    Raises
-    ------
-    AlgorithmError
-        More than `MAX_RANKS` ranks, a model that is too large, transfers that take no time, or no solver.
+    `schedule`: where to begin, with its transfers recorded: what the greedy search found. `limit`: wall-clock seconds.
+    Where it cut the search ``search.cut`` says so; else the result is the same everywhere. Returns never slower than
+    `schedule`; of bound kind ``exact`` where the solver raised the bound. An all_reduce that sums chunks elsewhere than
+    at their homes is none that the model knows: it is returned as it is. Raises AlgorithmError: more than `MAX_RANKS`
+    ranks, a model that is too large, transfers that take no time, or no solver.
     """
     network, demand = schedule.network, schedule.demand
     admit(network.ranks, limit)

@@ -28,14 +28,7 @@ def check(schedule: Schedule) -> list[str]:
     collective promises (of a reduction: every contribution exactly once); and that the claimed time is that of the
     last arrival.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        With its transfers recorded.
-
-    Returns
-    -------
-    list of str
+    `schedule`: with its transfers recorded.
     """
     if not schedule.recorded:
         return ["its transfers were counted, not recorded: nothing can be checked"]

@@ -22,63 +22,33 @@ class Demand:
     A collective that reduces is the reverse of one that copies: its demand states the chunks' *homes*, where their
     sums belong, as `origin`, and everyone (or `receivers`) as those who contribute.
 
-    Attributes
-    ----------
-    collective : str
-    ranks : int
-    chunks : int
-        T of the algorithm: chunks of the full buffer.
-    root : int or None
-    size : int
-        Full buffer, bytes.
-    origin : numpy.ndarray
-        int32[C]: rank that has a chunk at the start (that owns its sum, of one that reduces).
-    receivers : numpy.ndarray or None
-        int32[C]: the only rank that needs a chunk (the only contributor); None: every rank needs all of them.
-    sizes : numpy.ndarray
-        int64[classes]: distinct sizes of chunks in bytes, descending.
-    size_class : numpy.ndarray
-        int32[C]: index into `sizes`.
-    stated : numpy.ndarray or None
-        int64[C]: bytes of every chunk where they follow from no rule; None: the buffer is cut evenly.
+    `origin`: int32[C]: rank that has a chunk at the start (that owns its sum, of one that reduces). `receivers`:
+    int32[C]: the only rank that needs a chunk (the only contributor); None: every rank needs all of them. `stated`:
+    int64[C]: bytes of every chunk where they follow from no rule; None: the buffer is cut evenly.
     """
 
     collective: str
     ranks: int
-    chunks: int
+    chunks: int  # t of the algorithm: chunks of the full buffer
     root: int | None
-    size: int
+    size: int  # full buffer, bytes
     origin: np.ndarray = field(repr=False)
     receivers: np.ndarray | None = field(default=None, repr=False)
-    sizes: np.ndarray = field(repr=False)
-    size_class: np.ndarray = field(repr=False)
+    sizes: np.ndarray = field(repr=False)  # int64[classes]: distinct sizes of chunks in bytes, descending
+    size_class: np.ndarray = field(repr=False)  # int32[C]: index into `sizes`
     stated: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, collective: str, ranks: int, per_rank: int, size: int, root: int | None = None) -> Demand:
         """The demand of a collective whose shards (or, of one without shards, whose buffer) are cut up.
 
-        Parameters
-        ----------
-        collective : str
-            Any of `COLLECTIVES` but barrier.
-        ranks : int
-        per_rank : int
-            Chunks of a shard; all_reduce: of the part that one rank owns; broadcast, reduce: of the buffer.
-        size : int
-            Full buffer, bytes.
-        root : int, optional
+        `collective`: any of `COLLECTIVES` but barrier. `per_rank`: chunks of a shard; all_reduce: of the part that one
+        rank owns; broadcast, reduce: of the buffer. `size`: full buffer, bytes. Raises AlgorithmError: not such a
+        collective, no root where one is needed, or too many chunks.
 
-        Notes
-        -----
         Chunk numbers: all_gather, gather, reduce_scatter, scatter and all_reduce number the chunks of the full
         buffer, so ``r * per_rank + k`` is the k-th of rank r; all_to_all has ``(a * ranks + b) * per_rank + k``
         for the k-th from a to b, those with a == b included, which need no transfer.
-
-        Raises
-        ------
-        AlgorithmError
-            Not such a collective, no root where one is needed, or too many chunks.
         """
         if collective not in COLLECTIVES or collective == "barrier":
             raise AlgorithmError(collective, "cannot be synthesized", "name a collective that moves data")
@@ -123,19 +93,9 @@ class Demand:
     def blocks(cls, nbytes: Sequence[Sequence[int]], per_block: int = 1, unit: int = 1) -> Demand:
         """The demand of an all_to_all(v): how many bytes each rank has for each other.
 
-        Parameters
-        ----------
-        nbytes : sequence of sequence of int
-            Bytes from a to b at [a][b]; what a rank has for itself needs no transfer, and what is empty none either.
-        per_block : int
-            Chunks of a block at most; they differ by a unit at most.
-        unit : int
-            Bytes that are not cut; they must divide all sizes.
-
-        Raises
-        ------
-        AlgorithmError
-            Not a square of sizes, or too many chunks.
+        `nbytes`: bytes from a to b at [a][b]; what a rank has for itself needs no transfer, and what is empty none
+        either. `per_block`: chunks of a block at most; they differ by a unit at most. `unit`: bytes that are not cut;
+        they must divide all sizes. Raises AlgorithmError: not a square of sizes, or too many chunks.
         """
         n = len(nbytes)
         for a, row in enumerate(nbytes):

@@ -31,48 +31,25 @@ REACHED, SEEN, LEAST, KNOWN = range(4)
 
 
 class Calendars(NamedTuple):
-    """When links are taken.
+    """When links are taken."""
 
-    Attributes
-    ----------
-    points : numpy.ndarray
-        int64[resources, room] ps; without room no calendars are kept.
-    filled : numpy.ndarray
-        int64[resources]: moments of each.
-    load : numpy.ndarray
-        int64[resources]: ps that transfers put in hold each link.
-    """
-
-    points: np.ndarray
-    filled: np.ndarray
-    load: np.ndarray
+    points: np.ndarray  # int64[resources, room] ps; without room no calendars are kept
+    filled: np.ndarray  # int64[resources]: moments of each
+    load: np.ndarray  # int64[resources]: ps that transfers put in hold each link
 
 
 class Growth(NamedTuple):
     """What `grow` goes by, and its memory.
 
-    Attributes
-    ----------
-    ahead : numpy.ndarray
-        int64[goals, n]: the least time from a rank to the goal; one row of zeros for trees.
-    weight : int
-        How much the load of a link, in units of `grain` ps, counts among equals.
-    mean : int
-        ps on a link if all had the same: links that carry more are avoided; 0: only time counts.
-    grain : int
-    random : numpy.ndarray
-        uint64[1]: state of the generator.
-    stamp, note, heap, begins : numpy.ndarray
-        int64[1], int64[4, n], ENTRY[arcs], int64[arcs]: memory.
-    arcs, starts : numpy.ndarray
-        int32, int64[n]: the tree or path that the last call found.
+    `stamp`, `note`, `heap`, `begins`: int64[1], int64[4, n], ENTRY[arcs], int64[arcs]: memory. `arcs`, `starts`: int32,
+    int64[n]: the tree or path that the last call found.
     """
 
-    ahead: np.ndarray
-    weight: int
-    mean: int
+    ahead: np.ndarray  # int64[goals, n]: the least time from a rank to the goal; one row of zeros for trees
+    weight: int  # how much the load of a link, in units of `grain` ps, counts among equals
+    mean: int  # ps on a link if all had the same: links that carry more are avoided; 0: only time counts
     grain: int
-    random: np.ndarray
+    random: np.ndarray  # uint64[1]: state of the generator
     stamp: np.ndarray
     note: np.ndarray
     heap: np.ndarray
@@ -257,25 +234,9 @@ def _to_goal(net, arcs, starts, found, goal):
 def grow(net, calendar, growth, root, goal, moment, forward, limit, z):
     """Grow a tree to all ranks, or the path to one, from (root, moment); calendars stay as they are.
 
-    Parameters
-    ----------
-    net, calendar, growth : Timing, Calendars, Growth
-    root : int
-    goal : int
-        The rank that a path leads to; -1: everyone.
-    moment : int
-        ps.
-    forward : bool
-        Copies spread from `moment` on; else parts of a sum come until then.
-    limit : int
-        ps: what arrives later is of no use.
-    z : int
-        Class of size.
-
-    Returns
-    -------
-    (last arrival, transfers)
-        Fewer transfers than it takes (none of a path) where it did not come about; -1 where room was lacking.
+    `goal`: the rank that a path leads to; -1: everyone. `moment`: ps. `forward`: copies spread from `moment` on; else
+    parts of a sum come until then. `limit`: ps: what arrives later is of no use. `z`: class of size. Returns fewer
+    transfers than it takes (none of a path) where it did not come about; -1 where room was lacking.
     """
     g = growth
     n = len(net.in_ptr) - 1

@@ -25,15 +25,10 @@ from astrasim_py.topology.placement import placement
 class Occupied:
     """When links are taken by somebody else: intervals ``[start, end)`` of a link of the topology.
 
-    Attributes
-    ----------
-    link : numpy.ndarray
-        int32[k], links of the topology.
-    start, end : numpy.ndarray
-        int64[k], ps.
+    `start`, `end`: int64[k], ps.
     """
 
-    link: np.ndarray
+    link: np.ndarray  # int32[k], links of the topology
     start: np.ndarray
     end: np.ndarray
 

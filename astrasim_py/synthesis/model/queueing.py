@@ -71,21 +71,13 @@ class _State(NamedTuple):
 class Course:
     """The course of posted transfers.
 
-    Attributes
-    ----------
-    start, arrival : numpy.ndarray
-        int64[transfers], ps.
-    ptr : numpy.ndarray
-        int64[transfers + 1]: the hops of each.
-    begin, end : numpy.ndarray
-        int64[hops]: the hold of each hop's link, ps.
-    open_order : bool
-        Whether some two transfers ask for a link at the same moment that were posted at the same moment, too.
+    `start`, `arrival`: int64[transfers], ps. `begin`, `end`: int64[hops]: the hold of each hop's link, ps.
+    `open_order`: whether some two transfers ask for a link at the same moment that were posted at the same moment, too.
     """
 
     start: np.ndarray
     arrival: np.ndarray
-    ptr: np.ndarray
+    ptr: np.ndarray  # int64[transfers + 1]: the hops of each
     begin: np.ndarray
     end: np.ndarray
     open_order: bool
@@ -190,14 +182,8 @@ def _serve(ports, posts, state, times, i, t, step, size):
 def execute(ports, posts, state, times, apart, until):
     """Execute transfers; returns how many arrived, and whether two asked for a link at once that were posted at once.
 
-    Parameters
-    ----------
-    ports, posts, state, times : _Ports, _Posts, _State, _Times
-        Of the transfers that may be posted on one link the first one is; none is before its release.
-    apart : bool
-        Whether no two are posted at once.
-    until : int
-        ps after which nothing more is of use.
+    `ports`, `posts`, `state`, `times`: of the transfers that may be posted on one link the first one is; none is before
+    its release. `apart`: whether no two are posted at once. `until`: ps after which nothing more is of use.
     """
     m, size, made = len(posts.arc), np.int64(0), np.int64(0)
     open_order, step = False, np.int64(m + len(state.free) + 1)
@@ -244,11 +230,7 @@ def execute(ports, posts, state, times, apart, until):
 class Queues:
     """Executes transfers on a network that nobody else uses.
 
-    Parameters
-    ----------
-    network : Network
-        Not reversed.
-    demand : Demand
+    `network`: not reversed.
     """
 
     def __init__(self, network: Network, demand: Demand) -> None:
@@ -263,14 +245,8 @@ class Queues:
     def course(self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62) -> Course | None:
         """The course of transfers, the most urgent first; None: some are not done by `until`, in ps.
 
-        Parameters
-        ----------
-        arc, chunk, reduces : numpy.ndarray
-            int32, int32, bool[transfers].
-        release : numpy.ndarray
-            int64[transfers], ps before which they are not posted.
-        apart : bool
-            Post no two at the same moment.
+        `arc`, `chunk`, `reduces`: int32, int32, bool[transfers]. `release`: int64[transfers], ps before which they are
+        not posted. `apart`: post no two at the same moment.
         """
         network, count = self.network, self.demand.count
         arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)

@@ -18,10 +18,7 @@ def find_arcs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(source ranks, target ranks, pointers, links) of every arc of a group of NPUs.
 
-    Raises
-    ------
-    TopologyError
-        Too many ranks behind switches; ranks that cannot reach each other.
+    Raises TopologyError: too many ranks behind switches; ranks that cannot reach each other.
     """
     n = len(members)
     rank_of = np.full(topology.vertices, -1, dtype=np.int64)

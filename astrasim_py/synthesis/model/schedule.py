@@ -15,43 +15,24 @@ from astrasim_py.synthesis.model.timing import Timing
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A time that nobody can beat, and why.
+    """A time that nobody can beat, and why."""
 
-    Attributes
-    ----------
-    time : int
-        ps.
-    kind : str
-        ``ingress``, ``egress``, ``path``, …
-    """
-
-    time: int
-    kind: str
+    time: int  # ps
+    kind: str  # ``ingress``, ``egress``, ``path``, …
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """How a schedule was found.
 
-    Attributes
-    ----------
-    seed : int
-        Of the whole search.
-    policy : str
-        Of the run that found it.
-    rounds : int
-        Runs made.
-    cut : bool
-        Whether a limit of wall-clock time ended the search: another machine may then find another schedule.
-    seconds : float
-        Wall-clock time, compilation excluded.
+    `cut`: whether a limit of wall-clock time ended the search: another machine may then find another schedule.
     """
 
-    seed: int
-    policy: str
-    rounds: int
+    seed: int  # of the whole search
+    policy: str  # of the run that found it
+    rounds: int  # runs made
     cut: bool = False
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall-clock time, compilation excluded
 
     def after(self, other: Search) -> Search:
         """This one, with what another search before it took."""
@@ -67,37 +48,20 @@ class Search:
 class Schedule:
     """Transfers of chunks over arcs, sorted by start.
 
-    Attributes
-    ----------
-    network : Network
-    demand : Demand
-    arc, chunk : numpy.ndarray
-        int32[transfers].
-    start : numpy.ndarray
-        int64[transfers], ps.
-    reduces : numpy.ndarray
-        bool[transfers]: it carries a partial sum that is added to the receiver's, rather than a copy.
-    time : int
-        ps from the first start to the last arrival, counted from 0.
-    bound : int
-        ps that no schedule of this demand on this network can beat; 0 while not computed.
-    bound_kind : str
-        Which bound that is: ``ingress``, ``egress``, ``path``, ``cut``, ``work``, ``exact``.
-    search : Search
-    transfers : int
-        Number of transfers; the columns are empty where they were counted only.
+    `arc`, `chunk`: int32[transfers]. `reduces`: bool[transfers]: it carries a partial sum that is added to the
+    receiver's, rather than a copy.
     """
 
     network: Network
     demand: Demand
     arc: np.ndarray = field(repr=False)
     chunk: np.ndarray = field(repr=False)
-    start: np.ndarray = field(repr=False)
+    start: np.ndarray = field(repr=False)  # int64[transfers], ps
     reduces: np.ndarray = field(repr=False)
-    time: int
-    transfers: int
-    bound: int = 0
-    bound_kind: str = ""
+    time: int  # ps from the first start to the last arrival, counted from 0
+    transfers: int  # number of transfers; the columns are empty where they were counted only
+    bound: int = 0  # ps that no schedule of this demand on this network can beat; 0 while not computed
+    bound_kind: str = ""  # which bound that is: ``ingress``, ``egress``, ``path``, ``cut``, ``work``, ``exact``
     search: Search
 
     @classmethod

@@ -30,18 +30,10 @@ _LINK_BUSY = ("bytes", "latency+bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """How long a transfer holds links.
+    """How long a transfer holds links."""
 
-    Attributes
-    ----------
-    model : str
-        ``cut_through`` or ``store_and_forward``; they agree on direct links.
-    link_busy : str
-        ``bytes`` or ``latency+bytes``.
-    """
-
-    model: str = "cut_through"
-    link_busy: str = "bytes"
+    model: str = "cut_through"  # ``cut_through`` or ``store_and_forward``; they agree on direct links
+    link_busy: str = "bytes"  # ``bytes`` or ``latency+bytes``
 
     def __post_init__(self) -> None:
         for key, value, allowed in (("model", self.model, _MODELS), ("link_busy", self.link_busy, _LINK_BUSY)):
@@ -52,14 +44,8 @@ class CostModel:
 class Timing(NamedTuple):
     """The arcs of a network and the times of transfers over them, as compiled code takes them.
 
-    Attributes
-    ----------
-    src, dst, in_ptr, out_ptr, out_arc, hop_ptr, hop : numpy.ndarray
-        Of the `Network`.
-    offset, hold : numpy.ndarray
-        int64[size classes, hops] ps: when a hop's link is first held, counted from the start, and for how long.
-    delay : numpy.ndarray
-        int64[size classes, arcs] ps: from start to arrival.
+    `src`, `dst`, `in_ptr`, `out_ptr`, `out_arc`, `hop_ptr`, `hop`: of the `Network`. `offset`, `hold`: int64[size
+    classes, hops] ps: when a hop's link is first held, counted from the start, and for how long.
     """
 
     src: np.ndarray
@@ -71,28 +57,14 @@ class Timing(NamedTuple):
     hop: np.ndarray
     offset: np.ndarray
     hold: np.ndarray
-    delay: np.ndarray
+    delay: np.ndarray  # int64[size classes, arcs] ps: from start to arrival
 
 
 def hop_services(topology: Topology, links: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """Times of hops that nobody else uses.
 
-    Parameters
-    ----------
-    links : int32[hops]
-        The link of each hop.
-    sizes : sequence of int
-        Bytes.
-
-    Returns
-    -------
-    (int64[sizes, hops], int64[hops])
-        ps that a message of each size takes to pass a hop's link, and its latency in ps.
-
-    Raises
-    ------
-    TopologyError
-        A transfer that takes longer than 2**52 ps (75 minutes).
+    `links`: the link of each hop. `sizes`: bytes. Returns ps that a message of each size takes to pass a hop's link,
+    and its latency in ps. Raises TopologyError: a transfer that takes longer than 2**52 ps (75 minutes).
     """
     alone = np.empty((len(sizes), len(links)), dtype=np.int64)
     for row, size in enumerate(sizes):

@@ -18,20 +18,10 @@ Transfers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found.
+    """What a search found."""
 
-    Attributes
-    ----------
-    time : int
-        ps.
-    columns : (arc, chunk, start), or with reduces, or None
-        None where transfers were only counted.
-    transfers : int
-    search : Search
-    """
-
-    time: int
-    columns: tuple | None
+    time: int  # ps
+    columns: tuple | None  # none where transfers were only counted
     transfers: int
     search: Search
 
@@ -42,13 +32,7 @@ def mirrored(network: Network, demand: Demand, columns: Columns) -> Transfers:
     Reversing a broadcast tree gives a reduce tree: the transfer that arrives at s before the end begins at s after
     the beginning.
 
-    Parameters
-    ----------
-    network : Network
-        Not reversed.
-    demand : Demand
-    columns
-        (arc of ``network.reversed``, chunk, start).
+    `network`: not reversed. `columns`: (arc of ``network.reversed``, chunk, start).
     """
     back = network.reversed
     arc, chunk, start = columns

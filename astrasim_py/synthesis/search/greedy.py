@@ -112,33 +112,20 @@ class Options(NamedTuple):
 class Holdings(NamedTuple):
     """Who has what.
 
-    Attributes
-    ----------
-    has, expected : numpy.ndarray
-        uint64[lines, n, words]: bits of chunks; rows are cut into lines of memory, and a line of all rows lies
-        together, for at one moment all look there first.
-    some, lacks : numpy.ndarray
-        uint64[n, …]: which lines of a row have a bit, and which of the expected ones lack one.
-    wanted : numpy.ndarray
-        int64[n]: chunks that a rank neither has nor expects.
-    count : numpy.ndarray
-        int32[chunks]: ranks that have or expect it.
-    present : numpy.ndarray
-        uint64[parts, words]: bits of chunks that some rank of a part has or expects.
-    free : numpy.ndarray
-        int64[resources] ps.
-    due, since, item_of : numpy.ndarray
-        By rank and chunk, where transfers may be overtaken: when it arrives, when it came, its item.
+    `has`, `expected`: uint64[lines, n, words]: bits of chunks; rows are cut into lines of memory, and a line of all
+    rows lies together, for at one moment all look there first. `some`, `lacks`: uint64[n, …]: which lines of a row have
+    a bit, and which of the expected ones lack one. `due`, `since`, `item_of`: by rank and chunk, where transfers may be
+    overtaken: when it arrives, when it came, its item.
     """
 
     has: np.ndarray
     expected: np.ndarray
     some: np.ndarray
     lacks: np.ndarray
-    wanted: np.ndarray
-    count: np.ndarray
-    present: np.ndarray
-    free: np.ndarray
+    wanted: np.ndarray  # int64[n]: chunks that a rank neither has nor expects
+    count: np.ndarray  # int32[chunks]: ranks that have or expect it
+    present: np.ndarray  # uint64[parts, words]: bits of chunks that some rank of a part has or expects
+    free: np.ndarray  # int64[resources] ps
     due: np.ndarray
     since: np.ndarray
     item_of: np.ndarray
@@ -147,18 +134,10 @@ class Holdings(NamedTuple):
 class Agenda(NamedTuple):
     """Moments to come, with a list of items each, and ranks to look at now.
 
-    Attributes
-    ----------
-    times, heads, following, heap, chains : numpy.ndarray
-        By moment: ps, first item, next in its hash chain; the heap of moments; first moment of every chain.
-    what, which, begun, row_of, onward : numpy.ndarray
-        By item: arc that arrives or -1 - rank to look at again, chunk, start in ps, row of the record, next item.
-    looking : numpy.ndarray
-        int64[n] ps: when a rank is looked at again.
-    dirty, marked : numpy.ndarray
-        Ranks to look at now.
-    open_arcs, taken_arc, taken_chunk : numpy.ndarray
-        Of the rank that is looked at.
+    `times`, `heads`, `following`, `heap`, `chains`: by moment: ps, first item, next in its hash chain; the heap of
+    moments; first moment of every chain. `what`, `which`, `begun`, `row_of`, `onward`: by item: arc that arrives or -1
+    - rank to look at again, chunk, start in ps, row of the record, next item. `dirty`, `marked`: ranks to look at now.
+    `open_arcs`, `taken_arc`, `taken_chunk`: of the rank that is looked at.
     """
 
     times: np.ndarray
@@ -171,7 +150,7 @@ class Agenda(NamedTuple):
     begun: np.ndarray
     row_of: np.ndarray
     onward: np.ndarray
-    looking: np.ndarray
+    looking: np.ndarray  # int64[n] ps: when a rank is looked at again
     dirty: np.ndarray
     marked: np.ndarray
     open_arcs: np.ndarray
@@ -665,20 +644,9 @@ def _arrive(p, options, h, g, s, t, entry):
 def greedy(p, options, h, g, record, state, random, stop):
     """One greedy run.
 
-    Parameters
-    ----------
-    p, options, h, g, record : Problem, Options, Holdings, Agenda, Record
-        Nothing is recorded where a record has no room.
-    state : STATE[1]
-        Zeros, and the laziness of the policy; counters when it has ended.
-    random : uint64[1]
-        State of the generator, not 0.
-    stop : int64[1] or [3]
-        Not 0: give up now. Then, where there is room: ps up to which everything is decided, and transfers so far.
-
-    Returns
-    -------
-    (time, status)
+    `p`, `options`, `h`, `g`, `record`: nothing is recorded where a record has no room. `state`: zeros, and the laziness
+    of the policy; counters when it has ended. `random`: state of the generator, not 0. `stop`: not 0: give up now.
+    Then, where there is room: ps up to which everything is decided, and transfers so far.
     """
     s, t, lines = state[0], np.int64(0), len(h.has)
     _begin_run(p, options, h, g, s)
@@ -718,22 +686,12 @@ def greedy(p, options, h, g, record, state, random, stop):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a run prefers; see the module.
+    """What a run prefers; see the module."""
 
-    Attributes
-    ----------
-    samples : int
-        Candidates among which the rarest is taken; 1 is a random choice.
-    hierarchy : bool
-    overtake : bool
-    lazy : int
-        In 64ths: how often a slow arc waits for the next moment.
-    """
-
-    samples: int = 8
+    samples: int = 8  # candidates among which the rarest is taken; 1 is a random choice
     hierarchy: bool = False
     overtake: bool = False
-    lazy: int = 0
+    lazy: int = 0  # in 64ths: how often a slow arc waits for the next moment
 
     def __str__(self) -> str:
         parts = [f"samples {self.samples}"]

@@ -48,11 +48,7 @@ Made = tuple[int | None, int, Columns | None]
 class GreedyRuns:
     """Greedy runs of one problem.
 
-    Parameters
-    ----------
-    network : Network
-    demand : Demand
-        Every rank needs every chunk.
+    `demand`: every rank needs every chunk.
     """
 
     def __init__(self, network: Network, demand: Demand) -> None:
@@ -143,14 +139,8 @@ class GreedyRuns:
     ) -> tuple[int, Columns | None]:
         """(time, columns) of a schedule made faster, if that succeeds; no columns: there is no room.
 
-        Parameters
-        ----------
-        columns : (arc, chunk, start)
-            Every rank gets every chunk once.
-        bound : int
-            ps: done when it is met.
-        moves : int
-            At most; fewer for many ranks.
+        `columns`: every rank gets every chunk once. `bound`: ps: done when it is met. `moves`: at most; fewer for many
+        ranks.
         """
         network, demand, timing = self.network, self.demand, self.timing
         arc, chunk, start = columns

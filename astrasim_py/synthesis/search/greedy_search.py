@@ -57,14 +57,7 @@ def policies(runs: GreedyRuns) -> list:
 def search(network: Network, demand: Demand, bound: int, effort: Effort, *, record: bool = True) -> Found:
     """The fastest schedule found for a demand in which every rank needs every chunk.
 
-    Parameters
-    ----------
-    network, demand
-    bound : int
-        ps that cannot be beaten: a run that meets it ends the search.
-    effort : Effort
-    record : bool
-        False: only count the transfers.
+    `bound`: ps that cannot be beaten: a run that meets it ends the search. `record`: false: only count the transfers.
     """
     runs = GreedyRuns(network, demand)
     offered = policies(runs)

@@ -155,13 +155,7 @@ def list_schedule(
 ) -> tuple[int, np.ndarray] | None:
     """(end in ps, int64[messages, stride] starts) of a list schedule over paths; None: not before `limit`.
 
-    Parameters
-    ----------
-    kind, turn : int32, int64[messages]
-        Class of size, and rank by turns.
-    rule : int
-    noise : int
-        ps added to urgencies at random, at most.
+    `kind`, `turn`: class of size, and rank by turns. `noise`: ps added to urgencies at random, at most.
     """
     count, start = len(kind), np.zeros(paths.arc.shape, dtype=np.int64)
     state = _State(

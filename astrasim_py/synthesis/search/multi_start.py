@@ -29,27 +29,17 @@ _PATIENCE = 3
 class Progress:
     """Where a search stands.
 
-    Attributes
-    ----------
-    best, bound : int
-        ps; `best` is 0 while there is none.
-    rounds, of : int
-        Runs made, and at most to come.
-    part : float, optional
-        How much of a long run under way is done; None when a run has ended.
-    stage : str
-        What is done besides searching: ``bound`` or ``check``.
-    search : str
-        Which of several searches this is, in words, e.g. ``half with sums`` where times are of that half of an
-        all_reduce; else empty.
+    `best`, `bound`: ps; `best` is 0 while there is none. `rounds`, `of`: runs made, and at most to come. `search`:
+    which of several searches this is, in words, e.g. ``half with sums`` where times are of that half of an all_reduce;
+    else empty.
     """
 
     best: int
     bound: int
     rounds: int
     of: int
-    part: float | None = None
-    stage: str = ""
+    part: float | None = None  # how much of a long run under way is done; None when a run has ended
+    stage: str = ""  # what is done besides searching: ``bound`` or ``check``
     search: str = ""
 
     @property
@@ -61,27 +51,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long, and with what, to search.
+    """How long, and with what, to search."""
 
-    Attributes
-    ----------
-    seed : int
-        Another one makes other runs.
-    rounds : int
-        Runs at most.
-    budget : float or None
-        Wall-clock seconds; the first run is made in any case.
-    jobs : int or None
-        Threads; as many as the machine has cores by default. They do not change the result.
-    progress : callable or None
-        Called with a `Progress` after every run, and during long ones.
-    """
-
-    seed: int = 1
-    rounds: int = 200
-    budget: float | None = None
-    jobs: int | None = None
-    progress: Callable[[Progress], None] | None = None
+    seed: int = 1  # another one makes other runs
+    rounds: int = 200  # runs at most
+    budget: float | None = None  # wall-clock seconds; the first run is made in any case
+    jobs: int | None = None  # threads; as many as the machine has cores by default. They do not change the result.
+    progress: Callable[[Progress], None] | None = None  # called with a `Progress` after every run, and during long ones
 
     def told_as(self, search: str, best: int = 0) -> Effort:
         """The same effort; progress says which search it is of, and knows the best time found before it."""
@@ -97,45 +73,22 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The best of competing runs.
+    """The best of competing runs."""
 
-    Attributes
-    ----------
-    time : int
-        ps.
-    policy
-        Of the run that was best before it was repaired.
-    result
-        Of the best run.
-    repaired : bool
-    rounds : int
-        Runs made.
-    cut : bool
-        Whether the limit of wall-clock time ended the search.
-    seconds : float
-        Wall-clock time, compilation excluded.
-    """
-
-    time: int
-    policy: Any
-    result: Any
+    time: int  # ps
+    policy: Any  # of the run that was best before it was repaired
+    result: Any  # of the best run
     repaired: bool = False
-    rounds: int = 0
-    cut: bool = False
-    seconds: float = 0.0
+    rounds: int = 0  # runs made
+    cut: bool = False  # whether the limit of wall-clock time ended the search
+    seconds: float = 0.0  # wall-clock time, compilation excluded
 
 
 class Watch:
     """Beside a search: tells it when its time is over, and says now and then how far a long run is.
 
-    Parameters
-    ----------
-    stop : int64[…]
-        The first number becomes 1 when time is over.
-    budget : float or None
-        Seconds; what is compiled meanwhile is not charged.
-    tell : callable, optional
-        Called every few seconds.
+    `stop`: the first number becomes 1 when time is over. `budget`: seconds; what is compiled meanwhile is not charged.
+    `tell`: called every few seconds.
     """
 
     def __init__(self, stop: np.ndarray, budget: float | None, tell: Callable[[], None] | None = None) -> None:
@@ -200,21 +153,12 @@ def compete(
 ) -> Outcome | None:
     """The best of many runs; None if none came about.
 
-    Parameters
-    ----------
-    lineup : callable
-        ``lineup(made, size, best, scores, dry)`` returns the next runs as (policy, outcome to repair or None), given
-        the number of runs made, the best outcome, the least time by policy, and the generations since a better one.
-    run : callable
-        ``run(policy, seed, limit, stop, start)`` returns (time in ps, result), or None if it found nothing as fast as
-        `limit`; `start` is the outcome to repair or None; when ``stop[0]`` is not 0, it should end.
-    bound : int
-        ps that cannot be beaten: a run that meets it ends the search.
-    effort : Effort
-    generation : int
-        Runs that are settled at once.
-    part : callable, optional
-        How much of a long run under way is done.
+    `lineup`: ``lineup(made, size, best, scores, dry)`` returns the next runs as (policy, outcome to repair or None),
+    given the number of runs made, the best outcome, the least time by policy, and the generations since a better one.
+    `run`: ``run(policy, seed, limit, stop, start)`` returns (time in ps, result), or None if it found nothing as fast
+    as `limit`; `start` is the outcome to repair or None; when ``stop[0]`` is not 0, it should end. `bound`: ps that
+    cannot be beaten: a run that meets it ends the search. `generation`: runs that are settled at once. `part`: how much
+    of a long run under way is done.
     """
     stop = np.zeros(1, dtype=np.int64)
     rounds, progress, jobs = effort.rounds, effort.progress, effort.jobs or os.cpu_count() or 1

@@ -48,23 +48,14 @@ SHAPES: dict[str, Callable[[int], int]] = {
 class Pattern:
     """One kind of trees, and an order of posts.
 
-    Attributes
-    ----------
-    between, within : str
-        Shapes among groups and within the smallest.
-    groups : int
-        Which grouping of ranks; -1: none.
-    ways : int
-        2: every other chunk goes the other way round.
-    rule : int
-        What is posted first: what is near the origin, what has far to go still, or chunk after chunk.
+    `between`, `within`: shapes among groups and within the smallest.
     """
 
     between: str = "star"
     within: str = "star"
-    groups: int = -1
-    ways: int = 1
-    rule: int = NEAR
+    groups: int = -1  # which grouping of ranks; -1: none
+    ways: int = 1  # 2: every other chunk goes the other way round
+    rule: int = NEAR  # what is posted first: what is near the origin, what has far to go still, or chunk after chunk
 
     def __str__(self) -> str:
         trees = self.within if self.groups < 0 else f"{self.between} of groups, {self.within}"
@@ -144,10 +135,7 @@ def _trees(roots: np.ndarray, pattern: Pattern, levels: list[np.ndarray], back: 
 class Patterns:
     """Transfers of patterns, and what becomes of them.
 
-    Parameters
-    ----------
-    network, demand
-        Of chunks with one receiver each: as they are, over the direct arc.
+    `network`, `demand`: of chunks with one receiver each: as they are, over the direct arc.
     """
 
     def __init__(self, network: Network, demand: Demand) -> None:
@@ -261,15 +249,8 @@ def applies(network: Network, demand: Demand) -> bool:
 def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> Schedule | None:
     """The schedule of the fastest pattern.
 
-    Parameters
-    ----------
-    made : Patterns
-    bound : Bound
-        Of the demand.
-    enough : int
-        ps; a pattern that meets this is the last one.
-    effort : Effort
-        At least four patterns are tried, all of them on small problems, whatever its rounds are.
+    `bound`: of the demand. `enough`: ps; a pattern that meets this is the last one. `effort`: at least four patterns
+    are tried, all of them on small problems, whatever its rounds are.
     """
     offered = made.offered()
     hops = made.demand.count * int(np.diff(made.network.hop_ptr).max(initial=1))

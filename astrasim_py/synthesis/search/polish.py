@@ -295,17 +295,8 @@ def polish(
 ) -> tuple[int, np.ndarray, np.ndarray]:  # fmt: skip
     """(time, came, arrival) of a schedule made faster; the time is -1 where calendars have too little room.
 
-    Parameters
-    ----------
-    timing, calendar : Timing, Calendars
-    origin, size_class : int32[chunks]
-    came, arrival : int64[chunks, n]
-        The arc over which a rank gets a chunk (`ORIGIN` where it begins), and when it is there. Memory afterwards.
-    moves, seed : int
-    bound : int
-        ps: done when it is met.
-    stop : int64[1]
-        Not 0: end now.
+    `origin`, `size_class`: int32[chunks]. `came`, `arrival`: the arc over which a rank gets a chunk (`ORIGIN` where it
+    begins), and when it is there. Memory afterwards. `bound`: ps: done when it is met. `stop`: not 0: end now.
     """
     chunks, n = came.shape
     trees = _Trees(came, arrival, origin, size_class)
@@ -320,15 +311,9 @@ def polish(
 
 @dataclass(frozen=True, slots=True)
 class Polish:
-    """A run that makes the best schedule of the generations before it faster.
+    """A run that makes the best schedule of the generations before it faster."""
 
-    Attributes
-    ----------
-    what : str
-        Policy of that schedule.
-    """
-
-    what: str = ""
+    what: str = ""  # policy of that schedule
 
     def __str__(self) -> str:
         return self.what if self.what.endswith(", polished") else f"{self.what}, polished"

@@ -41,24 +41,14 @@ _VICTIMS, _REPAIR = 12, 400_000
 class RoutePolicy:
     """One way of making a run.
 
-    Attributes
-    ----------
-    way : str
-        ``list`` or ``insert``.
-    rule : int
-        Of a list: farthest first, most loaded link first, by turns (the distance between the numbers of the ranks),
-        or the most crowded path first. Of an insertion: the order of messages, in the same numbers.
-    passes : int
-        Of a list: how often every message chooses its path.
-    noise : int
-        Of 64ths of the longest way, added to priorities at random.
-    backward : bool
+    `rule`: of a list: farthest first, most loaded link first, by turns (the distance between the numbers of the ranks),
+    or the most crowded path first. Of an insertion: the order of messages, in the same numbers.
     """
 
-    way: str = "list"
+    way: str = "list"  # ``list`` or ``insert``
     rule: int = 0
-    passes: int = 3
-    noise: int = 0
+    passes: int = 3  # of a list: how often every message chooses its path
+    noise: int = 0  # of 64ths of the longest way, added to priorities at random
     backward: bool = False
 
     def __str__(self) -> str:
@@ -146,25 +136,9 @@ def policies(network: Network, demand: Demand) -> list[RoutePolicy]:
 def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found:
     """The fastest schedule found for a demand of chunks with one receiver each.
 
-    Parameters
-    ----------
-    network : Network
-    demand : Demand
-        With `receivers`.
-    bound : int
-        ps; a run that meets it ends the search.
-    effort : Effort
-        Problems of many transfers get fewer rounds.
-
-    Returns
-    -------
-    Found
-        Its columns are (arc, chunk, start, reduces) on `network`.
-
-    Raises
-    ------
-    AlgorithmError
-        Too many chunks for so many ranks.
+    `demand`: with `receivers`. `bound`: ps; a run that meets it ends the search. `effort`: problems of many transfers
+    get fewer rounds. Returns its columns are (arc, chunk, start, reduces) on `network`. Raises AlgorithmError: too many
+    chunks for so many ranks.
     """
     if network.ranks * demand.count > MAX_CELLS:
         problem = f"{demand.count} chunks among {network.ranks} ranks are too many"

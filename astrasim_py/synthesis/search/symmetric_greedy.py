@@ -337,14 +337,8 @@ def _arrive(p, h, s, record, t):
 def symmetric_greedy(p, options, h, record, state, random, stop):
     """One greedy run on a network up to rotations; (time in ps, status).
 
-    Parameters
-    ----------
-    p, options, h, record : _Problem, _Options, _Holdings, Record
-    state : _STATE[1]
-        Zeros, and the laziness of the policy; counters when it has ended.
-    random : uint64[1]
-    stop : int64[1]
-        Not 0: give up now.
+    `state`: zeros, and the laziness of the policy; counters when it has ended. `random`: uint64[1]. `stop`: not 0: give
+    up now.
     """
     s, t, n, chunks = state[0], np.int64(0), len(p.net.in_ptr) - 1, len(p.origin)
     for q in range(chunks):
@@ -382,12 +376,8 @@ def symmetric_greedy(p, options, h, record, state, random, stop):
 class SymmetricPolicy:
     """What a run prefers.
 
-    Attributes
-    ----------
-    samples, hierarchy, overtake, lazy
-        As in `greedy.Policy`.
-    scarce, spread : int
-        Weights of how many arcs can serve a target (few are better), and to how many it can pass the chunk on.
+    `samples`, `hierarchy`, `overtake`, `lazy`: as in `greedy.Policy`. `scarce`, `spread`: weights of how many arcs can
+    serve a target (few are better), and to how many it can pass the chunk on.
     """
 
     samples: int = 8

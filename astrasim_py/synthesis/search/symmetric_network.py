@@ -25,29 +25,18 @@ _MAX_SHARED_HOPS = 2**20
 class SymmetricNetwork:
     """A network up to rotations.
 
-    Attributes
-    ----------
-    group : Rotations
-    class_of : numpy.ndarray
-        int32[arcs]: class of an arc; -1 for arcs whose rotations would meet on one link.
-    arc_at : numpy.ndarray
-        int32[classes, order]: arc by class and element of its source.
-    resource_ptr, resource : numpy.ndarray
-        CSR by class of arcs: int64[classes + 1], int32: the classes of links that its arcs hold.
-    offset, hold : numpy.ndarray
-        int64, parallel to `resource`, for the largest chunks.
-    delay : numpy.ndarray
-        int64[classes].
+    `resource_ptr`, `resource`: CSR by class of arcs: int64[classes + 1], int32: the classes of links that its arcs
+    hold. `offset`, `hold`: int64, parallel to `resource`, for the largest chunks.
     """
 
     group: Rotations
-    class_of: np.ndarray
-    arc_at: np.ndarray
+    class_of: np.ndarray  # int32[arcs]: class of an arc; -1 for arcs whose rotations would meet on one link
+    arc_at: np.ndarray  # int32[classes, order]: arc by class and element of its source
     resource_ptr: np.ndarray
     resource: np.ndarray
     offset: np.ndarray
     hold: np.ndarray
-    delay: np.ndarray
+    delay: np.ndarray  # int64[classes]
 
 
 def arc_labels(network: Network, timing: Timing) -> np.ndarray:

@@ -56,20 +56,14 @@ _REPAIRS, _GENERATION = 12, 4
 class Chunks(NamedTuple):
     """Chunks to be inserted.
 
-    Attributes
-    ----------
-    origin, goal, size_class : numpy.ndarray
-        int32[chunks]: where it is at first, or is summed; who needs it (-1: everyone); its class of size.
-    ahead : numpy.ndarray
-        int64[goals, n]: the least time to a goal, from every rank; one row of zeros if there are none.
-    sums, spreads : bool
-        Whether chunks are summed at first, and whether they are copied (then).
+    `origin`, `goal`, `size_class`: int32[chunks]: where it is at first, or is summed; who needs it (-1: everyone); its
+    class of size. `sums`, `spreads`: whether chunks are summed at first, and whether they are copied (then).
     """
 
     origin: np.ndarray
     goal: np.ndarray
     size_class: np.ndarray
-    ahead: np.ndarray
+    ahead: np.ndarray  # int64[goals, n]: the least time to a goal, from every rank; one row of zeros if there are none
     sums: bool = False
     spreads: bool = True
 
@@ -77,38 +71,21 @@ class Chunks(NamedTuple):
 class Rows(NamedTuple):
     """Transfers of every chunk: those that reduce, the last first, and those that copy.
 
-    Attributes
-    ----------
-    arc, start : numpy.ndarray
-        int32, int64[chunks, most].
-    length : numpy.ndarray
-        int32[chunks].
+    `arc`, `start`: int32, int64[chunks, most].
     """
 
     arc: np.ndarray
     start: np.ndarray
-    length: np.ndarray
+    length: np.ndarray  # int32[chunks]
 
 
 class Options(NamedTuple):
-    """How a run goes.
+    """How a run goes."""
 
-    Attributes
-    ----------
-    roots : int
-        Random roots tried per sum; 0: only the origin at first.
-    turns : int
-        Repairs.
-    bound : int
-        ps: done when it is met.
-    limit : int
-        ps: a chunk that cannot arrive before ends a run that begins anew.
-    """
-
-    roots: int
-    turns: int
-    bound: int
-    limit: int
+    roots: int  # random roots tried per sum; 0: only the origin at first
+    turns: int  # repairs
+    bound: int  # ps: done when it is met
+    limit: int  # ps: a chunk that cannot arrive before ends a run that begins anew
 
 
 class _Memory(NamedTuple):
@@ -310,17 +287,8 @@ def _undo(net, calendar, chunks, rows, memory, waiting, done):
 def pack(net, calendar, tree, chunks, options, rows, memory, stop):
     """Insert all chunks, then repair.
 
-    Parameters
-    ----------
-    net, calendar, tree, chunks, options, rows, memory : Timing, Calendars, Growth, Chunks, Options, Rows, _Memory
-        Chunks that have rows already are inserted as they are.
-    stop : int64[1]
-        Not 0: end now.
-
-    Returns
-    -------
-    int
-        ps; negative where there is no room, or it was given up.
+    `net`, `calendar`, `tree`, `chunks`, `options`, `rows`, `memory`: chunks that have rows already are inserted as they
+    are. `stop`: not 0: end now. Returns ps; negative where there is no room, or it was given up.
     """
     waiting, turn = np.int64(len(chunks.origin)), 0
     while True:
@@ -351,15 +319,7 @@ def pack(net, calendar, tree, chunks, options, rows, memory, stop):
 class Packer:
     """Runs of one problem, which share what is known of the room that calendars take.
 
-    Parameters
-    ----------
-    network : Network
-    timing : Timing
-    chunks : Chunks
-    stride : int
-        Transfers of a path for which there is room at first.
-    victims : int
-        Chunks that a repair takes out at most.
+    `stride`: transfers of a path for which there is room at first. `victims`: chunks that a repair takes out at most.
     """
 
     def __init__(self, network: Network, timing: Timing, chunks: Chunks, stride: int = 0, victims=_VICTIMS) -> None:
@@ -425,19 +385,12 @@ def _rows(count: int, stride: int) -> Rows:
 class TreePolicy:
     """What a run prefers.
 
-    Attributes
-    ----------
-    roots : int
-        Random roots of a sum among which the one whose last copy arrives first is taken; 0: the rank that owns it.
-    weight : int
-        How much the load of a link counts among arcs that are as early, against chance.
-    priced : bool
-        Whether arcs of loaded links are avoided even if they are early.
+    `roots`: random roots of a sum among which the one whose last copy arrives first is taken; 0: the rank that owns it.
     """
 
     roots: int = 0
-    weight: int = 0
-    priced: bool = False
+    weight: int = 0  # how much the load of a link counts among arcs that are as early, against chance
+    priced: bool = False  # whether arcs of loaded links are avoided even if they are early
 
     def __str__(self) -> str:
         parts = [f"best of {self.roots} roots"] * bool(self.roots) + [f"load {self.weight}"]
@@ -458,15 +411,8 @@ def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Ef
 
     As much work goes into repairing the best runs as into those that begin anew.
 
-    Parameters
-    ----------
-    network : Network
-    demand : Demand
-        all_reduce, reduce_scatter or reduce.
-    bound : int
-        ps that cannot be beaten: a run that meets it ends the search.
-    effort : Effort
-        Fewer rounds on large problems.
+    `demand`: all_reduce, reduce_scatter or reduce. `bound`: ps that cannot be beaten: a run that meets it ends the
+    search. `effort`: fewer rounds on large problems.
     """
     each = demand.count * network.arcs
     if each > LARGEST or network.ranks < 2:
@@ -530,18 +476,8 @@ class Packing:
 def improved(schedule: Schedule, enough: int, effort: Effort) -> Schedule:
     """The better of a schedule of a demand that reduces and the best packing of trees found.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    enough : int
-        ps; where it meets this, no other one is sought.
-    effort : Effort
-
-    Returns
-    -------
-    Schedule
-        Its policy begins with ``trees`` (of an all_reduce: ``joint``) or is that of `schedule`; its rounds and seconds
-        are those of both searches.
+    `enough`: ps; where it meets this, no other one is sought. Returns its policy begins with ``trees`` (of an
+    all_reduce: ``joint``) or is that of `schedule`; its rounds and seconds are those of both searches.
     """
     if schedule.time <= enough:
         return schedule
