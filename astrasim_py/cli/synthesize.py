@@ -15,8 +15,8 @@ from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, Outp
 
 if TYPE_CHECKING:
     from astrasim_py.program.algorithm import Algorithm
-    from astrasim_py.study.synthesized import Found, Request
     from astrasim_py.synthesis.model.schedule import Schedule
+    from astrasim_py.synthesis.request import Found, Request
     from astrasim_py.topology.model import Topology
 
 #: Transfers up to which the algorithm itself is verified, too: it is executed step by step.
@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         topology = unwound(topology, args.unwind, place="--unwind")
     request = _request(args, topology)
     _writable(args)
+    from astrasim_py.report.tables import json_text
     from astrasim_py.study.synthesized import facts_of, find
 
     progress = _Progress(quiet=args.quiet)
@@ -83,21 +84,16 @@ def run(args: argparse.Namespace) -> int:
         progress.write()
         if not args.quiet:
             _notes(found, topology, None if args.exact else request.budget)
-        row = {"topology": topology.name, **facts_of(found), "seconds": _seconds(found)}
+        row = {"topology": topology.name, **facts_of(found), "seconds": round(found.schedule.search.seconds, 3)}
         row |= {"reused": found.reused, "exact": args.exact, **_written(found, args, original)}
     finally:
         progress.end()
-    if args.format == "json":
-        from astrasim_py.report.tables import json_text
-
-        print(json_text(row))
-    else:
-        print(_text(row, found))
+    print(json_text(row) if args.format == "json" else _text(row, found))
     return EXIT_OK
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse what no topology could mend."""
+    """Refuse options that are wrong whatever the topology is."""
     for option, value, least, most in (
         ("--seed", args.seed, 0, MAX_SEED),
         ("--rounds", args.rounds, 1, MAX_ROUNDS),
@@ -120,14 +116,14 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _request(args: argparse.Namespace, topology: Topology) -> Request:
-    """What the arguments ask for."""
+    """The request of the arguments."""
     from astrasim_py.cli.topologies import npu_list, size_matrix
     from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
     from astrasim_py.core.units import PS_PER_S, parse_size, parse_time
     from astrasim_py.study.link_occupancy import read_occupancy
-    from astrasim_py.study.synthesized import Request
     from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
     from astrasim_py.synthesis.model.timing import CostModel
+    from astrasim_py.synthesis.request import Request
     from astrasim_py.topology.placement import placement
 
     if args.collective.lower().replace("_", "") == "alltoallv":
@@ -189,12 +185,6 @@ def _chunks(text: str) -> int | None:
     return int(text)
 
 
-def _seconds(found: Found):
-    from decimal import Decimal
-
-    return Decimal(f"{found.schedule.search.seconds:.3f}")
-
-
 def _notes(found: Found, topology: Topology, budget: float | None) -> None:
     schedule = found.schedule
     lines = []
@@ -212,16 +202,17 @@ def _notes(found: Found, topology: Topology, budget: float | None) -> None:
         _say(line)
 
 
-#: Seconds between two lines while nothing better is found; between two of which each is better; and on a terminal.
-_LONG, _SHORT, _AT_ONCE = 5.0, 2.0, 0.1
+#: Seconds between two lines of progress while the best time stays.
+_LONG = 5.0
+#: Seconds between two lines, each with a better time.
+_SHORT = 2.0
+#: Seconds between two changes of the line on a terminal.
+_AT_ONCE = 0.1
 _STAGES = {"bound": "looking for bounds", "check": "checking the schedule", "write": "verifying, simulating, writing"}
 
 
 class _Progress:
-    """Best time, bound and gap: a line that changes on a terminal, else a line whenever there is a better time.
-
-    However long anything takes, there is a line every few seconds that says so.
-    """
+    """Progress on stderr: best time, bound and gap, every few seconds at least; on a terminal one line that changes."""
 
     def __init__(self, *, quiet: bool) -> None:
         from threading import Event, Lock, Thread
@@ -237,7 +228,7 @@ class _Progress:
             Thread(target=self._tick, daemon=True).start()
 
     def __call__(self, state) -> None:
-        """A run has ended, or a long one or something else goes on."""
+        """Show where the search stands."""
         if self.quiet:
             return
         self.text = _standing(state)
@@ -265,7 +256,7 @@ class _Progress:
                 self._tell()
 
     def write(self) -> None:
-        """The search is over; files are next."""
+        """Show that the search is over and files are next."""
         with self._turn:
             if self.shown:
                 print(file=sys.stderr)
@@ -273,7 +264,7 @@ class _Progress:
             self.watched, self.text = False, _STAGES["write"]
 
     def end(self) -> None:
-        """Say nothing more."""
+        """Show nothing more."""
         with self._turn:
             self._ended.set()
             if self.watched and self.shown:
@@ -323,14 +314,14 @@ def _writable(args: argparse.Namespace) -> None:
 
 
 def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict:
-    """What the checks say of what was found, and the files that were written."""
+    """Check, write and simulate a schedule: the columns of the result that say so."""
     schedule = found.schedule
     names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
     row: dict = dict.fromkeys(names)
     row |= {"out": None, "schedule": args.schedule, "figure": args.figure}
     if not schedule.recorded:
         return row
-    # Nothing comes out of `find` that its checker refuses.
+    # `find` raises if the checker refuses a schedule.
     row["checked"] = True
     picture = _drawn(found, args.figure)
     algorithm = None
@@ -353,7 +344,7 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
     if args.out is not None:
         row["out"] = _write(args.out, algorithm, schedule.transfers)
         if args.out.endswith(".xml"):
-            # What a file without durations says is what is simulated.
+            # The file has no durations: simulate what it says.
             from astrasim_py.msccl.to_traces import read_algorithm
 
             algorithm = read_algorithm(args.out)
@@ -416,7 +407,7 @@ def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
 
 
 def _told(row: dict, schedule: Schedule) -> None:
-    """What whoever uses the algorithm should know of its times."""
+    """Say where the times of the algorithm differ from the claimed ones."""
     from astrasim_py.synthesis.emit.emitter import clock_needed
 
     xml = bool(row["out"]) and row["out"].endswith(".xml")

@@ -321,7 +321,8 @@ class _Preparation:
         self, case: AlgorithmSynthesis, topology: Topology, place: str
     ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
         """What synthesizes the algorithm of a case for the NPUs and the size of a call."""
-        from astrasim_py.study.synthesized import Request, algorithm_of
+        from astrasim_py.study.synthesized import algorithm_of
+        from astrasim_py.synthesis.request import Request
 
         said, network = case.synthesize, self.spec.network
         # Models that know no contention, and those of the user's own, say nothing of what links hold.

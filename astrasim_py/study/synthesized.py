@@ -1,8 +1,8 @@
-"""Synthesized schedules, kept by the content of what was asked for, so that each is searched once.
+"""A cache of synthesized schedules: each request is searched once.
 
-A schedule is kept in the user's cache folder as its columns, per version of the synthesizer; whoever reads it checks it
-again. An algorithm made of one for a scenario is kept beside the results, too, and is used again whatever the version:
-neither a search that a limit of time has cut nor another version need find the same.
+The cache folder of the user holds the columns of a schedule per version of the synthesizer; they are checked again when
+they are read. The results of a scenario hold its algorithms, too, which any version uses again: another version, or a
+search that a limit of time has cut, may find another schedule.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cache
 from importlib.metadata import version
-from math import gcd
 from pathlib import Path
 
 import numpy as np
@@ -25,92 +24,14 @@ from astrasim_py.core.digest import digest
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
-from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import Network, Occupied
-from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.model.checker import check
+from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
+from astrasim_py.synthesis.request import Found, Request, solve
 from astrasim_py.topology.model import Topology
 
 #: Largest file of a kept schedule, bytes.
 MAX_BYTES = 2**30
 _COLUMNS = {"arc": np.int32, "chunk": np.int32, "start": np.int64, "reduces": np.bool_}
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Request:
-    """What is to be synthesized.
-
-    Attributes
-    ----------
-    topology : Topology
-    npus : tuple of int
-        rank → NPU.
-    collective : str
-    size : int
-        Full buffer, bytes.
-    chunks : int or None
-        Per shard (of broadcast and reduce: of the buffer); None: as many as suit the size.
-    root : int or None
-    cost : CostModel
-    relays : bool
-    occupied : tuple of Occupied
-    seed, rounds : int
-    budget : float or None
-        Seconds.
-    exact : float or None
-        Seconds in which the result is to be proven the fastest; None: it is not tried.
-    blocks : tuple of tuple of int, or None
-        Of an all_to_all of unequal blocks: bytes from a to b at [a][b]; `size` is left out of account.
-    """
-
-    topology: Topology
-    npus: tuple[int, ...]
-    collective: str
-    size: int
-    chunks: int | None = 1
-    root: int | None = None
-    cost: CostModel = CostModel()
-    relays: bool = False
-    occupied: tuple[Occupied, ...] = ()
-    seed: int = 1
-    rounds: int = 200
-    budget: float | None = None
-    exact: float | None = None
-    blocks: tuple[tuple[int, ...], ...] | None = None
-
-    def network(self) -> Network:
-        """Arcs of the group."""
-        return Network.of(self.topology, self.npus, cost=self.cost, relays=self.relays, occupied=self.occupied)
-
-    def demand(self, chunks: int) -> Demand:
-        """What is wanted, in so many chunks per shard."""
-        if self.blocks is None:
-            return Demand.of(self.collective, len(self.npus), chunks, self.size, self.root)
-        whole = gcd(*(size for a, row in enumerate(self.blocks) for b, size in enumerate(row) if a != b))
-        return Demand.blocks(self.blocks, chunks, unit=max(whole // chunks if whole % chunks == 0 else whole, 1))
-
-    def key(self) -> str:
-        """What tells requests apart."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "topology"}
-        return digest({**plain, "topology": self.topology.digest()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A schedule that was asked for.
-
-    Attributes
-    ----------
-    schedule : Schedule
-    chunks : int
-        Per shard.
-    reused : bool
-        Whether it was found before.
-    """
-
-    schedule: Schedule
-    chunks: int
-    reused: bool = False
 
 
 @cache
@@ -133,25 +54,13 @@ def find(
 ) -> Found:
     """The schedule of a request: from the cache where it was found before.
 
-    Parameters
-    ----------
-    request : Request
-    fresh : bool
-        Search in any case.
-    record : bool
-        False: only count the transfers; nothing is kept.
-    jobs : int, optional
-        Threads.
-    progress : callable, optional
-        Told of every run; see `astrasim_py.synthesis.search.greedy_search.Progress`.
-
-    Raises
-    ------
-    TopologyError, AlgorithmError
+    `fresh`: search in any case. `record`: false: only count the transfers; nothing is kept. `jobs`: threads.
+    `progress`: told of every run; see `astrasim_py.synthesis.search.multi_start.Progress`. Raises TopologyError,
+    AlgorithmError.
     """
     return cached(
         cache_file("schedules", (request.key(), _edition()), ".npz") if record else None,
-        lambda: _search(request, record, jobs, progress),
+        lambda: solve(request, record=record, jobs=jobs, progress=progress),
         load=lambda data: _read(data, request),
         dump=_packed,
         most=MAX_BYTES,
@@ -159,45 +68,11 @@ def find(
     )
 
 
-def _search(request: Request, record: bool, jobs: int | None, progress: Callable | None) -> Found:
-    from astrasim_py.synthesis.extras.exact import admit, prove
-    from astrasim_py.synthesis.portfolio import best_chunks, find_schedule
-    from astrasim_py.synthesis.search.multi_start import Effort
-
-    network = request.network()
-    if request.exact is not None:
-        admit(network.ranks, request.exact)
-
-    def run(chunks: int, rounds: int, budget: float | None) -> Schedule:
-        effort = Effort(seed=request.seed, rounds=rounds, budget=budget, jobs=jobs, progress=progress)
-        return find_schedule(network, request.demand(chunks), effort, record=record)
-
-    if request.chunks is None:
-        schedule, chunks = best_chunks(run, request.rounds, request.budget)
-    else:
-        schedule, chunks = run(request.chunks, request.rounds, request.budget), request.chunks
-    if request.exact is not None:
-        schedule = prove(schedule, seed=request.seed, limit=request.exact)
-    return Found(schedule=schedule, chunks=chunks)
-
-
 def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None = None) -> tuple[int | None, str]:
     """What a simulator measures of an algorithm in the model of its schedule, by the engine that suits its size.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    algorithm : Algorithm
-        Made of it.
-    topology : Topology, optional
-        Another one, with the same NPUs.
-
-    Returns
-    -------
-    int or None
-        ps; None where it does not finish.
-    str
-        Which engine ran.
+    `algorithm`: made of it. `topology`: another one, with the same NPUs. Returns ps; None where it does not finish.
+    Returns which engine ran.
     """
     from astrasim_py.engine.simulation import simulate
     from astrasim_py.system.machine_models import NetworkModel
@@ -237,9 +112,7 @@ def _packed(found: Found) -> bytes:
 
 
 def _read(data: bytes, request: Request) -> Found | None:
-    """What is kept, if it is there and right."""
-    from astrasim_py.synthesis.model.checker import check
-
+    """What the cache has, if it is right."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             facts = json.loads(bytes(file["facts"]))
@@ -250,17 +123,8 @@ def _read(data: bytes, request: Request) -> Found | None:
         search, kind = Search(**facts["search"]), str(facts["bound_kind"])
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         return None
-    network, demand = request.network(), request.demand(chunks)
-    schedule = Schedule(
-        network=network,
-        demand=demand,
-        **columns,
-        time=time,
-        transfers=len(columns["arc"]),
-        bound=bound,
-        bound_kind=kind,
-        search=search,
-    )
+    bound = Bound(bound, kind)
+    schedule = Schedule.of(request.network(), request.demand(chunks), tuple(columns.values()), time, search, bound)
     return None if check(schedule) else Found(schedule=schedule, chunks=chunks, reused=True)
 
 
@@ -269,29 +133,17 @@ def _read(data: bytes, request: Request) -> Found | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synthesized:
-    """An algorithm made for a point.
-
-    Attributes
-    ----------
-    algorithm : Algorithm
-    facts : dict
-        What is known of it: ``file``, ``collective``, ``chunks``, ``time_ns``, ``bound_ns`` …
-    """
+    """An algorithm made for a point."""
 
     algorithm: Algorithm
-    facts: dict
+    facts: dict  # what is known of it: ``file``, ``collective``, ``chunks``, ``time_ns``, ``bound_ns`` …
 
 
 def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -> Synthesized:
     """The algorithm of a request, from the folder of a scenario's results where it is there.
 
-    Parameters
-    ----------
-    request : Request
-    clock : bool or None
-        See `astrasim_py.synthesis.emit.emitter.emit`.
-    folder : Path or None
-        Where it is kept beside the results; None: nowhere.
+    `clock`: see `astrasim_py.synthesis.emit.emitter.emit`. `folder`: where it is kept beside the results; None:
+    nowhere.
     """
     from astrasim_py.program.npz import write_npz
     from astrasim_py.synthesis.emit.emitter import emit

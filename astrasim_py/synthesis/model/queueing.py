@@ -8,8 +8,8 @@ are posted at the same moment here: one of the two is posted a picosecond later.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from astrasim_py.core.jit import kernel, lean
 from astrasim_py.synthesis.model.arrays import pointers
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.skew_heap import merge
 from astrasim_py.synthesis.model.timing import hop_services
 
 _FAR = np.int64(2**62)
@@ -25,46 +26,16 @@ _FAR = np.int64(2**62)
 _ARRIVES, _READY, _ASKS, _POSTS = range(4)
 
 
-class _Ports(NamedTuple):
-    """Arcs, and how links serve: what compiled code needs of a network."""
-
-    src: np.ndarray
-    dst: np.ndarray
-    hop_ptr: np.ndarray
-    hop: np.ndarray
-    alone: np.ndarray
-    latency: np.ndarray
-    cut_through: bool
-    keeps_latency: bool
+#: Arcs, and how links serve: what compiled code needs of a network.
+_Ports = namedtuple("_Ports", "src dst hop_ptr hop alone latency cut_through keeps_latency")
 
 
-class _Posts(NamedTuple):
-    """Transfers to be executed, the most urgent first, and which of them a rank makes of a chunk."""
-
-    arc: np.ndarray
-    chunk: np.ndarray
-    reduces: np.ndarray
-    release: np.ndarray
-    size_class: np.ndarray
-    cell_ptr: np.ndarray
-    waiting: np.ndarray
-    lacking: np.ndarray
+#: Transfers to be executed, the most urgent first, and which of them a rank makes of a chunk.
+_Posts = namedtuple("_Posts", "arc chunk reduces release size_class cell_ptr waiting lacking")
 
 
-class _State(NamedTuple):
-    """Memory by transfer (hops behind it, tail at the next, posted before it, the heap of its link) and by link."""
-
-    heap: np.ndarray
-    at: np.ndarray
-    tail: np.ndarray
-    number: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-    top: np.ndarray
-    looks: np.ndarray
-    booked: np.ndarray
-    free: np.ndarray
-    asked: np.ndarray
+#: Memory by transfer (hops behind it, tail at the next, posted before it, the heap of its link) and by link.
+_State = namedtuple("_State", "heap rank at tail number left right top looks booked free asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,36 +59,8 @@ class Course:
         return int(self.arrival.max(initial=0))
 
 
-class _Times(NamedTuple):
-    """Arrays of a `Course` to be filled."""
-
-    start: np.ndarray
-    arrival: np.ndarray
-    ptr: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-
-
-@lean
-def _merged(a, b, left, right):
-    """The root of two skew heaps of transfers made one, the least number first."""
-    if a < 0:
-        return b
-    if b < 0:
-        return a
-    if b < a:
-        a, b = b, a
-    root = a
-    while True:
-        r = right[a]
-        right[a] = left[a]
-        if r < 0:
-            left[a] = b
-            return root
-        if b < r:
-            r, b = b, r
-        left[a] = r
-        a = r
+#: Arrays of a `Course` to be filled.
+_Times = namedtuple("_Times", "start arrival ptr begin end")
 
 
 @lean
@@ -140,7 +83,7 @@ def _enqueue(ports, posts, state, i, t, step, size):
     """Transfer i waits for its first link. Returns the size of the heap."""
     r = np.int64(ports.hop[ports.hop_ptr[posts.arc[i]]])
     state.left[i] = state.right[i] = -1
-    state.top[r] = _merged(state.top[r], i, state.left, state.right)
+    state.top[r] = merge(state.top[r], i, state.rank, state.left, state.right)
     at = max(t, state.free[r])
     if at < state.looks[r]:
         state.looks[r] = at
@@ -219,7 +162,7 @@ def execute(ports, posts, state, times, apart, until):
                 continue
             state.looks[r], last_post = _FAR, max(last_post, t)
             i = state.top[r]
-            state.top[r] = _merged(state.left[i], state.right[i], state.left, state.right)
+            state.top[r] = merge(state.left[i], state.right[i], state.rank, state.left, state.right)
             state.at[i], state.tail[i], state.number[i], times.start[i] = 0, t, number, t
             number += 1
         size, together = _serve(ports, posts, state, times, i, t, step, size)
@@ -264,7 +207,7 @@ class Queues:
         begin, end = np.empty((2, ptr[-1]), dtype=np.int64)
         links = len(network.links)
         state = _State(
-            np.empty(6 * m + 16, dtype=ENTRY), *np.empty((5, m), dtype=np.int64), np.full(links, -1),
+            np.empty(6 * m + 16, dtype=ENTRY), -np.arange(m), *np.empty((5, m), dtype=np.int64), np.full(links, -1),
             np.full(links, _FAR), np.full(links, -1), np.zeros(links, dtype=np.int64), np.full((2, links), -1),
         )  # fmt: skip
         made, open_order = execute(self._ports, posts, state, _Times(start, arrival, ptr, begin, end), apart, until)

@@ -21,15 +21,14 @@ Times are ps; a transfer never begins before its source holds the chunk, so ever
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
 from astrasim_py.synthesis.model.random_numbers import STAR, A, B, C, random_below
-from astrasim_py.synthesis.model.timing import Timing
 
 _FAR = np.int64(2**62)
 #: What a call returns besides the time.
@@ -66,105 +65,47 @@ STATE = np.dtype(
 )  # fmt: skip
 
 
-class Problem(NamedTuple):
-    """What a run is to solve.
-
-    Attributes
-    ----------
-    net : Timing
-    order : numpy.ndarray
-        int32[arcs]: the arcs into each rank, fastest first.
-    origin, size_class : numpy.ndarray
-        int32[chunks].
-    level : numpy.ndarray
-        int32[arcs]: row of `part` that holds for a slow arc; -1 for arcs without preference.
-    part : numpy.ndarray
-        int32[levels, n]: number of the part (strongly connected by faster arcs) that a rank is in.
-    occupied_ptr, occupied_start, occupied_end : numpy.ndarray
-        Of the network.
-    simple, serial, shared : bool
-        Every arc is one link that nobody else uses; and is free again when its transfer arrives; arcs share links.
-    """
-
-    net: Timing
-    order: np.ndarray
-    origin: np.ndarray
-    size_class: np.ndarray
-    level: np.ndarray
-    part: np.ndarray
-    occupied_ptr: np.ndarray
-    occupied_start: np.ndarray
-    occupied_end: np.ndarray
-    simple: bool
-    serial: bool
-    shared: bool
+#: What a run is to solve.
+#: Attributes ---------- net : Timing order : numpy.ndarray int32[arcs]: the arcs into each rank, fastest first.
+#: origin, size_class : numpy.ndarray int32[chunks]. level : numpy.ndarray int32[arcs]: row of `part` that holds for
+#: a slow arc; -1 for arcs without preference. part : numpy.ndarray int32[levels, n]: number of the part (strongly
+#: connected by faster arcs) that a rank is in. occupied_ptr, occupied_start, occupied_end : numpy.ndarray Of the
+#: network. simple, serial, shared : bool Every arc is one link that nobody else uses; and is free again when its
+#: transfer arrives; arcs share links.
+Problem = namedtuple(
+    "Problem", "net order origin size_class level part occupied_ptr occupied_start occupied_end simple serial shared"
+)
 
 
-class Options(NamedTuple):
-    """What a run prefers (see `Policy`), and the ps from which it is of no use."""
-
-    samples: int
-    hierarchy: bool
-    overtake: bool
-    limit: int
+#: What a run prefers (see `Policy`), and the ps from which it is of no use.
+Options = namedtuple("Options", "samples hierarchy overtake limit")
 
 
-class Holdings(NamedTuple):
-    """Who has what.
-
-    `has`, `expected`: uint64[lines, n, words]: bits of chunks; rows are cut into lines of memory, and a line of all
-    rows lies together, for at one moment all look there first. `some`, `lacks`: uint64[n, …]: which lines of a row have
-    a bit, and which of the expected ones lack one. `due`, `since`, `item_of`: by rank and chunk, where transfers may be
-    overtaken: when it arrives, when it came, its item.
-    """
-
-    has: np.ndarray
-    expected: np.ndarray
-    some: np.ndarray
-    lacks: np.ndarray
-    wanted: np.ndarray  # int64[n]: chunks that a rank neither has nor expects
-    count: np.ndarray  # int32[chunks]: ranks that have or expect it
-    present: np.ndarray  # uint64[parts, words]: bits of chunks that some rank of a part has or expects
-    free: np.ndarray  # int64[resources] ps
-    due: np.ndarray
-    since: np.ndarray
-    item_of: np.ndarray
+#: Who has what.
+#: `has`, `expected`: uint64[lines, n, words]: bits of chunks; rows are cut into lines of memory, and a line of all
+#: rows lies together, for at one moment all look there first. `some`, `lacks`: uint64[n, …]: which lines of a row
+#: have a bit, and which of the expected ones lack one. `due`, `since`, `item_of`: by rank and chunk, where transfers
+#: may be overtaken: when it arrives, when it came, its item. `wanted`: int64[n]: chunks that a rank neither has nor
+#: expects. `count`: int32[chunks]: ranks that have or expect it. `present`: uint64[parts, words]: bits of chunks
+#: that some rank of a part has or expects. `free`: int64[resources] ps.
+Holdings = namedtuple("Holdings", "has expected some lacks wanted count present free due since item_of")
 
 
-class Agenda(NamedTuple):
-    """Moments to come, with a list of items each, and ranks to look at now.
-
-    `times`, `heads`, `following`, `heap`, `chains`: by moment: ps, first item, next in its hash chain; the heap of
-    moments; first moment of every chain. `what`, `which`, `begun`, `row_of`, `onward`: by item: arc that arrives or -1
-    - rank to look at again, chunk, start in ps, row of the record, next item. `dirty`, `marked`: ranks to look at now.
-    `open_arcs`, `taken_arc`, `taken_chunk`: of the rank that is looked at.
-    """
-
-    times: np.ndarray
-    heads: np.ndarray
-    following: np.ndarray
-    heap: np.ndarray
-    chains: np.ndarray
-    what: np.ndarray
-    which: np.ndarray
-    begun: np.ndarray
-    row_of: np.ndarray
-    onward: np.ndarray
-    looking: np.ndarray  # int64[n] ps: when a rank is looked at again
-    dirty: np.ndarray
-    marked: np.ndarray
-    open_arcs: np.ndarray
-    taken_arc: np.ndarray
-    taken_chunk: np.ndarray
+#: Moments to come, with a list of items each, and ranks to look at now.
+#: `times`, `heads`, `following`, `heap`, `chains`: by moment: ps, first item, next in its hash chain; the heap of
+#: moments; first moment of every chain. `what`, `which`, `begun`, `row_of`, `onward`: by item: arc that arrives or
+#: -1 - rank to look at again, chunk, start in ps, row of the record, next item. `dirty`, `marked`: ranks to look at
+#: now. `open_arcs`, `taken_arc`, `taken_chunk`: of the rank that is looked at. `looking`: int64[n] ps: when a rank
+#: is looked at again.
+Agenda = namedtuple(
+    "Agenda",
+    "times heads following heap chains what which begun row_of onward looking dirty marked open_arcs taken_arc "
+    "taken_chunk",
+)
 
 
-class Record(NamedTuple):
-    """The transfers of a run (arc -1: none), where they are recorded, and rows that are vacant."""
-
-    arc: np.ndarray
-    chunk: np.ndarray
-    start: np.ndarray
-    vacant: np.ndarray
+#: The transfers of a run (arc -1: none), where they are recorded, and rows that are vacant.
+Record = namedtuple("Record", "arc chunk start vacant")
 
 
 def holdings(problem: Problem, parts: int, overtake: bool) -> Holdings:

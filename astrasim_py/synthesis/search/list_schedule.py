@@ -6,7 +6,7 @@ long as need be.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -16,55 +16,19 @@ from astrasim_py.synthesis.bounds.balanced_paths import Paths
 from astrasim_py.synthesis.model.insertion import FAR, GO, calendars, ordered
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below
+from astrasim_py.synthesis.model.skew_heap import merge
 from astrasim_py.synthesis.model.timing import Timing
 
 #: Rules of urgency: the farthest first, the most loaded link first, by turns, the most crowded path first.
 FARTHEST, LOADED, TURN, CROWDED = range(4)
 
 
-class _Messages(NamedTuple):
-    """Messages: class of size, rank by turns, path."""
-
-    kind: np.ndarray
-    turn: np.ndarray
-    path: np.ndarray
-    length: np.ndarray
+#: Messages: class of size, rank by turns, path.
+_Messages = namedtuple("_Messages", "kind turn path length")
 
 
-class _State(NamedTuple):
-    """Memory by message (hops made, urgency, the heap of its arc), by arc (the first that waits) and by link."""
-
-    heap: np.ndarray
-    step: np.ndarray
-    rank: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-    top: np.ndarray
-    free: np.ndarray
-    load: np.ndarray
-    remaining: np.ndarray
-
-
-@lean
-def _merge(a, b, state):
-    """The root of two skew heaps of messages made one, the greatest rank first."""
-    if a < 0:
-        return b
-    if b < 0:
-        return a
-    if state.rank[a] < state.rank[b]:
-        a, b = b, a
-    root = a
-    while True:
-        r = state.right[a]
-        state.right[a] = state.left[a]
-        if r < 0:
-            state.left[a] = b
-            return root
-        if state.rank[r] < state.rank[b]:
-            r, b = b, r
-        state.left[a] = r
-        a = r
+#: Memory by message (hops made, urgency, the heap of its arc), by arc (the first that waits) and by link.
+_State = namedtuple("_State", "heap step rank left right top free load remaining")
 
 
 @lean
@@ -118,7 +82,7 @@ def _schedule(net, calendar, messages, state, rule, noise, random, limit, stop, 
             state.left[m] = state.right[m] = -1
             a = np.int64(messages.path[m, state.step[m]])
             new = state.top[a] < 0
-            state.top[a] = _merge(state.top[a], m, state)
+            state.top[a] = merge(state.top[a], m, state.rank, state.left, state.right)
             if new:
                 push(state.heap, size, t, _urgency(net, state, rule, m, a), a)
                 size += 1
@@ -135,7 +99,7 @@ def _schedule(net, calendar, messages, state, rule, noise, random, limit, stop, 
         for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
             state.free[net.hop[h]] = t + net.offset[z, h] + net.hold[z, h]
             state.remaining[net.hop[h]] -= net.hold[z, h]
-        state.top[a] = _merge(state.left[m], state.right[m], state)
+        state.top[a] = merge(state.left[m], state.right[m], state.rank, state.left, state.right)
         arrives = t + net.delay[z, a]
         if arrives >= limit:
             return FAR

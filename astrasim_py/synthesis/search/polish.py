@@ -13,8 +13,8 @@ moments. It is slow for large networks and strong for small ones of unlike links
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -35,30 +35,14 @@ _TIES = 64
 _DRAWS, _AROUND = 8, 3
 
 
-class _Trees(NamedTuple):
-    """A schedule: int64[chunks, n] of the arc over which a rank gets a chunk, and when it is there; and its chunks."""
-
-    arc: np.ndarray
-    arrival: np.ndarray
-    origin: np.ndarray
-    size_class: np.ndarray
+#: A schedule: int64[chunks, n] of the arc over which a rank gets a chunk, and when it is there; and its chunks.
+_Trees = namedtuple("_Trees", "arc arrival origin size_class")
 
 
-class _Move(NamedTuple):
-    """Memory of a move.
-
-    The heap; (chunk, rank, arc, arrival) of transfers that were taken out; the chunks that were picked, how many ranks
-    lack each, and how late it is then; how late each chunk is; totals of earlier moves; the random state.
-    """
-
-    heap: np.ndarray
-    removed: np.ndarray
-    picked: np.ndarray
-    lacking: np.ndarray
-    new_late: np.ndarray
-    late: np.ndarray
-    history: np.ndarray
-    random: np.ndarray
+#: Memory of a move.
+#: The heap; (chunk, rank, arc, arrival) of transfers that were taken out; the chunks that were picked, how many
+#: ranks lack each, and how late it is then; how late each chunk is; totals of earlier moves; the random state.
+_Move = namedtuple("_Move", "heap removed picked lacking new_late late history random")
 
 
 @lean

@@ -9,8 +9,8 @@ few arcs can serve, and the useful thing a target from which the chunk spreads.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -33,58 +33,22 @@ _STATE = np.dtype(
 )
 
 
-class _Problem(NamedTuple):
-    """The network, its classes of arcs (see `SymmetricNetwork`), and the chunks to decide for."""
-
-    net: Timing
-    class_of: np.ndarray
-    by_speed: np.ndarray
-    resource_ptr: np.ndarray
-    resource: np.ndarray
-    offset: np.ndarray
-    hold: np.ndarray
-    delay: np.ndarray
-    origin: np.ndarray
-    level: np.ndarray
-    part: np.ndarray
+#: The network, its classes of arcs (see `SymmetricNetwork`), and the chunks to decide for.
+_Problem = namedtuple("_Problem", "net class_of by_speed resource_ptr resource offset hold delay origin level part")
 
 
-class _Options(NamedTuple):
-    """What a run prefers (see `SymmetricPolicy`), and the ps from which it is of no use."""
-
-    samples: int
-    hierarchy: bool
-    overtake: bool
-    scarce: int
-    spread: int
-    limit: int
+#: What a run prefers (see `SymmetricPolicy`), and the ps from which it is of no use.
+_Options = namedtuple("_Options", "samples hierarchy overtake scarce spread limit")
 
 
-class _Holdings(NamedTuple):
-    """Memory of a run.
-
-    By chunk and rank: whether it is held or expected, its arrival, when it came, its row; by chunk: how many have or
-    expect it; by part and chunk: whether it is there. Candidates are cells chunk * arcs + arc: their places, and the
-    list of each class. By class of links: when it is free. By row: arrivals.
-    """
-
-    state: np.ndarray
-    due: np.ndarray
-    since: np.ndarray
-    row_at: np.ndarray
-    reached: np.ndarray
-    present: np.ndarray
-    place: np.ndarray
-    entries: np.ndarray
-    entry_ptr: np.ndarray
-    length: np.ndarray
-    free: np.ndarray
-    heap: np.ndarray
-    arrival: np.ndarray
-    vacant: np.ndarray
-    fresh: np.ndarray
-    line: np.ndarray
-    matched: np.ndarray
+#: Memory of a run.
+#: By chunk and rank: whether it is held or expected, its arrival, when it came, its row; by chunk: how many have or
+#: expect it; by part and chunk: whether it is there. Candidates are cells chunk * arcs + arc: their places, and the
+#: list of each class. By class of links: when it is free. By row: arrivals.
+_Holdings = namedtuple(
+    "_Holdings",
+    "state due since row_at reached present place entries entry_ptr length free heap arrival vacant fresh line matched",
+)
 
 
 @lean

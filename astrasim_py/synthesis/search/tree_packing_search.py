@@ -20,6 +20,7 @@ that sends a chunk twice keeps others from sending another one at all: there tre
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -79,26 +80,12 @@ class Rows(NamedTuple):
     length: np.ndarray  # int32[chunks]
 
 
-class Options(NamedTuple):
-    """How a run goes."""
-
-    roots: int  # random roots tried per sum; 0: only the origin at first
-    turns: int  # repairs
-    bound: int  # ps: done when it is met
-    limit: int  # ps: a chunk that cannot arrive before ends a run that begins anew
+#: How a run goes. `roots`: random roots tried per sum; 0: only the origin at first. `turns`: repairs. `bound`: ps:
+#: done when it is met. `limit`: ps: a chunk that cannot arrive before ends a run that begins anew.
+Options = namedtuple("Options", "roots turns bound limit")
 
 
-class _Memory(NamedTuple):
-    queue: np.ndarray
-    hint: np.ndarray
-    sums_arc: np.ndarray
-    sums_start: np.ndarray
-    finish: np.ndarray
-    kept: Rows
-    kept_finish: np.ndarray
-    removed: np.ndarray
-    used: np.ndarray
-    out: np.ndarray
+_Memory = namedtuple("_Memory", "queue hint sums_arc sums_start finish kept kept_finish removed used out")
 
 
 @lean
