@@ -112,6 +112,7 @@ def test_row_04_gzip_is_read_by_its_magic_number(traces, pair):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zeros", "members", "a good beginning"])
+@pytest.mark.slow
 def test_row_04_gzip_bombs_are_bounded(cli, et, kind):
     packer = zlib.compressobj(1, wbits=31)
     begin = et.file(et.node(1, 4, raw=et.data(99, bytes(40 * 2**20)))) if kind == "a good beginning" else b""
@@ -177,6 +178,7 @@ def test_row_07_a_dependency_on_nobody(traces, cli, et):
 @pytest.mark.parametrize(
     ("length", "says"), [(1, r"5→5|5 -> 5|itself"), (2, r"5.*6.*5"), (100_000, r"100.?000")], ids=["self", "two", "1e5"]
 )
+@pytest.mark.slow
 def test_row_08_cycles(traces, cli, et, length, says):
     nodes = [et.node(5 + i, 4, deps=[5 + (i + 1) % length]) for i in range(length)]
     cli.refused(traces.run(et.file(*nodes)), 3, r"t\.0\.et", "cycle|itself", says)

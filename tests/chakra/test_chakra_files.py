@@ -223,6 +223,7 @@ def test_gzip_is_written_without_time_or_name(tmp_path):
     assert gzip.decompress(content) == sample()
 
 
+@pytest.mark.slow
 def test_a_damaged_gzip_stream_is_refused(tmp_path):
     whole = gzip.compress(sample(), mtime=0)
     file = tmp_path / "w.0.et"

@@ -166,6 +166,7 @@ def test_the_large_set_loads_in_time_and_whole(gpt3):
         assert os.fspath(file) == workload.traces[rank].place
 
 
+@pytest.mark.slow
 def test_the_large_set_is_sound(gpt3):
     workload = read_workload(gpt3, groups=groups_of(gpt3))
     findings = lint(workload.traces, workload.groups)

@@ -83,11 +83,13 @@ def damaged(draw) -> bytes:
 
 
 @given(st.lists(files().map(lambda case: case[0]), max_size=4))
+@pytest.mark.slow
 def test_both_readers_agree_on_well_formed_files(contents):
     assert isinstance(check_equal(*contents), list)
 
 
 @given(st.lists(st.one_of(damaged(), files().map(lambda case: case[0])), min_size=1, max_size=3))
+@pytest.mark.slow
 def test_both_readers_agree_on_damaged_files(contents):
     check_equal(*contents)
 
@@ -193,7 +195,7 @@ def test_more_texts_than_the_kernel_holds_and_texts_that_collide():
         check_equal(data)
 
 
-def test_large_sets_are_read_by_the_kernel_and_small_ones_do_not_load_numba(tmp_path, monkeypatch):
+def test_large_sets_use_the_kernel_and_small_ones_do_not_load_numba(tmp_path, monkeypatch):
     data = a_file(*usual_nodes(60))
     for rank in range(3):
         (tmp_path / f"w.{rank}.et").write_bytes(data + b"\x02\x08" + bytes([60 + rank]))

@@ -75,6 +75,7 @@ def test_text_form_is_exact(case):
 
 
 @given(files(), st.data())
+@pytest.mark.slow
 def test_a_changed_column_changes_only_itself(case, data):
     content = case[1]
     trace = et_io.parse_trace(case[0])
@@ -92,6 +93,7 @@ def test_a_changed_column_changes_only_itself(case, data):
 
 
 @given(files())
+@pytest.mark.slow
 def test_many_files_at_once_are_the_same_as_one_by_one(case):
     data, content = case
     other = b"\x00\x02\x08\x05"

@@ -66,6 +66,7 @@ def verdicts(rows):
     return found
 
 
+@pytest.mark.slow
 def test_verdicts_equal_the_table(rows, verdicts):
     wrong = [d for path, row in rows for d in disagreements(path.name, row, product(verdicts[path.name]))]
     assert not wrong
@@ -92,6 +93,7 @@ def test_failures_have_a_problem_and_a_counterexample(rows, verdicts):
             assert verdict.ok and not verdict.problems, (path.name, verdict.problems)
 
 
+@pytest.mark.slow
 def test_verdicts_survive_the_way_through_traces(rows, verdicts):
     names = ("terminates", "correct", "race_free", "order_consistent", "slots", "min_slots", "min_slots_large")
     for path, _ in rows:
@@ -103,6 +105,7 @@ def test_verdicts_survive_the_way_through_traces(rows, verdicts):
             assert getattr(other, name) == getattr(verdict, name), (path.name, name)
 
 
+@pytest.mark.slow
 def test_oracle_equals_the_table(rows):
     """The oracle that other tests rely on, on all programs of up to 1,000 steps."""
     wrong, small = [], [(path, row) for path, row in rows if row["steps"] <= 1000]

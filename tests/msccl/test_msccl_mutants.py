@@ -121,6 +121,7 @@ def test_written_builders_are_right_when_they_are_run(algorithm):
             assert judged.fine and max(judged.min_slots, judged.min_slots_large) <= 2, (collective, ranks, judged)
 
 
+@pytest.mark.slow
 def test_every_mutant_is_flagged_or_harmless():
     seen, wrong = survey(made_sources(), 500, seed=2024)
     assert not wrong, explain(wrong)
@@ -140,6 +141,7 @@ def test_every_mutant_of_real_programs_is_flagged_or_harmless(golden):
     assert not wrong, explain(wrong)
 
 
+@pytest.mark.slow
 def test_verdicts_of_random_programs_equal_the_oracles():
     """Most race, hang, or need many slots; none is anybody's."""
     kinds, wrong = Counter(), []
@@ -154,6 +156,7 @@ def test_verdicts_of_random_programs_equal_the_oracles():
     assert kinds["hangs"] > 30 and kinds["races"] > 30 and kinds["1 slots"] > 100 and len(kinds) > 6
 
 
+@pytest.mark.slow
 def test_races_beyond_counting_are_still_races():
     """Two ranks, 10,000 steps each that all touch one cell: 100 million pairs are not looked at one by one."""
 

@@ -89,7 +89,7 @@ def test_every_step_type_is_read(kind):
     ],
     ids=["comments", "BOM", "declaration", "stray text", "two documents", "open comment behind"],
 )
-def test_what_stands_around_the_document_is_skipped_and_lines_are_those_of_the_file(before, after):
+def test_text_around_the_document_is_skipped_and_lines_stay_right(before, after):
     program = parse(before + GOOD + after)
     assert program.same(parse(GOOD))
     assert program.gpus[0].line == before.count("\n") + 2
@@ -108,7 +108,7 @@ def test_what_stands_around_the_document_is_skipped_and_lines_are_those_of_the_f
     ],
     ids=["comment", "instruction", "CDATA", "unknown element", "text"],
 )
-def test_what_says_nothing_within_the_document_is_skipped_and_lines_stay_right(extra):
+def test_comments_in_the_document_are_skipped_and_lines_stay_right(extra):
     text = GOOD.replace("</tb>\n<tb", f"</tb>\n{extra}<tb", 1)
     program = parse(text)
     assert program.same(parse(GOOD))
@@ -124,7 +124,7 @@ def test_dialects_differ_in_attributes_only():
     assert wide.max_bytes == 2**63 - 1
 
 
-def test_programs_are_the_same_whatever_their_lines_layout_and_order_of_ranks():
+def test_lines_layout_and_order_of_ranks_do_not_make_programs_differ():
     head, first, second = GOOD.partition("<gpu id")[0], *GOOD.split("<gpu id")[1:]
     swapped = head + "<gpu id" + second.replace("</algo>\n", "") + "<gpu id" + first + "</algo>"
     program, other = (
@@ -351,7 +351,7 @@ def test_a_wait_ends_with_the_next_step_that_is_published():
         assert steps.parents[4] == (1, NEVER)
 
 
-def test_nops_at_the_end_are_dropped_and_peers_that_are_no_ranks_are_no_connections():
+def test_final_nops_and_peers_that_are_no_ranks_are_dropped():
     text = edit('type="cpy"', 'type="nop"')
     assert len(steps_from(parse(text))) == 9
     steps = steps_from(parse(edit('send="1" recv="1"', 'send="5" recv="0"')))

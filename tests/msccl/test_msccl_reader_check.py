@@ -297,7 +297,7 @@ def test_what_some_runtime_minds_is_a_warning_and_no_problem(rule):
     assert any(each.startswith(f"a.xml:{line}: ") and re.search(says, each) for each in warnings), warnings
 
 
-def test_of_many_defects_of_one_kind_the_first_is_told_and_the_others_are_counted():
+def test_one_finding_stands_for_many_defects_of_one_kind():
     text = first(tb(0, 1, -1, SEND, *(step(i, "cpy", "i9", "s0") for i in range(1, 5))))
     (problem,) = found(text).problems
     assert problem == 'a.xml:5: rank 0 tb 0 step 1 reads i[9], but i_chunks="4" (and 3 more like it)'

@@ -64,7 +64,7 @@ def test_real_programs_are_well_formed_but_one(programs):
         assert len(warnings) <= 3, warnings
 
 
-def test_tables_of_real_programs_have_a_row_per_step_and_pair_their_messages(programs):
+def test_tables_of_real_programs_have_all_steps_and_pair_messages(programs):
     for row, program in programs:
         steps = steps_from(program)
         assert len(steps) == row["steps"] - row["types"].get("nop", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
 from oracle import msccl_oracle as oracle
 
 from astrasim_py.builders.dsl import algorithm
@@ -105,6 +106,7 @@ def random_algorithm(rng):
     return define(trace)(n, memory.chunks), memory.wrong()
 
 
+@pytest.mark.slow
 def test_random_algorithms_do_what_their_statements_say():
     some = Counter()
     for seed in range(150):

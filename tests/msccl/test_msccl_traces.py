@@ -598,6 +598,7 @@ def golden_programs(golden, correct: bool = False):
             yield read_program(golden / "msccl" / entry["file"])
 
 
+@pytest.mark.slow
 def test_real_programs_come_back_operation_for_operation(golden, tmp_path):
     seen = files = 0
     for number, made in enumerate(golden_programs(golden)):
@@ -613,6 +614,7 @@ def test_real_programs_come_back_operation_for_operation(golden, tmp_path):
 
 
 @pytest.mark.parametrize("shape", ["fully_connected", "switch"])
+@pytest.mark.slow
 def test_correct_real_programs_simulate(golden, shape):
     seen = 0
     for made in golden_programs(golden, correct=True):
@@ -627,6 +629,7 @@ def test_correct_real_programs_simulate(golden, shape):
     assert seen > 80
 
 
+@pytest.mark.slow
 def test_times_do_not_depend_on_the_file_that_is_injected(golden, tmp_path):
     topology = ap.build_topology(shape="switch", npus=8, bandwidth="50 GB/s", latency="500 ns")
     names = ("ns3_ar_allpair_LL128_x_1", "mt_allreduce_ring_n8_c1_i1_LL128", "azsched_ndv4_r48ll")

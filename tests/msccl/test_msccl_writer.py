@@ -78,6 +78,7 @@ def builds(ranks: int):
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8])
+@pytest.mark.slow
 def test_builders_come_back_from_xml_right_and_as_fast(ranks):
     topology = build_topology(shape="fully_connected", npus=ranks, bandwidth="50 GB/s", latency="500 ns")
     seen = 0
@@ -509,6 +510,7 @@ def scribbled(draw, ranks: int, chunks: int, size: int) -> Algorithm:
 
 
 @given(st.data())
+@pytest.mark.slow
 def test_any_algorithm_becomes_a_program_that_does_the_same(data):
     ranks, chunks = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 5))
     algorithm = scribbled(data.draw, ranks, chunks, data.draw(st.integers(1, 30)))
