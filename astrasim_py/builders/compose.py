@@ -10,7 +10,7 @@ from operator import index as integer
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.parts import Parts, checked, numbered, spread
+from astrasim_py.builders.ordered import OrderedProgram, checked, numbered, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
@@ -78,13 +78,13 @@ def compose(
     shift = turns = 0
     keep_lines = first.source == second.source or not halves[0].has_lines or not halves[1].has_lines
     for half, where, below in zip(halves, buffers, reused, strict=True):
-        values = half.columns(where, below, keep_lines or half is halves[0])
-        values["order"] = half.parts.at + shift
-        values["payload"] = np.where(half.parts.payload >= 0, half.parts.payload + shift, NONE)
+        values = half.placed(where, below, keep_lines or half is halves[0])
+        values["order"] = half.at + shift
+        values["payload"] = np.where(half.payload >= 0, half.payload + shift, NONE)
         turns = _retag(half, values, turns)
-        draft.extend(half.parts.size, values)
-        draft.depend(half.parts.child + shift, half.parts.parent + shift)
-        shift += half.parts.size
+        draft.extend(half.size, values)
+        draft.depend(half.child + shift, half.parent + shift)
+        shift += half.size
     if barrier:
         _hold(draft, *halves)
     else:
@@ -173,20 +173,20 @@ def over(
     collective, root, contract = _named(contract, roots, algorithm.in_place)
     home = Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT
     draft = Draft(n, total)
-    size = half.parts.size
+    size = half.size
     for number, (group, part) in enumerate(zip(members, chosen, strict=True)):
         shift, ranks = part * algorithm.chunks, np.array(group)
         where = ((home, shift),) * 2 if algorithm.in_place else ((Buffer.INPUT, 0), (Buffer.OUTPUT, 0))
-        values = half.columns(where, np.zeros(m, dtype=np.int64), True)
+        values = half.placed(where, np.zeros(m, dtype=np.int64), True)
         _retag(half, values, 0)
         for column in ("rank", "comm_src", "comm_dst"):
             given = values[column]
             values[column] = np.where(given < 0, MISSING, ranks[np.maximum(given, 0)])
         values["msg_chunk_idx"] = np.where(values["msg_chunk_idx"] < 0, MISSING, values["msg_chunk_idx"] + shift)
-        values["order"] = half.parts.at
-        values["payload"] = np.where(half.parts.payload >= 0, half.parts.payload + number * size, NONE)
+        values["order"] = half.at
+        values["payload"] = np.where(half.payload >= 0, half.payload + number * size, NONE)
         draft.extend(size, values)
-        draft.depend(half.parts.child + number * size, half.parts.parent + number * size)
+        draft.depend(half.child + number * size, half.parent + number * size)
     made = finish(draft, place, collective, root=root, in_place=algorithm.in_place)
     made = replace(made, source=algorithm.source, contract=contract, protocol=algorithm.protocol)
     return checked(made, place) if verify else made
@@ -202,39 +202,39 @@ def _whole(value: object, what: str, place: str) -> int:
     return number
 
 
-class _Half:
+class _Half(OrderedProgram):
     """One of two algorithms that are put together, its chunks cut to the common number."""
 
     def __init__(self, algorithm: Algorithm, total: int) -> None:
-        self.parts = parts = Parts(algorithm, "composed")
-        self.algorithm, self.total, self.factor = algorithm, total, total // algorithm.chunks
-        self.has_lines = bool((parts.columns["source_line"] > 0).any())
-        where = parts.layout
-        self.reads, self.writes = parts.local(parts.reads), parts.local(parts.writes)
+        super().__init__(algorithm, "composed")
+        self.total, self.factor = total, total // algorithm.chunks
+        self.has_lines = bool((self.columns["source_line"] > 0).any())
+        first = self.rank * self.layout.stride
+        #: Cells as those of one rank, with those of all ranks in `reads` and `writes`.
+        self.own_reads, self.own_writes = self.reads - first, self.writes - first
         self.scratch = np.zeros(algorithm.ranks, dtype=np.int64)
-        for whole, cell in ((parts.reads, self.reads), (parts.writes, self.writes)):
-            mine = (whole >= 0) & (cell >= where.scratch)
-            ends = (cell - where.scratch + parts.count)[mine] * self.factor
-            np.maximum.at(self.scratch, parts.rank[mine], ends)
+        for whole, cell in ((self.reads, self.own_reads), (self.writes, self.own_writes)):
+            mine = (whole >= 0) & (cell >= self.layout.scratch)
+            ends = (cell - self.layout.scratch + self.count)[mine] * self.factor
+            np.maximum.at(self.scratch, self.rank[mine], ends)
 
-    def columns(self, where: tuple[tuple, tuple], below: np.ndarray, lines: bool) -> dict[str, np.ndarray]:
+    def placed(self, where: tuple[tuple, tuple], below: np.ndarray, lines: bool) -> dict[str, np.ndarray]:
         """Columns of its nodes, with the cells where they come to lie: input, output, and scratch from `below`."""
-        parts, factor, lay = self.parts, self.factor, self.parts.layout
-        given = parts.columns
+        given, factor, lay = self.columns, self.factor, self.layout
         values = {name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "channel")}
-        values |= {"type": parts.type, "rank": parts.rank}
+        values |= {"type": self.type, "rank": self.rank}
         for name in ("msg_chunk_idx", "msg_chunk_cnt"):
             values[name] = np.where(given[name] < 0, MISSING, given[name] * factor)
-        values["source_line"] = given["source_line"] if lines else np.full(parts.size, MISSING)
+        values["source_line"] = given["source_line"] if lines else np.full(self.size, MISSING)
         (in_buffer, in_shift), (out_buffer, out_shift) = where
-        for side, whole, cell in (("src", parts.reads, self.reads), ("dst", parts.writes, self.writes)):
+        for side, whole, cell in (("src", self.reads, self.own_reads), ("dst", self.writes, self.own_writes)):
             kind = [whole < 0, cell >= lay.scratch, (cell >= lay.output) & (lay.output > 0)]
             values[f"{side}_buf"] = np.select(kind, [MISSING, Buffer.SCRATCH, out_buffer], in_buffer)
             values[f"{side}_off"] = np.select(
                 kind,
                 [
-                    np.full(parts.size, MISSING),
-                    below[parts.rank] + (cell - lay.scratch) * factor,
+                    np.full(self.size, MISSING),
+                    below[self.rank] + (cell - lay.scratch) * factor,
                     out_shift + (cell - lay.output) * factor,
                 ],
                 in_shift + cell * factor,
@@ -253,12 +253,12 @@ class _Half:
             return spread(algorithm.contract, self.factor)
         return _in_cells(algorithm.collective, n, total, algorithm.root, algorithm.in_place)
 
-    def told(self, cells_: np.ndarray, rank: int, cell: int, last: bool) -> str:
-        """The first node that reads a cell, or the last that writes it; empty if none does."""
-        parts, own = self.parts, cell // self.factor
-        rows = np.flatnonzero((parts.rank == rank) & (cells_ >= 0) & (cells_ <= own) & (own < cells_ + parts.count))
-        rows = rows[np.argsort(parts.at[rows])]
-        return parts.told(rows[::-1] if last else rows)
+    def written_at(self, cells: np.ndarray, rank: int, cell: int, last: bool) -> str:
+        """Where the first node that reads a cell, or the last that writes it, was written; empty if none does."""
+        own = cell // self.factor
+        rows = np.flatnonzero((self.rank == rank) & (cells >= 0) & (cells <= own) & (own < cells + self.count))
+        rows = rows[np.argsort(self.at[rows])]
+        return self.origin(int(rows[-1 if last else 0])) if len(rows) else ""
 
 
 def _in_cells(collective: str, n: int, total: int, root: int | None, in_place: bool) -> Contract:
@@ -345,9 +345,9 @@ def _same_outputs(mine: Mapping[Cell, Mapping[Cell, int]], other: Mapping[Cell, 
 def _mismatch(place: str, one: _Half, two: _Half, cell: Cell) -> AlgorithmError:
     """The second needs what the first does not promise."""
     rank, chunk = cell
-    output = 0 if one.algorithm.in_place else one.parts.layout.output * one.factor
-    reader = two.told(two.reads, rank, chunk, last=False)
-    writer = one.told(one.writes, rank, chunk + output, last=True)
+    output = 0 if one.algorithm.in_place else one.layout.output * one.factor
+    reader = two.written_at(two.own_reads, rank, chunk, last=False)
+    writer = one.written_at(one.own_writes, rank, chunk + output, last=True)
     needs = f"the {two.algorithm.collective} of {two.algorithm.name} needs it" + (f" ({reader})" if reader else "")
     leaves = f"the {one.algorithm.collective} of {one.algorithm.name} does not promise it"
     leaves += f" (last written at {writer})" if writer else " (and does not write it)"
@@ -356,13 +356,11 @@ def _mismatch(place: str, one: _Half, two: _Half, cell: Cell) -> AlgorithmError:
 
 def _retag(half: _Half, values: dict[str, np.ndarray], turns: int) -> int:
     """Number messages of each pair of ranks in their order, from `turns`; returns where the next begin."""
-    parts = half.parts
-    tag = np.full(parts.size, MISSING, dtype=np.int64)
-    sends = np.flatnonzero(parts.type == NodeType.COMM_SEND)
-    channel = parts.columns["channel"][sends]
-    tag[sends] = turns + numbered(parts.pair[sends], parts.turn[sends], channel)
-    receives = np.flatnonzero(parts.sender >= 0)
-    tag[receives] = tag[parts.sender[receives]]
+    tag = np.full(half.size, MISSING, dtype=np.int64)
+    sends = np.flatnonzero(half.type == NodeType.COMM_SEND)
+    tag[sends] = turns + numbered(half.pair[sends], half.turn[sends], half.columns["channel"][sends])
+    receives = np.flatnonzero(half.sender >= 0)
+    tag[receives] = tag[half.sender[receives]]
     values["comm_tag"] = tag
     return int(tag.max(initial=turns - 1)) + 1
 
@@ -371,28 +369,27 @@ def _hazards(one: _Half, two: _Half, in_place: bool) -> tuple[np.ndarray, np.nda
     """Dependencies of the second's nodes on the first's: after the last write, and before a write after all reads."""
     # Cell -> the node of the first that wrote it last, and those that read it since.
     last: dict[int, list[int]] = {}
-    ours, theirs = one.parts, two.parts
     shared = one.total
-    output = 0 if in_place else ours.layout.output
+    output = 0 if in_place else one.layout.output
 
     def touched(half: _Half, cell: np.ndarray, whole: np.ndarray, base: int) -> tuple[list[int], list[int]]:
         """First and last + 1 of the handed-over cells that each node touches; none where it touches others."""
         begin = (cell - base) * half.factor
         mine = (whole >= 0) & (begin >= 0) & (begin < shared)
-        begin = np.where(mine, begin + half.parts.rank * shared, 0)
-        return begin.tolist(), np.where(mine, begin + half.parts.count * half.factor, 0).tolist()
+        begin = np.where(mine, begin + half.rank * shared, 0)
+        return begin.tolist(), np.where(mine, begin + half.count * half.factor, 0).tolist()
 
-    read_from, read_to = touched(one, one.reads, ours.reads, output)
-    write_from, write_to = touched(one, one.writes, ours.writes, output)
-    for g in ours.sequence:
+    read_from, read_to = touched(one, one.own_reads, one.reads, output)
+    write_from, write_to = touched(one, one.own_writes, one.writes, output)
+    for g in one.sequence:
         for cell in range(read_from[g], read_to[g]):
             last.setdefault(cell, [NONE]).append(g)
         for cell in range(write_from[g], write_to[g]):
             last[cell] = [g]
     child, parent = [], []
-    read_from, read_to = touched(two, two.reads, theirs.reads, 0)
-    write_from, write_to = touched(two, two.writes, theirs.writes, 0)
-    for g in theirs.sequence:
+    read_from, read_to = touched(two, two.own_reads, two.reads, 0)
+    write_from, write_to = touched(two, two.own_writes, two.writes, 0)
+    for g in two.sequence:
         for cell in range(read_from[g], read_to[g]):
             before = last.get(cell)
             if before is not None and before[0] >= 0:
@@ -405,17 +402,16 @@ def _hazards(one: _Half, two: _Half, in_place: bool) -> tuple[np.ndarray, np.nda
                 after = before[1:] or (before if before[0] >= 0 else [])
                 child.extend([g] * len(after))
                 parent.extend(after)
-    return np.array(child, dtype=np.int64) + ours.size, np.array(parent, dtype=np.int64)
+    return np.array(child, dtype=np.int64) + one.size, np.array(parent, dtype=np.int64)
 
 
 def _hold(draft: Draft, one: _Half, two: _Half) -> None:
     """Let every rank begin the second when it is done with the first."""
-    ours, theirs = one.parts, two.parts
-    sinks = np.setdiff1d(np.arange(ours.size), ours.parent)
-    sources = np.setdiff1d(np.arange(theirs.size), theirs.child)
-    ranks = np.unique(ours.rank[sinks])
+    sinks = np.setdiff1d(np.arange(one.size), one.parent)
+    sources = np.setdiff1d(np.arange(two.size), two.child)
+    ranks = np.unique(one.rank[sinks])
     joins = np.full(one.algorithm.ranks, NONE, dtype=np.int64)
-    joins[ranks] = draft.join(ranks, order=ours.size - 1)
-    draft.depend(joins[ours.rank[sinks]], sinks)
-    held = sources[joins[theirs.rank[sources]] != NONE]
-    draft.depend(held + ours.size, joins[theirs.rank[held]])
+    joins[ranks] = draft.join(ranks, order=one.size - 1)
+    draft.depend(joins[one.rank[sinks]], sinks)
+    held = sources[joins[two.rank[sources]] != NONE]
+    draft.depend(held + one.size, joins[two.rank[held]])

@@ -30,7 +30,7 @@ from operator import index as whole
 
 from astrasim_py.builders.dsl_machine import Machine
 from astrasim_py.builders.dsl_trace import MAX_SCRATCH, Run, place_in, place_of
-from astrasim_py.builders.parts import checked
+from astrasim_py.builders.ordered import checked
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, AstraError

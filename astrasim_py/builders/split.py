@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.parts import Parts, checked, numbered, place_of, spread
+from astrasim_py.builders.ordered import OrderedProgram, checked, numbered, place_of, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, promise_of
@@ -53,18 +53,18 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     check_nodes(place, algorithm.nodes * k)
     if algorithm.chunks * k >= 2**31:
         raise AlgorithmError(place, f"split({k}) makes {algorithm.chunks * k} chunks", "take fewer instances")
-    parts = Parts(algorithm, "split")
+    whole = OrderedProgram(algorithm, "split")
     n, total = algorithm.ranks, algorithm.chunks
     block = total // n if promise_of(algorithm.collective).sharded else 1 if algorithm.collective == CUSTOM else total
-    pieces, owner, start, length = _pieces(parts, block)
-    first = np.cumsum(pieces) - pieces
-    piece = np.arange(len(owner)) - first[owner]
+    segments, owner, start, length = _segments(whole, block)
+    first = np.cumsum(segments) - segments
+    segment = np.arange(len(owner)) - first[owner]
     size = len(owner)
-    columns, rank = parts.columns, parts.rank[owner]
+    columns, rank = whole.columns, whole.rank[owner]
     scratch = np.zeros(n, dtype=np.int64)
     for side in ("src", "dst"):
         mine = columns[f"{side}_buf"] == Buffer.SCRATCH
-        np.maximum.at(scratch, parts.rank[mine], (columns[f"{side}_off"] + parts.count)[mine])
+        np.maximum.at(scratch, whole.rank[mine], (columns[f"{side}_off"] + whole.count)[mine])
     instance = np.repeat(np.arange(k), size)
 
     def tiled(values: np.ndarray) -> np.ndarray:
@@ -75,14 +75,14 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
         at = tiled(values[owner] + start)
         return at // block * (block * k) + instance * block + at % block
 
-    message = tiled(parts.message[owner])
+    message = tiled(whole.message[owner])
     hinted = columns["channel"] != MISSING
-    channel = np.where(hinted, columns["channel"], 0) if hinted.any() else np.zeros(parts.size, dtype=np.int64)
+    channel = np.where(hinted, columns["channel"], 0) if hinted.any() else np.zeros(whole.size, dtype=np.int64)
     values: dict[str, object] = {
-        "type": tiled(parts.type[owner]),
+        "type": tiled(whole.type[owner]),
         "rank": tiled(rank),
-        "order": tiled(parts.at[owner]),
-        "payload": _copies(np.where(parts.payload >= 0, first[parts.payload], NONE)[owner], piece, size, k),
+        "order": tiled(whole.at[owner]),
+        "payload": _copies(np.where(whole.payload >= 0, first[whole.payload], NONE)[owner], segment, size, k),
         "msg_chunk_idx": np.where(tiled(columns["msg_chunk_idx"][owner]) < 0, MISSING, laid(columns["msg_chunk_idx"])),
         "msg_chunk_cnt": tiled(np.where(columns["msg_chunk_cnt"][owner] < 0, MISSING, length)),
         "channel": np.where(message, tiled(channel[owner]) * k + instance, MISSING),
@@ -95,22 +95,22 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
         values[f"{side}_off"] = np.where(
             buffer < 0, MISSING, np.where(buffer == Buffer.SCRATCH, own, laid(np.maximum(offset, 0)))
         )
-    sends = np.flatnonzero(tiled(parts.type[owner]) == NodeType.COMM_SEND)
-    sender = _copies(np.where(parts.sender >= 0, first[parts.sender], NONE)[owner], piece, size, k)
+    sends = np.flatnonzero(tiled(whole.type[owner]) == NodeType.COMM_SEND)
+    sender = _copies(np.where(whole.sender >= 0, first[whole.sender], NONE)[owner], segment, size, k)
     receives = np.flatnonzero(sender >= 0)
     tag = np.full(size * k, MISSING, dtype=np.int64)
     tag[sends] = numbered(
-        tiled(parts.pair[owner])[sends],
+        tiled(whole.pair[owner])[sends],
         instance[sends],
-        tiled(piece)[sends],
-        tiled(parts.turn[owner])[sends],
+        tiled(segment)[sends],
+        tiled(whole.turn[owner])[sends],
         values["channel"][sends],
     )
     tag[receives] = tag[sender[receives]]
     values["comm_tag"] = tag
     draft = Draft(n, total * k)
     draft.extend(size * k, values)
-    _depend(draft, parts, pieces, first, k, size)
+    _depend(draft, whole, segments, first, k, size)
     made = finish(
         draft, f"{algorithm.name}_x{k}", algorithm.collective, root=algorithm.root, in_place=algorithm.in_place
     )
@@ -119,10 +119,10 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     return checked(made, place) if verify else made
 
 
-def _pieces(parts: Parts, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _segments(whole: OrderedProgram, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Cut nodes where their chunks cross from one block into the next."""
-    count, columns = parts.count, parts.columns
-    pieces = np.ones(parts.size, dtype=np.int64)
+    count, columns = whole.count, whole.columns
+    segments = np.ones(whole.size, dtype=np.int64)
     cuts: dict[int, set[int]] = {}
     group = None
     for side in ("src", "dst"):
@@ -130,78 +130,78 @@ def _pieces(parts: Parts, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
         lies = (buffer == Buffer.INPUT) | (buffer == Buffer.OUTPUT)
         crossing = np.flatnonzero(lies & (count > 1) & (offset // block != (offset + count - 1) // block))
         if len(crossing) and group is None:
-            group = _handed_on(parts)
+            group = _handed_on(whole)
         for g in crossing.tolist():
             begin = block - int(offset[g]) % block
             cuts.setdefault(group[g], set()).update(range(begin, int(count[g]), block))
     if not cuts:
-        return pieces, np.arange(parts.size), np.zeros(parts.size, dtype=np.int64), count
+        return segments, np.arange(whole.size), np.zeros(whole.size, dtype=np.int64), count
     bounds = {which: [0, *sorted(inner)] for which, inner in cuts.items()}
     cut = [g for g, which in enumerate(group) if which in bounds]
-    pieces[cut] = [len(bounds[group[g]]) for g in cut]
-    owner = np.repeat(np.arange(parts.size), pieces)
-    first = np.cumsum(pieces) - pieces
+    segments[cut] = [len(bounds[group[g]]) for g in cut]
+    owner = np.repeat(np.arange(whole.size), segments)
+    first = np.cumsum(segments) - segments
     start, length = np.zeros(len(owner), dtype=np.int64), count[owner]
     for g in cut:
         begins = bounds[group[g]]
         rows = slice(int(first[g]), int(first[g]) + len(begins))
         start[rows] = begins
         length[rows] = np.diff([*begins, int(count[g])])
-    return pieces, owner, start, length
+    return segments, owner, start, length
 
 
-def _handed_on(parts: Parts) -> list[int]:
+def _handed_on(whole: OrderedProgram) -> list[int]:
     """Group of each node: those that data passes through without lying in a cell between have to be cut alike."""
-    group = list(range(parts.size))
+    group = list(range(whole.size))
     # In the order of execution, data comes from nodes whose group is known.
-    payload, sender = parts.payload.tolist(), parts.sender.tolist()
-    for g in parts.sequence:
+    payload, sender = whole.payload.tolist(), whole.sender.tolist()
+    for g in whole.sequence:
         giver = payload[g] if payload[g] >= 0 else sender[g]
         if giver >= 0:
             group[g] = group[giver]
     return group
 
 
-def _copies(handle: np.ndarray, piece: np.ndarray, size: int, k: int) -> np.ndarray:
-    """Handles of pieces, for each of k instances."""
+def _copies(handle: np.ndarray, segment: np.ndarray, size: int, k: int) -> np.ndarray:
+    """Handles of segments, for each of k instances."""
     shift = np.repeat(np.arange(k) * size, len(handle))
-    own = np.tile(np.where(handle >= 0, handle + piece, NONE), k)
+    own = np.tile(np.where(handle >= 0, handle + segment, NONE), k)
     return np.where(own >= 0, own + shift, NONE)
 
 
-def _depend(draft: Draft, parts: Parts, pieces: np.ndarray, first: np.ndarray, k: int, size: int) -> None:
-    """Every piece of a node waits for all pieces of those before it, of its own instance."""
-    child, parent = parts.child, parts.parent
-    several = (pieces[child] > 1) & (pieces[parent] > 1)
-    alike = several & (parts.payload[child] == parent)
+def _depend(draft: Draft, whole: OrderedProgram, segments: np.ndarray, first: np.ndarray, k: int, size: int) -> None:
+    """Every segment of a node waits for all segments of those before it, of its own instance."""
+    child, parent = whole.child, whole.parent
+    several = (segments[child] > 1) & (segments[parent] > 1)
+    alike = several & (whole.payload[child] == parent)
     joined = several & ~alike
-    edges = [_pairs(child[~several], parent[~several], pieces, first)]
+    edges = [_pairs(child[~several], parent[~several], segments, first)]
     if alike.any():
         c, p = child[alike], parent[alike]
-        step = np.arange(int(pieces[c].sum())) - np.repeat(np.cumsum(pieces[c]) - pieces[c], pieces[c])
-        edges.append((np.repeat(first[c], pieces[c]) + step, np.repeat(first[p], pieces[c]) + step))
+        step = np.arange(int(segments[c].sum())) - np.repeat(np.cumsum(segments[c]) - segments[c], segments[c])
+        edges.append((np.repeat(first[c], segments[c]) + step, np.repeat(first[p], segments[c]) + step))
     for j in range(k):
         for c, p in edges:
             draft.depend(c + j * size, p + j * size)
     if not joined.any():
         return
-    # One node that waits for all of a node's pieces, instead of as many edges as there are pairs of pieces.
+    # One node that waits for all of a node's segments, instead of as many edges as there are pairs of segments.
     waited, which = np.unique(parent[joined], return_inverse=True)
     below = child[joined]
     for j in range(k):
-        joins = draft.join(parts.rank[waited], order=parts.at[waited])
-        piece_of = np.repeat(np.arange(len(waited)), pieces[waited])
-        inner = np.arange(len(piece_of)) - np.repeat(np.cumsum(pieces[waited]) - pieces[waited], pieces[waited])
-        draft.depend(joins[piece_of], first[waited][piece_of] + inner + j * size)
-        row = np.repeat(np.arange(len(below)), pieces[below])
-        inner = np.arange(len(row)) - np.repeat(np.cumsum(pieces[below]) - pieces[below], pieces[below])
+        joins = draft.join(whole.rank[waited], order=whole.at[waited])
+        segment_of = np.repeat(np.arange(len(waited)), segments[waited])
+        inner = np.arange(len(segment_of)) - np.repeat(np.cumsum(segments[waited]) - segments[waited], segments[waited])
+        draft.depend(joins[segment_of], first[waited][segment_of] + inner + j * size)
+        row = np.repeat(np.arange(len(below)), segments[below])
+        inner = np.arange(len(row)) - np.repeat(np.cumsum(segments[below]) - segments[below], segments[below])
         draft.depend(first[below][row] + inner + j * size, joins[which][row])
 
 
-def _pairs(child: np.ndarray, parent: np.ndarray, pieces: np.ndarray, first: np.ndarray) -> tuple:
-    """All pairs of pieces of the given pairs of nodes."""
-    wide = pieces[parent]
-    many = pieces[child] * wide
+def _pairs(child: np.ndarray, parent: np.ndarray, segments: np.ndarray, first: np.ndarray) -> tuple:
+    """All pairs of segments of the given pairs of nodes."""
+    wide = segments[parent]
+    many = segments[child] * wide
     row = np.repeat(np.arange(len(child)), many)
     inner = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
     return first[child][row] + inner // wide[row], first[parent][row] + inner % wide[row]

@@ -1,8 +1,4 @@
-"""What algorithms are made of, for making others of them: nodes of all ranks as columns, checked and in order.
-
-Thread blocks and fused steps are those of the program that an algorithm was read from, so they are left out here: what
-is made of its parts is another program. Channels stay apart.
-"""
+"""Programs that are checked and in order, for making other algorithms of them."""
 
 from __future__ import annotations
 
@@ -41,8 +37,11 @@ def place_of(algorithm: Algorithm) -> str:
     return algorithm.name if algorithm.source in ("", "builder") else algorithm.source
 
 
-class Parts:
-    """The nodes of all ranks as columns, in one order in which they can run."""
+class OrderedProgram:
+    """The program of an algorithm that ends, in an order in which it can run; for making others of it.
+
+    It has no thread blocks and no fused steps, as these are of the file that the algorithm was read from.
+    """
 
     def __init__(self, algorithm: Algorithm, doing: str) -> None:
         self.algorithm, place = algorithm, place_of(algorithm)
@@ -69,13 +68,12 @@ class Parts:
         self.sequence = flow.sequence
         self.at = np.empty(self.size, dtype=np.int64)
         self.at[np.array(flow.sequence, dtype=np.int64)] = np.arange(self.size)
-        self.child, self.parent = program.child, program.parents
-        self.type = program.type.astype(np.int64)
+        self.child, self.parent, self.type = program.child, program.parents, program.type
         self.columns = {name: program.column(name) for name in _KEPT}
-        self.message = (self.type == NodeType.COMM_SEND) | (self.type == NodeType.COMM_RECV)
-        # A message belongs to a pair of ranks, and has its turn there.
-        peer = np.where(self.type == NodeType.COMM_SEND, self.columns["comm_dst"], self.columns["comm_src"])
         sends = self.type == NodeType.COMM_SEND
+        self.message = sends | (self.type == NodeType.COMM_RECV)
+        # A message belongs to a pair of ranks, and has its turn there.
+        peer = np.where(sends, self.columns["comm_dst"], self.columns["comm_src"])
         n = algorithm.ranks
         self.pair = np.where(sends, self.rank * n + peer, peer * n + self.rank)
         # Queues are kept in their order; where there are none, messages take turns as they can arrive.
@@ -91,11 +89,8 @@ class Parts:
         """Cells of all ranks as cells of one."""
         return cell - self.rank * self.layout.stride
 
-    def told(self, rows: np.ndarray) -> str:
-        """The first of some nodes, for people."""
-        if not len(rows):
-            return ""
-        g = int(rows[0])
+    def origin(self, g: int) -> str:
+        """Where a node was written, for messages."""
         line, source = int(self.columns["source_line"][g]), self.algorithm.source
         return f"{source}:{line}" if line > 0 and source else self.program.node(g)
 
