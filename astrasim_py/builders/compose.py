@@ -158,12 +158,11 @@ def over(
     defined = own.inputs or [(r, k) for r in range(m) for k in range(algorithm.chunks)]
     for group, part in zip(members, chosen, strict=True):
         shift = part * algorithm.chunks
-        moved: dict[int, Mapping[Cell, int]] = {}
+        last: Mapping[Cell, int] | None = None
         for (r, k), terms in own.outputs.items():
-            # Cells that share a mapping go on sharing it.
-            if id(terms) not in moved:
-                moved[id(terms)] = {(group[q], c + shift): times for (q, c), times in terms.items()}
-            outputs[group[r], k + shift] = moved[id(terms)]
+            if terms is not last:
+                last, moved = terms, {(group[q], c + shift): times for (q, c), times in terms.items()}
+            outputs[group[r], k + shift] = moved
         inputs += [(group[r], k + shift) for r, k in defined]
     everything = own.inputs is None and count == 1
     contract = Contract(
@@ -330,15 +329,12 @@ def _same_inputs(mine: Contract, other: Contract) -> bool:
 def _same_outputs(mine: Mapping[Cell, Mapping[Cell, int]], other: Mapping[Cell, Mapping[Cell, int]]) -> bool:
     if mine.keys() != other.keys():
         return False
-    # Many cells share one mapping: each pair of them is compared once.
-    alike: set[tuple[int, int]] = set()
+    last: tuple[object, object] = (None, None)
     for cell, terms in mine.items():
-        theirs = other[cell]
-        key = id(terms), id(theirs)
-        if key not in alike:
-            if terms != theirs:
-                return False
-            alike.add(key)
+        # Neighbouring cells often share one mapping.
+        if (terms is not last[0] or other[cell] is not last[1]) and terms != other[cell]:
+            return False
+        last = terms, other[cell]
     return True
 
 

@@ -48,17 +48,16 @@ class Contract:
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.chunks < 1:
             raise AlgorithmError(self.place, f"has {self.ranks} ranks and {self.chunks} chunks", "give at least 1")
-        seen: set[int] = set()
-        for (rank, chunk), terms in self.outputs.items():
-            # Many cells share one mapping, which is looked at once.
-            known = id(terms) in seen
-            seen.add(id(terms))
-            for r, k in ((rank, chunk),) if known else ((rank, chunk), *terms):
+        last: Mapping[Cell, int] | None = None
+        for cell, terms in self.outputs.items():
+            # Neighbouring cells often share one mapping.
+            shared, last = terms is last, terms
+            for r, k in (cell,) if shared else (cell, *terms):
                 if not (0 <= r < self.ranks and k >= 0):
                     problem = f"names chunk {k} of rank {r}, and there are {self.ranks} ranks"
                     raise AlgorithmError(self.place, problem, f"write ranks 0 to {self.ranks - 1}, chunks from 0")
-            if not known and any(times < 1 for times in terms.values()):
-                problem = f"chunk {chunk} of rank {rank} contains something less than once"
+            if not shared and any(times < 1 for times in terms.values()):
+                problem = f"chunk {cell[1]} of rank {cell[0]} contains something less than once"
                 raise AlgorithmError(self.place, problem, "leave out what is not contained")
 
     def __hash__(self) -> int:
@@ -77,14 +76,13 @@ class Contract:
         inputs = None
         if promise.gathers or promise.from_root:
             inputs = frozenset((r, k) for r in range(ranks) for k in promise.before(r, ranks, chunks, root))
-        # Ranks that are promised the same value share its mapping.
-        terms: dict[tuple[range, int], Mapping[Cell, int]] = {}
-        outputs: dict[Cell, Mapping[Cell, int]] = {}
+        cells: dict[tuple[range, int], list[Cell]] = {}
         for rank in range(ranks):
             for k, value in enumerate(promise.after(rank, ranks, chunks, root)):
-                if value not in terms:
-                    terms[value] = {(source, value[1]): 1 for source in value[0]}
-                outputs[rank, k] = terms[value]
+                cells.setdefault(value, []).append((rank, k))
+        # Cells that are promised the same value share its mapping, and follow each other.
+        terms = {value: {(source, value[1]): 1 for source in value[0]} for value in cells}
+        outputs = {cell: terms[value] for value, held in cells.items() for cell in held}
         return cls(ranks=ranks, chunks=chunks, outputs=outputs, inputs=inputs, place=collective)
 
     def to_text(self) -> str:

@@ -25,11 +25,8 @@ def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
         trace, order = _delayed(algorithm.traces.base, delay_ps)
         origin = np.where(order < len(algorithm.traces.base), order, -1)
         return replace(algorithm, traces=algorithm.traces.rows(trace, origin))
-    made: dict[int, ExecutionTrace] = {}
-    for trace in algorithm.traces:
-        if id(trace) not in made:
-            made[id(trace)], _ = _delayed(trace, delay_ps)
-    return replace(algorithm, traces=tuple(made[id(trace)] for trace in algorithm.traces))
+    made = {trace: _delayed(trace, delay_ps)[0] for trace in dict.fromkeys(algorithm.traces)}
+    return replace(algorithm, traces=tuple(made[trace] for trace in algorithm.traces))
 
 
 def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.ndarray]:
