@@ -15,9 +15,8 @@ from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError, TraceError
-from astrasim_py.system.durations import roofline_ps
+from astrasim_py.system.durations import node_place, roofline_ps
 from astrasim_py.system.machine_models import ComputeModel
-from astrasim_py.system.rank_programs import node_place
 from astrasim_py.system.semantics import Semantics
 
 #: Collectives that ASTRA-sim simulates; a broadcast it replays, all others it refuses.
