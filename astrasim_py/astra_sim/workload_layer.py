@@ -89,11 +89,7 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
         if skip.any():
             skipped = skipped or node_place(trace, int(np.flatnonzero(skip)[0]), f"rank {rank}")
             made[id(trace)] = with_skipped(made[id(trace)], skip)
-    for met, quirk in (
-        (skipped, "skipped-node"),
-        (replayed, "broadcast-replayed"),
-        (zero, "zero-duration"),
-    ):
+    for met, quirk in ((skipped, "skipped-node"), (replayed, "broadcast-replayed"), (zero, "zero-duration")):
         if met:
             warnings.append(warning(quirk, met if isinstance(met, str) else ""))
     return Workload(

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from astrasim_py.cli.options import (
-    complain,
-    engine_option,
-    engines_text,
-    format_option,
-    limits_of,
-    record_options,
-)
+from astrasim_py.cli.options import complain, engine_option, engines_text, format_option, limits_of, record_options
 from astrasim_py.core.errors import UsageError
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.

@@ -109,11 +109,7 @@ def _renamed(what, source: str, args: argparse.Namespace):
     rooted = [c.name for c in COLLECTIVES.values() if c.rooted]
     if args.root is not None and (not promise_of(collective).rooted or not 0 <= args.root < what.ranks):
         problem = f"{args.root} is no root of {collective} on {what.ranks} ranks"
-        raise UsageError(
-            "--root",
-            problem,
-            f"write 0 to {what.ranks - 1}, for {', '.join(rooted)}",
-        )
+        raise UsageError("--root", problem, f"write 0 to {what.ranks - 1}, for {', '.join(rooted)}")
     if promise_of(collective).rooted and root is None:
         raise UsageError(source, f"{collective} has no root", "add --root RANK")
     root = root if promise_of(collective).rooted else None

@@ -8,15 +8,7 @@ from fractions import Fraction
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_time
-from astrasim_py.report.figure_style import (
-    GREY,
-    PALETTE,
-    canvas,
-    clean,
-    legend_below,
-    pen,
-    say_nothing_finished,
-)
+from astrasim_py.report.figure_style import GREY, PALETTE, canvas, clean, legend_below, pen, say_nothing_finished
 from astrasim_py.report.plot_grid import Grid
 from astrasim_py.report.tables import ps_of
 

@@ -53,9 +53,7 @@ def panel(point: StoredPoint, kind: str) -> Panel:
     sweep = point.row["sweep"]
     title = ", ".join(map(str, sweep.values())) or point.manifest["point"]
     return Panel(
-        title=title,
-        makespan=int(point.summary["makespan_ps"]),
-        tables={name: point.table(name) for name in names},
+        title=title, makespan=int(point.summary["makespan_ps"]), tables={name: point.table(name) for name in names}
     )
 
 

@@ -28,9 +28,7 @@ from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, InternalError, UsageError
 from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_new
 from astrasim_py.core.records import RECORD_SCHEMA, Records
-from astrasim_py.report.tables import (
-    json_text,
-)
+from astrasim_py.report.tables import json_text
 from astrasim_py.study.run_log import limits_json, package_version
 from astrasim_py.study.stored_points import FORMAT, MANIFEST, REQUIRED, SUMMARY, VOLATILE, read_manifest
 from astrasim_py.system.machine_models import Limits

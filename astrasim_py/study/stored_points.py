@@ -19,13 +19,7 @@ from astrasim_py.core.files import write_file
 from astrasim_py.core.records import Table
 from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
 from astrasim_py.report.csv_io import read_csv
-from astrasim_py.report.tables import (
-    COLLECTIVE_KEYS,
-    ROW_KEYS,
-    collective_rows,
-    csv_rows,
-    parse_json,
-)
+from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_rows, csv_rows, parse_json
 
 #: Version of the folder's layout.
 FORMAT = 1
@@ -125,10 +119,7 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
     except (OSError, ValueError):
         volatile = {}
     return StoredPoint(
-        folder=folder,
-        manifest=manifest,
-        summary=summary,
-        volatile=volatile if isinstance(volatile, dict) else {},
+        folder=folder, manifest=manifest, summary=summary, volatile=volatile if isinstance(volatile, dict) else {}
     )
 
 

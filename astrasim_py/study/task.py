@@ -7,13 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from astrasim_py.core.errors import (
-    EXIT_CHECK_FAILED,
-    EXIT_INTERNAL,
-    EXIT_OK,
-    EXIT_USAGE,
-    AstraError,
-)
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, AstraError
 from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import Point
@@ -114,11 +108,7 @@ def make_task(
     """
     inputs = input_digests(point, known_inputs)
     resolved = {key: value for key, value in point.resolved.items() if key != "limits"}
-    identity = store.point_digest(
-        {"point": resolved, "sweep": dict(point.values)},
-        inputs,
-        version=package_version(),
-    )
+    identity = store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
     return Task(
         point=point,
         folder=scenario_folder / store.folder_name(point.name, identity),
