@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from math import isfinite, prod
 
@@ -152,69 +152,6 @@ def _yaml_number(item: Value, key: str, unit: str) -> Fraction:
 # -- system -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemConfig:
-    """A system JSON: its keys, with underscores. None where a key is absent and ASTRA-sim has no default.
-
-    Attributes
-    ----------
-    endpoint_delay : int
-        ns per message, before ``--injection-scale``.
-    all_reduce_implementation, all_gather_implementation, reduce_scatter_implementation, all_to_all_implementation
-        Words as written, one per dimension; None where absent.
-    all_reduce_implementation_custom, …
-        File prefix of an injected algorithm, as written.
-    per_node_custom_implementation : str or None
-        YAML file of workload node → file prefix, as written.
-    local_mem_bw : fractions.Fraction or None
-        GB/s; a GB is 10^9 bytes here.
-    peak_perf : fractions.Fraction or None
-        TFLOP/s.
-    """
-
-    scheduling_policy: str = "LIFO"
-    endpoint_delay: int = 10
-    active_chunks_per_dimension: int = 1
-    preferred_dataset_splits: int | None = None
-    all_reduce_implementation: tuple[str, ...] | None = None
-    all_gather_implementation: tuple[str, ...] | None = None
-    reduce_scatter_implementation: tuple[str, ...] | None = None
-    all_to_all_implementation: tuple[str, ...] | None = None
-    all_reduce_implementation_custom: str | None = None
-    all_gather_implementation_custom: str | None = None
-    reduce_scatter_implementation_custom: str | None = None
-    all_to_all_implementation_custom: str | None = None
-    per_node_custom_implementation: str | None = None
-    collective_optimization: str | None = None
-    local_mem_bw: Fraction | None = None
-    peak_perf: Fraction | None = None
-    roofline_enabled: bool = False
-    replay_only: bool = False
-    trace_enabled: bool = False
-    track_local_mem: bool = False
-    model_shared_bus: bool = False
-    L: Fraction = Fraction(0)
-    o: Fraction = Fraction(0)
-    g: Fraction = Fraction(0)
-    G: Fraction = Fraction(0)
-    local_reduction_delay: int = 1
-    place: str = ""
-    #: Where each key is written, for messages.
-    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, hash=False)
-
-    def implementation(self, collective: str) -> tuple[str, ...] | None:
-        """The native words for a collective (our name of it)."""
-        return getattr(self, f"{collective}_implementation", None)
-
-    def injected(self, collective: str) -> str | None:
-        """The prefix injected for a collective (our name of it)."""
-        return getattr(self, f"{collective}_implementation_custom", None)
-
-    def at(self, name: str) -> str:
-        """``file:line: key`` of a field."""
-        return self.places.get(name, f"{self.place}: {name.replace('_', '-')}")
-
-
 #: Keys of older versions that ASTRA-sim 2.x reads past.
 DEAD_KEYS = {
     "boost-mode": "ASTRA-sim 2.x ignores it",
@@ -293,27 +230,76 @@ def _choice(*words: str) -> Callable:
     return read
 
 
+def _key(read: Callable, default: object = None):
+    """A key of the file: what reads its value, and what holds where it is absent."""
+    return field(default=default, metadata={"read": read})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemConfig:
+    """A system JSON: its keys, with underscores. None where a key is absent and ASTRA-sim has no default.
+
+    Attributes
+    ----------
+    endpoint_delay : int
+        ns per message, before ``--injection-scale``.
+    all_reduce_implementation, all_gather_implementation, reduce_scatter_implementation, all_to_all_implementation
+        Words as written, one per dimension; None where absent.
+    all_reduce_implementation_custom, …
+        File prefix of an injected algorithm, as written.
+    per_node_custom_implementation : str or None
+        YAML file of workload node → file prefix, as written.
+    local_mem_bw : fractions.Fraction or None
+        GB/s; a GB is 10^9 bytes here.
+    peak_perf : fractions.Fraction or None
+        TFLOP/s.
+    """
+
+    scheduling_policy: str = _key(_choice("LIFO", "FIFO", "EXPLICIT"), "LIFO")
+    endpoint_delay: int = _key(_whole, 10)
+    active_chunks_per_dimension: int = _key(_positive, 1)
+    preferred_dataset_splits: int | None = _key(_whole)
+    all_reduce_implementation: tuple[str, ...] | None = _key(_words)
+    all_gather_implementation: tuple[str, ...] | None = _key(_words)
+    reduce_scatter_implementation: tuple[str, ...] | None = _key(_words)
+    all_to_all_implementation: tuple[str, ...] | None = _key(_words)
+    all_reduce_implementation_custom: str | None = _key(_prefix)
+    all_gather_implementation_custom: str | None = _key(_prefix)
+    reduce_scatter_implementation_custom: str | None = _key(_prefix)
+    all_to_all_implementation_custom: str | None = _key(_prefix)
+    per_node_custom_implementation: str | None = _key(_text)
+    collective_optimization: str | None = _key(_choice("baseline", "localBWAware"))
+    local_mem_bw: Fraction | None = _key(_number)
+    peak_perf: Fraction | None = _key(_number)
+    roofline_enabled: bool = _key(_flag, False)
+    replay_only: bool = _key(_flag, False)
+    trace_enabled: bool = _key(_flag, False)
+    track_local_mem: bool = _key(_flag, False)
+    model_shared_bus: bool = _key(_flag, False)
+    L: Fraction = _key(_number, Fraction(0))
+    o: Fraction = _key(_number, Fraction(0))
+    g: Fraction = _key(_number, Fraction(0))
+    G: Fraction = _key(_number, Fraction(0))
+    local_reduction_delay: int = _key(_whole, 1)
+    place: str = ""
+    #: Where each key is written, for messages.
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, hash=False)
+
+    def implementation(self, collective: str) -> tuple[str, ...] | None:
+        """The native words for a collective (our name of it)."""
+        return getattr(self, f"{collective}_implementation", None)
+
+    def injected(self, collective: str) -> str | None:
+        """The prefix injected for a collective (our name of it)."""
+        return getattr(self, f"{collective}_implementation_custom", None)
+
+    def at(self, name: str) -> str:
+        """``file:line: key`` of a field."""
+        return self.places.get(name, f"{self.place}: {name.replace('_', '-')}")
+
+
 _SYSTEM_KEYS: dict[str, Callable] = {
-    "scheduling-policy": _choice("LIFO", "FIFO", "EXPLICIT"),
-    "endpoint-delay": _whole,
-    "active-chunks-per-dimension": _positive,
-    "preferred-dataset-splits": _whole,
-    **{f"{name}-implementation": _words for name in COLLECTIVES},
-    **{f"{name}-implementation-custom": _prefix for name in COLLECTIVES},
-    "per-node-custom-implementation": _text,
-    "collective-optimization": _choice("baseline", "localBWAware"),
-    "local-mem-bw": _number,
-    "peak-perf": _number,
-    "roofline-enabled": _flag,
-    "replay-only": _flag,
-    "trace-enabled": _flag,
-    "track-local-mem": _flag,
-    "model-shared-bus": _flag,
-    "L": _number,
-    "o": _number,
-    "g": _number,
-    "G": _number,
-    "local-reduction-delay": _whole,
+    each.name.replace("_", "-"): each.metadata["read"] for each in fields(SystemConfig) if each.metadata
 }
 
 
