@@ -164,33 +164,33 @@ DEAD_KEYS = {
 OUTPUT_KEYS = ("trace-enabled", "track-local-mem", "local-mem-trace-filename")
 
 
-def _whole(json: JsonFile, key: str, value: object, warnings: list[str], least: int = 0) -> int:
+def _whole(json: JsonFile, key: str, value: object, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise json.error(key, f"{shown(value)} is not a number", f"write a whole number from {least}")
     if not least <= value <= _MOST:
         raise json.error(key, f"{shown(value)} is out of range", f"write a whole number from {least}")
     if value != int(value):
-        warnings.append(f"{json.place(key)}: {value} is cut to {int(value)}, as ASTRA-sim does")
+        json.warnings.append(f"{json.place(key)}: {value} is cut to {int(value)}, as ASTRA-sim does")
     return int(value)
 
 
-def _positive(json: JsonFile, key: str, value: object, warnings: list[str]) -> int:
-    return _whole(json, key, value, warnings, 1)
+def _positive(json: JsonFile, key: str, value: object) -> int:
+    return _whole(json, key, value, 1)
 
 
-def _number(json: JsonFile, key: str, value: object, warnings: list[str]) -> Fraction:
+def _number(json: JsonFile, key: str, value: object) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
         raise json.error(key, f"{shown(value)} is not a number in range", "write a number from 0")
     return _fraction(value)
 
 
-def _flag(json: JsonFile, key: str, value: object, warnings: list[str]) -> bool:
+def _flag(json: JsonFile, key: str, value: object) -> bool:
     if not isinstance(value, bool | int | float):
         raise json.error(key, f"{shown(value)} is not a switch", "write 0 or 1")
     return value != 0
 
 
-def _words(json: JsonFile, key: str, value: object, warnings: list[str]) -> tuple[str, ...]:
+def _words(json: JsonFile, key: str, value: object) -> tuple[str, ...]:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not listed or not all(isinstance(word, str) for word in listed):
         raise json.error(key, f"{shown(value)} is not a list of implementations", 'write e.g. ["ring"]')
@@ -206,7 +206,7 @@ def _words(json: JsonFile, key: str, value: object, warnings: list[str]) -> tupl
     return tuple(listed)
 
 
-def _prefix(json: JsonFile, key: str, value: object, warnings: list[str]) -> str:
+def _prefix(json: JsonFile, key: str, value: object) -> str:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], str) or not listed[0]:
         remedy = 'write a list of exactly one prefix, e.g. ["algorithms/ring_8"]: it covers all dimensions'
@@ -214,14 +214,14 @@ def _prefix(json: JsonFile, key: str, value: object, warnings: list[str]) -> str
     return listed[0]
 
 
-def _text(json: JsonFile, key: str, value: object, warnings: list[str]) -> str:
+def _text(json: JsonFile, key: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise json.error(key, f"{shown(value)} is not the name of a file", "write its path")
     return value
 
 
 def _choice(*words: str) -> Callable:
-    def read(json: JsonFile, key: str, value: object, warnings: list[str]) -> str:
+    def read(json: JsonFile, key: str, value: object) -> str:
         if value not in words:
             hint = did_you_mean(str(value), words) or f"write one of {', '.join(words)}"
             raise json.error(key, f"{shown(value)} is unknown", hint)
@@ -323,7 +323,7 @@ def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
             if key in OUTPUT_KEYS and value:
                 warnings.append(f"{json.place(key)}: ignored: see --record for what can be recorded here")
             if key in _SYSTEM_KEYS:
-                values[key.replace("-", "_")] = _SYSTEM_KEYS[key](json, key, value, warnings)
+                values[key.replace("-", "_")] = _SYSTEM_KEYS[key](json, key, value)
     if values.get("model_shared_bus") and "endpoint_delay" in values:
         warnings.append(f"{json.place('model-shared-bus')}: takes the place of endpoint-delay")
     places = {name: json.place(name.replace("_", "-")) for name in values}
@@ -395,14 +395,14 @@ def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> Memo
             raise json.error(key, f"is missing, and {word} needs it", f'write e.g. "{key}": 100')
         return json.data[key]
 
-    latency = _whole(json, "remote-mem-latency", needed("remote-mem-latency"), warnings)
-    bandwidth = _number(json, "remote-mem-bw", needed("remote-mem-bw"), warnings)
+    latency = _whole(json, "remote-mem-latency", needed("remote-mem-latency"))
+    bandwidth = _number(json, "remote-mem-bw", needed("remote-mem-bw"))
     if not bandwidth:
         raise json.error("remote-mem-bw", "is 0", "write GB/s, e.g. 100")
     nodes, per_node = 1, 1
     if kind == "per_node":
-        nodes = _positive(json, "num-nodes", needed("num-nodes"), warnings)
-        per_node = _positive(json, "num-npus-per-node", needed("num-npus-per-node"), warnings)
+        nodes = _positive(json, "num-nodes", needed("num-nodes"))
+        per_node = _positive(json, "num-npus-per-node", needed("num-npus-per-node"))
         if nodes * per_node < npus:
             problem = f"{nodes} nodes of {per_node} NPUs do not hold the {npus} NPUs of the network"
             raise json.error("num-nodes", problem, "let num-nodes times num-npus-per-node be the number of NPUs")

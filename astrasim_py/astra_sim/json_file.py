@@ -39,11 +39,14 @@ class JsonFile:
     ----------
     lines : dict of str to int
         Line of every key of the object, from 1.
+    warnings : list of str
+        What a person should know of the file is added.
     """
 
     file: str
     data: dict
     lines: dict[str, int]
+    warnings: list[str]
 
     def place(self, key: str = "") -> str:
         """``file:line: key``, or the file where the key is not there."""
@@ -107,7 +110,7 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
         raise ScenarioError(file, f"is not JSON: {reason}", f"write {example}") from None
     if not isinstance(value, dict):
         raise ScenarioError(f"{file}:1", f"holds {shown(value)}, not an object", f"write {example}")
-    return JsonFile(file, value, _key_lines(text))
+    return JsonFile(file, value, _key_lines(text), warnings)
 
 
 def _line_of(text: str, key: str) -> int:
