@@ -53,9 +53,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
     from astrasim_py.study.astra_sim_point import Request, run_request
+    from astrasim_py.study.store import RunOptions
     from astrasim_py.system.machine_models import Limits
 
     limits = Limits(**limits_of(args))
+    options = RunOptions(level=args.record, timeline=args.timeline, engine=args.engine, limits=limits)
     request = Request(
         workload=args.workload_configuration,
         system=args.system_configuration,
@@ -69,9 +71,7 @@ def run(args: argparse.Namespace) -> int:
         corrected=args.corrected,
     )
     given = [name for name in IGNORED if getattr(args, name[2:].replace("-", "_")) is not None]
-    done = run_request(
-        request, out=args.out, level=args.record, timeline=args.timeline, engine=args.engine, limits=limits
-    )
+    done = run_request(request, options, out=args.out)
     if not args.quiet:
         complain(f"warning: {name}: ignored: {IGNORED[name]}" for name in given)
         complain(f"warning: {text}" for text in done.result.warnings)

@@ -11,13 +11,12 @@ from pathlib import Path
 from astrasim_py.astra_sim.input_set import Inputs, read_inputs
 from astrasim_py.astra_sim.result import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
-from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.errors import AstraError
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.run_log import RunLog, Usage, limits_json, package_version
-from astrasim_py.study.store import Requirements
+from astrasim_py.study.run_log import Usage, package_version
+from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
-from astrasim_py.system.machine_models import Limits
 
 #: Folder of these points, and what their manifests say they are.
 SCENARIO = FRONT_END = "astra_sim"
@@ -102,14 +101,7 @@ class Done:
 
 
 def run_request(
-    request: Request,
-    *,
-    out: str | os.PathLike = "results",
-    level: str = "links",
-    timeline: bool = False,
-    engine: str = "auto",
-    limits: Limits | None = None,
-    inputs: Inputs | None = None,
+    request: Request, options: RunOptions, *, out: str | os.PathLike = "results", inputs: Inputs | None = None
 ) -> Done:
     """Run ASTRA-sim's inputs and store the point under ``OUT/astra_sim``.
 
@@ -119,13 +111,13 @@ def run_request(
         What ASTRA-sim would hang or crash on; a folder that cannot be written.
     """
     usage = Usage()
-    limits = Limits() if limits is None else limits
     inputs = request.inputs() if inputs is None else inputs
-    level = "messages" if timeline else level
     digests = request.files(inputs)
     arguments = {key: value for key, value in asdict(request).items() if key != "folder"}
     identity = store.point_digest({FRONT_END: arguments}, digests, version=package_version())
-    result = run_inputs(inputs, corrected=request.corrected, engine=engine, level=level, limits=limits)
+    result = run_inputs(
+        inputs, corrected=request.corrected, engine=options.engine, level=options.level, limits=options.limits
+    )
     topology = result.plan.problem.topology
     row = empty_row(SCENARIO, request.name, {}, result.outcome.status)
     row["topology"] = topology.name
@@ -137,22 +129,19 @@ def run_request(
     manifest = store.manifest_of(
         folder,
         result.records,
-        limits=limits,
+        options,
         front_end=FRONT_END,
         scenario=SCENARIO,
         point=request.name,
         digest=identity,
         sweep={},
-        level=level,
-        timeline=timeline,
         seeds={},
         inputs=digests,
         resolved=arguments,
     )
     volatile = usage.volatile(result.records, request.folder)
-    files = files_of(result.plan, result.records, summary, with_timeline=timeline)
-    required = Requirements(level=level, timeline=timeline, limits=limits_json(limits), engine=engine)
-    store.write_point(folder, files, manifest, volatile, required=required)
+    files = files_of(result.plan, result.records, summary, with_timeline=options.timeline)
+    store.write_point(folder, files, manifest, volatile, options=options)
     stored_points.write_tables(folder.parent)
     return Done(
         result=result,
@@ -168,36 +157,14 @@ def is_ours(manifest: Mapping) -> bool:
     return manifest.get("front_end") == FRONT_END
 
 
-def run_again(stored: StoredPoint, level: str, notes: RunLog, *, timeline: bool = False) -> StoredPoint:
-    """Run a stored point again with finer records.
-
-    Raises
-    ------
-    UsageError
-        What it was computed from has changed since.
-    """
+def run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
+    """Run a stored point again with finer records; None where what it was computed from has changed since."""
     manifest = stored.manifest
     request = Request(**{**manifest["resolved"], "folder": str(stored.volatile.get("source", "."))})
-    given = manifest["limits"]
-    limits = Limits(**{key: value for key, value in given.items() if value is not None})
     inputs = request.inputs()
     if request.files(inputs) != manifest["inputs"] or manifest["version"] != package_version():
-        raise UsageError(
-            str(stored.folder),
-            f'holds records of level "{manifest["level"]}", level "{level}" is needed, and what it was computed from '
-            "has changed since",
-            f"run astra-sim again with --record {level}",
-        )
-    notes.add(f"{manifest['point']}: ran it again to record {level}")
-    done = run_request(
-        request,
-        out=stored.folder.parent.parent,
-        level=level,
-        timeline=timeline,
-        engine=manifest.get("engine") or "auto",
-        limits=limits,
-        inputs=inputs,
-    )
+        return None
+    done = run_request(request, options, out=stored.folder.parent.parent, inputs=inputs)
     found = stored_points.read_point(done.folder)
     if found is None:
         raise AstraError(str(stored.folder), "cannot be run again")

@@ -17,8 +17,10 @@ from astrasim_py.scenario.expand import Point
 from astrasim_py.study import astra_sim_point, stored_points
 from astrasim_py.study.figures import STUDY, draw_figures, panel_points, read_study
 from astrasim_py.study.run_log import RunLog
+from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.task import make_task, run_task
+from astrasim_py.system.machine_models import Limits
 
 #: What is drawn of a single point.
 _OF_A_POINT = ({"kind": "links"}, {"kind": "gantt"}, {"kind": "breakdown"})
@@ -170,39 +172,45 @@ def at_level(stored: StoredPoint, level: str, notes: RunLog, *, timeline: bool =
     if enough:
         return stored
 
-    if astra_sim_point.is_ours(manifest):
-        return astra_sim_point.run_again(stored, level, notes, timeline=timeline)
     name, ran = manifest["point"], manifest.get("engine") or AUTO
-    limits = manifest["limits"]
+    options = RunOptions(
+        level=level,
+        timeline=timeline,
+        # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
+        engine=AUTO if ran.endswith(FOLDED) else ran,
+        limits=Limits(**{key: value for key, value in manifest["limits"].items() if value is not None}),
+    )
+    again = astra_sim_point.run_again if astra_sim_point.is_ours(manifest) else _run_again
+    found = again(stored, options)
+    if found is None:
+        verb = "run astra-sim again" if astra_sim_point.is_ours(manifest) else "run the scenario again"
+        raise UsageError(
+            str(stored.folder),
+            f'holds records of level "{manifest["level"]}", level "{level}" is needed, and what it was computed from '
+            "has changed since",
+            f"{verb} with --record {level}",
+        )
+    whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
+    notes.add(f"{name}: ran it again{whole} to record {level}")
+    return found
+
+
+def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
+    """Run a point of a scenario again; None where what it was computed from has changed since."""
+    manifest = stored.manifest
     point = Point(
         scenario=manifest["scenario"],
         index=0,
-        name=name,
+        name=manifest["point"],
         values=dict(manifest["sweep"]),
         config=_floats(manifest["resolved"]),
         folder=str(stored.volatile.get("source", "")),
         allow_outside=bool(stored.volatile.get("allow_outside")),
         allow_code=bool(stored.volatile.get("allow_code")),
     )
-    task = make_task(
-        point,
-        stored.folder.parent,
-        level=level,
-        # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
-        engine=AUTO if ran.endswith(FOLDED) else ran,
-        timeline=timeline,
-        max_events=limits.get("max_events"),
-        max_sim_time_ps=limits.get("max_sim_time_ps"),
-    )
+    task = make_task(point, stored.folder.parent, options)
     if task.identity != manifest["digest"]:
-        raise UsageError(
-            str(stored.folder),
-            f'holds records of level "{manifest["level"]}", level "{level}" is needed, and what it was computed from '
-            "has changed since",
-            f"run the scenario again with --record {level}",
-        )
-    whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
-    notes.add(f"{name}: ran it again{whole} to record {level}")
+        return None
     result = run_task(task)
     again = stored_points.read_point(task.folder)
     if again is None or (not result.stored and result.lines):

@@ -20,7 +20,7 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from astrasim_py.core.choices import AUTO, BOTH, FOLDED, LEVELS
@@ -156,30 +156,36 @@ def scratch(folder: Path) -> Iterator[Path | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requirements:
-    """What a stored point must have been recorded with to be used again.
+class RunOptions:
+    """How a point is run. These decide how far it is computed and how fast, not what comes out.
 
     Attributes
     ----------
     level : str
-        At least this record level.
+        Record level; ``messages`` where a timeline is asked for.
     timeline : bool
-        A timeline file is asked for.
-    limits : mapping
-        Limits of this run. A point that ended by a limit is of use only under the very same limits.
+    limits : Limits
     engine : str
-        Engine that must have run it; ``auto``: any. Of a folded run only ``both`` makes a difference.
     fold : bool
-        Whether it is to be folded: a full run is as good, unless it reached a limit. Without, no folded run will do.
+        Simulate one rank for all where all are alike.
     """
 
     level: str = "links"
     timeline: bool = False
-    limits: Mapping[str, int | None] | None = None
+    limits: Limits = field(default_factory=Limits)
     engine: str = AUTO
     fold: bool = False
 
+    def __post_init__(self) -> None:
+        if self.timeline:
+            object.__setattr__(self, "level", "messages")
+
     def met_by(self, manifest: Mapping) -> bool:
+        """Whether a stored point holds what these ask for.
+
+        A point that ended by a limit is of use only under the very same limits. A full run is as good as a folded one,
+        unless it reached a limit or both engines are to be compared; a folded one never serves for a full one.
+        """
         if LEVELS.index(manifest["level"]) < LEVELS.index(self.level):
             return False
         if self.timeline and not manifest["timeline"]:
@@ -190,10 +196,10 @@ class Requirements:
             return False
         if self.engine not in (AUTO, ran.removesuffix(FOLDED)) and (not self.fold or self.engine == BOTH):
             return False
-        return manifest["status"] != "limit" or manifest["limits"] == dict(self.limits or {})
+        return manifest["status"] != "limit" or manifest["limits"] == limits_json(self.limits)
 
 
-def manifest_of(folder: Path, records: Records, *, limits: Limits, **facts: object) -> dict:
+def manifest_of(folder: Path, records: Records, options: RunOptions, **facts: object) -> dict:
     """The manifest of a run; `facts` are the other keys of `REQUIRED`, and what else it is to say."""
     status = records.outcome.status
     return {
@@ -205,7 +211,9 @@ def manifest_of(folder: Path, records: Records, *, limits: Limits, **facts: obje
         "status": status,
         "exit_code": EXIT_OK if status == "done" else EXIT_STUCK,
         "engine": records.engine,
-        "limits": limits_json(limits),
+        "level": options.level,
+        "timeline": options.timeline,
+        "limits": limits_json(options.limits),
         **facts,
     }
 
@@ -216,7 +224,7 @@ def write_point(
     manifest: Mapping,
     volatile: Mapping,
     *,
-    required: Requirements,
+    options: RunOptions,
     replace: bool = False,
 ) -> Path:
     """Store a point: the whole folder appears, or nothing does.
@@ -231,10 +239,10 @@ def write_point(
         Plain values; ``files`` (SHA-256 and length of each) is added.
     volatile : mapping
         Host, versions, times: outside every digest.
-    required : Requirements
+    options : RunOptions
         If another process stored the same point meanwhile and it meets this, that one stays.
     replace : bool
-        Replace even a stored point that meets `required`.
+        Replace even a stored point that meets `options`.
 
     Returns
     -------
@@ -263,7 +271,7 @@ def write_point(
         write_new(temporary / VOLATILE, (_json_bytes(volatile),))
         write_new(temporary / MANIFEST, (_json_bytes({**manifest, "files": entries}),))
         sync_folder(temporary)
-        _move_in(temporary, folder, required, replace)
+        _move_in(temporary, folder, options, replace)
         sync_folder(parent)
     except OSError as error:
         raise output_error(folder, error, _PLACE) from error
@@ -277,7 +285,7 @@ def _json_bytes(value: Mapping) -> bytes:
     return (json_text(value) + "\n").encode()
 
 
-def _move_in(temporary: Path, folder: Path, required: Requirements, replace: bool) -> None:
+def _move_in(temporary: Path, folder: Path, options: RunOptions, replace: bool) -> None:
     """Rename to the final name; the rename of a folder onto a folder that is not empty fails, and is the lock."""
     for _ in range(_TRIES):
         try:
@@ -288,7 +296,7 @@ def _move_in(temporary: Path, folder: Path, required: Requirements, replace: boo
                 raise
         if not replace:
             there = read_manifest(folder, contents=True)
-            if there is not None and required.met_by(there):
+            if there is not None and options.met_by(there):
                 return
         aside = folder.parent / temporary_name("old")
         try:

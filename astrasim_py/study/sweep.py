@@ -33,9 +33,10 @@ from astrasim_py.study.figures import FIGURES, draw_figures, write_study
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress
 from astrasim_py.study.run_log import RunLog
+from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row
-from astrasim_py.study.task import FAILED, Result, Task, make_task, run_task, stored_result
+from astrasim_py.study.task import FAILED, Result, Task, limits_of, make_task, run_task, stored_result
 
 #: Status of points that were not reached.
 NOT_RUN = "not run"
@@ -177,16 +178,11 @@ def run_scenario(
     run = _Run(scenario, Path(out), progress or Progress())
     with _terminable():
         try:
-            run.plan(
-                points,
-                level=level,
-                engine=engine,
-                fold=scenario.fold if fold is None else fold,
-                timeline=timeline,
-                max_events=max_events,
-                max_sim_time_ps=max_sim_time_ps,
-                replace=fresh,
+            options = RunOptions(
+                level=level, engine=engine, fold=scenario.fold if fold is None else fold, timeline=timeline
             )
+            limits = {"max_events": max_events, "max_sim_time_ps": max_sim_time_ps}
+            run.plan(points, options, limits, fresh=fresh)
             run.compute(cores() if jobs is None else jobs, cluster)
         except KeyboardInterrupt:
             run.interrupted = True
@@ -231,17 +227,18 @@ class _Run:
 
     # -- what is to be done -------------------------------------------------------------------------------------
 
-    def plan(self, share: tuple[int, int] | None, *, level: str, timeline: bool, **options) -> None:
+    def plan(self, share: tuple[int, int] | None, options: RunOptions, limits: Mapping, *, fresh: bool) -> None:
         """Find every point's place, and take the finished ones from the store."""
         self.points = expand(self.scenario)
         first, step = (share[0] - 1, share[1]) if share else (0, 1)
         self.chosen = list(range(first, len(self.points), step))
         self._clean()
-        levels = self._levels(level)
-        options["known_inputs"] = {}
+        levels = self._levels(options.level)
+        known: dict = {}
         for number, point in enumerate(self.points):
             try:
-                task = make_task(point, self.folder, level=levels[number], timeline=timeline, **options)
+                asked = replace(options, level=levels[number], limits=limits_of(point, limits))
+                task = make_task(point, self.folder, asked, replace=fresh, known_inputs=known)
             except AstraError as error:
                 row = self._row(point, FAILED)
                 self.results[number] = Result(row=row, exit_code=error.exit_code, lines=tuple(error.lines()))
@@ -249,10 +246,10 @@ class _Run:
             self.tasks[number] = task
             if number % step == first and not task.replace:
                 stored = stored_points.read_point(task.folder, contents=True)
-                if stored is not None and task.required.met_by(stored.manifest):
+                if stored is not None and task.options.met_by(stored.manifest):
                     self.results[number] = stored_result(stored)
                     self.reused += 1
-                    self.unfolded += task.fold and not (stored.manifest.get("engine") or "").endswith(FOLDED)
+                    self.unfolded += task.options.fold and not (stored.manifest.get("engine") or "").endswith(FOLDED)
 
     def _clean(self) -> None:
         for folder in (self.folder, self.folder / FIGURES):

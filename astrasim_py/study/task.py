@@ -15,7 +15,7 @@ from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.run_log import Usage, limits_json, package_version
-from astrasim_py.study.store import Requirements
+from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row, files_of, summary_of
 from astrasim_py.system.machine_models import Limits
@@ -36,19 +36,9 @@ class Task:
     folder: Path
     identity: str
     inputs: Mapping[str, str]
-    limits: Limits
-    level: str = "links"
-    timeline: bool = False
-    engine: str = "auto"
-    fold: bool = False
+    options: RunOptions
     replace: bool = False
     beside: Path | None = None
-
-    @property
-    def required(self) -> Requirements:
-        """What a stored point must hold to make this task needless."""
-        limits = limits_json(self.limits)
-        return Requirements(level=self.level, timeline=self.timeline, limits=limits, engine=self.engine, fold=self.fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,32 +64,22 @@ class Result:
     stored: bool = False
 
 
-def limits_of(point: Point, max_events: int | None, max_sim_time_ps: int | None) -> Limits:
-    """Limits of a point: those of the command line before those of the scenario."""
-    given = point.spec.limits
-    return Limits(
-        max_events=given.max_events if max_events is None else max_events,
-        max_sim_time_ps=given.max_sim_time_ps if max_sim_time_ps is None else max_sim_time_ps,
-    )
+def limits_of(point: Point, given: Mapping[str, int | None]) -> Limits:
+    """Limits of a point: those that are given before those of the scenario."""
+    return Limits(**limits_json(point.spec.limits) | {key: value for key, value in given.items() if value is not None})
 
 
 def make_task(
     point: Point,
     scenario_folder: Path,
+    options: RunOptions,
     *,
-    level: str,
-    engine: str = "auto",
-    fold: bool = False,
-    timeline: bool = False,
-    max_events: int | None = None,
-    max_sim_time_ps: int | None = None,
     replace: bool = False,
     known_inputs: MutableMapping | None = None,
 ) -> Task:
     """Find out where a point belongs (`known_inputs`: see `input_digests`).
 
-    Limits, record levels and the engine are no part of its identity: they decide how far it is computed and how fast,
-    not what comes out.
+    The options are no part of its identity.
 
     Raises
     ------
@@ -114,11 +94,7 @@ def make_task(
         folder=scenario_folder / store.folder_name(point.name, identity),
         identity=identity,
         inputs=inputs,
-        limits=limits_of(point, max_events, max_sim_time_ps),
-        level="messages" if timeline else level,
-        timeline=timeline,
-        engine=engine,
-        fold=fold,
+        options=options,
         replace=replace,
     )
 
@@ -152,30 +128,28 @@ def _run(task: Task, row: dict) -> Result:
     synthesized: list[dict] = []
     kept = task.folder.parent / ALGORITHMS
     problem = prepare(
-        point, limits=task.limits, warnings=warnings, kept=kept, synthesized=synthesized, beside=task.beside
+        point, limits=task.options.limits, warnings=warnings, kept=kept, synthesized=synthesized, beside=task.beside
     )
-    plan = plan_for(problem, task.engine, fold=task.fold)
-    records = simulate(plan, engine=task.engine, level=task.level, fold=task.fold)
+    plan = plan_for(problem, task.options.engine, fold=task.options.fold)
+    records = simulate(plan, engine=task.options.engine, level=task.options.level, fold=task.options.fold)
     summary = summary_of(plan, records, row)
     summary["warnings"] = [*warnings, *summary["warnings"]]
     manifest = store.manifest_of(
         task.folder,
         records,
-        limits=task.limits,
+        task.options,
         scenario=point.scenario,
         point=point.name,
         digest=task.identity,
         sweep=dict(point.values),
-        level=task.level,
-        timeline=task.timeline,
         seeds=dict(_seeds(point.config, "")),
         inputs=dict(task.inputs),
         resolved=dict(point.config),
         **({"synthesized": synthesized} if synthesized else {}),
     )
     volatile = usage.volatile(records, point.folder, allow_outside=point.allow_outside, allow_code=point.allow_code)
-    files = files_of(plan, records, summary, with_timeline=task.timeline)
-    store.write_point(task.folder, files, manifest, volatile, required=task.required, replace=task.replace)
+    files = files_of(plan, records, summary, with_timeline=task.options.timeline)
+    store.write_point(task.folder, files, manifest, volatile, options=task.options, replace=task.replace)
     return Result(
         row={key: summary["row"].get(key) for key in row} | {"cpu_s": volatile["cpu_s"]},
         exit_code=manifest["exit_code"],

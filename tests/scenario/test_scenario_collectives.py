@@ -18,6 +18,7 @@ from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.explain_and_plot import explain_folder
 from astrasim_py.study.prepare import count_messages, prepare
+from astrasim_py.study.store import RunOptions
 from astrasim_py.study.task import make_task, run_task
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.dimension_planner import PLANNED
@@ -146,7 +147,7 @@ def test_the_bound_holds_and_the_algorithms_are_named(tmp_path):
         tmp_path, TORUS, "[{all_reduce: {size: 12 MiB}}]",
         "algorithms: {all_reduce: {dims: [ring, direct, halving_doubling]}}\ncollectives: {chunks: 4}",
     )  # fmt: skip
-    task = make_task(point, tmp_path / "results", level="nodes")
+    task = make_task(point, tmp_path / "results", RunOptions(level="nodes"))
     result = run_task(task)
     assert result.exit_code == 0
     assert result.row["bound_ns"] and 0 < result.row["efficiency"] <= 1
@@ -159,7 +160,7 @@ def test_all_of_it_can_be_swept_and_tells_points_apart(tmp_path):
     text += "a: {rings: ring, mixed: {dims: [direct, ring, halving_doubling]}}}"
     found = points(tmp_path, TORUS, "[{all_reduce: {size: 1 MiB}}]", text)
     assert len({ran(point, "summary")[0].makespan for point in found}) == 4
-    assert len({make_task(point, tmp_path, level="links").identity for point in found}) == 4
+    assert len({make_task(point, tmp_path, RunOptions(level="links")).identity for point in found}) == 4
 
 
 def test_groups_fill_a_grid_or_are_carried_out_at_once(tmp_path):

@@ -13,6 +13,7 @@ from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.explain_and_plot import explain_folder
 from astrasim_py.study.prepare import count_messages, prepare
+from astrasim_py.study.store import RunOptions
 from astrasim_py.study.task import make_task, run_task
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import MscclModel
@@ -107,7 +108,7 @@ def test_messages_are_counted_as_they_are_sent(tmp_path):
 
 def test_a_point_says_what_held_its_messages_up(tmp_path):
     text = "{msccl: {protocol: LL, latency: {LL: 1 us}, channel_bandwidth: 10 GB/s}}"
-    task = make_task(points(tmp_path, text)[0], tmp_path / "results", level="messages")
+    task = make_task(points(tmp_path, text)[0], tmp_path / "results", RunOptions(level="messages"))
     result = run_task(task)
     assert not result.lines
     summary = json.loads((task.folder / "summary.json").read_text("utf-8"))
@@ -123,7 +124,7 @@ def test_a_point_says_what_held_its_messages_up(tmp_path):
 
 
 def test_without_it_a_point_says_nothing_of_it(tmp_path):
-    task = make_task(points(tmp_path, "{}")[0], tmp_path / "results", level="links")
+    task = make_task(points(tmp_path, "{}")[0], tmp_path / "results", RunOptions(level="links"))
     run_task(task)
     summary = json.loads((task.folder / "summary.json").read_text("utf-8"))
     assert set(summary["algorithms"][0]) == {"collective", "name", "ranks", "correct"}

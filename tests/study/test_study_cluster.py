@@ -20,6 +20,7 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import cluster, stored_points
+from astrasim_py.study.store import RunOptions
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.study.task import make_task
 
@@ -152,7 +153,7 @@ def test_a_lost_scheduler_ends_the_run_in_a_line_and_the_next_finishes_it(farm, 
 
 
 def task_of(scenario, folder: Path):
-    return make_task(expand(scenario)[0], folder, level="links", engine="simpy")
+    return make_task(expand(scenario)[0], folder, RunOptions(level="links", engine="simpy"))
 
 
 def test_a_worker_refuses_what_it_does_not_see_as_the_client_does(scenario, tmp_path):

@@ -14,6 +14,7 @@ from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.scenario.check import confined
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.store import RunOptions
 from astrasim_py.study.task import make_task
 
 RING = "{shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 1 us}"
@@ -60,7 +61,7 @@ def identity(folder: Path, keys: dict) -> str:
     path = folder / "s.yaml"
     path.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()), "utf-8")
     (point,) = expand(load_scenario(path, allow_code=True))
-    return make_task(point, folder / "results", level="links").identity
+    return make_task(point, folder / "results", RunOptions(level="links")).identity
 
 
 @pytest.mark.parametrize("named", NAMED, ids=".".join)
@@ -83,7 +84,7 @@ def test_files_of_jobs_count_too(tmp_path):
         path = tmp_path / "s.yaml"
         path.write_text(f"name: demo\ntopologies: {{r: {RING}}}\njobs: {{a: {job}}}\n", "utf-8")
         (point,) = expand(load_scenario(path))
-        seen.add(make_task(point, tmp_path / "results", level="links").identity)
+        seen.add(make_task(point, tmp_path / "results", RunOptions(level="links")).identity)
     assert len(seen) == 2
 
 

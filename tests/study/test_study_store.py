@@ -24,7 +24,9 @@ from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.tables import json_text
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.store import Requirements
+from astrasim_py.study.run_log import limits_json
+from astrasim_py.study.store import RunOptions
+from astrasim_py.system.machine_models import Limits
 
 CALLS = ("write", "fsync", "rename", "open", "mkdir", "close", "replace")
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -79,9 +81,9 @@ def save(out: Path, name: str = "1 KiB", *, replace=False, identity=None, status
         "collective.csv": csv_chunks(more.pop("table", collective())),
         "link.csv": b"link,bytes\n0,500\n",
     }
-    required = Requirements(level=level)
+    options = RunOptions(level=level)
     return store.write_point(
-        folder, files, manifest | more, {"finished": finished, "cpu_s": 0.5}, required=required, replace=replace
+        folder, files, manifest | more, {"finished": finished, "cpu_s": 0.5}, options=options, replace=replace
     )
 
 
@@ -249,7 +251,7 @@ def test_a_full_disk_is_an_output_error(tmp_path):
         keys = dict.fromkeys(stored_points.REQUIRED, "x") | {{"folder": "p-1", "level": "links"}}
         try:
             files = {{"summary.json": b"{{}}", "big": b"x" * 5000}}
-            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, keys, {{}}, required=store.Requirements())
+            store.write_point(Path({str(tmp_path)!r}, "p-1"), files, keys, {{}}, options=store.RunOptions())
         except OutputError as error:
             print(error.exit_code, error)
     """
@@ -296,7 +298,7 @@ def test_interrupting_a_write_removes_its_folder(tmp_path):
             {"summary.json": chunks()},
             dict.fromkeys(stored_points.REQUIRED, "x") | {"folder": "p"},
             {},
-            required=Requirements(),
+            options=RunOptions(),
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -408,7 +410,9 @@ def test_volatile_facts_are_outside_the_digests(tmp_path):
 )
 def test_a_point_is_used_again_when_it_holds_what_is_wanted(stored, required, met):
     manifest = {"level": "links", "timeline": False, "status": "done", "limits": {}} | stored
-    assert Requirements(**required).met_by(manifest) == met
+    manifest["limits"] = limits_json(Limits(**manifest["limits"]))
+    asked = required | {"limits": Limits(**required.get("limits", {}))}
+    assert RunOptions(**asked).met_by(manifest) == met
 
 
 def test_a_higher_level_replaces_a_lower_one_and_not_the_other_way_round(tmp_path):
