@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from astrasim_py.collectives.collective import COLLECTIVES, collective_name, promise_of
-from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.document import parse_document
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.files import read_regular
 
 #: (rank, chunk): an input chunk of a rank, or an output chunk of one.
@@ -138,42 +139,13 @@ def read_contract(path: str | os.PathLike) -> Contract:
     AlgorithmError
         ``file: what, why, what to write instead``.
     """
-    import yaml
-
     place = os.fspath(path)
     data = read_regular(path, MAX_FILE, AlgorithmError, what="a contract in YAML", remedy="cut the contract")
     try:
-        document = yaml.load(data, Loader=_loader())
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
-        reason = " ".join(str(getattr(error, "problem", None) or error.__class__.__name__).split())
-        raise AlgorithmError(where, f"is not YAML: {reason[:80]}", "mend it") from None
-    except (ValueError, RecursionError) as error:
-        raise AlgorithmError(place, f"is not YAML: {str(error)[:80]}", "mend it") from None
+        document = parse_document(data, place, most=MAX_OUTPUTS).plain()
+    except ScenarioError as error:
+        raise AlgorithmError(error.place, error.problem, error.remedy) from None
     return contract_from_data(document, place)
-
-
-def _loader() -> type:
-    """A safe loader without aliases, so that a small file cannot stand for a huge one, and without lost promises."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def compose_node(self, parent, index):
-            if self.check_event(yaml.AliasEvent):
-                mark = self.peek_event().start_mark
-                raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node, deep=False):
-            keys = set()
-            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-                if key.value in keys:
-                    raise yaml.MarkedYAMLError(problem=f"key {key.value} is there twice", problem_mark=key.start_mark)
-                keys.add(key.value)
-            return super().construct_mapping(node, deep)
-
-    return Loader
 
 
 def contract_from_data(document: object, place: str = "contract") -> Contract:
@@ -209,6 +181,7 @@ def contract_from_data(document: object, place: str = "contract") -> Contract:
         if not isinstance(cells, Mapping):
             raise bad(f"outputs of rank {rank} are no mapping", 'write e.g. {0: "0:0 + 1:0"}')
         for chunk, text in cells.items():
+            chunk = _key(chunk)
             if type(chunk) is not int or not 0 <= chunk < chunks:
                 raise bad(f"output chunk {chunk!r} of rank {rank}", f"write 0 to {chunks - 1}")
             outputs[rank, chunk] = _terms(text, ranks, chunks, bad)
@@ -229,10 +202,16 @@ def contract_from_data(document: object, place: str = "contract") -> Contract:
     return Contract(ranks=ranks, chunks=chunks, outputs=outputs, inputs=inputs, place=place)
 
 
+def _key(key: object) -> object:
+    """A key of a mapping, which YAML gives as text, as the number that it is."""
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 8 else key
+
+
 def _ranked(value: object, key: str, ranks: int, bad) -> Iterable[tuple[int, object]]:
     if not isinstance(value, Mapping):
         raise bad(f"{key} is {type(value).__name__}", f"write {key}: {{RANK: …}}")
     for rank, rest in value.items():
+        rank = _key(rank)
         if type(rank) is not int or not 0 <= rank < ranks:
             raise bad(f"{key} of rank {rank!r}", f"write ranks 0 to {ranks - 1}")
         yield rank, rest
