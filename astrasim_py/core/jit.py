@@ -1,40 +1,42 @@
-"""Functions compiled by numba: compiled once for all processes, kept on disk, never charged to what they compute.
+"""Functions compiled by numba: compiled once, cached on disk for all processes, never charged to the run.
 
-A module of compiled functions imports `kernel` and `helper` from here instead of numba's ``njit``. Then numba is
-imported when something must be compiled and not before; compiled code lies with everything else that is kept
-(``ASTRASIM_CACHE``, else the user's cache folder); and it is compiled anew when any source that it was made from has
-changed, which numba alone does not see for functions and constants of other modules.
-
-What a `lean` kernel becomes is kept as machine code that later processes run without numba (`machine_code`); other
-kernels are kept, loaded and called by numba.
+A module of compiled functions imports `kernel` and `lean` from here instead of numba's ``njit``. Numba is then imported
+when a kernel is first called. Its cache lies in ``ASTRASIM_CACHE``, else in the user's cache folder, by a hash over the
+sources of all functions that a kernel calls, which numba's own index does not see.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import os
+import shutil
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from astrasim_py.core.cache import cache_folder
 
 #: Called with a line for a person before something is compiled; None: nobody listens.
 announce: Callable[[str], None] | None = None
 
-#: CPU and wall-clock seconds that this process has spent on that, and when it began with what it is at (None: nothing).
+#: CPU and wall-clock seconds spent on compiling and loading, and when the present compilation began, if there is one.
 _spent, _halted = 0.0, 0.0
 _since: float | None = None
-#: One thread of this process compiles or loads at a time; the other lock is for the numbers above.
+#: One thread compiles or loads at a time; the other lock protects the numbers above.
 _turn, _numbers = threading.RLock(), threading.Lock()
 
-#: No counting of references, and no check of divisors.
 _LEAN = {"_nrt": False, "error_model": "numpy"}
-#: For what only compiled code calls.
+#: Options of functions that only compiled code calls.
 _INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -44,14 +46,14 @@ def cpu_s() -> float:
 
 
 def clock() -> float:
-    """Wall-clock seconds since some moment, standing still while anything is compiled or compiled code is loaded."""
+    """Wall-clock seconds since some moment; the clock stands still while code is compiled or loaded."""
     with _numbers:
         return (time.monotonic() if _since is None else _since) - _halted
 
 
 @contextlib.contextmanager
-def _at_it() -> Iterator[None]:
-    """While something is compiled or loaded: nobody else does so, and no clock of this module goes on."""
+def _compiling() -> Iterator[None]:
+    """Let one thread compile or load, and stop the clocks of this module."""
     global _spent, _halted, _since
     with _turn:
         if _since is not None:
@@ -68,21 +70,13 @@ def _at_it() -> Iterator[None]:
                 _spent += time.process_time() - cpu
 
 
-def helper(function: Callable) -> Function:
-    """A function that compiled functions call (``numba.njit``); it is compiled with each of them."""
-    return Function(function, {})
-
-
 def lean(function: Callable) -> Function:
-    """A `helper` that takes no memory: arrays that it is given are passed on without being counted.
-
-    Counting references takes longer than most of what a small function does.
-    """
+    """A function that kernels call. It allocates no memory: arrays are passed on without reference counting."""
     return Function(function, _LEAN)
 
 
 def inlined(function: Callable) -> Function:
-    """A `lean` function whose code stands wherever it is called: for small ones that are called all the time."""
+    """A `lean` function whose code is inlined into its callers."""
     return Function(function, {"forceinline": True, **_LEAN})
 
 
@@ -97,23 +91,17 @@ def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[
     Parameters
     ----------
     what : str
-        What it is, for the line that says that it is compiled: ``the engine``.
+        Its name in the line that says that it is compiled: ``the engine``.
     threads : bool
-        Whether it runs beside other threads (it then holds no lock of Python's, and must use no Python object).
+        Whether other threads run meanwhile (it then must use no Python object).
     lean : bool
-        Whether it takes no memory, like the functions that are `lean`. Where it is called with arrays, numbers and
-        tuples of them, and returns a number or nothing, no process but the one that compiles it needs numba.
+        Whether it allocates no memory, like `lean` functions.
     """
-    return lambda function: Kernel(function, what, threads=threads, lean=lean)
+    return lambda function: Kernel(function, what, {"nogil": threads, **(_LEAN if lean else {})})
 
 
 class Function:
-    """A function to be compiled into those that call it.
-
-    Attributes
-    ----------
-    py_func : callable
-    """
+    """A function to be compiled into its callers; `py_func` is the Python function."""
 
     def __init__(self, function: Callable, options: dict[str, Any]) -> None:
         self.py_func = function
@@ -122,27 +110,28 @@ class Function:
         self.__name__ = function.__name__
         self.__module__ = function.__module__
 
+    @property
+    def _numba_type_(self) -> Any:
+        # Numba asks this of objects that it does not know.
+        return self._inside._numba_type_
+
     @cached_property
-    def dispatcher(self) -> Any:
-        """What numba makes of it for compiled callers."""
+    def _inside(self) -> Any:
+        """The dispatcher for compiled callers."""
         import numba
 
         return numba.njit(self.py_func, **self._options, **_INSIDE)
 
-    @property
-    def _numba_type_(self) -> Any:
-        # How numba asks an object that it does not know what it is.
-        return self.dispatcher._numba_type_
-
     @cached_property
-    def _alone(self) -> Any:
+    def _outside(self) -> Any:
+        """The dispatcher for Python."""
         import numba
 
         return numba.njit(self.py_func, **self._options)
 
     def __call__(self, *args: Any) -> Any:
         """Call it from Python, compiled for that."""
-        return self._alone(*args)
+        return self._outside(*args)
 
 
 class Intrinsic:
@@ -160,219 +149,183 @@ class Intrinsic:
         return types.Function(make_intrinsic_template(self, self.py_func, name, prefer_literal=False, kwargs={}))
 
 
-class _CompiledElsewhere(Exception):
-    """Compiling begins although the lock is not held yet."""
-
-
 class Kernel(Function):
-    """A compiled function and how it comes to be compiled.
+    """A compiled function that Python calls; `what` is its name in messages."""
 
-    Attributes
-    ----------
-    what : str
-    """
-
-    def __init__(self, function: Callable, what: str, *, threads: bool = False, lean: bool = False) -> None:
-        super().__init__(function, {"nogil": threads, **(_LEAN if lean else {})})
+    def __init__(self, function: Callable, what: str, options: dict[str, Any]) -> None:
+        super().__init__(function, options)
         self.what = what
-        self._threads, self._lean = threads, lean
-        #: Types of arguments for which numba has it.
-        self._known: set[tuple | None] = set()
-        self._kept = False
-        #: By the types of arguments, the machine code; None: left to numba.
-        self._codes: dict[tuple, Callable[[tuple], Any] | None] = {}
 
-    def __call__(self, *args: Any) -> Any:
-        """Run it; compiled or loaded first where it is not."""
-        code = self._code(args)
-        if code is not None:
-            return code(args)
-        self._prepare(args)
-        return self._alone(*args)
+    @cached_property
+    def _outside(self) -> Any:
+        with _compiling():
+            import numba
+
+            made = numba.njit(self.py_func, **self._options)
+            # The dispatcher calls this for arguments of types that it does not have yet.
+            self._compile, made.compile = made.compile, self.compile
+            return made
 
     def prepare(self, *args: Any) -> None:
-        """Compile it for arguments of these types, or load what was compiled before; nothing is run."""
-        if self._code(args) is None:
-            self._prepare(args)
-
-    # -- machine code, without numba -------------------------------------------------------------------------
-
-    def _code(self, args: tuple) -> Callable[[tuple], Any] | None:
-        if not self._lean:
-            return None
-        from astrasim_py.core import machine_code
-
-        types = machine_code.types_of(args)
-        if types is None:
-            return None
-        if types not in self._codes:
-            with _at_it():
-                if types not in self._codes:
-                    self._codes[types] = self._found(types, args)
-        return self._codes[types]
-
-    def _found(self, types: tuple, args: tuple) -> Callable[[tuple], Any] | None:
-        from astrasim_py.core import machine_code
-
-        sources = sources_digest(self)
-        name = machine_code.key_of(sources, self.__name__, types)
-        folders = self._folders(sources)
-        made = _first(folders, name)
-        if made is None:
-            with _lock(folders[0] if folders else None, self.what):
-                # Another process may have been at it.
-                made = _first(folders, name)
-                if made is None:
-                    made = self._made(types, args)
-                    _keep(folders, name, made)
-        if not made.entry:
-            return None
-        try:
-            return machine_code.loaded(made, types, what=self.what, threads=self._threads)
-        except (RuntimeError, OSError):
-            return None
-
-    def _made(self, types: tuple, args: tuple) -> Any:
-        """Compile it."""
+        """Compile it for arguments of these types, or load it from the cache; it is not run."""
         import numba
 
-        from astrasim_py.core import machine_code
+        self._outside.compile(tuple(map(numba.typeof, args)))
 
-        self._announce()
-        signature = tuple(numba.typeof(arg) for arg in args)
-        self.dispatcher.compile(signature)
-        compiled = self.dispatcher.overloads[signature]
-        entry, returned = compiled.fndesc.llvm_func_name, str(compiled.signature.return_type)
-        return machine_code.taken_from(compiled.library, entry, returned, types)
+    def compile(self, signature: tuple) -> Any:
+        """Compile it for a signature, or load it from the cache."""
+        with _compiling():
+            if signature not in self._outside.overloads:
+                self._load_or_compile(signature)
+            return self._outside.overloads[signature].entry_point
 
-    def _announce(self) -> None:
-        if announce is not None:
-            announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
+    def _load_or_compile(self, signature: tuple) -> None:
+        folders = self._folders(signature)
+        if self._load(folders, signature):
+            return
+        with _lock(folders, self.what):
+            # Another process may have compiled it meanwhile.
+            if self._load(folders, signature):
+                return
+            if announce is not None:
+                announce(f"compiling {self.what}, once (this can take a minute; later runs load it)")
+            folder = next(filter(_make_empty, folders), None)
+            if folder is None:
+                self._compile(signature)
+            else:
+                self._compile_in(folder, signature)
+                with contextlib.suppress(OSError):
+                    _seal(folder)
 
-    def _folders(self, sources: str) -> list[Path]:
-        """Where compiled code lies: with all that is kept or, where nothing can be written there, with the source."""
+    def _load(self, folders: list[Path], signature: tuple) -> bool:
+        """Whether it could be loaded from one of the folders."""
+        for folder in filter(_is_sound, folders):
+            try:
+                self._compile_in(folder, signature)
+                return True
+            except Exception:
+                continue
+        return False
+
+    def _compile_in(self, folder: Path, signature: tuple) -> None:
+        """Compile or load it with a folder as numba's cache."""
+        from numba import config
+
+        before, Locator.folder = config.CACHE_LOCATOR_CLASSES, folder
+        config.CACHE_LOCATOR_CLASSES = f"{__name__}.{Locator.__name__}"
+        try:
+            self._outside.enable_caching()
+        finally:
+            config.CACHE_LOCATOR_CLASSES = before
+        try:
+            self._compile(signature)
+        except OSError:
+            # Compiled, but not written.
+            if signature not in self._outside.overloads:
+                raise
+
+    def _folders(self, signature: tuple) -> list[Path]:
+        """Candidates for the cache: the common one or, where nothing can be written there, one beside the source."""
         base = cache_folder()
         if base is None:
             return []
-        with contextlib.suppress(OSError):
-            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key = hashlib.blake2b(repr((sources_digest(self), _machine(), signature)).encode(), digest_size=16).hexdigest()
         beside = Path(self.py_func.__code__.co_filename).parent / "__pycache__"
-        return [base / "kernels" / sources, beside / "kernels" / sources]
-
-    # -- by numba --------------------------------------------------------------------------------------------
-
-    def _prepare(self, args: tuple) -> None:
-        from astrasim_py.core import machine_code
-
-        types = machine_code.types_of(args)
-        if types is not None and types in self._known:
-            return
-        with _at_it():
-            import numba
-
-            signature = tuple(numba.typeof(arg) for arg in args)
-            if signature not in self._alone.overloads:
-                self._keep()
-                self._compile(signature)
-            self._known.add(types)
-
-    def _keep(self) -> None:
-        """Let numba keep what it compiles; where nothing can be written, it is compiled in every process."""
-        import numba
-
-        if self._kept:
-            return
-        self._kept = True
-        folders = self._folders(sources_digest(self))
-        if not folders:
-            return
-        before = numba.config.CACHE_DIR
-        try:
-            # Read when caching is switched on; the cache of a caller's own functions stays where it was.
-            numba.config.CACHE_DIR = str(folders[0])
-            # Where that folder cannot be written numba tries beside the source and its own folder of the user.
-            self._alone.enable_caching()
-        except RuntimeError:
-            pass
-        finally:
-            numba.config.CACHE_DIR = before
-
-    def _compile(self, signature: tuple) -> None:
-        try:
-            # Loads what is there; of several processes that find nothing one compiles, the others wait for it.
-            self._attempt(signature, alone=False)
-        except _CompiledElsewhere:
-            folders = self._folders(sources_digest(self))
-            with _lock(folders[0] if folders else None, self.what):
-                self._attempt(signature, alone=True)
-
-    def _attempt(self, signature: tuple, *, alone: bool) -> None:
-        from numba.core import event
-
-        listener = _listener(self, alone)
-        try:
-            with event.install_listener("numba:compile", listener):
-                self._alone.compile(signature)
-        except _CompiledElsewhere:
-            raise
-        except Exception:
-            if listener.compiling:
-                raise
-            # What was kept is damaged: begin anew.
-            with contextlib.suppress(OSError):
-                self._alone._cache.flush()
-            with event.install_listener("numba:compile", _listener(self, True)):
-                self._alone.compile(signature)
+        return [place / "kernels" / f"{self.__name__}-{key}" for place in (base, beside)]
 
 
-def _first(folders: list[Path], name: str) -> Any:
-    from astrasim_py.core import machine_code
+class Locator:
+    """Tells numba the folder of its cache; the interface of ``NUMBA_CACHE_LOCATOR_CLASSES``."""
 
-    return next((made for folder in folders if (made := machine_code.read(folder / name)) is not None), None)
+    folder = Path()
+
+    @classmethod
+    def from_function(cls, py_func: Callable, py_file: str) -> Locator:
+        made = cls()
+        made.folder = cls.folder
+        return made
+
+    def ensure_cache_path(self) -> None:
+        """`_make_empty` has made it."""
+
+    def get_cache_path(self) -> str:
+        return str(self.folder)
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+    def get_disambiguator(self) -> str:
+        return ""
 
 
-def _keep(folders: list[Path], name: str, made: Any) -> None:
-    from astrasim_py.core import machine_code
+# -- the folder of one compiled function ----------------------------------------------------------------------------
 
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            machine_code.write(folder / name, made)
-            return
+_SEAL = "digests.json"
 
 
-def _listener(made: Kernel, alone: bool) -> Any:
-    from numba.core.event import Event, Listener
+def _digests(folder: Path) -> dict[str, str]:
+    """Digests of the files that numba has written into a folder, each with the folder's name: none can be exchanged."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".nbi", ".nbc"))
+    name = folder.name.encode()
+    return {path.name: hashlib.blake2b(name + path.read_bytes(), digest_size=16).hexdigest() for path in files}
 
-    class Watch(Listener):
-        """Says that compiling begins, or stops it where another process may be at it."""
 
-        compiling = False
+def _seal(folder: Path) -> None:
+    """Write the digests of a folder's files, last, so that a damaged or unfinished folder is never loaded."""
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    fresh = folder / f".{_SEAL}.{os.getpid()}"
+    fresh.write_text(json.dumps(_digests(folder)))
+    fresh.chmod(0o644)
+    fresh.replace(folder / _SEAL)
 
-        def on_start(self, event: Event) -> None:
-            if self.compiling or event.data["dispatcher"] is not made._alone:
-                return
-            if not alone:
-                raise _CompiledElsewhere
-            self.compiling = True
-            made._announce()
 
-        def on_end(self, event: Event) -> None:
-            """Nothing."""
+def _is_sound(folder: Path) -> bool:
+    """Whether a folder is complete and undamaged, and only the user or the administrator can have written it.
 
-    return Watch()
+    Numba unpickles what it loads: it must not come from anybody else.
+    """
+    try:
+        return (
+            _is_trusted(folder)
+            and all(map(_is_trusted, folder.iterdir()))
+            and json.loads((folder / _SEAL).read_bytes()) == _digests(folder) != {}
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _is_trusted(path: Path) -> bool:
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _make_empty(folder: Path) -> bool:
+    """Whether a folder can be written; it is empty then."""
+    try:
+        folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.mkdir(exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        folder.chmod(0o755)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 @contextlib.contextmanager
-def _lock(folder: Path | None, what: str) -> Iterator[None]:
-    """Held by one process of this machine at a time, as far as there are locks; who waits for it says so."""
+def _lock(folders: list[Path], what: str) -> Iterator[None]:
+    """A lock on a function's folder, held by one process at a time where there are locks; says so before it waits."""
     try:
         import fcntl
 
-        if folder is None:
-            raise OSError
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / "lock", "w")  # noqa: SIM115
-    except (ImportError, OSError):
+        folders[0].parent.mkdir(parents=True, exist_ok=True)
+        file = open(folders[0].with_suffix(".lock"), "w")  # noqa: SIM115
+    except (ImportError, OSError, IndexError):
         yield
         return
     with file:
@@ -386,37 +339,42 @@ def _lock(folder: Path | None, what: str) -> Iterator[None]:
         yield
 
 
-def sources_digest(function: Any) -> str:
-    """Tells compiled functions apart by all that they are made from.
+def _machine() -> tuple:
+    """What compiled code depends on besides its sources: versions, the processor, settings."""
+    import llvmlite
+    import llvmlite.binding as llvm
+    import numba
 
-    That is the source of their module and of every module whose compiled functions it uses, and the plain constants
-    that these modules see.
+    settings = sorted((k, v) for k, v in os.environ.items() if k[:6] == "NUMBA_" and "CACHE" not in k)
+    versions = sys.version, numba.__version__, llvmlite.__version__, np.__version__
+    features = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return versions, features, settings
+
+
+def sources_digest(function: Any) -> str:
+    """A digest of everything that a compiled function is made from.
+
+    It covers the source of its module, of every module whose compiled functions it uses, and of the modules of its
+    package that these import by name; and the plain constants that all of them see.
     """
     state = hashlib.blake2b(digest_size=10)
     seen: set[str] = set()
-    waiting = [function.py_func]
+    waiting = [function.py_func.__module__]
     while waiting:
-        function = waiting.pop()
-        module = function.__module__
-        if module in seen:
+        name = waiting.pop()
+        if name in seen:
             continue
-        seen.add(module)
-        names = function.__globals__
-        waiting += sorted((v.py_func for v in names.values() if hasattr(v, "py_func")), key=lambda f: f.__module__)
-        constants = {name: value for name, value in names.items() if name[:2] != "__" and _plain(value)}
-        state.update(repr((module, sorted(constants.items(), key=lambda item: item[0]))).encode())
-        state.update(_source(function))
+        seen.add(name)
+        module = sys.modules[name]
+        values = {key: value for key, value in vars(module).items() if key[:2] != "__"}
+        compiled = {value.py_func.__module__ for value in values.values() if hasattr(value, "py_func")}
+        imported = {value.__name__ for value in values.values() if isinstance(value, ModuleType)}
+        package = name.partition(".")[0] + "."
+        waiting += sorted(compiled | {other for other in imported if other.startswith(package)})
+        state.update(repr((name, sorted((k, v) for k, v in values.items() if _plain(v)))).encode())
+        state.update(Path(module.__file__).read_bytes())
     return state.hexdigest()
 
 
-def _source(function: Callable) -> bytes:
-    try:
-        return Path(function.__code__.co_filename).read_bytes()
-    except OSError:
-        import inspect
-
-        return inspect.getsource(sys.modules[function.__module__]).encode()
-
-
 def _plain(value: Any) -> bool:
-    return all(map(_plain, value)) if isinstance(value, tuple) else isinstance(value, int | float | str)
+    return all(map(_plain, value)) if isinstance(value, tuple) else isinstance(value, int | float | str | np.generic)

@@ -14,7 +14,7 @@ def test_compiling_is_in_no_figure_of_a_run():
     ring = api.build_topology(shape="ring", npus=2, bandwidth="1 GB/s", latency="1 ns")
     records = simulate(api.collective("all_reduce", 8, ring), engine="simpy")
     usage = Usage()
-    with jit._at_it():  # as if something were compiled
+    with jit._compiling():  # as if something were compiled
         end = time.process_time() + 0.5
         while time.process_time() < end:
             pass

@@ -44,9 +44,7 @@ def kernels() -> list[jit.Kernel]:
 def forgotten():
     """As in a process that has compiled nothing yet."""
     for kernel in kernels():
-        kernel._codes.clear()
-        kernel._known, kernel._kept = set(), False
-        vars(kernel).pop("_alone", None)
+        vars(kernel).pop("_outside", None)
 
 
 def test_compiling_is_charged_neither_to_the_seconds_nor_to_the_budget(forgotten, monkeypatch):
@@ -62,15 +60,14 @@ def test_compiling_is_charged_neither_to_the_seconds_nor_to_the_budget(forgotten
     monkeypatch.setattr(
         jit, "time", SimpleNamespace(monotonic=lambda: real() + late[0], process_time=time.process_time)
     )
-    for name in ("_found", "_compile"):
-        monkeypatch.setattr(jit.Kernel, name, slow(getattr(jit.Kernel, name)))
+    monkeypatch.setattr(jit.Kernel, "_load_or_compile", slow(jit.Kernel._load_or_compile))
     began = jit.clock()
     for kind in KINDS:
         schedule = synthesize(mesh(), **wanted(kind, rounds=50, budget=5_000.0))
         assert schedule.search.seconds < 5_000.0 and not schedule.search.cut
     assert late[0] >= 60_000.0, "greedy, pack, listed, toward, earliest, distances, at least"
     assert jit.clock() - began < 5_000.0
-    versions = {kernel.__name__: len(kernel._codes) or len(kernel._known) for kernel in kernels()}
+    versions = {kernel.__name__: len(kernel._outside.overloads) for kernel in kernels()}
     assert max(versions.values()) == 1, f"compiled for several types of arguments: {versions}"
 
 
