@@ -231,7 +231,7 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
         block = _Block(size)
 
     block.scalar(1, trace.node_id)
-    if trace.has_names and any(trace.names):
+    if trace.has_names:
         lay_here(_names(trace))
     block.scalar(3, trace.type.astype(np.uint64))
     for field, deps in ((4, trace.ctrl_deps), (5, trace.data_deps)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -73,21 +74,16 @@ class TraceStats:
     problem: str = ""
 
 
-def _sum(values: np.ndarray, chosen: np.ndarray | None = None) -> int:
-    """Exact sum of a column, absent values left out."""
-    values = values if chosen is None else values[chosen]
-    if values.dtype != np.uint64:
-        values = values[values != MISSING]
-    # Two halves of 32 bits each cannot overflow 64 bits within 2^31 nodes.
-    low = int((values & values.dtype.type(0xFFFFFFFF)).sum(dtype=np.int64))
-    return (int((values >> values.dtype.type(32)).sum(dtype=np.int64)) << 32) + low
+def _sum(values: np.ndarray) -> int:
+    """Exact sum of a column without absent values, which may leave 64 bits."""
+    return sum(values.tolist() if values.dtype == np.uint64 else values[values != MISSING].tolist())
 
 
 def _volumes(keys: np.ndarray, sizes: np.ndarray) -> dict[int, Volume]:
     out = {}
     for key in np.unique(keys).tolist():
         chosen = keys == key
-        out[key] = Volume(int(chosen.sum()), _sum(sizes, chosen))
+        out[key] = Volume(int(chosen.sum()), _sum(sizes[chosen]))
     return out
 
 
@@ -149,9 +145,9 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
         sent=ends[NodeType.COMM_SEND],
         received=ends[NodeType.COMM_RECV],
         flops=_sum(trace.column("num_ops")),
-        memory_bytes=_sum(trace.column("tensor_size"), memory),
-        compute_micros=_sum(trace.duration_micros, compute),
-        comm_micros=_sum(trace.duration_micros, comm),
+        memory_bytes=_sum(trace.column("tensor_size")[memory]),
+        compute_micros=_sum(trace.duration_micros[compute]),
+        comm_micros=_sum(trace.duration_micros[comm]),
         depth=depth,
         critical_micros=critical,
         width=width,
@@ -172,33 +168,18 @@ def workload_stats(traces: Sequence[ExecutionTrace], kind: str = "data") -> Trac
     once = {trace: trace_stats(trace, kind) for trace in dict.fromkeys(traces)}
     parts = [once[trace] for trace in traces]
     problem = next((part.problem for part in parts if part.problem), "")
-
-    def total(name: str) -> int:
-        return sum(getattr(part, name) for part in parts)
-
-    def most(name: str) -> int:
-        return -1 if problem else max((getattr(part, name) for part in parts), default=0)
-
-    by_type = _merge(part.by_type for part in parts)
-    return TraceStats(
-        traces=len(parts),
-        nodes=total("nodes"),
-        data_edges=total("data_edges"),
-        ctrl_edges=total("ctrl_edges"),
-        by_type={kind.name: by_type[kind.name] for kind in NodeType if kind.name in by_type},
-        by_collective=_merge(part.by_collective for part in parts),
-        by_group=_merge(part.by_group for part in parts),
-        sent=_merge(part.sent for part in parts),
-        received=_merge(part.received for part in parts),
-        flops=total("flops"),
-        memory_bytes=total("memory_bytes"),
-        compute_micros=total("compute_micros"),
-        comm_micros=total("comm_micros"),
-        depth=most("depth"),
-        critical_micros=most("critical_micros"),
-        width=most("width"),
-        problem=problem,
-    )
+    values: dict[str, Any] = {"problem": problem}
+    for name in (one.name for one in fields(TraceStats) if one.name != "problem"):
+        each = [getattr(part, name) for part in parts]
+        if name in ("depth", "critical_micros", "width"):
+            values[name] = -1 if problem else max(each, default=0)
+        elif name.startswith("by_") or name in ("sent", "received"):
+            values[name] = _merge(each)
+        else:
+            values[name] = sum(each)
+    by_type = values["by_type"]
+    values["by_type"] = {kind.name: by_type[kind.name] for kind in NodeType if kind.name in by_type}
+    return TraceStats(**values)
 
 
 def _value_text(value: object) -> str:

@@ -105,35 +105,16 @@ class Names(Sequence[str]):
         for start, length in zip(self._start.tolist(), self._length.tolist(), strict=True):
             yield data[start : start + length].decode()
 
+    @property
+    def given(self) -> bool:
+        """Whether any name is not empty."""
+        return bool(self._length.any())
+
     def packed(self) -> Names:
         """The same names without the bytes between them."""
         spans = zip(self._start.tolist(), self._length.tolist(), strict=True)
         data = b"".join([self._data[start : start + length] for start, length in spans])
         return Names(data, np.cumsum(self._length) - self._length, self._length)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
-
-    __hash__ = None
-
-
-class NoNames(Sequence[str]):
-    """The names of a trace whose producer gives none."""
-
-    __slots__ = ("_size",)
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return NoNames(len(range(*index.indices(self._size))))
-        if not -self._size <= index < self._size:
-            raise IndexError(index)
-        return ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
@@ -286,7 +267,8 @@ def checked(name: str, value: Any, size: int, place: str) -> Any:
     if name == "metadata":
         return tuple(map(_attribute, value.items() if isinstance(value, Mapping) else value))
     if name == "names":
-        names = NoNames(size) if value is None else value if isinstance(value, Names | NoNames) else tuple(value)
+        none = np.broadcast_to(np.int64(0), (size,))
+        names = Names(b"", none, none) if value is None else value if isinstance(value, Names) else tuple(value)
         if len(names) != size:
             raise ValueError(f"{len(names)} names for {size} nodes")
         return names

@@ -29,7 +29,6 @@ from astrasim_py.chakra.schema import Attribute, IOInfo, Node, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import ATTRIBUTE, Damaged, read_varint, varint
 from astrasim_py.core.errors import TraceError
-from astrasim_py.core.files import write_file
 
 #: Version of this text form.
 FORMAT = 1
@@ -142,19 +141,6 @@ def to_lines(trace: ExecutionTrace) -> Iterator[str]:
         A node of a damaged file that the columns did not need.
     """
     return lines_of_bytes(encode_trace(trace), trace.place)
-
-
-def write_jsonl(path: str | os.PathLike, trace: ExecutionTrace) -> None:
-    """Write a trace as JSON lines.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    TraceError
-        As `to_lines`.
-    """
-    write_file(path, jsonl_bytes(trace))
 
 
 def jsonl_bytes(trace: ExecutionTrace) -> bytes:

@@ -20,7 +20,6 @@ from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, WRITE_
 from astrasim_py.chakra.storage import (
     Csr,
     Names,
-    NoNames,
     RawFile,
     checked,
     compact,
@@ -222,8 +221,8 @@ class ExecutionTrace:
 
     @property
     def has_names(self) -> bool:
-        """Whether names were given (they may be empty all the same)."""
-        return not isinstance(self.names, NoNames)
+        """Whether any node has a name."""
+        return self.names.given if isinstance(self.names, Names) else any(self.names)
 
     def group_of(self) -> tuple[np.ndarray, tuple[str, ...]]:
         """Communicator group of each node.
@@ -409,7 +408,6 @@ class ExecutionTrace:
             table = np.full(len(names) + 1, -1, dtype=np.int32)
             for code in used:
                 table[code] = labels.index(names[code])
-            names_text = list(self.names) if self.has_names else []
             self._cache["digest"] = digest(
                 {
                     "node_id": self.node_id,
@@ -421,7 +419,7 @@ class ExecutionTrace:
                     "columns": {name: self.column(name) for name in INT_COLUMNS if self.has_column(name)},
                     "group": table[codes],
                     "groups": labels,
-                    "names": names_text if any(names_text) else None,
+                    "names": list(self.names) if self.has_names else None,
                 }
             )
         return self._cache["digest"]

@@ -515,7 +515,7 @@ def test_columns_survive_without_the_bytes(tmp_path):
 
 
 def test_text_form_can_be_edited(tmp_path):
-    text_io.write_jsonl(tmp_path / "w.jsonl", et_io.parse_trace(sample()))
+    (tmp_path / "w.jsonl").write_bytes(text_io.jsonl_bytes(et_io.parse_trace(sample())))
     text = (tmp_path / "w.jsonl").read_text()
     (tmp_path / "w.jsonl").write_text(text.replace('"int64_val": 64', '"int64_val": 65').replace("\n", "\r\n"))
     trace = text_io.read_jsonl(tmp_path / "w.jsonl")

@@ -16,7 +16,7 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, write_prefix
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, Attribute, NodeType
 from astrasim_py.chakra.storage import Csr
-from astrasim_py.chakra.text_io import read_jsonl, write_jsonl
+from astrasim_py.chakra.text_io import jsonl_bytes, read_jsonl
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.collectives.contract import Contract
@@ -359,7 +359,7 @@ def ways_back(algorithm: Algorithm, folder, seed: int):
     yield "npz, .et", through_bytes(read_npz(folder / "a.npz"))
     lines = []
     for rank, trace in enumerate(algorithm_traces(algorithm)):
-        write_jsonl(folder / f"a.{rank}.jsonl", trace)
+        (folder / f"a.{rank}.jsonl").write_bytes(jsonl_bytes(trace))
         lines.append(read_jsonl(folder / f"a.{rank}.jsonl", rank))
     yield "jsonl", algorithm_from_traces(lines)
     yield "sized", algorithm_from_traces(algorithm_traces(algorithm, 2**20))
