@@ -13,7 +13,7 @@ from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.workload_io import read_workload
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study import prepare as module
+from astrasim_py.study import injected, preparation, prepare
 from astrasim_py.study import trace_maps as sharing
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.study.trace_maps import map_shared
@@ -104,13 +104,13 @@ def test_workers_share_and_leave_nothing_behind(tmp_path):
 
 def test_points_share_where_files_are_large(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(module, "map_shared", lambda folder, key, make: (seen.append(folder), make())[1])
+    monkeypatch.setattr(preparation, "map_shared", lambda folder, key, make: (seen.append(folder), make())[1])
     write_prefix(tmp_path / "r", build("ring", "all_reduce", 6).traces)
     (tmp_path / "small.yaml").write_text(SCENARIO)
     point = expand(load_scenario(tmp_path / "small.yaml"))[0]
     for worth in (1, 2**30):
-        monkeypatch.setattr(module, "WORTH", worth)
-        module._ALGORITHMS.clear()
-        jobs = module.prepare(point, beside=tmp_path).jobs
+        monkeypatch.setattr(preparation, "WORTH", worth)
+        injected._ALGORITHMS.clear()
+        jobs = prepare.prepare(point, beside=tmp_path).jobs
         jobs[0].algorithms.select("all_reduce", 2**20, 6, "world", 0, npus=tuple(range(6)))
     assert seen == [tmp_path, None]

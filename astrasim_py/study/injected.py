@@ -1,0 +1,249 @@
+"""The algorithms of a job: built, read from files, made by the user's own code, or synthesized; then verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
+from astrasim_py.collectives.collective import promise_of
+from astrasim_py.collectives.contract import read_contract
+from astrasim_py.core.cache import Memo
+from astrasim_py.core.digest import digest, file_digest
+from astrasim_py.core.errors import AlgorithmError, AstraError, TopologyError
+from astrasim_py.core.registry import provided
+from astrasim_py.core.units import PS_PER_S
+from astrasim_py.msccl.to_traces import read_algorithm
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import CONDITIONS, AlgorithmTable, Case, Condition
+from astrasim_py.scenario.algorithm_models import (
+    AlgorithmByDimension,
+    AlgorithmCode,
+    AlgorithmFile,
+    AlgorithmSynthesis,
+)
+from astrasim_py.study.link_occupancy import read_occupancy
+from astrasim_py.study.preparation import Preparation
+from astrasim_py.study.verdicts import kept_verdict
+from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.topology.model import Topology
+from astrasim_py.verification.verifier import Verdict, verify
+
+_ALGORITHMS: Memo[tuple[Algorithm, tuple[str, ...]]] = Memo(32)
+_BUILT: Memo[Algorithm] = Memo(64)
+_VERDICTS: Memo[Verdict] = Memo(256)
+
+
+class Choice(NamedTuple):
+    """A case of an algorithm table, what the scenario says of it, and where."""
+
+    case: Case
+    said: Any
+    place: str
+
+
+def choices_of(run: Preparation, job: Any, key: str, topology: Topology) -> dict[str, list[Choice]]:
+    """The cases of a job's algorithms by collective; those of the scenario where the job has none."""
+    chosen = {**run.spec.algorithms, **job.algorithms}
+    choices: dict[str, list[Choice]] = {}
+    for collective, listed in chosen.items():
+        below = key if collective in job.algorithms else ""
+        when_at = run.at(below, f"algorithms.{collective}")
+        choices[collective] = []
+        for i, said in enumerate(listed):
+            place = run.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
+            fit = _synthesizer(run, said, topology, place) if isinstance(said, AlgorithmSynthesis) else None
+            case = Case(make=maker(run, said, place), when=_condition(said.when, when_at), fit=fit)
+            choices[collective].append(Choice(case, said, place))
+    return choices
+
+
+def table_of(choices: dict[str, list[Choice]]) -> AlgorithmTable:
+    """The algorithm table of a job."""
+    return AlgorithmTable({name: [each.case for each in listed] for name, listed in choices.items()}, default=_default)
+
+
+def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], Algorithm]:
+    """What makes the algorithm of a case."""
+
+    def make(collective: str, ranks: int, root: int) -> Algorithm:
+        rooted = _rooted(collective, root)
+        if isinstance(said, AlgorithmByDimension):
+            problem = f"goes by dimension, and the {ranks} ranks of a group do not fill a grid of them"
+            raise AlgorithmError(place, problem, "put a case for that group before it: {when: …, builder: ring}")
+        if isinstance(said, AlgorithmFile):
+            algorithm, content = _from_files(run, said, collective, place)
+            _check_fit(algorithm, ranks, rooted.get("root"), place)
+            return _verified(run, algorithm, place, content)
+        if isinstance(said, AlgorithmCode):
+            return _made(run, run.code(said.python, place), said.python, said, collective, ranks, rooted, place)
+        if said.builder in ALGORITHMS:
+            key = (said.builder, collective, ranks, digest({**said.options, **rooted}))
+            return _BUILT.get(key, lambda: _built(said, collective, ranks, rooted, place))
+        return _made(run, provided("algorithm", said.builder), said.builder, said, collective, ranks, rooted, place)
+
+    return make
+
+
+def _rooted(collective: str, root: int) -> dict[str, int]:
+    return {"root": root} if promise_of(collective).rooted else {}
+
+
+def _built(said: Any, collective: str, ranks: int, rooted: dict, place: str) -> Algorithm:
+    try:
+        # The builders' own algorithms are verified by the tests of this package, not at every run.
+        return build(said.builder, collective, ranks, **rooted, **said.options).with_verdict(True)
+    except AlgorithmError as error:
+        raise _below(error, place) from None
+
+
+@lru_cache(maxsize=64)
+def _default(collective: str, ranks: int, root: int) -> Algorithm:
+    return build(default_algorithm(collective), collective, ranks, **_rooted(collective, root)).with_verdict(True)
+
+
+def _below(error: AstraError, place: str) -> AstraError:
+    """The same error with the scenario's place before its own."""
+    return type(error)(f"{place}: {error.place}" if error.place else place, error.problem, error.remedy)
+
+
+def _from_files(run: Preparation, said: AlgorithmFile, collective: str, place: str) -> tuple[Algorithm, tuple]:
+    """The algorithm that a file holds, and what tells its content apart."""
+    path = run.path(said.file, place)
+    files = [path] if path.suffix in (".npz", ".xml") else run.trace_files(path, None, place)
+    contract = None if said.contract is None else run.path(said.contract, place)
+    files += [contract] if contract else []
+
+    def read() -> tuple[Algorithm, tuple[str, ...]]:
+        content = tuple(file_digest(file) for file in files)
+        algorithm = read_algorithm(str(path), collective, made_for=said.made_for, root=said.root)
+        return algorithm if contract is None else replace(algorithm, contract=read_contract(contract)), content
+
+    options = ("algorithm", str(path), str(contract), collective, said.made_for, said.root)
+    return run.read_once(_ALGORITHMS, files, options, read)
+
+
+def _made(run: Preparation, factory, text, said, collective, ranks, rooted, place) -> Algorithm:
+    """What a function of the user's or of another package builds: trusted with nothing."""
+    try:
+        algorithm = factory(collective, ranks, **rooted, **said.options)
+    except AstraError:
+        raise
+    except (Exception, SystemExit) as error:
+        problem = f"{text} failed: {type(error).__name__}: {error}"
+        raise AlgorithmError(place, problem, "mend it") from error
+    if not isinstance(algorithm, Algorithm):
+        raise AlgorithmError(place, f"{text} gave a {type(algorithm).__name__}", "return an Algorithm")
+    if algorithm.collective != collective:
+        raise AlgorithmError(place, f"{text} gave a {algorithm.collective}, not a {collective}", "mend it")
+    _check_fit(algorithm, ranks, rooted.get("root"), place)
+    return _verified(run, algorithm, place)
+
+
+def _synthesizer(
+    run: Preparation, said: AlgorithmSynthesis, topology: Topology, place: str
+) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
+    """What synthesizes the algorithm of a case for the NPUs and the size of a call."""
+    from astrasim_py.study.synthesized import algorithm_of
+    from astrasim_py.synthesis.request import Request
+
+    how, network = said.synthesize, run.spec.network
+    # Models that know no contention, and those of the user's own, say nothing of what links hold.
+    model = network.model if network.contention else "cut_through"
+    where = f"{place}.synthesize.occupied"
+    occupied = tuple(read_occupancy(run.path(name, where), topology, where) for name in how.occupied)
+    clock = bool(occupied) if how.clock is None else how.clock
+
+    def fit(collective: str, npus: tuple[int, ...], size: int, root: int) -> Algorithm:
+        request = Request(
+            topology=topology,
+            npus=npus,
+            collective=collective,
+            size=size,
+            chunks=None if how.chunks == "auto" else how.chunks,
+            root=_rooted(collective, root).get("root"),
+            cost=CostModel(model=model, link_busy=network.link_busy),
+            relays=how.relays,
+            occupied=occupied,
+            seed=how.seed,
+            rounds=how.rounds,
+            budget=None if how.budget is None else how.budget / PS_PER_S,
+            exact=how.exact_limit / PS_PER_S if how.exact else None,
+        )
+        try:
+            made = algorithm_of(request, clock=clock, folder=run.kept)
+        except (AlgorithmError, TopologyError) as error:
+            raise _below(error, place) from None
+        _check_fit(made.algorithm, len(npus), request.root, place)
+        if made.facts not in run.synthesized:
+            run.synthesized.append(made.facts)
+            if made.facts.get("cut"):
+                run.warnings.append(
+                    f"{place}: the search for {collective} was cut by its budget: another machine may find "
+                    "another schedule, and this one is kept with the results"
+                )
+        return _verified(run, made.algorithm, place, (made.algorithm.digest(),))
+
+    return fit
+
+
+def _check_fit(algorithm: Algorithm, ranks: int, root: int | None, place: str) -> None:
+    if algorithm.ranks != ranks:
+        problem = f"{algorithm.name} is made for {algorithm.ranks} ranks, and the group has {ranks}"
+        raise AlgorithmError(place, problem, "give one made for this group, or choose by when: {ranks: …}")
+    if root is not None and algorithm.root != root:
+        problem = f"{algorithm.name} has root {algorithm.root}, and the workload asks for {root}"
+        raise AlgorithmError(place, problem, f"write root: {algorithm.root} in the workload, or give another file")
+
+
+def _condition(when: Any, place: str) -> Condition:
+    given = {} if when is None else {key: getattr(when, key) for key in CONDITIONS}
+    return Condition.parse({key: value for key, value in given.items() if value is not None}, place)
+
+
+def _verified(run: Preparation, algorithm: Algorithm, place: str, content: tuple | None = None) -> Algorithm:
+    """The algorithm with its verdict, if the policy lets it pass."""
+    policy = run.spec.verify
+    if policy is False:
+        return algorithm.with_verdict(None)
+    if content is None:
+        verdict = _VERDICTS.get(algorithm.digest(), lambda: verify(algorithm))
+    else:
+        key = (content, algorithm.collective, algorithm.root, algorithm.in_place)
+        verdict = _VERDICTS.get(key, lambda: kept_verdict(algorithm, content))
+    what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
+    refused, doubts = _objections(algorithm, verdict, run.spec.network.msccl)
+    if refused:
+        remedy = "mend the algorithm, or write verify: false to simulate it all the same"
+        raise AlgorithmError(place, f"{what} is wrong: {refused}", remedy)
+    for doubt in doubts:
+        if policy == "strict":
+            raise AlgorithmError(place, f"{what} {doubt}", "write verify: true to go on with a warning")
+        run.warnings.append(f"{place}: {what} {doubt}")
+    return algorithm.with_verdict(verdict.ok)
+
+
+def _objections(algorithm: Algorithm, verdict: Verdict, msccl: Any) -> tuple[str, list[str]]:
+    """Why an algorithm is refused (empty: it is not), and what it is warned of."""
+    if verdict.ok is False:
+        return verdict.problem, []
+    doubts = []
+    if verdict.ok is None:
+        doubts.append(f"could not be verified: {verdict.unknown}")
+    slots = verdict.slots if msccl is None else msccl.slots_for(algorithm.protocol)
+    if verdict.min_slots is not None and verdict.min_slots > slots:
+        blocks = f"needs {verdict.min_slots} slots per connection, and there are {slots}"
+        if msccl is not None:
+            return f"deadlock: it {blocks} (network.msccl)", []
+        doubts.append(f"{blocks} on MSCCL-style runtimes: it deadlocks there")
+    elif verdict.min_slots_large is not None and verdict.min_slots_large > slots:
+        doubts.append(
+            f"needs up to {verdict.min_slots_large} slots per connection for large buffers, and there are {slots}"
+        )
+    if verdict.race_free is False:
+        doubts += [problem for problem in verdict.problems if problem.startswith("race: ")]
+    if verdict.order_consistent is False:
+        doubts.append("adds in another order on some ranks: their floating-point results can differ")
+    return "", doubts

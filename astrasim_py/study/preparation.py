@@ -1,0 +1,67 @@
+"""A point on its way to a Problem: its files, confined and read once, and what a person should know."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from astrasim_py.chakra.et_io import find_prefix
+from astrasim_py.core.digest import digest, file_stamp
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.fields import CodeText, FileText
+from astrasim_py.core.registry import own_code
+from astrasim_py.scenario.check import confined, split_code
+from astrasim_py.scenario.expand import Point, PointSpec
+from astrasim_py.study.trace_maps import WORTH, map_shared
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A point that is being prepared; see `astrasim_py.study.prepare.prepare` for its fields."""
+
+    point: Point
+    warnings: list[str] = field(default_factory=list)
+    kept: Path | None = None
+    synthesized: list[dict] = field(default_factory=list)
+    beside: Path | None = None
+
+    @property
+    def spec(self) -> PointSpec:
+        """What the point says, typed."""
+        return self.point.spec
+
+    def at(self, *path: str) -> str:
+        """The place of a dotted path."""
+        return self.point.place(".".join(part for part in path if part))
+
+    def path(self, name: FileText, place: str) -> Path:
+        """A file that the scenario names."""
+        return confined(name, Path(self.point.folder), place, self.point.allow_outside)
+
+    def code(self, text: CodeText, place: str) -> Callable:
+        """A function or class of the user's own."""
+        if not self.point.allow_code:
+            raise ScenarioError(place, f'"{text}" is Python code', "run with --allow-code if you trust it")
+        _, name = split_code(text, place)
+        return own_code(self.path(text, place), name, place)
+
+    def trace_files(self, prefix: Path, ranks: int | None, place: str) -> list[Path]:
+        """Files of a prefix, none of which may link out of the scenario's folder."""
+        files = find_prefix(prefix, ranks)
+        for file in files if not self.point.allow_outside else ():
+            if os.path.islink(file):  # their folder is checked already
+                name = os.path.relpath(file, self.point.folder)
+                confined(FileText(name), Path(self.point.folder), place, False)
+        return files
+
+    def read_once(self, memo: Any, files: Sequence[Path], options: tuple, read: Callable[[], T]) -> T:
+        """What files hold, read once per process; if they are large, once for all processes of a run."""
+        stamps = tuple(file_stamp(file) for file in files)
+        key = (stamps, options)
+        beside = self.beside if sum(stamp.bytes for stamp in stamps) >= WORTH else None
+        return memo.get(key, lambda: map_shared(beside, digest(key), read))
