@@ -124,7 +124,7 @@ def warm() -> None:
     import tempfile
 
     import astrasim_py as ap
-    from astrasim_py.core.records import LEVELS
+    from astrasim_py.core.choices import LEVELS
 
     ring = ap.build_topology(**RING, npus=4)
     for level in LEVELS:

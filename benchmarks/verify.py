@@ -19,7 +19,7 @@ COLUMNS = ("steps", "start", "read", "check", "table", "verify", "total", "peak 
 def measure(case: str) -> dict:
     """Run one case in this process; CPU seconds. `case` is a builder's of CASES, or a folder or file of XML."""
     from astrasim_py.builders.registry import build
-    from astrasim_py.msccl import check, reader, table
+    from astrasim_py.msccl import step_table, well_formed, xml_reader
     from astrasim_py.program.steps import steps_of
     from astrasim_py.verification.verifier import verify
 
@@ -47,11 +47,11 @@ def measure(case: str) -> dict:
         lap("verify")
         steps = len(found)
     for file in files:
-        program = reader.read_program(file)
+        program = xml_reader.read_program(file)
         lap("read")
-        noted = check.findings(program)
+        noted = well_formed.findings(program)
         lap("check")
-        found = table.steps_from(program)
+        found = step_table.steps_from(program)
         lap("table")
         verify(found, problems=noted.problems, warnings=noted.warnings)
         lap("verify")
