@@ -7,7 +7,7 @@ to bytes when the size S of the full buffer is known. The older dialect states b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
@@ -148,14 +148,16 @@ class Algorithm:
         return dataclass_replace(self, traces=found)
 
     @property
-    def _different(self) -> Iterable[ExecutionTrace]:
-        """Traces that have the columns of all."""
+    def _tables(self) -> Iterable[ExecutionTrace | Program]:
+        """Tables of nodes that together have the columns of all."""
+        if isinstance(self.traces, ProgramTraces):
+            return [self.traces.program]
         return [self.traces[0]] if self.rotation else dict.fromkeys(self.traces)
 
     @cached_property
     def symbolic(self) -> bool:
         """Whether every message states its size in chunks."""
-        return self.chunks > 0 and all(bool(_in_chunks(trace).all()) for trace in self._different)
+        return self.chunks > 0 and all(bool(_in_chunks(trace).all()) for trace in self._tables)
 
     @property
     def scales(self) -> bool:
@@ -165,18 +167,22 @@ class Algorithm:
     @cached_property
     def has_cells(self) -> bool:
         """Whether all data movement is stated as cells, so that it can be executed symbolically."""
-        return self.symbolic and all(_has_cells(trace) for trace in self._different)
+        return self.symbolic and all(_has_cells(trace) for trace in self._tables)
 
     @cached_property
     def messages(self) -> int:
         """Number of messages, all ranks together."""
-        traces = [self.traces[0]] * self.ranks if self.rotation else self.traces
-        return sum(int(np.count_nonzero(trace.type == NodeType.COMM_SEND)) for trace in traces)
+        return self._over_ranks(lambda nodes: int(np.count_nonzero(nodes.type == NodeType.COMM_SEND)))
 
     @cached_property
     def nodes(self) -> int:
         """Number of nodes, all ranks together."""
-        return self.ranks * len(self.traces[0]) if self.rotation else sum(map(len, self.traces))
+        return self._over_ranks(len)
+
+    def _over_ranks(self, count: Callable[[ExecutionTrace | Program], int]) -> int:
+        if isinstance(self.traces, ProgramTraces):
+            return count(self.traces.program)
+        return self.ranks * count(self.traces[0]) if self.rotation else sum(map(count, self.traces))
 
     def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
         """Bytes that each node of a rank moves.
@@ -292,14 +298,14 @@ class Algorithm:
         return f"Algorithm({self.name}: {self.collective}, {self.ranks} ranks, {self.chunks} chunks)"
 
 
-def _in_chunks(trace: ExecutionTrace) -> np.ndarray:
+def _in_chunks(trace: ExecutionTrace | Program) -> np.ndarray:
     """bool[n]: False for a SEND or RECV that does not state its size in chunks."""
     message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
     stated = (trace.column("msg_chunk_idx") >= 0) & (trace.column("msg_chunk_cnt") >= 0)
     return stated & (trace.column("total_chunk_cnt") > 0) | ~message
 
 
-def _has_cells(trace: ExecutionTrace) -> bool:
+def _has_cells(trace: ExecutionTrace | Program) -> bool:
     def present(side: str) -> np.ndarray:
         return (trace.column(f"{side}_buf") >= 0) & (trace.column(f"{side}_off") >= 0)
 

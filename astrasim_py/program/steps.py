@@ -177,7 +177,7 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
     handed = handed[step[handed] != step[program.payload[handed]]]
     payload[step[handed]] = step[program.payload[handed]]
     rank = program.rank[firsts]
-    block = program.column("tb_id")[firsts] if program.has("tb_id") else np.full(size, MISSING)
+    block = program.column("tb_id")[firsts]
     keys, chain = np.unique(rank * 2**33 + np.where(block == MISSING, -1, block) + 1, return_inverse=True)
     chain = np.where(block == MISSING, -1, chain)
     chains = chain.tolist()
@@ -188,14 +188,14 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
             tuple(p for p in ps if chains[p] != c) if c >= 0 else () for ps, c in zip(parents, chains, strict=True)
         ]
     takes, gives, connections = _connect(program, action, step, size)
-    in_step = program.column("local_time_step")[firsts] if program.has("local_time_step") else None
+    in_step = program.column("local_time_step")[firsts]
 
     def place(g: int) -> str:
-        if chains[g] >= 0 and in_step is not None and in_step[g] != MISSING:
+        if chains[g] >= 0 and in_step[g] != MISSING:
             return f"rank {int(rank[g])} tb {int(block[g])} step {int(in_step[g])}"
         return program.node(int(firsts[g]))
 
-    lines = program.column("source_line")[firsts] if program.has("source_line") else np.zeros(size, dtype=np.int64)
+    lines = program.column("source_line")[firsts]
     reductions = np.zeros(size, dtype=bool)
     reductions[step[action == _REDUCE]] = True
     local, storing = (_REDUCE, _COPY), (_RECV, _REDUCE, _COPY)
@@ -207,8 +207,6 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
     read_buf[absent] = read_off[absent] = -1
     absent = (write_buf < 0) | (write_off < 0)
     write_buf[absent] = write_off[absent] = -1
-    stated = [[trace.meta(name) for trace in algorithm.traces] for name in ("msccl_i_chunks", "msccl_o_chunks")]
-    inputs, outputs = (max((value for value in values if type(value) is int), default=0) for values in stated)
     return Steps(
         name=algorithm.name,
         collective=algorithm.collective,
@@ -218,8 +216,8 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
         in_place=algorithm.in_place,
         contract=algorithm.contract,
         protocol=algorithm.protocol,
-        inputs=inputs,
-        outputs=outputs,
+        inputs=program.inputs,
+        outputs=program.outputs,
         source=algorithm.source,
         rank=rank.tolist(),
         chain=chains,
@@ -270,7 +268,7 @@ def _connect(
     """Connections, and the one that each step receives from and sends to."""
     n = program.ranks
     tag = program.column("comm_tag")
-    channel = program.column("channel") if program.has("channel") else np.full(len(program), MISSING)
+    channel = program.column("channel")
     queue = np.where(channel == MISSING, tag, channel)
     own = channel == MISSING
     sides = []

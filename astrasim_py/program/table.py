@@ -60,6 +60,8 @@ class Program:
         int64[rows] each.
     ptr, parents : numpy.ndarray
         Dependencies, int64[rows + 1] and int64[edges].
+    inputs, outputs : int
+        Declared chunks of the ranks' largest input and output buffer, 0 where nothing is declared.
     payload, fused, place : numpy.ndarray, optional
         int64[rows]. By default no node takes another's data or is fused with another, and rows are in a topological
         order.
@@ -77,9 +79,12 @@ class Program:
         payload: np.ndarray | None = None,
         fused: np.ndarray | None = None,
         place: np.ndarray | None = None,
+        inputs: int = 0,
+        outputs: int = 0,
     ) -> None:
         self.bounds, self.type, self.node_id, self.ptr, self.parents = bounds, type, node_id, ptr, parents
         self._columns = dict(columns)
+        self.inputs, self.outputs = inputs, outputs
         self.rank = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         nothing = np.full(len(type), -1, dtype=np.int64)
         self.payload = nothing if payload is None else payload
@@ -118,6 +123,8 @@ class Program:
             payload=np.concatenate(payload),
             fused=np.concatenate(fused),
             place=np.concatenate(place),
+            inputs=_declared(traces, "msccl_i_chunks"),
+            outputs=_declared(traces, "msccl_o_chunks"),
         )
 
     def __len__(self) -> int:
@@ -131,6 +138,9 @@ class Program:
         """int64[rows]: an integer attribute of every node, MISSING where it has none."""
         if name not in self._columns:
             self._columns[name] = np.full(len(self), MISSING, dtype=np.int64)
+            if name == "payload":
+                given = np.flatnonzero(self.payload >= 0)
+                self._columns[name][given] = self.node_id[self.payload[given]]
         return self._columns[name]
 
     def has(self, name: str) -> bool:
@@ -148,14 +158,14 @@ class Program:
             parents=self.parents,
             payload=self.payload,
             place=self.place,
+            inputs=self.inputs,
+            outputs=self.outputs,
         )
 
     def traces(self) -> tuple[ExecutionTrace, ...]:
         """One trace per rank, with rows counted from 0 as ids; ranks of equal structure share it."""
+        self.column("payload")
         columns = {name: column for name, column in self._columns.items() if self.has(name)}
-        payload = np.where(self.payload < 0, MISSING, self.payload - self.bounds[self.rank])
-        if bool((payload != MISSING).any()):
-            columns["payload"] = payload
         structures: dict[bytes, tuple[np.ndarray, Csr, np.ndarray]] = {}
         out = []
         for low, high in pairwise(self.bounds.tolist()):
@@ -224,6 +234,12 @@ class ProgramTraces(Sequence[ExecutionTrace]):
 
     def __mul__(self, times: int) -> tuple[ExecutionTrace, ...]:
         return self._made * times
+
+
+def _declared(traces: Sequence[ExecutionTrace], name: str) -> int:
+    """The largest whole number that the metadata of the traces states under a name, or 0."""
+    stated = (trace.meta(name) for trace in traces)
+    return max((value for value in stated if type(value) is int), default=0)
 
 
 def _places(trace: ExecutionTrace) -> np.ndarray:
