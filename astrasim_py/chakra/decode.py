@@ -1,6 +1,6 @@
 """Chakra files into columns: small sets by protobuf, large ones by compiled code, with equal results.
 
-Files that compiled code does not take, as they hold something unusual, are read by protobuf, too.
+Protobuf also reads the large files that compiled code gives up because they hold something unusual.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from astrasim_py.chakra.storage import Csr, FileColumns, RawFile, compact_column
 from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_node, node_place, text_of
 from astrasim_py.core.errors import TraceError
 
-#: Sets of at least so many bytes are worth the compiled reader, which must be loaded and, once, compiled.
+#: From this many bytes on compiled code pays, although it must be loaded and, once, compiled.
 KERNEL_BYTES = 8 * 2**20
-#: Bytes of files that the compiled reader takes together.
+#: Bytes of files that compiled code reads in one call.
 GROUP_BYTES = 4 * 2**20
 
 _INTEGERS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64")
@@ -35,7 +35,7 @@ class IllTypedAttribute(TraceError):
 
 
 class _IllTyped(Damaged):
-    """A well-formed message in which an attribute holds what it must not."""
+    """An attribute with a value of the wrong kind or range, in a well-formed message."""
 
 
 def decode(
@@ -106,7 +106,7 @@ def decode_text(raw: RawFile, name: str, place: str) -> tuple[np.ndarray, tuple[
 
 
 def attribute_kinds(raw: RawFile, names: Sequence[str]) -> dict[tuple[str, str], int]:
-    """How often each of some attributes uses each oneof member; an unset value counts as member ``""``."""
+    """Count the oneof members that some attributes use; an unset value counts as member ``""``."""
     parse = messages.lenient_node().FromString
     known = {name.encode(): name for name in names}
     counts: Counter[tuple[str, str]] = Counter()
@@ -119,7 +119,7 @@ def attribute_kinds(raw: RawFile, names: Sequence[str]) -> dict[tuple[str, str],
 
 
 def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
-    """What is wrong with the nodes of a file, each by itself: up to `limit` errors."""
+    """Errors of a file's nodes, at most `limit`, one of each node."""
     nodes = _Nodes(raw.data, place, tuple(COLUMN_KINDS), "pg_name", len(raw.start))
     errors = []
     for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
@@ -195,7 +195,7 @@ class _Nodes:
         return node
 
     def _attributes(self, row: int, node: Any) -> None:
-        # Of several attributes of one name the last counts.
+        # The last of several attributes of one name counts.
         last = {attribute.name: attribute for attribute in node.attr}
         free = node.type in _FREE_TYPES
         for label, attribute in last.items():
@@ -218,7 +218,7 @@ class _Nodes:
             raise _IllTyped(f"{self.text} is a {kind}, not text")
 
     def columns(self, raw: RawFile, version: str) -> FileColumns:
-        """What was decoded."""
+        """The columns of the decoded nodes."""
         return FileColumns(
             raw=raw,
             version=version,

@@ -161,7 +161,7 @@ def _column_of(cells, starts, lengths, names, name_words, data, start, length, f
         known = starts[column]
         if lengths[column] == length:
             other_first, other_last = _edges(name_words, known, length)
-            # Up to 16 bytes the edges are all of a text.
+            # Two words hold a whole text of up to 16 bytes.
             same = other_first == first and other_last == last
             if same and (length <= 16 or _same(data, start, names, known, length)):
                 return column
@@ -255,7 +255,7 @@ def _text_code(data, words, at, length, cells, codes, known, ascii_needed):
 
 @lean
 def _attribute(data, words, member_wire, begin, end):
-    """Whether an attribute is sound, position and length of its name, and member, value and position of its content."""
+    """Soundness of an attribute, position and length of its name, and member, value and position of its content."""
     at = label = begin
     length, member, content, payload = np.int64(0), np.int64(0), np.uint64(0), np.int64(0)
     while at < end:

@@ -87,14 +87,13 @@ class Scratch(NamedTuple):
     """Working memory of one call of `read`, all zeros before."""
 
     seen: np.ndarray  # int64[k + 1]
-    heads: np.ndarray  # uint64[k + 9, 6]: what follows each column, and what a node of each type begins with
+    heads: np.ndarray  # uint64[k + 9, 6]: next attribute after each column, and first one of each type
     usual: np.ndarray  # int64[k + 9, 3]
     text_cells: np.ndarray
     text_codes: np.ndarray
 
 
 def _scratch(names: int) -> Scratch:
-    """Scratch for as many names of columns."""
     return Scratch(
         seen=np.zeros(names, dtype=np.int64),
         heads=np.zeros((names + 8, 6), dtype=np.uint64),

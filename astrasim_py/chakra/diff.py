@@ -1,4 +1,4 @@
-"""What differs between two traces."""
+"""Differences between two traces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What differs between two traces.
+    """Differences between two traces.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs but, perhaps, the order of the nodes in the file."""
+        """True if the traces are equal but for the order of nodes in the file."""
         return not (self.only_first or self.only_second or self.changes)
 
 
@@ -90,7 +90,7 @@ def _pairs(first: ExecutionTrace, second: ExecutionTrace, match: str) -> tuple[n
 
 
 def _choose(first: ExecutionTrace, second: ExecutionTrace) -> str:
-    """By id, unless names and types pair more than twice as many nodes as ids do."""
+    """Match by id, unless names and types pair more than twice the number of nodes."""
     here, there = _pairs(first, second, "id")
     agreeing = sum(
         first.names[a] == second.names[b]

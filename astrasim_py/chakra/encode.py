@@ -17,7 +17,7 @@ from astrasim_py.core.errors import TraceError
 
 _TAGS = {"bool_val": 27, "int32_val": 7, "int64_val": 9, "uint32_val": 11, "uint64_val": 13}
 _CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
-#: What the older dialect does not know: chunk counts, and cells that are measured in chunks.
+#: Columns that the absolute dialect lacks: chunk counts, and cells measured in chunks.
 _NOT_ABSOLUTE = (*_CHUNKS, "src_buf", "src_off", "dst_buf", "dst_off", "payload")
 
 #: Dependencies of a node up to which all are laid side by side.
@@ -249,7 +249,7 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
         lay_here(_groups(trace))
     prefix = block if not ragged else _Block(size)
     length = sum((length for _, length in ragged), block.length)
-    # Where nothing but a block is left, its length stands in front of it in the same block.
+    # If there is one block only, the length goes in front, into the same block.
     before = len(prefix.cells)
     prefix.number(length, prefix.all)
     for parts in (prefix.cells, prefix.used):

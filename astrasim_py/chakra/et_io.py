@@ -21,16 +21,16 @@ from astrasim_py.core.files import open_regular, write_file, write_files
 MAX_FILE = 2 * 2**30
 #: Largest content of a gzip'd file, bytes.
 MAX_GUNZIP = 2**30
-#: How much larger content of more than `_AMPLE` bytes may be than its gzip stream; traces stay well below.
+#: Largest ratio of content to gzip stream, for content of more than `_AMPLE` bytes; traces stay well below.
 MAX_RATIO = 500
 _AMPLE = 2**26
 #: Most gzip streams in one file.
 MAX_MEMBERS = 2**16
 #: Bytes that are unzipped at a time.
 _FEED = 2**16
-#: Of a file beyond so many bytes the beginning is looked at before the rest is read; also what is unzipped at a time.
+#: Files beyond this size are checked at their beginning first; also the bytes to unzip at a time.
 _PART = 2**20
-#: Bytes of that beginning.
+#: Bytes of the beginning.
 _HEAD = 2**14
 _GZIP = b"\x1f\x8b"
 

@@ -76,7 +76,7 @@ def topological_order(ptr: np.ndarray, rows: np.ndarray, rank: np.ndarray | None
     """
     n = len(ptr) - 1
     by_rank = np.arange(n, dtype=np.int64) if rank is None else np.argsort(rank)
-    # Where every parent already precedes its child the preferred order itself is the answer.
+    # If every parent precedes its child in the preferred order, that order is the answer.
     if not len(rows):
         return by_rank
     child = owners(ptr)

@@ -1,6 +1,6 @@
-"""What is wrong, or unwise, in files of traces and in sets of them.
+"""Lint: errors and unwise things in files of traces, and in sets of files.
 
-Nothing here raises for a bad file: damage becomes a finding, and the other files are still looked at.
+A bad file raises nothing here: damage becomes a finding, and lint goes on with the other files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[
     Parameters
     ----------
     traces : sequence of ExecutionTrace or None
-        Index is the rank; None for one that cannot be read (what concerns it is left out).
+        Index is the rank; None for an unreadable one, which no finding concerns.
     groups : mapping of str to sequence of int, optional
         Communicator groups; by default those that METADATA nodes declare.
     """
@@ -59,9 +59,9 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
 
 
 def lint_file(path: str | os.PathLike, rank: int | None = None) -> tuple[ExecutionTrace | None, list[Finding]]:
-    """Read one file and say what is wrong with it; the trace is None if it cannot be used.
+    """Read one file; returns its trace, None if it is unusable, and findings about the file.
 
-    What can be said of the trace itself is left to `lint_trace`.
+    `lint_trace` checks the trace itself.
     """
     place = os.fspath(path)
     try:

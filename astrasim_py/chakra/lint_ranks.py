@@ -1,4 +1,4 @@
-"""What is wrong between the traces of several ranks: messages without a partner, collectives in unlike order."""
+"""Lint across ranks: messages without a partner, collectives in different orders."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def check_messages(traces: Traces) -> list[Finding]:
         text = f"rank {one} sends {sent[k]} messages with {tagged} to rank {other}, which receives {received[k]}"
         text += more_of(len(uneven), "such triples")
         found.append(Finding("error", f"unmatched-{what}", ends.place(int(first)), text))
-    # Both are sorted by key and number, so that what has a partner stands side by side.
+    # Both are sorted by key and number, so partners have the same index.
     both = np.minimum(sent, received)
     (one, nth, key), (other, *_) = (n.up_to(both) for n in ends_of.values())
     wrong = np.zeros(len(one), dtype=bool)
@@ -143,7 +143,7 @@ def _numbered(key: np.ndarray, keys: int) -> _Numbered:
 
 
 class _Calls:
-    """The collective calls of one trace to one group: what they are, and their node ids."""
+    """Collective calls of one trace to one group, and their node ids."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, int]] = []

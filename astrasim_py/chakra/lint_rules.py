@@ -1,6 +1,6 @@
-"""What is wrong, or unwise, in one trace.
+"""Lint of one trace.
 
-Errors are what some consumer refuses, hangs on or gets wrong; warnings are what it may; infos are hints.
+An error makes some consumer refuse the trace, hang, or compute nonsense; a warning may; an info is a hint.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def worst_severity(findings: Iterable[Finding]) -> str:
 
 
 def label_of(trace: ExecutionTrace | None, rank: int | None) -> str:
-    """What findings call a trace."""
+    """Name of a trace in findings."""
     return (trace.place if trace is not None else "") or (f"rank {rank}" if rank is not None else "trace")
 
 
@@ -120,7 +120,7 @@ def _check_edges(check: _Check) -> None:
 
 
 def _check_cycle(check: _Check, edges: np.ndarray, severity: str, rule: str, by: str) -> bool:
-    """Whether edges (child x nodes + parent) make no cycle."""
+    """True if edges (child x nodes + parent) make no cycle."""
     size = len(check.trace)
     child, parent = np.divmod(np.unique(edges), size)
     ptr = graph.pointers(child, size)

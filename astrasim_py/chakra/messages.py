@@ -16,7 +16,7 @@ from astrasim_py.core.errors import TraceError
 
 @functools.cache
 def lenient_node() -> type:
-    """`Node` with bytes for text, lists, inputs and outputs: damage in what no column needs does no harm."""
+    """`Node` with bytes for text, lists, inputs and outputs, so that damage there does not matter."""
     file = descriptor_pb2.FileDescriptorProto()
     pb.DESCRIPTOR.CopyToProto(file)
     old, file.name, file.package = file.package, "astrasim_py/chakra/lenient.proto", "astrasim_py.chakra.lenient"
@@ -152,7 +152,7 @@ def metadata_message(version: str, attributes: Iterable[Attribute]) -> Any:
 
 
 def patch(message: Any, node: Node) -> None:
-    """Put what the columns of a trace hold into a node's message; its other attributes stay."""
+    """Write the values of the columns into a node's message; its other attributes stay."""
     for name in ("id", "type", "name", "start_time_micros", "duration_micros"):
         setattr(message, name, getattr(node, name))
     for name in ("ctrl_deps", "data_deps"):

@@ -1,4 +1,4 @@
-"""What Chakra and we call things: types of nodes, collectives, attributes that have a column, views of one node."""
+"""Names and numbers of Chakra: node types, collectives, attributes with a column; and views of one node."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ COLUMN_KINDS: Mapping[str, str] = {
     "count_of": "int32_val",  # the node also waits for the count_k-th completion in this counter …
     "count_k": "int32_val",
     "count_from": "int64_val",  # … counted from after the completion of the node of this id; absent: from the start
-    "slot_kind": "int32_val",  # what a workload node holds: 0 nothing, 1 CPU, 2 compute, 3 communication
+    "slot_kind": "int32_val",  # slot of a workload node: 0 none, 1 CPU, 2 compute, 3 communication; absent: by its type
 }
 INT_COLUMNS: tuple[str, ...] = tuple(COLUMN_KINDS)
 #: Columns whose names Chakra itself gives a meaning; the others may mean anything in a foreign trace.

@@ -16,7 +16,7 @@ from astrasim_py.core.errors import TraceError
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """How many, and how many bytes."""
+    """A number of things and their bytes."""
 
     count: int = 0
     bytes: int = 0

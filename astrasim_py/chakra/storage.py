@@ -1,4 +1,4 @@
-"""How the columns of a trace are kept: in as little memory as they need, and read-only."""
+"""Columns of traces: compact and read-only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RawFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileColumns:
-    """What one file decodes to; arrays as in `ExecutionTrace`, `ints` as `compact` stores them, without absent ones."""
+    """Columns of one file: arrays as in `ExecutionTrace`; `ints` as `compact_columns` stores them."""
 
     raw: RawFile
     version: str
@@ -78,7 +78,7 @@ class FileColumns:
 
 
 class Names(Sequence[str]):
-    """Names of nodes, decoded only when they are asked for.
+    """Names of nodes, decoded on access.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Names(Sequence[str]):
 
     @property
     def given(self) -> bool:
-        """Whether any name is not empty."""
+        """True if any name is not empty."""
         return bool(self._length.any())
 
     def packed(self) -> Names:
@@ -144,7 +144,7 @@ def whole_numbers(values: object, what: str, dtype) -> np.ndarray:
 
 
 def compact(values: object, size: int, what: str = "column") -> int | np.ndarray:
-    """Store an integer column in as little as it needs.
+    """Store an integer column in the smallest form.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def as_csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
 
 
 def same_csr(one: Csr, other: Csr) -> bool:
-    """Whether all nodes have the same dependencies."""
+    """True if all nodes have the same dependencies."""
     return one is other or (np.array_equal(one.ptr, other.ptr) and np.array_equal(one.ids, other.ids))
 
 

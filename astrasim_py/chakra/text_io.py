@@ -153,7 +153,7 @@ def jsonl_bytes(trace: ExecutionTrace) -> bytes:
 
 
 class _Wrong(Exception):
-    """What is wrong with a line; the caller knows which."""
+    """A problem in a line; the caller knows the line number."""
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
@@ -268,7 +268,7 @@ def _read_ids(value: object, key: str) -> tuple[int, ...]:
     return tuple(_whole(one, key) for one in _list(value, key))
 
 
-#: How the fields of a node are read, by the key of its line.
+#: Readers of the fields of a node, by their key in the line.
 _NODE_KEYS = {
     "id": _whole,
     "name": _string,

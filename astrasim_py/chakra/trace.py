@@ -33,7 +33,7 @@ from astrasim_py.chakra.storage import (
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
 
-#: What `from_columns` takes beside ids, types and integer columns.
+#: Arguments of `from_columns` beside ids, types and integer columns.
 _DEFAULTS = {
     "duration_micros": None,
     "start_time_micros": None,
@@ -177,7 +177,7 @@ class ExecutionTrace:
             stored = self._columns[name]
             if not isinstance(stored, np.ndarray) or stored.dtype == np.int64:
                 return expand(stored, len(self))
-            # A few wide copies are kept, for callers that ask again and again.
+            # Cache a few wide copies, for callers that ask repeatedly.
             wide = self._cache.setdefault("wide", {})
             if name not in wide:
                 if len(wide) >= 4:
@@ -189,14 +189,14 @@ class ExecutionTrace:
         return expand(self._extra.get(name, MISSING), len(self))
 
     def picked(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """int64: one of `INT_COLUMNS` in some rows, of which nothing is kept."""
+        """int64: one of `INT_COLUMNS` in some rows, without caching."""
         stored = self._columns.get(name, MISSING)
         if isinstance(stored, np.ndarray):
             return expand(stored[rows], len(self))
         return np.broadcast_to(np.int64(stored), (len(self),))[rows]
 
     def runs_like(self, other: ExecutionTrace, free: Collection[str] = ()) -> bool:
-        """Whether nodes, ids, kinds, durations, dependencies and `INT_COLUMNS` but those of `free` are equal.
+        """True if nodes, ids, types, durations, dependencies and all `INT_COLUMNS` but those of `free` are equal.
 
         Names, groups, metadata, start times and attributes beyond the columns do not count.
         """
@@ -215,13 +215,13 @@ class ExecutionTrace:
         return _equal(self.picked(name), other.picked(name))
 
     def has_column(self, name: str) -> bool:
-        """Whether any node has the integer attribute `name`."""
+        """True if any node has the integer attribute `name`."""
         stored = self._columns.get(name, MISSING) if name in COLUMN_KINDS else self.column(name)
         return bool((stored != MISSING).any()) if isinstance(stored, np.ndarray) else stored != MISSING
 
     @property
     def has_names(self) -> bool:
-        """Whether any node has a name."""
+        """True if any node has a name."""
         return self.names.given if isinstance(self.names, Names) else any(self.names)
 
     def group_of(self) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -472,7 +472,7 @@ class ExecutionTrace:
         return False if name in ("place", "rank", "version", "metadata") else new != old
 
     def with_columns(self, columns: Mapping[str, np.ndarray]) -> ExecutionTrace:
-        """The same graph with other integer columns, for many traces alike: what is known of the graph is shared."""
+        """The same graph with other integer columns; traces made this way share the cached order and parents."""
         return dataclasses.replace(
             self,
             raw=None,
@@ -496,5 +496,5 @@ def _rebuilt(fields: dict[str, Any]) -> ExecutionTrace:
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two integer arrays of one dimension are the same."""
+    """True if two integer arrays of one dimension are equal."""
     return one is other or (len(one) == len(other) and bool((one == other).all()))

@@ -1,6 +1,6 @@
-"""The wire format of protobuf, read strictly: where records lie, and what is wrong with a damaged one.
+"""A strict walk of protobuf's wire format, which explains damaged records.
 
-Wire format: protobuf.dev, "Encoding". Good records are decoded by protobuf itself (`messages`).
+Wire format: protobuf.dev, "Encoding". Protobuf itself decodes sound records (`messages`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OLD = "write it again with a producer of Chakra 0.0.4 or later"
 
 
 class Damaged(Exception):
-    """What is wrong with a message; the caller knows where it is."""
+    """A problem in a message; the caller knows its place."""
 
 
 def varint(number: int) -> bytes:
@@ -57,7 +57,7 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, object]]:
-    """(field number, wire type, value) of a message: an int, or (start, end) for what has a length or is a group."""
+    """(field number, wire type, value) of a message: an int, or (start, end) of content or a group."""
     while position < end:
         tag, at = read_varint(data, position, end)
         number, wire = tag >> 3, tag & 7
@@ -77,7 +77,7 @@ def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, obj
 
 
 def _span(data: bytes, at: int, end: int, number: int, wire: int) -> tuple[int, int]:
-    """Where the content of a field lies."""
+    """Start and end of the content of a field."""
     length, at = read_varint(data, at, end) if wire == LENGTH else (_WIDTH[wire], at)
     if length > end - at:
         raise Damaged(f"field {number} is cut short (needs {length} bytes, {end - at} left)")

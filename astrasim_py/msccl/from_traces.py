@@ -1,8 +1,8 @@
-"""Back from traces to the program that they were made of, operation for operation.
+"""From traces back to the MSCCL program, operation for operation.
 
-Edges decide, not numbers: the order of a thread block is the chain of `tb_prev`, so nodes may have been numbered anew
-or written in another order. All but the last of the dependencies of a step become nops; nops of another shape are told
-by the metadata (`msccl_nops`), as long as the edges say the same.
+Edges decide, not numbers: the chain of `tb_prev` gives the order of a thread block, so nodes may have new numbers or
+another order. All but the last dependency of a step become nops; the metadata (`msccl_nops`) describe nops of another
+shape, as long as the edges agree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.msccl.ir import READING, WRITING, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.program.algorithm import Algorithm
 
-#: Fields of a nop that says nothing but whom to wait for: srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep.
+#: Fields of a nop that only waits: srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep.
 PLAIN_NOP = ("i", -1, "o", -1, 0, 0)
 
 _LETTERS = {int(Buffer.INPUT): "i", int(Buffer.OUTPUT): "o", int(Buffer.SCRATCH): "s"}
@@ -39,7 +39,7 @@ class _Unrecorded(Exception):
 
 
 def recorded_program(algorithm: Algorithm) -> MscclProgram | None:
-    """The program that an algorithm was made of.
+    """The MSCCL program recorded in the traces of an algorithm.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def _whole(trace: ExecutionTrace, name: str) -> int | None:
 
 
 class _NodeGroup(NamedTuple):
-    """Nodes of one step, first to last, as rows; what it waits for, as ids."""
+    """Nodes of one step, first to last, as rows; its dependencies, as ids."""
 
     rows: list[int]
     type: str
@@ -99,7 +99,7 @@ class _NodeGroup(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """What a step or nop waits for: the node that ends a step; or none, and then the numbers as written."""
+    """The dependency of a step or nop: the node that ends the other step; without one, the numbers as written."""
 
     node: int | None
     depid: int
@@ -107,7 +107,7 @@ class _Wait(NamedTuple):
 
 
 class _Dependencies(NamedTuple):
-    """How the dependencies of a step are written: nops with their fields, and its own."""
+    """Written form of the dependencies of a step: nops with their fields, and its own."""
 
     nops: list[tuple[tuple, _Wait]]
     own: _Wait
@@ -231,7 +231,7 @@ class _RecordedRank:
         odd = _odd_nops(self.trace)
         last = {step.rows[-1]: step for steps in self.blocks.values() for step in steps}
         in_step = self.column["local_time_step"]
-        #: Where the step that a node ends was in the program as recorded, and where it is now.
+        #: Place of the step that a node ends: in the recorded program, and now.
         self.was = {self.ids[row]: (self.column["tb_id"][row], in_step[row]) for row in last}
         self.now: dict[int, tuple[int, int]] = {}
         self.shapes: dict[int, _Dependencies] = {}
@@ -308,7 +308,7 @@ class _RecordedRank:
         )
 
     def _ends(self, block: int) -> tuple[int, int, int]:
-        """Send peer, receive peer and channel of a thread block: what its nodes say, else its entry in the table."""
+        """Send peer, receive peer and channel of a thread block: from its nodes, else from the table."""
         rows = [row for step in self.blocks.get(block, ()) for row in step.rows if self.kinds[row] != "C"]
         out = list(self.table.get(block, (-1, -1, 0)))
         for place, kind, name in ((0, "S", "comm_dst"), (1, "R", "comm_src"), (2, "SR", "channel")):
@@ -327,7 +327,7 @@ class _RecordedRank:
         return max([0, *read, *written])
 
     def messages(self, kind: str) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
-        """(tag, chunks) of what is sent ("S") or received ("R"), by connection, in order."""
+        """(tag, chunks) of messages sent ("S") or received ("R"), by connection, in order."""
         found: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         for block, steps in self.blocks.items():
             send, recv, chan = self._ends(block)
@@ -346,7 +346,7 @@ def _nop_step(number: int, fields, dep: tuple[int, int]) -> MscclStep:
 
 
 def _check_pairing(ranks: list[_RecordedRank]) -> None:
-    """Tags must pair what the order of thread blocks pairs, for a runtime knows nothing else."""
+    """Tags must pair the messages that the order of thread blocks pairs: a runtime knows only that order."""
     sent: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     received: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""A program in MSCCL-IR, as its XML says it: values and line numbers, nothing interpreted."""
+"""A program in MSCCL-IR, as its XML has it: values and line numbers, without interpretation."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MscclProgram(NamedTuple):
     layout: tuple[str, ...] = ()
 
     def same(self, other: MscclProgram) -> bool:
-        """Whether two programs say the same, whatever file and lines they are written in and gpus' order."""
+        """True if two programs are equal but for file, lines and order of gpus."""
         return _bare(self) == _bare(other)
 
 

@@ -34,7 +34,7 @@ from astrasim_py.program.table import Unusable
 #: Runtimes by dialect.
 LIMITS = dict(zip(("classic", "azure", "rccl"), RUNTIMES, strict=True))
 
-#: Names of collectives. What the XML has no name for is custom, and what it is stands in the name of the program.
+#: Names of collectives in XML. Those without one are custom, and the name of the program says which.
 COLL_NAMES = {
     "all_reduce": "allreduce",
     "all_gather": "allgather",
@@ -47,7 +47,7 @@ COLL_NAMES = {
     "custom": "custom",
 }
 
-#: Most nodes of an algorithm that is given thread blocks: each takes about 1.6 kB meanwhile.
+#: Most nodes of an algorithm to be lowered: each takes about 1.6 kB meanwhile.
 MAX_TRACE_NODES = 2**20
 #: Assignments that are tried to keep within the limits.
 _ATTEMPTS = 8
@@ -182,7 +182,7 @@ def _check(algorithm: Algorithm, place: str) -> None:
 
 
 def _check_size(algorithm: Algorithm, limits: Runtime, place: str) -> None:
-    """Refuse what is beyond the limits however its steps are assigned, before any work is done."""
+    """Refuse, before any work, an algorithm that no assignment of its steps brings within the limits."""
     if algorithm.nodes > MAX_TRACE_NODES:
         raise AlgorithmError(
             place,
@@ -230,7 +230,7 @@ def _within(limits: Runtime, ranks: int, graph: OperationGraph, place: str) -> l
                 break
             except Blocked as blocked:
                 blocks += 1
-                # Where it happens again and again, no receive may block.
+                # After repeated blocking, move all receives aside.
                 graph.receive_aside(ops, blocked.receives if blocks < _ATTEMPTS else range(len(ops)))
                 ops = graph.operations()
         writer = _Writer(ops, Assignment(ops, plan, ranks), plan.place, scratch, graph.cells)
@@ -303,16 +303,16 @@ class _Writer:
         self.held: dict[int, tuple[int, int, int]] = {}
 
     def _scratch(self, rank: int, count: int) -> tuple[int, int, int]:
-        """Cells of scratch that nobody else uses."""
+        """Unused cells of scratch."""
         offset, cell = self.scratch[rank], self.fresh
         self.scratch[rank] += count
         self.fresh += count
         return (int(Buffer.SCRATCH), offset, cell)
 
     def _cells(self, op: int) -> tuple[int, int, int]:
-        """Where the data of an operation lies when it is done."""
+        """Cells that hold the result of an operation."""
         ops = self.ops
-        # What only a reduction takes, and nobody names a place for, is summed where it is.
+        # Data without a place of its own that only a reduction takes is summed in place.
         while (
             ops.target[op] is None
             and ops.kind[op] == REDUCE
@@ -433,7 +433,7 @@ class _Writer:
         return Gpu(rank, 0, 0, self.scratch[rank], tuple(tbs))
 
     def _waits(self, rank: int, blocks: list[OrderedBlock]) -> list[list[list[tuple[int, int]]]]:
-        """What the operations of each thread block must wait for in others, as (thread block, position in it).
+        """Dependencies of the operations of each thread block on others, as (thread block, position in it).
 
         Of every thread block only the last is named, and none that is implied: by what the own thread block waited
         for before, or by what another awaited operation waited for.
@@ -458,7 +458,7 @@ class _Writer:
         for op in self.joins[rank]:
             joins[op] = needs(op, {})
         out: list[list[list[tuple[int, int]]]] = [[[] for _ in block.operations] for block in blocks]
-        #: How far an operation knows every other thread block to be; -1 for not begun.
+        #: Progress of every other thread block that each operation implies; -1: not begun.
         known: list[list[list[int]]] = [[[]] * len(block.operations) for block in blocks]
         nothing = [-1] * len(blocks)
         order = [op for block in blocks for op in block.operations]
@@ -471,7 +471,7 @@ class _Writer:
                 needs(self.fed[op], wanted)
             wanted.pop(b, None)
             missing = [(other, last) for other, last in wanted.items() if mine[other] < last]
-            # The latest first: what it waited for need not be awaited again.
+            # The latest first: it implies what it waited for itself.
             missing.sort(key=lambda it: -self.place[blocks[it[0]].operations[it[1]]])
             for other, last in missing:
                 if mine[other] < last:

@@ -82,7 +82,7 @@ class Operations:
 
 
 def overlap(a: tuple[int, int, int], b: tuple[int, int, int], count: int) -> bool:
-    """Whether two ranges share a cell without being the same."""
+    """True if two ranges share a cell but are not equal."""
     return a[2] != b[2] and abs(a[2] - b[2]) < count
 
 
@@ -105,11 +105,11 @@ class OperationGraph:
         #: Reductions that must not be one with the receive before.
         self.apart: set[int] = set()
         where = Layout(steps)
-        #: First cell that is nobody's.
+        #: First cell beyond all buffers.
         self.cells = where.stride * steps.ranks
         reads = where.reads
         writes = where.writes
-        #: By step: its first operation, and how many there are of each part of its range.
+        #: First operation of each step, and number of operations of each part of its range.
         self.base: list[int] = []
         self.width: list[int] = []
         for g in range(len(steps)):
@@ -194,11 +194,11 @@ class OperationGraph:
             lost = _hazards(ops)
             if not lost:
                 return ops
-            # What was overwritten in memory before somebody takes it needs a place of its own.
+            # Data that is overwritten before it is taken needs a place of its own.
             self._keep([ops.origin[op] for op in sorted(lost)])
 
     def receive_aside(self, ops: Operations, receives: Sequence[int]) -> None:
-        """Let receives put their data in scratch at once, and what they did with it be done later.
+        """Let receives put their data in scratch at once, and use it later.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ class OperationGraph:
         for op in kept:
             rank, count, step, target = ops.rank[op], ops.count[op], ops.step[op], ops.target[op]
             if ops.kind[op] == REDUCE and ops.payload[op] < 0:
-                # What it adds to is there, too.
+                # The other operand goes there, too.
                 before = ops.add(COPY, rank, count, step, source=target)
                 ops.parents[before] = list(ops.parents[op])
                 ops.parents[op].append(before)
@@ -325,7 +325,7 @@ def _hazards(ops: Operations) -> set[int]:
     writer: dict[int, int] = {}
     reading: dict[int, list[int]] = {}
     lost: set[int] = set()
-    left = [0] * size  # cells that an operation wrote and nobody wrote since
+    left = [0] * size  # cells that still hold the result of each operation
     ops.feeder, ops.readers = [NONE] * size, [[] for _ in range(size)]
     for op in range(size):
         count, parents = ops.count[op], ops.parents[op]

@@ -37,7 +37,7 @@ _TO_NEXT = re.compile(r"alltonext-(forward|backward)s?(?:\b|(?=_x[0-9]))")
 
 
 def collective_of(program: MscclProgram) -> tuple[str, int | None, Contract | None]:
-    """What a program promises: collective, root and – of a custom collective that is known by name – contract.
+    """The promise of a program: collective, root and – for a custom collective with a known name – contract.
 
     ``coll="custom"`` is known by the names that msccl-tools gives: ``Broadcast(n=8,root=0)…``, Reduce, Gather and
     Scatter likewise, ``alltonext-forward`` (every rank but the first outputs the input of the rank before it) and
@@ -78,12 +78,12 @@ def _named(coll: str) -> str:
 
 
 def sharded(coll: str) -> bool:
-    """Whether the full buffer of a collective, as the XML names it, consists of one shard per rank."""
+    """True if the full buffer of a collective, named as in XML, consists of one shard per rank."""
     return promise_of(_named(coll)).sharded
 
 
 def rooted(coll: str) -> bool:
-    """Whether a collective, as the XML names it, has a root."""
+    """True if a collective, named as in XML, has a root."""
     return promise_of(_named(coll)).rooted
 
 
@@ -194,12 +194,12 @@ def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
     )
 
 
-#: What a step of each type does: receives, sends, reads, writes, reduces.
+#: Actions of each type of step: receives, sends, reads, writes, reduces.
 _DOES = {kind: tuple(kind in does for does in (RECEIVING, SENDING, READING, WRITING, REDUCING)) for kind in STEP_TYPES}
 
 
 def _connections(gpus: Sequence[Gpu], ranks: int) -> tuple[dict[tuple[int, int, int], int], list[Connection]]:
-    """Every connection with messages, senders ascending, with its number; and one for what is none."""
+    """Connections with messages and their numbers, senders ascending; the last is a dummy for other peers."""
     used: dict[tuple[int, int, int], None] = {}
     for peer_of, kinds in ((0, SENDING), (1, RECEIVING)):
         for gpu in gpus:

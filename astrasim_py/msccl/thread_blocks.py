@@ -22,7 +22,7 @@ _RECEIVES = (RECEIVE, RECEIVE_REDUCE)
 
 
 class Blocked(Exception):
-    """Receives that cannot take what was sent: what they write is still in use, and will be until they have it."""
+    """Receives that deadlock: the cells that they write stay in use until they complete."""
 
     def __init__(self, receives: list[int]) -> None:
         super().__init__(receives)
@@ -86,7 +86,7 @@ class _Channels:
             heappush(self.queue, (step, op))
 
     def serve(self) -> list[tuple[int, int]]:
-        """Messages that are sent now, with their channels: those that get what they wish first."""
+        """Messages to send now, with their channels; messages that get their preferred channel come first."""
         served = []
         for channel, wishing in self.wishes.items():
             while wishing and wishing[0][1] not in self.waiting:
@@ -113,7 +113,7 @@ class _Channels:
         return op
 
     def release(self, channel: int) -> bool:
-        """The message is received; whether somebody waits for the channel."""
+        """Free the channel of a received message; True if another message waits."""
         if self.carried[channel] < self.cap:
             self.idle.add(channel)
         else:
@@ -156,7 +156,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
     out = Execution([0] * size, [0] * size, [NONE] * size)
     rounds, places, channel = out.round, out.place, out.channel
     under_way, finished = bytearray(size), bytearray(size)
-    held: dict[int, None] = {}  # receives of what is under way that wait for something else
+    held: dict[int, None] = {}  # receives whose message is under way, but which wait for something else
     pairs: dict[int, _Channels] = {}
     touched: dict[int, _Channels] = {}  # pairs with new messages or channels
     work: list[int] = []
@@ -169,7 +169,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
             pair = touched[key] = pairs.get(key) or pairs.setdefault(key, _Channels(channels, cap))
             wish, fed = ops.channel[op], ops.feeder[op]
             if wish < 0 and fed >= 0 and kinds[fed] in _RECEIVES:
-                # What was received on a channel goes on on the same one, so that both may become one step.
+                # Forward data on the channel of its receive, so that both may fuse into one step.
                 wish = channel[fed]
             pair.want(ops.step[op], op, wish, must=ops.channel[op] >= 0)
         elif kind not in _RECEIVES or under_way[op]:
@@ -235,7 +235,7 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
 
 
 def _let_go(ops: Operations, held: list[int], finished: bytearray) -> list[int]:
-    """Receives that wait for nothing but what the traces put in order."""
+    """Receives that wait for the order of the traces only, not for cells."""
     free = [op for op in held if not any(not finished[p] and _conflict(ops, p, op) for p in ops.parents[op])]
     if not free:
         raise Blocked(held)
@@ -243,7 +243,7 @@ def _let_go(ops: Operations, held: list[int], finished: bytearray) -> list[int]:
 
 
 def _conflict(ops: Operations, before: int, op: int) -> bool:
-    """Whether a receive touches cells that an operation before it writes, or writes what that one reads."""
+    """True if a receive touches cells that an earlier operation writes, or writes cells that it reads."""
 
     def meet(a: tuple[int, int, int] | None, b: tuple[int, int, int] | None) -> bool:
         return bool(a and b) and a[2] < b[2] + ops.count[op] and b[2] < a[2] + ops.count[before]
@@ -316,7 +316,7 @@ class Assignment:
             return NONE
         if ops.payload[send] != got and ops.source[send][2] != (ops.target[got] or (0, 0, NONE))[2]:
             return NONE
-        # Whoever else waits for the receive must have time until the send is delivered.
+        # Other operations that wait for the receive must begin after the send is delivered.
         end = plan.round[send]
         for child in self._children[got]:
             if child != send and plan.round[child] < end + (ops.kind[child] == SEND):
@@ -371,7 +371,7 @@ class Assignment:
         ops = self.ops
         self.blocks: list[list[OrderedBlock]] = [[] for _ in range(ranks)]
         known: dict[tuple[int, int, int, int], OrderedBlock] = {}
-        home: dict[int, OrderedBlock] = {}  # of local work, and of what feeds it
+        home: dict[int, OrderedBlock] = {}  # of local operations and their inputs
         local: dict[int, int] = {}  # local operations by thread block
         alone: dict[int, OrderedBlock] = {}  # by rank: the thread block without peers that takes more
 

@@ -46,7 +46,7 @@ _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(Node
 _REDUCE, _COPY = int(CompOp.REDUCE), int(CompOp.COPY)
 _NO_CELLS = (MISSING, MISSING)
 
-#: What is gathered of every node, in this order; `peer`, `number` (k of its connection) become columns later.
+#: Values of every node, in this order; `peer` and `number` (index in its connection) become columns later.
 _GATHERED = (
     "type", "peer", "number", "channel", "msg_chunk_idx", "msg_chunk_cnt", "comp_op", "src_buf", "src_off",
     "dst_buf", "dst_off", "peer_buf", "peer_off", "payload", "is_rrc", "chunk_offset", "tb_id",
@@ -154,7 +154,7 @@ def _refuse(program: MscclProgram, line: int, problem: str, remedy: str) -> Algo
 
 
 def _check(program: MscclProgram) -> None:
-    """Refuse what has no trace. What merely does not work has one, and is left to verification."""
+    """Refuse programs that no trace can express. Verification judges programs that merely do not work."""
     if program.ngpus < 1 or sorted(gpu.id for gpu in program.gpus) != list(range(program.ngpus)):
         problem = f"has {len(program.gpus)} gpus for ngpus {program.ngpus}"
         raise _refuse(program, program.line, problem, f"write gpus 0 to {program.ngpus - 1}, each once")
@@ -257,7 +257,7 @@ class _Nodes:
                     nops.append(step)
                     continue
                 targets = [self._target(gpu, one, last) for one in (*nops, step) if one.depid >= 0]
-                # A node awaits another once, however often the program says so: readers count what is left to wait for.
+                # A node awaits another once, even if the program repeats it: readers count open dependencies.
                 kept = [node for node in dict.fromkeys(reversed(targets)) if node != before][::-1]
                 waits[first[tb.id][step.s]] = ([before] if before >= 0 else []) + kept
                 plain = all(nop_fields(nop) == PLAIN_NOP for nop in nops)

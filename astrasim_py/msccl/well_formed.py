@@ -1,4 +1,4 @@
-"""Is a program well-formed? What no runtime could execute, and what some runtime would not.
+"""Checks of programs: problems that no runtime could execute, and warnings for single runtimes.
 
 Runtimes are named by what they are: *classic* is the runtime that MSCCL began with, *Azure* the executor that took
 its place, *RCCL* AMD's. Their limits differ; only what none of them accepts makes a program ill-formed.
@@ -27,14 +27,14 @@ MAX_COUNT, MAX_STEPS = 71, 256
 
 
 class Findings(NamedTuple):
-    """What is wrong with a program, and what only some runtimes mind; one sentence per kind, with the first place."""
+    """Problems of a program, and warnings of single runtimes; one sentence per kind, with the first place."""
 
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
 class Runtime(NamedTuple):
-    """What a runtime accepts at most, and the names of collectives that it knows."""
+    """Limits of a runtime, and the names of its collectives."""
 
     name: str
     thread_blocks: int
@@ -79,7 +79,7 @@ class _Sentences:
         self.count: dict[str, int] = {}
 
     def again(self, kind: str) -> bool:
-        """Whether there is one of this kind already; then another one counts, and needs no words."""
+        """Count another one of a kind; False if it is the first."""
         if kind not in self.count:
             return False
         self.count[kind] += 1
@@ -291,7 +291,7 @@ class _Check:
             self.warnings.add("trailing", chain.line, text)
 
     def _dependency(self, step: MscclStep, name: Callable[[MscclStep], str], by_id: dict[int, ThreadBlock]) -> None:
-        """That what a step waits for exists, and is published."""
+        """Check that the awaited step exists and is published."""
         tb = by_id.get(step.depid)
         target = tb.steps[step.deps] if tb is not None and 0 <= step.deps < len(tb.steps) else None
         if target is None:
@@ -401,7 +401,7 @@ class _Check:
         return minds
 
     def _parser(self) -> None:
-        """What the simple parser that all runtimes share does not read."""
+        """Limits of the simple parser that all runtimes share."""
         program = self.program
         minds = list(program.layout)
         for gpu in program.gpus:

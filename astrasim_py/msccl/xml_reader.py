@@ -33,7 +33,7 @@ MAX_TEXT = 4096
 #: Most bytes of a size window.
 MAX_BYTES = 2**63 - 1
 
-#: What the parser of MSCCL-style runtimes reads: attributes of an element, characters of a value.
+#: Limits of the runtimes' parser: attributes of an element, characters of a value.
 RUNTIME_ATTRIBUTES, RUNTIME_VALUE = 16, 255
 
 _PLACES = {"algo": "the document", "gpu": "<algo>", "tb": "<gpu>", "step": "<tb>"}
@@ -170,7 +170,7 @@ def _document(data: bytes, place: str) -> tuple[bytes, int]:
 
 
 def _lines(document: bytes, before: int) -> Iterator[int]:
-    """Line of every start tag, in order: in what `_document` leaves, "<" begins nothing else but end tags."""
+    """Line of every start tag, in order: in the result of `_document`, "<" begins start and end tags only."""
     line, at = before + 1, 0
     count = document.count
     for start in _START.finditer(document):
@@ -184,7 +184,7 @@ def _lines(document: bytes, before: int) -> Iterator[int]:
 
 
 class _Numbers(dict):
-    """Integers by their text, from `least` to `MAX_NUMBER`; what is none is a KeyError."""
+    """Integers by their text, from `least` to `MAX_NUMBER`; other texts raise KeyError."""
 
     def __init__(self, least: int) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ class _ProgramParser:
         """The parser calls this also after an error, which must not be hidden by another."""
 
     def program(self) -> MscclProgram:
-        """What was read, when all of it was."""
+        """The program, once the whole document is read."""
         line, a = self.algo
         if any(len(value) > RUNTIME_VALUE for value in a.values()):
             self.long = line
@@ -390,7 +390,7 @@ class _ProgramParser:
 
 
 def _layout(document: bytes) -> tuple[str, ...]:
-    """What the simple parser of runtimes does not read: it knows ``name="value"`` after one blank only."""
+    """Layout that the runtimes' simple parser cannot read: it knows ``name="value"`` after one blank only."""
     if any(text in document for text in (b"='", b"= ", b" =")):
         return ('attributes that are not written name="value"',)
     if any(text in document for text in (b'"  ', b'"\t', b'"\n', b'"\r', b"step  ", b"tb  ", b"gpu  ", b"algo  ")):

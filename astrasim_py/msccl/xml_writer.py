@@ -25,12 +25,12 @@ DIALECTS = tuple(LIMITS)
 #: Longest value.
 MAX_VALUE = 255
 
-#: What stands for no limit where 0 does not, bytes.
+#: Largest size, bytes: no limit, in the dialect where 0 does not say so.
 _NO_LIMIT = 2**63 - 1
 
 
 def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: str | None = None) -> MscclProgram:
-    """The program of an algorithm: the one that it was made of, or one made for it.
+    """The MSCCL program of an algorithm: the recorded one, or a new one.
 
     Thread blocks and channels that its traces record are kept; where there are none, or where the traces were changed
     so that they fit no more, `astrasim_py.msccl.lower.lower` assigns them.
@@ -169,7 +169,7 @@ def _head(program: MscclProgram, dialect: str | None, place: str) -> dict[str, o
     coll, low, high, outofplace = program.coll, program.min_bytes, program.max_bytes, program.outofplace
     if dialect is not None:
         coll = _coll(program, dialect, place)
-        # outofplace is what tells the dialects apart.
+        # Only the newer dialects have outofplace.
         closed = outofplace is not None
         if dialect == "classic":
             outofplace = None
@@ -201,7 +201,7 @@ def _coll(program: MscclProgram, dialect: str, place: str) -> str:
     if dialect == "classic":
         coll = {"reducescatter": "reduce_scatter"}.get(coll, coll)
         if coll in ("gather", "scatter") or (root and program.outofplace is not None):
-            # Custom here, so that only the name says what it is.
+            # It is custom in this dialect, so only the name can identify it.
             if collective_of(program._replace(coll="custom"))[:2] != (collective, root):
                 name = f"{coll.title()}(n={program.ngpus},root={root})"
                 raise AlgorithmError(
