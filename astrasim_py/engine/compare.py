@@ -18,14 +18,7 @@ _OWN = ("engine", "cpu_s")
 def differences(a: Records, b: Records) -> list[str]:
     """Where two runs of one problem differ, a line each; empty where they are the same, event for event.
 
-    Parameters
-    ----------
-    a, b : Records
-
-    Returns
-    -------
-    list of str
-        Of a column or a sequence only the first place that differs.
+    Returns of a column or a sequence only the first place that differs.
     """
     found: list[str] = []
     for field in fields(Records):
@@ -79,26 +72,9 @@ def _outcomes(a: Outcome, b: Outcome) -> list[str]:
 def run_both(run: Callable[[str], Records], place: str, names: tuple[str, str] = (SIMPY, COMPILED)) -> Records:
     """Run both engines; what they agree on.
 
-    Parameters
-    ----------
-    run : callable
-        Runs the engine of a name.
-    place : str
-        What is run, for the error.
-    names : tuple of str
-        The engines.
-
-    Returns
-    -------
-    Records
-        Of the first engine; CPU seconds are those of both.
-
-    Raises
-    ------
-    AstraError
-        What both engines raise; or why ranks cannot be folded.
-    InternalError
-        They differ.
+    `run`: runs the engine of a name. `place`: what is run, for the error. `names`: the engines. Returns of the first
+    engine; CPU seconds are those of both. Raises AstraError: what both engines raise; or why ranks cannot be folded.
+    Raises InternalError: they differ.
     """
     first, second = (_outcome(run, name) for name in names)
     if isinstance(first, Records) and isinstance(second, Records):

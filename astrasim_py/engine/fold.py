@@ -30,7 +30,6 @@ from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.engine.simpy.network import Link, Message, Turn
 from astrasim_py.engine.simpy.npu import Npu
 from astrasim_py.engine.simpy.simulation import OpenCall
-from astrasim_py.engine.stuck import Posted
 from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Phase, Plan, RankProgram
 from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, symmetry_of
 
@@ -48,25 +47,10 @@ class FoldedPlan(Plan):
 def run_folded(plan: Plan, level: str) -> Records:
     """Run one rank of a plan for all of them.
 
-    Parameters
-    ----------
-    plan : Plan
-    level : str
-        ``summary`` or ``links``.
-
-    Returns
-    -------
-    Records
-        Those of the full run: makespan, figures of all ranks and links, collectives, and counts of messages, hops and
-        events for all ranks. A limit on events counts those that are simulated.
-
-    Raises
-    ------
-    FoldError
-        The ranks are not alike, or cannot be shown to be; the level is of single ranks; or one rank alone takes more
-        events than the limit.
-    SimulationError
-        As for the full run.
+    `level`: ``summary`` or ``links``. Returns those of the full run: makespan, figures of all ranks and links,
+    collectives, and counts of messages, hops and events for all ranks. A limit on events counts those that are
+    simulated. Raises FoldError: the ranks are not alike, or cannot be shown to be; the level is of single ranks; or one
+    rank alone takes more events than the limit. Raises SimulationError: as for the full run.
     """
     if level not in _LEVELS:
         raise FoldError("fold", f'level "{level}" records single ranks', "record summary or links, or run without fold")
@@ -186,12 +170,7 @@ class WatchedLink(Link):
 
 
 class FoldedSimulation(DialectSimulation):
-    """A run of one rank whose messages come back to it.
-
-    Attributes
-    ----------
-    symmetry : Symmetry
-    """
+    """A run of one rank whose messages come back to it."""
 
     link_class = WatchedLink
 
@@ -257,7 +236,7 @@ class FoldedSimulation(DialectSimulation):
         problem = f"one NPU alone takes more than {self.max_events} events (--max-events)"
         raise FoldError("fold", problem, "raise that limit, or run it without fold to see how far it comes")
 
-    def posted(self) -> list[Posted]:
+    def other_waits(self):
         raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")
 
 

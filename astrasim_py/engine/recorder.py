@@ -27,11 +27,7 @@ from astrasim_py.system.plan import KIND_NAMES, CollectiveCall, Plan, RankProgra
 class Recorder:
     """Collects what the level asks for while an engine runs.
 
-    Parameters
-    ----------
-    plan : Plan
-    level : str
-        One of `astrasim_py.core.choices.LEVELS`.
+    `level`: one of `astrasim_py.core.choices.LEVELS`.
     """
 
     def __init__(self, plan: Plan, level: str) -> None:
@@ -187,26 +183,9 @@ def make_records(
 ) -> Records:
     """The Records of a run.
 
-    Parameters
-    ----------
-    plan : Plan
-    level : str
-    finish, compute, exposed : sequence of int
-        By rank, ps.
-    spans : numpy.ndarray
-        int64[instances, 2]: when each began and ended, ps; -1 where it did not.
-    links : LinkTotals
-    messages, hops, events : int
-    outcome : Outcome
-    engine : str
-    cpu_s : float
-    tables : mapping of str to Table
-        The tables of the level: ``node``, ``message``, ``hop``.
-
-    Raises
-    ------
-    OverflowError
-        A time beyond 2^63 - 1 ps.
+    `finish`, `compute`, `exposed`: by rank, ps. `spans`: int64[instances, 2]: when each began and ended, ps; -1 where
+    it did not. `tables`: the tables of the level: ``node``, ``message``, ``hop``. Raises OverflowError: a time beyond
+    2^63 - 1 ps.
     """
     by_rank = [np.array(values, dtype=np.int64) for values in (finish, compute, exposed)]
     for array in by_rank:
@@ -280,13 +259,7 @@ def unequal_bytes(
 ) -> SimulationError:
     """The error of a matched pair of unequal bytes.
 
-    Parameters
-    ----------
-    plan : Plan
-    sender, receiver : (int, int, int)
-        Rank, slice (-1: the workload) and node.
-    nbytes : int
-        What is sent.
+    `sender`, `receiver`: rank, slice (-1: the workload) and node. `nbytes`: what is sent.
     """
 
     def side(rank: int, index: int, node: int) -> str:
@@ -305,11 +278,7 @@ def unequal_bytes(
 def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndarray, ended: np.ndarray) -> Table:
     """The node table from what an engine measured.
 
-    Parameters
-    ----------
-    plan : Plan
-    start, end, released, ended : numpy.ndarray
-        int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
+    `start`, `end`, `released`, `ended`: int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
     """
     known = LazyColumns(len(start), lambda: _planned(plan))
     return Table(

@@ -102,10 +102,7 @@ def engine_for(plan: Plan, engine: str = AUTO) -> str:
     ``auto`` is the SimPy engine for less than `AUTO_MESSAGE_HOPS`, and for what only that can run: a network model of
     the user's own, and the analytical model where there are too many routes for a table.
 
-    Raises
-    ------
-    UsageError
-        One of these with any other engine.
+    Raises UsageError: one of these with any other engine.
     """
     network, beyond = plan.problem.network, ""
     if network.factory is not None:

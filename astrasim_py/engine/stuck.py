@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ class Posted:
     """A receive that waits for its message, or a message that waits for its receive; since when it was issued."""
 
     rank: int
-    slice: int
+    call: int
     node: int
     peer: int
     tag: int
@@ -35,87 +36,57 @@ def explain_stuck(
     progress: Sequence[int],
     posted: Sequence[Posted],
     unreceived: Sequence[Posted],
-    unfinished: int,
-    held: Sequence[Posted] = (),
     *,
+    held: Sequence[Posted] = (),
     unasked: Sequence[Posted] = (),
     uncounted: Sequence[tuple[Posted, int, int, int]] = (),
     queued: Sequence[tuple[int, int, int, tuple[int, ...]]] = (),
 ) -> Outcome:
     """Why no event is left although work is.
 
-    Parameters
-    ----------
-    plan : Plan
-    progress : sequence of int
-        Unfinished nodes by rank.
-    posted, unreceived : sequence of Posted
-        Receives without a message; messages without a receive.
-    unfinished : int
-        Nodes that never completed.
-    held : sequence of Posted
-        Sends that wait for a free slot of their connection.
-    unasked : sequence of Posted
-        Under the rendezvous: sends that their receiver has not asked for.
-    uncounted : sequence of (Posted, int, int, int)
-        Nodes that wait for nothing but a count: with the counter, what it has counted, and what they wait for.
-    queued : sequence of (int, int, int, tuple of int)
-        Streams that wait for their turn: rank, slice, queue, and the slices that run there.
+    `progress`: unfinished nodes by rank. `posted`: receives without message. `unreceived`: messages without receive.
+    `held`: sends that wait for a slot of their connection. `unasked`: sends that no receive has asked for, under the
+    rendezvous. `uncounted`: nodes that wait for a count only, with the counter, its count, and theirs.
+    `queued`: chunks that wait for their turn, as rank, call, queue, and the calls that run there.
     """
     turns = {(rank, index): (queue, running) for rank, index, queue, running in queued}
-    # What lies in the slots of a connection waits for its turn: the sends that wait for a slot tell of it.
-    lying = {send.slice for send in held}
-    unreceived = [m for m in unreceived if m.slice not in lying or not progress[m.peer]]
+    # A message in a slot of a connection waits for its turn: the sends that wait for a slot explain it.
+    explained = {send.call for send in held}
+    unreceived = [m for m in unreceived if m.call not in explained or not progress[m.peer]]
     waits_for: dict[int, set[int]] = {}
-    waiting: list[WaitingNode] = []
-    kept: dict[int, int] = {}
-    for receive in posted:
-        waits_for.setdefault(receive.rank, set()).add(receive.peer)
-        if kept.get(receive.rank, 0) < _PER_RANK:
-            kept[receive.rank] = kept.get(receive.rank, 0) + 1
-            waiting.append(_waiting(plan, receive, _why(plan, receive, progress, unreceived, turns)))
-    for send in held:
-        waits_for.setdefault(send.rank, set()).add(send.peer)
-        if kept.get(send.rank, 0) < _PER_RANK:
-            kept[send.rank] = kept.get(send.rank, 0) + 1
-            waiting.append(_waiting_for_slot(plan, send))
+    for entry in (*posted, *held, *unasked):
+        waits_for.setdefault(entry.rank, set()).add(entry.peer)
+    waiting = [_waiting(plan, receive, _why(plan, receive, progress, unreceived, turns)) for receive in posted]
+    waiting += [_waiting_for_slot(plan, send) for send in held]
     for send in unasked:
-        waits_for.setdefault(send.rank, set()).add(send.peer)
-        if kept.get(send.rank, 0) < _PER_RANK:
-            kept[send.rank] = kept.get(send.rank, 0) + 1
-            reason = _turn(plan, send, turns) or f"rank {send.peer} has not posted its receive"
-            waiting.append(replace(_waiting(plan, send, reason), asks=True))
-    for node, counter, count, wanted in uncounted:
-        if kept.get(node.rank, 0) < _PER_RANK:
-            kept[node.rank] = kept.get(node.rank, 0) + 1
-            reason = f"counter {counter} stands at {count} of the {wanted} completions that it waits for"
-            program = plan.program(node.rank, node.slice)
-            start = int(program.trace.column("count_from")[node.row])
-            if start != MISSING:
-                reason += f", counted from the end of node {start}"
-            waiting.append(replace(_waiting(plan, node, reason), counter=counter))
+        reason = _turn(plan, send, turns) or f"rank {send.peer} has not posted its receive"
+        waiting.append(replace(_waiting(plan, send, reason), asks=True))
+    waiting += [_waiting_for_count(plan, *entry) for entry in uncounted]
+    kept: Counter[int] = Counter()
+    few = []
+    for entry in waiting:
+        kept[entry.rank] += 1
+        if kept[entry.rank] <= _PER_RANK:
+            few.append(entry)
     for message in unreceived:
-        waiting.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which never receives it"))
+        few.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which never receives it"))
     cycle = _cycle(waits_for)
     stuck_ranks = sum(1 for left in progress if left)
     if cycle:
-        ring = "→".join(str(r) for r in (*cycle, cycle[0]))
-        cause = f"deadlock: ranks wait for each other in a ring, {ring}"
+        cause = f"deadlock: ranks wait for each other in a ring, {'→'.join(str(r) for r in (*cycle, cycle[0]))}"
         if held:
-            count = len(held)
-            cause += f"; {count} send{'s wait' if count > 1 else ' waits'} for a free slot"
+            cause += f"; {len(held)} send{'s wait' if len(held) > 1 else ' waits'} for a free slot"
     elif stuck_ranks:
         lacking = "messages that nobody sends" if waits_for or not uncounted else "completions that never come"
         cause = f"stuck: {stuck_ranks} of {len(progress)} ranks wait for {lacking}"
     else:
-        count = len(unreceived)
-        cause = f"stuck: {count} message{'s' if count > 1 else ''} sent and never received"
+        cause = f"stuck: {len(unreceived)} message{'s' if len(unreceived) > 1 else ''} sent and never received"
     return Outcome(
         status="stuck",
         cause=cause,
-        waiting=tuple(sorted(waiting, key=_order)),
+        waiting=tuple(sorted(few, key=lambda entry: (entry.rank, entry.instance, entry.node))),
         cycle=cycle,
-        unfinished=unfinished,
+        unfinished=sum(progress),
         unfinished_ranks=ranks_left(progress),
     )
 
@@ -125,16 +96,12 @@ def ranks_left(progress: Sequence[int]) -> tuple[int, ...]:
     return tuple(rank for rank, left in enumerate(progress) if left)
 
 
-def _order(entry: WaitingNode) -> tuple:
-    return entry.rank, entry.instance, entry.node
-
-
 def _turn(plan: Plan, entry: Posted, turns: Mapping[tuple[int, int], tuple[int, tuple[int, ...]]]) -> str:
-    """That the peer's stream still waits in a queue; empty if it does not."""
-    if (entry.peer, entry.slice) not in turns:
+    """The turn that the peer's chunk waits for in a queue; empty if it waits for none."""
+    if (entry.peer, entry.call) not in turns:
         return ""
-    queue, running = turns[entry.peer, entry.slice]
-    ahead = ", ".join(f"chunk {stream} phase {phase}" for stream, phase in (plan.place_of[i] for i in running))
+    queue, running = turns[entry.peer, entry.call]
+    ahead = ", ".join(f"chunk {chunk} phase {phase}" for chunk, phase in (plan.place_of[i] for i in running))
     return f"on rank {entry.peer} it waits for its turn in queue {queue} behind {ahead}"
 
 
@@ -149,7 +116,7 @@ def _why(
     if turn:
         return turn
     for message in unreceived:
-        same = message.rank == receive.peer and message.peer == receive.rank and message.slice == receive.slice
+        same = message.rank == receive.peer and message.peer == receive.rank and message.call == receive.call
         if same and (message.tag != receive.tag or message.bytes != receive.bytes):
             return (
                 f"rank {message.rank} sent it tag {message.tag}, {message.bytes} B instead "
@@ -162,16 +129,16 @@ def _why(
 
 def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
     is_receive = entry.kind == RECV
-    name = _name(plan.program(entry.rank, entry.slice).trace, entry.row)
-    if entry.slice in plan.place_of:
-        stream, phase = plan.place_of[entry.slice]
-        name = f"chunk {stream} phase {phase} {name}".rstrip()
+    name = _name(plan.program(entry.rank, entry.call).trace, entry.row)
+    if entry.call in plan.place_of:
+        chunk, phase = plan.place_of[entry.call]
+        name = f"chunk {chunk} phase {phase} {name}".rstrip()
     return WaitingNode(
         rank=entry.rank,
-        node=entry.node + plan.node_offset.get(entry.slice, 0),
+        node=entry.node + plan.node_offset.get(entry.call, 0),
         name=name,
         kind=KIND_NAMES[entry.kind],
-        instance=plan.instance_at(entry.slice),
+        instance=plan.instance_at(entry.call),
         src=entry.peer if is_receive else entry.rank,
         dst=entry.rank if is_receive else entry.peer,
         tag=entry.tag,
@@ -189,12 +156,20 @@ def _name(trace: ExecutionTrace, row: int) -> str:
 
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
-    slots = plan.calls[send.slice].connections.slots
-    program = plan.program(send.rank, send.slice)
+    slots = plan.calls[send.call].connections.slots
+    program = plan.program(send.rank, send.call)
     channel = int(program.trace.column("channel")[send.row])
     hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"
     entry = _waiting(plan, send, f"the connection's {hold} that rank {send.peer} has not taken")
     return replace(entry, slots=slots, channel=-1 if channel == MISSING else channel)
+
+
+def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wanted: int) -> WaitingNode:
+    reason = f"counter {counter} stands at {count} of the {wanted} completions that it waits for"
+    start = int(plan.program(node.rank, node.call).trace.column("count_from")[node.row])
+    if start != MISSING:
+        reason += f", counted from the end of node {start}"
+    return replace(_waiting(plan, node, reason), counter=counter)
 
 
 def _cycle(waits_for: Mapping[int, set[int]]) -> tuple[int, ...]:

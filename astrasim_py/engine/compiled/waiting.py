@@ -192,7 +192,7 @@ class Waiting:
             peer = members[peer] if members is not None else self.plan.first_rank[self.plan.job_of[rank]] + peer
         return Posted(
             rank=rank,
-            slice=index,
+            call=index,
             node=int(program.node_id[node]),
             peer=peer,
             tag=int(program.tag[node]),

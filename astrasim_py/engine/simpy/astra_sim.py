@@ -115,7 +115,7 @@ class ScheduledStoreAndForward(Scheduled, StoreAndForward):
         end, arrival = self.times(message, link, now)
         free = arrival if self.holds_latency else end
         turn.row = self.simulation.recorder.hop(message.row, link.index, turn.asked)
-        link.count_turn(turn, now, free)
+        turn.use(now, free)
         arrives = At(self.env, arrival - now, self.simulation.scheduled.number(now))
         frees = At(self.env, free - now, self.simulation.scheduled.number(now))
         frees.callbacks.append(lambda _: link.release(turn))
@@ -199,7 +199,7 @@ class AstraNpu(ChunkingNpu):
         else:
             graph.complete(node)
 
-    def found(self, graph, node):
+    def end_receive(self, graph, node):
         """A receive of a message that is there takes an event."""
         if self.scheduled:
             At(self.env, 0, self.simulation.number()).callbacks.append(lambda _: graph.complete(node))
@@ -212,6 +212,10 @@ class AstraNpu(ChunkingNpu):
         if self.rendezvous:
             self.simulation.network.send(self.message(Ask, graph, node, receive.resource, self.env.now))
         return receive
+
+    def launch(self, graph, node: int, mailbox, since: int) -> None:
+        """The message of a send that was issued at `since` ps goes."""
+        self.simulation.network.send(self.message(Message, graph, node, mailbox, since))
 
     def send(self, graph, node):
         """Under the rendezvous a send goes once its receiver has asked for it."""
@@ -230,8 +234,3 @@ class AstraNpu(ChunkingNpu):
             event.callbacks.append(lambda _: self.launch(graph, node, mailbox, now))
         else:
             self.launch(graph, node, mailbox, now)
-
-
-def unasked(asked: dict) -> list[tuple]:
-    """Sends that nobody has asked for: graph, node and since when."""
-    return [entry for entry in asked.values() if not isinstance(entry, Ask)]

@@ -198,7 +198,7 @@ class ChunkingNpu(Npu):
     def __init__(self, simulation, rank: int) -> None:
         super().__init__(simulation, rank)
         planner = simulation.plan.problem.jobs[simulation.plan.job_of[rank]].planner
-        self.chunk_queues = None if planner is None else ChunkQueues(self, planner.capacity)
+        self.queues = None if planner is None else ChunkQueues(self, planner.capacity)
 
     def collective(self, graph, node):
         number, begun = graph.lists.instance[node], self.simulation.begun
@@ -208,4 +208,4 @@ class ChunkingNpu(Npu):
             return
         if number not in begun:
             begun[number] = Pipeline(instance, self.env.now)
-        self.chunk_queues.begin(begun[number], node)
+        self.queues.begin(begun[number], node)

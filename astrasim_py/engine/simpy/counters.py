@@ -10,8 +10,8 @@ from astrasim_py.engine.simpy.npu import Graph, WorkloadGraph
 class CountingGraph(Graph):
     """A graph with counters or detached sends."""
 
-    def __init__(self, npu, lists, *rest) -> None:
-        super().__init__(npu, lists, *rest)
+    def __init__(self, npu, lists, index, call, whole) -> None:
+        super().__init__(npu, lists, index, call, whole)
         counters = lists.program.counters
         self.counts, self.waits_on = counters.counts.tolist(), counters.of.tolist()
         self.k, self.detached = counters.k.tolist(), counters.detached.tolist()

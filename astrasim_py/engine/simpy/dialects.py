@@ -1,23 +1,19 @@
-"""The simulation with everything that is not native: which subclass stands for which rule."""
+"""The simulation under any rules: which subclass follows which rule."""
 
 from __future__ import annotations
 
 import time
 
 from astrasim_py.core.records import Records
-from astrasim_py.engine.simpy.astra_sim import (
-    SCHEDULED,
-    AstraAnalytical,
-    AstraNpu,
-    FlooredLink,
-    ScheduledNumbers,
-    unasked,
-)
+from astrasim_py.engine.simpy.astra_sim import SCHEDULED, Ask, AstraAnalytical, AstraNpu, FlooredLink, ScheduledNumbers
 from astrasim_py.engine.simpy.chunks import ChunkingNpu
 from astrasim_py.engine.simpy.counters import CountingGraph, CountingWorkload
-from astrasim_py.engine.simpy.msccl import PacedNetwork, connected_graph, held
+from astrasim_py.engine.simpy.msccl import ConnectedCountingGraph, ConnectedGraph, Connections, PacedNetwork
+from astrasim_py.engine.simpy.npu import Graph
 from astrasim_py.engine.simpy.simulation import Simulation, posted
 from astrasim_py.system.plan import Plan
+
+_COUNTING = {Graph: CountingGraph, ConnectedGraph: ConnectedCountingGraph}
 
 
 class DialectSimulation(Simulation):
@@ -25,19 +21,22 @@ class DialectSimulation(Simulation):
 
     def __init__(self, plan: Plan, level: str) -> None:
         semantics = plan.problem.semantics
+        self.npu_class = ChunkingNpu
         if semantics.event_order == "scheduled":
-            self.scheduled = ScheduledNumbers()
-            self.number = self.scheduled_number
-            self.models = self.models | SCHEDULED
+            self.scheduled, self.number, self.models = (
+                ScheduledNumbers(),
+                self.scheduled_number,
+                self.models | SCHEDULED,
+            )
+        if semantics.event_order == "scheduled" or semantics.rendezvous_bytes:
+            self.npu_class = AstraNpu
         if semantics.rounding == "floor_ns":
             self.link_class = FlooredLink
         if semantics.rounding == "floor_ns" or semantics.analytical_route == "lowest_dim":
             self.models = self.models | {"analytical": AstraAnalytical}
-        astra = semantics.event_order == "scheduled" or semantics.rendezvous_bytes
-        self.npu_class = AstraNpu if astra else ChunkingNpu
         #: Remote memory → time (ps) at which it has served all that is issued.
         self.memory_free: dict = {}
-        #: Under the rendezvous, by mailbox: the send that waits to be asked for, or what asks for it.
+        #: Under the rendezvous, by mailbox: the send that waits to be asked for, or the message that asks for it.
         self.asked: dict = {}
         super().__init__(plan, level)
         if plan.problem.network.msccl is not None:
@@ -48,43 +47,33 @@ class DialectSimulation(Simulation):
         self.next_number += 1
         return self.scheduled.number(self.env.now)
 
-    def make_graph(self, program, *args):
-        return super().make_graph(program, *args) if program.counters is None else CountingGraph(*args)
+    def graph_class(self, program, kind):
+        return kind if program.counters is None else _COUNTING.get(kind, CountingWorkload)
 
-    def make_workload(self, program, *args):
-        return super().make_workload(program, *args) if program.counters is None else CountingWorkload(*args)
-
-    def graph(self, npu, index, call, whole):
-        part = self.plan.calls[index]
-        if part.connections is None or not part.programs:
+    def graph(self, npu, index, call, whole, kind=Graph):
+        connections = self.plan.calls[index].connections
+        if connections is None:
             return super().graph(npu, index, call, whole)
-        return connected_graph(self, part, npu, index, call, whole)
+        if call.connections is None:
+            call.connections = Connections(connections)
+        return super().graph(npu, index, call, whole, ConnectedGraph)
 
-    def waits(self):
-        """What else a stuck run waits for."""
+    def other_waits(self):
+        graphs = [graph for npu in self.npus for graph in npu.graphs.values()]
+        held = [
+            send for call in self.open_calls.values() if call.connections for send in call.connections.waiting.values()
+        ]
+        counting = [(g, node, count) for g in graphs if isinstance(g, CountingGraph) for node, *count in g.uncounted()]
         return {
-            "held": sorted(posted(*each) for each in held(self.open_calls.values())),
-            "unasked": sorted(posted(*each) for each in unasked(self.asked)),
-            "uncounted": sorted(
-                (posted(graph, node, -1), *count)
-                for graph in self.graphs()
-                if isinstance(graph, CountingGraph)
-                for node, *count in graph.uncounted()
-            ),
-            "queued": [
-                entry for npu in self.npus if npu.chunk_queues is not None for entry in npu.chunk_queues.waiting()
-            ],
+            "held": sorted(posted(*send) for send in held),
+            "unasked": sorted(posted(*send) for send in self.asked.values() if not isinstance(send, Ask)),
+            "uncounted": sorted((posted(graph, node, -1), *count) for graph, node, count in counting),
+            "queued": [entry for npu in self.npus if npu.queues is not None for entry in npu.queues.waiting()],
         }
 
 
 def run(plan: Plan, level: str) -> Records:
-    """Run a plan and record at `level`.
-
-    Raises
-    ------
-    SimulationError
-        A matched send and receive of unequal bytes.
-    """
+    """Run a plan and record at `level`. Raises SimulationError for a matched send and receive of unequal bytes."""
     begin = time.process_time()
     simulation = DialectSimulation(plan, level)
     outcome = simulation.run()

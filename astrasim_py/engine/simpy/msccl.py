@@ -1,37 +1,27 @@
 """Connections of MSCCL-style runtimes: slots that sends wait for, and the pace at which messages enter the network.
 
-The messages of a connection are numbered when it is planned, so a slot is one fact: whether the slot of message k is
-free again. A send that finds the slot it needs taken is refused, and released by the node that frees the slot.
+The plan numbers the messages of a connection, so that a slot is one fact: whether the slot of message k is free again.
+A send that finds its slot taken is refused, and released by the node that frees the slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import simpy
-
 from astrasim_py.engine.simpy.astra_sim import Ask
 from astrasim_py.engine.simpy.counters import CountingGraph
-from astrasim_py.engine.simpy.network import LinkByLink, Message, Network
+from astrasim_py.engine.simpy.network import Network
 from astrasim_py.engine.simpy.npu import Graph
-from astrasim_py.system.plan import SEND
+from astrasim_py.system.plan import SEND, MscclConnections
 
 
 class Connections:
     """State of the connections of one call.
 
-    Attributes
-    ----------
-    free : bytearray
-        By message: 1 once its slot has been freed.
-    waiting : dict of int to (Graph, int, int)
-        Message whose slot is needed → the send that waits for it, and since when.
-    entered : dict of int to int
-        Connection → time (ps) at which its last message is in the network.
+    `free`: by message, 1 once its slot has been freed. `waiting`: message → the send that waits for its slot, and since
+    when. `entered`: connection → time (ps) at which its last message is in the network.
     """
 
-    def __init__(self, messages: int) -> None:
-        self.free = bytearray(messages)
+    def __init__(self, planned: MscclConnections) -> None:
+        self.planned, self.free = planned, bytearray(planned.messages)
         self.waiting: dict[int, tuple[Graph, int, int]] = {}
         self.entered: dict[int, int] = {}
 
@@ -39,11 +29,12 @@ class Connections:
 class ConnectedGraph(Graph):
     """A graph whose sends take slots and whose receives free them."""
 
-    def connect(self, made, position: int, connections: Connections) -> None:
-        """Tell it which slots its nodes need and free."""
-        self.extra_latency, self.connections = made.latency_ps, connections
-        self.needs, self.frees = made.needs[position].tolist(), made.frees[position].tolist()
-        self.connection = made.connection[position].tolist()
+    def __init__(self, npu, lists, index, call, whole) -> None:
+        super().__init__(npu, lists, index, call, whole)
+        position, planned = call.positions[npu.rank], call.connections.planned
+        self.connections = call.connections
+        self.needs, self.frees = planned.needs[position].tolist(), planned.frees[position].tolist()
+        self.connection = planned.connection[position].tolist()
 
     def admit(self, node):
         needed = self.needs[node]
@@ -60,13 +51,13 @@ class ConnectedGraph(Graph):
         super().complete(node, ended_by)
 
     def free_slot(self, node: int) -> None:
-        """A node frees the slot of a message: the send that waits for it is ready again."""
+        """A node frees the slot of a message: release the send that waits for it."""
         message = self.frees[node]
         if message < 0:
             return
         self.connections.free[message] = 1
-        graph, send, _ = self.connections.waiting.pop(message, (None, -1, -1))
-        if graph is not None:
+        if message in self.connections.waiting:
+            graph, send, _ = self.connections.waiting.pop(message)
             graph.release([send], self.row + node)
             graph.npu.wake_up()
 
@@ -75,47 +66,26 @@ class ConnectedCountingGraph(CountingGraph, ConnectedGraph):
     """The same with counters."""
 
 
-def connected_graph(simulation, part, npu, index: int, call, whole) -> ConnectedGraph | None:
-    """The graph of one member of a call with connections; None if it has nothing to do."""
-    position = call.positions[npu.rank]
-    program = part.programs[position]
-    if not len(program):
-        return None
-    if call.connections is None:
-        call.connections = Connections(part.connections.messages)
-    make = ConnectedGraph if program.counters is None else ConnectedCountingGraph
-    lists = simulation.lists(program, part.matching, position)
-    graph = make(npu, lists, index, call.members, call.communicator, whole)
-    graph.connect(part.connections, position, call.connections)
-    return graph
-
-
-def held(calls) -> list[tuple[Graph, int, int]]:
-    """Sends that wait for a free slot: graph, node and since when."""
-    connections = [call.connections for call in calls if call.connections is not None]
-    return [waiting for each in connections for waiting in each.waiting.values()]
-
-
 class PacedNetwork(Network):
     """Messages of collectives enter the network one after the other on each connection; then `inner` carries them.
 
     A message that is accepted at t enters at e = max(t, entered), where entered is the end of the connection's last
-    one; then entered = e + bytes/R, and it asks for its first link (bandwidth B) at e + max(0, bytes/R - bytes/B): its
-    last byte is in no sooner than bytes/R after e, yet it holds the link for bytes/B only: connections share it.
+    message; then entered = e + bytes/R, and it asks for its first link (bandwidth B) at e + max(0, bytes/R - bytes/B):
+    its last byte is in no sooner than bytes/R after e, yet it holds the link for bytes/B only: connections share it.
     """
 
     def __init__(self, simulation, inner: Network) -> None:
         super().__init__(simulation)
-        self.inner = inner
+        self.inner, self.count_waiting = inner, inner.count_waiting
         rate = simulation.plan.problem.network.msccl.channel_bandwidth
         self.channel = None if rate is None else simulation.link_class(self.env, -1, 0, rate, simulation.recorder)
 
-    def send(self, message: Message) -> None:
+    def send(self, message):
         graph = message.graph
         if isinstance(message, Ask) or not isinstance(graph, ConnectedGraph):
             self.inner.send(message)
             return
-        message.extra_latency = graph.extra_latency
+        message.extra_latency = graph.connections.planned.latency_ps
         wait = 0
         if self.channel is not None:
             now, entered, connection = self.env.now, graph.connections.entered, graph.connection[message.node]
@@ -123,15 +93,6 @@ class PacedNetwork(Network):
             entered[connection] = enters + pace
             wait = enters + max(pace - message.route[0].transfer(message.bytes), 0) - now
         if wait:
-            self.env.process(self.enter(message, wait))
+            self.after(message, wait).callbacks.append(lambda _: self.inner.send(message))
         else:
             self.inner.send(message)
-
-    def enter(self, message: Message, wait: int) -> Iterator[simpy.Event]:
-        """A message enters the network when it is its turn."""
-        yield self.after(message, wait)
-        self.inner.send(message)
-
-    def count_waiting(self) -> None:
-        if isinstance(self.inner, LinkByLink):
-            self.inner.count_waiting()

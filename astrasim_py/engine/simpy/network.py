@@ -1,16 +1,4 @@
-"""Links are resources, and a message is a process that asks for one link of its route after the other.
-
-With head_i and tail_i the times at which the first and the last byte of a message reach link i, and free_i the time at
-which the link has served all that came before:
-
-``store_and_forward``
-    start_i = max(tail_i, free_i); free_i = start_i + bytes/B_i; tail_{i+1} = free_i + latency_i.
-``cut_through``
-    start_i = max(head_i, free_i); end_i = max(start_i + bytes/B_i, tail_i); free_i = end_i;
-    head_{i+1} = start_i + latency_i; tail_{i+1} = end_i + latency_i.
-``analytical``
-    delivered = posted + Σ latency + bytes / min B, whatever else is under way.
-"""
+"""Links are resources, and a message is a process that asks for one link of its route after the other."""
 
 from __future__ import annotations
 
@@ -28,8 +16,8 @@ from astrasim_py.core.units import transfer_ps
 class At(simpy.Event):
     """A timeout with a number: events of one time are taken in ascending order of their numbers.
 
-    The numbers of actions start at 2. SimPy's own events (grants, releases, starts of processes) have 0 and 1: what
-    follows from one action is settled before the next one is taken.
+    Actions are numbered from 2 on. SimPy's own events (grants, releases, starts of processes) have 0 and 1: everything
+    that follows from one action is settled before the next action is taken.
     """
 
     def __init__(self, env: simpy.Environment, delay: int, number: int) -> None:
@@ -38,34 +26,19 @@ class At(simpy.Event):
         env.schedule(self, number, delay)
 
 
-class Turn(Request):
-    """A message's request for a link."""
+class Signal(simpy.Event):
+    """An event that somebody gives, with a number."""
 
-    def __init__(self, link: Link, message: Message, listed: bool = True) -> None:
-        self.message = message
-        self.asked = link._env.now
-        #: Whether the link has counted it already.
-        self.counted = False
-        #: Its row in the hop table.
-        self.row = link.recorder.hop(message.row, link.index, self.asked) if listed else -1
-        super().__init__(link)
+    def give(self, number: int) -> None:
+        """It happens now."""
+        self._ok, self._value = True, None
+        self.env.schedule(self, number)
 
 
 class Link(simpy.Resource):
-    """A directed channel that serves one message at a time, first come first served.
+    """A directed channel of a `latency` (ps) and a `bandwidth` (bytes/s), first come first served.
 
-    Attributes
-    ----------
-    index : int
-        Number of the link in the topology.
-    latency : int
-        ps.
-    bandwidth : Fraction
-        Bytes per second.
-    free : int
-        Time (ps) at which the last message it has served leaves it.
-    bytes, messages, busy, queued, max_queue : int
-        Totals: bytes, messages, ps in use, ps that messages waited, the longest queue.
+    It counts what it carries; `free` is the time (ps) at which the last message that it has served leaves it.
     """
 
     def __init__(self, env: simpy.Environment, index: int, latency: int, bandwidth: Fraction, recorder) -> None:
@@ -90,41 +63,45 @@ class Link(simpy.Resource):
         """Time (ps) from the start of a message to its last byte at the other end."""
         return self.transfer(nbytes) + self.latency
 
-    def hold(self, turn: Turn, duration: int) -> None:
-        """A message that has its turn keeps it for so many ps from now on."""
-        now = self._env.now
-        self.count_turn(turn, now, now + duration)
-        self._env.timeout(duration).callbacks.append(lambda _: self.release(turn))
-
-    def count_turn(self, turn: Turn, start: int, end: int) -> None:
-        """A message has the link from `start` to `end` (ps)."""
-        turn.counted = True
-        self.count_use(turn.asked, start, end, turn.message.bytes)
-        self.recorder.hop_served(turn.row, start, end)
-
     def count_use(self, asked: int, start: int, end: int, nbytes: int) -> None:
-        """Add to the totals."""
+        """A message that asked at `asked` has the link from `start` to `end` (ps)."""
         self.free = end
         self.bytes += nbytes
         self.messages += 1
         self.busy += end - start
-        starts = self._starts
-        while starts and starts[0] <= asked:
-            starts.popleft()
+        while self._starts and self._starts[0] <= asked:
+            self._starts.popleft()
         if start > asked:
             self.queued += start - asked
-            starts.append(start)
-            self.max_queue = max(self.max_queue, len(starts))
+            self._starts.append(start)
+            self.max_queue = max(self.max_queue, len(self._starts))
 
     def _do_get(self, event) -> bool:
         turn = event.request
         if not turn.counted:
-            self.count_turn(turn, turn.usage_since, self._env.now)
+            turn.use(turn.usage_since, self._env.now)
         return super()._do_get(event)
 
 
+class Turn(Request):
+    """The request of a message for a link; `row` is its row in the hop table."""
+
+    counted = False
+
+    def __init__(self, link: Link, message: Message, listed: bool = True) -> None:
+        self.message, self.asked = message, link._env.now
+        self.row = link.recorder.hop(message.row, link.index, self.asked) if listed else -1
+        super().__init__(link)
+
+    def use(self, start: int, end: int) -> None:
+        """The message has the link from `start` to `end` (ps)."""
+        self.counted = True
+        self.resource.count_use(self.asked, start, end, self.message.bytes)
+        self.resource.recorder.hop_served(self.row, start, end)
+
+
 class Mailbox(simpy.Store):
-    """Where one send meets its receive: the network puts the message in, the receiver gets it out."""
+    """A place where one send meets its receive."""
 
     def __init__(self, env: simpy.Environment, key: object) -> None:
         super().__init__(env)
@@ -132,7 +109,7 @@ class Mailbox(simpy.Store):
 
 
 class Receive(StoreGet):
-    """A receive node that waits for its message."""
+    """A receive node that gets its message from the mailbox."""
 
     def __init__(self, mailbox: Mailbox, graph, node: int) -> None:
         self.graph, self.node, self.since = graph, node, mailbox._env.now
@@ -140,9 +117,10 @@ class Receive(StoreGet):
 
 
 class Communicator:
-    """Mailboxes of one collective call, or of the workload: the k-th send meets the k-th receive of a match key.
+    """The mailboxes of one collective call, or of the workload.
 
-    A match key ≥ 0 of the plan stands for one message; ``~key`` for a (source, destination, tag) of several.
+    A match key ≥ 0 stands for one message. A negative one stands for several of a (source, destination, tag): the k-th
+    send meets the k-th receive.
     """
 
     def __init__(self, env: simpy.Environment) -> None:
@@ -151,7 +129,7 @@ class Communicator:
         self._posted: tuple[dict[int, int], dict[int, int]] = {}, {}
 
     def mailbox(self, match_key: int, receives: bool) -> Mailbox:
-        """The mailbox of the next send, or receive, posted for a match key."""
+        """The mailbox of the next send, or receive, of a match key."""
         key: object = match_key
         if match_key < 0:
             posted = self._posted[receives]
@@ -164,38 +142,18 @@ class Communicator:
 
 
 class Message:
-    """One send on its way.
+    """A message from NPU `src` to NPU `dst`: `bytes` over the links of a `route`, into the mailbox of its receive.
 
-    Attributes
-    ----------
-    graph, node : Graph, int
-        The send node.
-    src, dst : int
-        NPUs.
-    bytes : int
-    route : list of Link
-    mailbox : Mailbox
-        Where its receive waits.
-    number : int
-        Its place in the order of issue.
-    since : int
-        Time (ps) at which it was issued.
+    `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the order of issue. `row` is its
+    row in the message table. `extra_latency` (ps) prolongs every hop. `at` and `tail` belong to the model: the link of
+    the route that it is at, and the time (ps) at which its last byte is there.
     """
 
-    #: ps by which every hop takes longer than its link alone.
-    extra_latency = 0
-    #: Whether its send is done, or will be by an event; and the number of that event.
+    at = tail = extra_latency = 0
+    #: Whether its send is done, or will be by the event of number `leaves`.
     left, leaves = False, 0
-    #: Time (ps) at which its last byte reaches the next link.
-    tail = 0
-    #: Number of the link that it asks for or is on, on its route.
-    at = 0
-    #: Its row in the message table.
-    row = -1
 
-    def __init__(
-        self, graph, node: int, dst: int, route: list[Link], mailbox: Mailbox, number: int, since: int
-    ) -> None:
+    def __init__(self, graph, node: int, dst: int, route: list[Link], mailbox, number: int, since: int) -> None:
         self.graph, self.node, self.mailbox, self.number, self.since = graph, node, mailbox, number, since
         self.src, self.dst, self.bytes, self.route = graph.npu.npu, dst, graph.lists.nbytes[node], route
 
@@ -210,23 +168,12 @@ class Message:
         self.graph.complete(self.node)
 
     def arrive(self) -> None:
-        """It is at its destination."""
+        """The message is at its destination."""
         self.mailbox.put(self)
 
 
 class Network:
-    """Carries messages. A network model is a subclass with `carry`.
-
-    Attributes
-    ----------
-    env : simpy.Environment
-        Its clock counts ps.
-    simulation : Simulation
-    holds_latency : bool
-        ``link_busy: latency+bytes``: a message holds a link until it has arrived at the other end.
-    injected : bool
-        ``send_completes: injected``: a send is done when its last byte is in the network.
-    """
+    """Carries messages. A network model is a subclass with `carry`; `env` is SimPy's environment, its time in ps."""
 
     def __init__(self, simulation) -> None:
         self.simulation, self.env = simulation, simulation.env
@@ -248,11 +195,8 @@ class Network:
             message.leaves = self.simulation.number()
         self.env.process(self.deliver(message))
 
-    def count_waiting(self) -> None:
-        """The run is cut short: count the messages that wait for links as these would serve them."""
-
     def leave(self, message: Message, delay: int) -> None:
-        """The last byte of a message is in the network `delay` ps from now."""
+        """The last byte of a message is in the network `delay` ps from now: ``send_completes: injected``."""
         if self.injected and not message.left:
             message.left = True
             At(self.env, delay, message.leaves).callbacks.append(lambda _: message.sent())
@@ -265,29 +209,34 @@ class Network:
             message.sent()
         message.arrive()
 
+    def count_waiting(self) -> None:
+        """The run is cut short: count the messages that wait for links as these would serve them."""
+
 
 class LinkByLink(Network):
-    """Models in which messages ask for the links of their route."""
+    """Models in which a message asks for the links of its route."""
 
     def times(self, message: Message, link: Link, start: int) -> tuple[int, int]:
         """When (ps) the last byte of a message leaves a link that it has from `start` on, and is at the other end."""
         raise NotImplementedError
 
     def occupy(self, turn: Turn) -> int:
-        """A message has its turn: it holds the link from now on. Returns when its last byte is at the other end, ps."""
+        """A message has its turn and keeps it; returns when (ps) its last byte is at the other end."""
         message, link, now = turn.message, turn.resource, self.env.now
         end, arrival = self.times(message, link, now)
-        link.hold(turn, (arrival if self.holds_latency else end) - now)
+        free = arrival if self.holds_latency else end
+        turn.use(now, free)
+        self.env.timeout(free - now).callbacks.append(lambda _: link.release(turn))
         if message.at == 0:
             self.leave(message, end - now)
         return arrival
 
-    def count_waiting(self) -> None:
+    def count_waiting(self):
         for link in self.simulation.links.values():
             for turn in (*link.users, *link.queue):
                 if not turn.counted:
                     start = max(link.free, turn.asked)
-                    link.count_turn(turn, start, self.times(turn.message, link, start)[self.holds_latency])
+                    turn.use(start, self.times(turn.message, link, start)[self.holds_latency])
 
 
 class StoreAndForward(LinkByLink):

@@ -14,7 +14,7 @@ import numpy as np
 import simpy
 
 from astrasim_py.engine.recorder import unequal_bytes
-from astrasim_py.engine.simpy.network import At, Communicator, Message, Receive
+from astrasim_py.engine.simpy.network import At, Message, Receive, Signal
 from astrasim_py.system.plan import (
     COLLECTIVE,
     COMM_SLOT,
@@ -31,59 +31,29 @@ DISPATCH = 1 << 60
 
 
 class ProgramLists:
-    """A program as Python lists by node, made once for all graphs of it."""
+    """A program as Python lists by node, made once for all its graphs."""
 
     def __init__(self, program: RankProgram, match_keys: np.ndarray | None) -> None:
-        structure = program.structure
-        ends = structure.succ_ptr.tolist()
-        children = structure.succ.tolist()
+        structure, children = program.structure, program.structure.succ.tolist()
         self.program = program
-        self.kind = structure.kind.tolist()
-        self.need = structure.need.tolist()
-        self.roots = structure.roots.tolist()
-        self.children = [children[a:b] for a, b in itertools.pairwise(ends)]
-        self.nbytes = program.nbytes.tolist()
-        self.duration = program.duration.tolist()
-        self.peer = program.peer.tolist()
-        self.tag = program.tag.tolist()
-        self.slot = program.slot.tolist()
-        self.instance = program.instance.tolist()
+        self.kind, self.need, self.roots = structure.kind.tolist(), structure.need.tolist(), structure.roots.tolist()
+        self.children = [children[a:b] for a, b in itertools.pairwise(structure.succ_ptr.tolist())]
+        self.nbytes, self.duration = program.nbytes.tolist(), program.duration.tolist()
+        self.peer, self.tag = program.peer.tolist(), program.tag.tolist()
+        self.slot, self.instance = program.slot.tolist(), program.instance.tolist()
         self.match_key = [] if match_keys is None else match_keys.tolist()
 
 
 class Graph:
-    """A program that one rank walks: a call of a collective, or its workload.
+    """A program that one rank walks: a call of a collective, or the workload (`index` -1).
 
-    Attributes
-    ----------
-    index : int
-        Of the call; -1: the workload.
-    members : tuple of int
-        Ranks by the numbers that the program calls peers.
-    communicator : Communicator
-    whole : callable
-        ``whole(row)`` is called when all nodes are done, with the row of the last one in the node table.
-    row : int
-        Row of the first node in the node table.
-    need : list of int
-        By node: parents that are not done.
-    left : int
-        Nodes that are not done.
-    start, end, released, ended : list of int
-        By node: the columns of the node table.
+    `need` counts by node the parents that are not done, `left` the nodes. `start`, `end`, `released`
+    and `ended` are columns of the node table, from `row` on. ``whole(row)`` is called after the last node.
     """
 
-    def __init__(
-        self,
-        npu: Npu,
-        lists: ProgramLists,
-        index: int,
-        members,
-        communicator: Communicator,
-        whole: Callable[[int], None],
-    ) -> None:
-        self.npu, self.lists, self.index, self.members = npu, lists, index, members
-        self.communicator, self.whole = communicator, whole
+    def __init__(self, npu, lists: ProgramLists, index: int, call, whole: Callable[[int], None]) -> None:
+        self.npu, self.lists, self.index, self.whole = npu, lists, index, whole
+        self.members, self.communicator = call.members, call.communicator
         self.row = npu.simulation.recorder.first_row(npu.rank, index)
         self.need = lists.need.copy()
         self.left = n = len(lists.need)
@@ -100,16 +70,16 @@ class Graph:
         return True
 
     def complete(self, node: int, ended_by: int = -1) -> None:
-        """A node is done: what waited for it alone is ready; the last one ends the graph."""
-        npu, need = self.npu, self.need
-        self.end[node], self.ended[node] = npu.env.now, ended_by
+        """A node is done: release the nodes that waited for it alone. The last node ends the graph."""
+        need = self.need
+        self.end[node], self.ended[node] = self.npu.env.now, ended_by
         for child in self.lists.children[node]:
             need[child] -= 1
             if not need[child]:
                 self.released[child] = self.row + node
-                npu.ready.append((self.index, child, self))
+                self.npu.ready.append((self.index, child, self))
         self.count_down(node)
-        npu.wake_up()
+        self.npu.wake_up()
 
     def count_down(self, node: int) -> None:
         """One node less to do."""
@@ -140,25 +110,22 @@ class Slots(simpy.Resource):
         return True
 
     def free(self, node: int, lists: ProgramLists) -> list[int]:
-        """Give the slot of a node back; refused nodes that should try again.
+        """Give the slot of a node back; returns the refused nodes that try again.
 
-        With one slot these are the nodes up to the first that is sure to keep it: it would refuse all others again.
+        Of one slot these are the nodes up to the first that is sure to keep it, which would refuse all others again.
         """
         self.release(self.turns.pop(node))
-        if self.capacity > 1:
-            again, self.refused = self.refused, []
-            return again
         again = []
         while self.refused:
             again.append(heappop(self.refused))
             kind = lists.kind[again[-1]]
-            if kind == SEND or (kind == COMPUTE and lists.duration[again[-1]]):
+            if self.capacity == 1 and (kind == SEND or (kind == COMPUTE and lists.duration[again[-1]])):
                 break
         return again
 
 
 class WorkloadGraph(Graph):
-    """The graph of a rank's workload: its nodes take slots, and its time is accounted for."""
+    """The graph of a workload: its nodes take slots, and the time of its rank is accounted for."""
 
     def admit(self, node):
         npu, lists = self.npu, self.lists
@@ -171,31 +138,15 @@ class WorkloadGraph(Graph):
         return True
 
     def complete(self, node, ended_by=-1):
-        npu, lists = self.npu, self.lists
-        npu.account(lists.kind[node], -1)
-        slots = npu.slots.get(lists.slot[node])
+        self.npu.account(self.lists.kind[node], -1)
+        slots = self.npu.slots.get(self.lists.slot[node])
         if slots is not None:
-            self.release(slots.free(node, lists), self.row + node)
+            self.release(slots.free(node, self.lists), self.row + node)
         super().complete(node, ended_by)
 
 
 class Npu:
-    """One rank on its NPU.
-
-    Attributes
-    ----------
-    rank, npu : int
-    ready : list of (int, int, Graph)
-        Ready nodes: call, node, graph.
-    graphs : dict of int to Graph
-        What it is walking, by call (-1: the workload).
-    finish, compute_ps, exposed_ps, compute_sum_ps : int
-        Its figures: end of the last node, time with a compute node running, time that waits for communication alone,
-        sum of compute durations.
-    """
-
-    #: Number of its dispatches among the events of one time.
-    dispatches_at: int
+    """One rank on its NPU: `ready` nodes as (call, node, graph), and the `graphs` that it walks, by call."""
 
     def __init__(self, simulation, rank: int) -> None:
         self.simulation, self.env, self.rank = simulation, simulation.env, rank
@@ -207,17 +158,15 @@ class Npu:
         self.graphs: dict[int, Graph] = {}
         self.routes: dict[int, list] = {}
         self.dispatches_at = DISPATCH + rank
-        self.asleep = False
-        self.wake = self.env.event()
-        self.issue = (self.compute, self.send, self.receive, self.collective, self.access_memory, self.instant)
+        self.asleep, self.wake = False, Signal(self.env)
+        #: By kind of node, in the order of the plan.
+        self.issue = (self.compute, self.send, self.receive, self.collective, self.access_memory, self.compute)
         self.computing = self.communicating = self.accounted = 0
         self.finish = self.compute_ps = self.exposed_ps = self.compute_sum_ps = 0
         self.env.process(self.run())
 
-    # -- the process ----------------------------------------------------------------------------------------
-
     def run(self) -> Iterator[simpy.Event]:
-        """Walk the trace: dispatch what is ready, sleep until something else is."""
+        """The process: walk the trace, dispatch after dispatch."""
         delay = self.simulation.plan.start_delay[self.rank]
         if delay:
             yield At(self.env, delay, self.simulation.number())
@@ -227,18 +176,17 @@ class Npu:
             self.asleep = True
             self.wake_up()
             yield self.wake
+            self.wake = Signal(self.env)
             self.dispatch()
-            self.wake = self.env.event()
 
     def wake_up(self) -> None:
         """If something is ready, dispatch once nothing else is left at this time."""
         if self.ready and self.asleep:
             self.asleep = False
-            self.wake._ok, self.wake._value = True, None
-            self.env.schedule(self.wake, self.dispatches_at)
+            self.wake.give(self.dispatches_at)
 
     def dispatch(self) -> None:
-        """Issue what is ready in ascending (call, node); what becomes ready meanwhile is the next wave."""
+        """Issue ready nodes in ascending (call, node); those that become ready meanwhile are the next wave."""
         while self.ready:
             wave, self.ready = self.ready, []
             wave.sort()
@@ -248,18 +196,10 @@ class Npu:
                     self.issue[graph.lists.kind[node]](graph, node)
         self.simulation.check_events()
 
-    def walked(self, _: int) -> None:
-        """All nodes of the workload are done."""
-        self.finish = self.env.now
-
-    # -- what nodes do --------------------------------------------------------------------------------------
-
-    def instant(self, graph: Graph, node: int) -> None:
-        """A node that takes no time."""
-        graph.complete(node)
+    # -- nodes ----------------------------------------------------------------------------------------------
 
     def compute(self, graph: Graph, node: int) -> None:
-        """A compute node takes its duration."""
+        """A compute node takes its duration; metadata takes none."""
         if graph.lists.duration[node]:
             self.complete_after(graph.lists.duration[node], graph, node)
         else:
@@ -271,41 +211,31 @@ class Npu:
 
     def access_memory(self, graph: Graph, node: int) -> None:
         """A memory node waits for the remote memory and holds it for its duration."""
-        memory, duration = self.simulation.memory(self.npu), graph.lists.duration[node]
-        if memory is None:
+        memory = self.simulation.memory(self.npu)
+        if memory is None or not (graph.lists.duration[node] or memory.count):
             self.compute(graph, node)
-        elif duration or memory.count:
-            number = self.simulation.number()
-            self.env.process(self.wait_for_memory(memory, memory.request(), duration, number, graph, node))
         else:
-            graph.complete(node)
+            self.env.process(self.hold_memory(memory, memory.request(), self.simulation.number(), graph, node))
 
-    def wait_for_memory(
-        self, memory, turn, duration: int, number: int, graph: Graph, node: int
-    ) -> Iterator[simpy.Event]:
+    def hold_memory(self, memory, turn, number: int, graph: Graph, node: int) -> Iterator[simpy.Event]:
         """Hold the remote memory, in order of request."""
         with turn:
             yield turn
-            yield self.env.timeout(duration)
+            yield self.env.timeout(graph.lists.duration[node])
         yield At(self.env, 0, number)
         graph.complete(node)
 
     def send(self, graph: Graph, node: int) -> None:
         """A send node gives its message to the network, which completes it."""
         mailbox = graph.communicator.mailbox(graph.lists.match_key[node], receives=False)
-        self.launch(graph, node, mailbox, self.env.now)
-
-    def launch(self, graph: Graph, node: int, mailbox, since: int) -> None:
-        """The message of a send node that was issued at `since` ps goes."""
-        self.simulation.network.send(self.message(Message, graph, node, mailbox, since))
+        self.simulation.network.send(self.message(Message, graph, node, mailbox, self.env.now))
 
     def message(self, kind: type[Message], graph: Graph, node: int, mailbox, since: int) -> Message:
-        """The message of a node, issued at `since` ps."""
-        simulation = self.simulation
-        dst = graph.members[graph.lists.peer[node]]
-        route = self.routes.get(dst)
-        if route is None:
-            route = self.routes[dst] = simulation.route(self.npu, dst)
+        """The message of a node that was issued at `since` ps."""
+        simulation, dst = self.simulation, graph.members[graph.lists.peer[node]]
+        if dst not in self.routes:
+            self.routes[dst] = simulation.route(self.npu, dst)
+        route = self.routes[dst]
         message = kind(graph, node, simulation.plan.npu_of[dst], route, mailbox, simulation.number(), since)
         simulation.messages += 1
         simulation.hops += len(route)
@@ -314,33 +244,31 @@ class Npu:
 
     def receive(self, graph: Graph, node: int) -> Receive:
         """A receive node gets its message from the mailbox, now or when it arrives."""
-        mailbox = graph.communicator.mailbox(graph.lists.match_key[node], receives=True)
-        receive = Receive(mailbox, graph, node)
+        receive = Receive(graph.communicator.mailbox(graph.lists.match_key[node], receives=True), graph, node)
         if receive.triggered:
             self.match(receive)
-            self.found(graph, node)
+            self.end_receive(graph, node)
         else:
             receive.callbacks.append(self.arrived)
         return receive
 
-    def found(self, graph: Graph, node: int) -> None:
+    def end_receive(self, graph: Graph, node: int) -> None:
         """The message of a receive was there already."""
         graph.complete(node)
 
     def arrived(self, receive: Receive) -> None:
         """The message of a waiting receive is here."""
-        message = self.match(receive)
-        receive.graph.complete(receive.node, message.graph.row + message.node)
+        self.match(receive)
+        receive.graph.complete(receive.node, receive.value.graph.row + receive.value.node)
 
-    def match(self, receive: Receive) -> Message:
-        """A receive has its message: they must be of equal bytes."""
+    def match(self, receive: Receive) -> None:
+        """A receive has its message: both must be of equal bytes."""
         graph, node, message = receive.graph, receive.node, receive.value
         del graph.communicator.mailboxes[receive.resource.key]
         if message.bytes != graph.lists.nbytes[node]:
             sender = message.graph.npu.rank, message.graph.index, message.node
             raise unequal_bytes(self.simulation.plan, sender, message.bytes, (self.rank, graph.index, node))
         self.simulation.recorder.received(message.row, graph.row + node)
-        return message
 
     def collective(self, graph: Graph, node: int) -> None:
         """A collective node is done when its algorithm is, whose trace is walked from now on."""
@@ -348,22 +276,15 @@ class Npu:
         self.splice(first, graph.row + node, -1, lambda row: graph.complete(node, row))
 
     def splice(self, index: int, parent: int, row: int, then: Callable[[int], None]) -> None:
-        """Put this rank's program of a call into its live graph.
+        """Put this rank's program of a call into its live graph; ``then(row of the last node)`` when it is done.
 
-        Parameters
-        ----------
-        index : int
-            The call.
-        parent, row : int
-            Rows in the node table: of the collective node, and of the node that lets the call begin.
-        then : callable
-            ``then(row)`` is called when it is done, with the row of its last node.
+        `parent` and `row` are rows of the node table: of the collective node, and of the node that released the call.
         """
         call = self.simulation.open_call(index)
 
         def whole(last_row: int) -> None:
             self.graphs.pop(index, None)
-            call.leave()
+            self.simulation.leave(index, call)
             then(last_row)
 
         graph = self.simulation.graph(self, index, call, whole)
@@ -373,8 +294,6 @@ class Npu:
         self.graphs[index] = graph
         graph.released = [parent] * graph.left
         graph.release(graph.lists.roots, parent if row < 0 else row)
-
-    # -- where the time goes --------------------------------------------------------------------------------
 
     def account(self, kind: int, begins: int) -> None:
         """A node of the workload begins (1) or ends (-1): charge the time since the last such change."""

@@ -1,8 +1,8 @@
-"""A run of the SimPy engine: all NPUs, the network between them, and what they leave behind."""
+"""A run of the SimPy engine: all NPUs, the network between them, and the records that they leave behind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import simpy
 
@@ -13,7 +13,7 @@ from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
 from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
 from astrasim_py.system.plan import Matching, Plan, RankProgram
 
-#: SimPy's own events have the priorities 0 and 1: numbers of actions start above them.
+#: SimPy's own events have the priorities 0 and 1.
 FIRST_NUMBER = 2
 
 
@@ -22,108 +22,75 @@ class LimitReached(Exception):
 
 
 class OpenCall:
-    """One call of a collective under way: its members, its mailboxes, and how many of them have not left it."""
+    """A call under way: its members, its mailboxes, when it began and ended, and how many members are in it."""
 
-    def __init__(self, members, communicator: Communicator, start: int, ended: Callable[[], int]) -> None:
-        self.members, self.communicator, self.start, self.end, self.ended = members, communicator, start, -1, ended
+    def __init__(self, members, communicator: Communicator, start: int = 0) -> None:
+        self.members, self.communicator, self.start, self.end = members, communicator, start, -1
         self.positions = {rank: position for position, rank in enumerate(members)}
-        self.left = len(self.positions)
-        #: State of its connections (`msccl.Connections`), under the MSCCL link model.
-        self.connections = None
-
-    def leave(self) -> None:
-        """A member is done with it."""
-        self.left -= 1
-        if not self.left:
-            self.end = self.ended()
+        self.left, self.connections = len(self.positions), None
 
 
 class Simulation:
-    """State of one run.
-
-    Attributes
-    ----------
-    plan : Plan
-    env : simpy.Environment
-        Its clock counts ps.
-    links : dict of int to Link
-    network : Network
-        The network model.
-    npus : list of Npu
-        By rank.
-    open_calls : dict of int to OpenCall
-        Calls under way.
-    messages, hops : int
-        Messages sent, and the links of their routes.
-    """
+    """State of one run: `env`, the `links` by index, the `network` model, the `npus` by rank, the calls under way."""
 
     link_class, npu_class, models = Link, Npu, MODELS
 
     def __init__(self, plan: Plan, level: str) -> None:
         self.plan, self.env, self.recorder = plan, simpy.Environment(), Recorder(plan, level)
         self.messages = self.hops = 0
-        self.next_number = FIRST_NUMBER
-        self.max_events = plan.problem.limits.max_events
-        self.links = self.make_links()
-        network = plan.problem.network
+        self.next_number, self.max_events = FIRST_NUMBER, plan.problem.limits.max_events
+        topology, network = plan.problem.topology, plan.problem.network
+        rates = topology.bandwidths
+        self.links = {
+            i: self.link_class(
+                self.env, i, int(topology.latency_ps[i]), rates[topology.bandwidth_class[i]], self.recorder
+            )
+            for i in used_links(plan).tolist()
+        }
         self.network = (network.factory or self.models[network.model])(self)
         self.open_calls: dict[int, OpenCall] = {}
         #: Collectives that have begun, by instance.
         self.begun: dict[int, OpenCall] = {}
         self.memories: dict[int, simpy.Resource] = {}
         self._lists: dict[tuple, ProgramLists] = {}
-        shared = plan.problem.semantics.message_match == "bytes"
-        #: Of ``message_match: bytes``, where collectives share mailboxes with the workload.
-        self.shared = Communicator(self.env) if shared else None
-        self.workloads = [self.shared or Communicator(self.env) for _ in plan.problem.jobs]
+        #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
+        self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
+        self.workloads = []
+        for first, job in zip(plan.first_rank, plan.problem.jobs, strict=True):
+            members = range(first, first + job.ranks)
+            self.workloads.append(OpenCall(members, self.shared or Communicator(self.env)))
         self.npus = [self.make_npu(rank) for rank in range(plan.ranks)]
-
-    # -- what it is made of ---------------------------------------------------------------------------------
-
-    def make_links(self) -> dict[int, Link]:
-        """The links that messages can use."""
-        topology = self.plan.problem.topology
-        links = {}
-        for index in used_links(self.plan).tolist():
-            rate = topology.bandwidths[int(topology.bandwidth_class[index])]
-            links[index] = self.link_class(self.env, index, int(topology.latency_ps[index]), rate, self.recorder)
-        return links
 
     def make_npu(self, rank: int) -> Npu:
         """A rank on its NPU, with its workload."""
-        plan, job = self.plan, self.plan.job_of[rank]
+        plan, job, program = self.plan, self.plan.job_of[rank], self.plan.workload[rank]
         npu = self.npu_class(self, rank)
-        first = plan.first_rank[job]
-        members = range(first, first + plan.problem.jobs[job].ranks)
-        program = plan.workload[rank]
-        lists = self.lists(program, plan.p2p[job], rank - first)
-        npu.graphs[-1] = self.make_workload(program, npu, lists, -1, members, self.workloads[job], npu.walked)
+
+        def whole(_: int) -> None:
+            npu.finish = self.env.now
+
+        lists = self.lists(program, plan.p2p[job], rank - plan.first_rank[job])
+        npu.graphs[-1] = self.graph_class(program, WorkloadGraph)(npu, lists, -1, self.workloads[job], whole)
         return npu
 
-    def make_graph(self, program: RankProgram, *args) -> Graph:
-        """The graph of a program of an algorithm."""
-        return Graph(*args)
-
-    def make_workload(self, program: RankProgram, *args) -> Graph:
-        """The graph of a workload."""
-        return WorkloadGraph(*args)
+    def graph_class(self, program: RankProgram, kind: type[Graph]) -> type[Graph]:
+        """The class of graphs of a program, which are of `kind` where nothing else is said."""
+        return kind
 
     def lists(self, program: RankProgram, matching: Matching | None, position: int) -> ProgramLists:
         """A program as lists, with the match keys of a member."""
         key = program, matching, position
-        found = self._lists.get(key)
-        if found is None:
+        if key not in self._lists:
             match_keys = None if matching is None else matching.match_key[position]
-            found = self._lists[key] = ProgramLists(program, match_keys)
-        return found
+            self._lists[key] = ProgramLists(program, match_keys)
+        return self._lists[key]
 
     # -- what NPUs ask for ----------------------------------------------------------------------------------
 
     def number(self) -> int:
         """The next number in the order of issue."""
-        number = self.next_number
-        self.next_number = number + 1
-        return number
+        self.next_number += 1
+        return self.next_number - 1
 
     def route(self, src: int, dst: int) -> list[Link]:
         """Links from an NPU to a rank."""
@@ -141,43 +108,39 @@ class Simulation:
         return self.memories[server]
 
     def open_call(self, index: int) -> OpenCall:
-        """The call `index`, opened by the first rank that reaches it."""
-        call = self.open_calls.get(index)
-        if call is None:
-            part = self.plan.calls[index]
-            instance = self.plan.instances[self.plan.instance_of[index]]
+        """A call, opened by the first rank that reaches it."""
+        if index not in self.open_calls:
+            call, instance = self.plan.calls[index], self.plan.instances[self.plan.instance_of[index]]
             whole = instance.whole is not None
             # A rotated call numbers its match keys itself.
-            shared = self.shared if whole and part.rotation is None else None
-
-            def ended() -> int:
-                del self.open_calls[index]
-                return self.env.now
-
-            call = self.open_calls[index] = OpenCall(
-                part.members, shared or Communicator(self.env), self.env.now, ended
-            )
+            shared = self.shared if whole and call.rotation is None else None
+            opened = self.open_calls[index] = OpenCall(call.members, shared or Communicator(self.env), self.env.now)
             if whole:
-                self.begun[instance.index] = call
-        return call
+                self.begun[instance.index] = opened
+        return self.open_calls[index]
 
-    def graph(self, npu: Npu, index: int, call: OpenCall, whole: Callable[[int], None]) -> Graph | None:
+    def leave(self, index: int, call: OpenCall) -> None:
+        """A member is done with a call."""
+        call.left -= 1
+        if not call.left:
+            call.end = self.env.now
+            del self.open_calls[index]
+
+    def graph(self, npu, index: int, call: OpenCall, whole: Callable[[int], None], kind=Graph) -> Graph | None:
         """The graph of one member of a call; None if it has nothing to do."""
-        part = self.plan.calls[index]
-        position = call.positions[npu.rank]
-        if not part.programs or not len(part.programs[position]):
+        planned, position = self.plan.calls[index], call.positions[npu.rank]
+        if not planned.programs or not len(planned.programs[position]):
             return None
-        program = part.programs[position]
-        lists = self.lists(program, part.matching, position)
-        return self.make_graph(program, npu, lists, index, call.members, call.communicator, whole)
+        program = planned.programs[position]
+        lists = self.lists(program, planned.matching, position)
+        return self.graph_class(program, kind)(npu, lists, index, call, whole)
 
     # -- the run --------------------------------------------------------------------------------------------
 
     def check_events(self) -> None:
-        """Give up after too many events; nobody else dispatches before."""
+        """Give up after too many events, before anybody else dispatches."""
         if self.next_number - FIRST_NUMBER + self.hops > self.max_events:
-            stop = self.env.event().succeed()
-            stop.callbacks.append(self.too_many_events)
+            self.env.event().succeed().callbacks.append(self.too_many_events)
 
     def too_many_events(self, _: simpy.Event) -> None:
         """Stop."""
@@ -192,53 +155,39 @@ class Simulation:
             else:  # run(until=…) would leave its own stop event behind, as if work were left
                 while self.env.peek() <= limit:
                     self.env.step()
+                if self.env.peek() != float("inf"):
+                    raise LimitReached(f"simulated time went beyond {limit} ps (--max-sim-time)")
         except LimitReached as reached:
-            return self.cut_short(str(reached))
-        if limit is not None and self.env.peek() != float("inf"):
-            return self.cut_short(f"simulated time went beyond {limit} ps (--max-sim-time)")
-        unfinished, unreceived = sum(self.progress()), self.unreceived()
-        if not unfinished and not unreceived:
+            self.network.count_waiting()
+            left = self.progress()
+            return Outcome(status="limit", cause=str(reached), unfinished=sum(left), unfinished_ranks=ranks_left(left))
+        posted, unreceived = self.unmatched()
+        if not any(self.progress()) and not unreceived:
             return Outcome()
-        return explain_stuck(self.plan, self.progress(), self.posted(), unreceived, unfinished, **self.waits())
-
-    def waits(self) -> dict[str, list]:
-        """What else a stuck run waits for, as `explain_stuck` takes it."""
-        return {}
-
-    def cut_short(self, cause: str) -> Outcome:
-        """The outcome at a limit."""
-        self.network.count_waiting()
-        progress = self.progress()
-        return Outcome(status="limit", cause=cause, unfinished=sum(progress), unfinished_ranks=ranks_left(progress))
+        return explain_stuck(self.plan, self.progress(), posted, unreceived, **self.other_waits())
 
     def progress(self) -> list[int]:
         """Unfinished nodes by rank."""
         return [sum(graph.left for graph in npu.graphs.values()) for npu in self.npus]
 
-    def graphs(self) -> Iterator[Graph]:
-        """Every graph that some rank is walking."""
-        return (graph for npu in self.npus for graph in npu.graphs.values())
+    def unmatched(self) -> tuple[list[Posted], list[Posted]]:
+        """Receives that wait for a message, and messages that were never received."""
+        calls = [*self.workloads, *self.open_calls.values()]
+        communicators = dict.fromkeys(call.communicator for call in calls)
+        boxes = [box for communicator in communicators for box in communicator.mailboxes.values()]
+        receives = sorted(posted(r.graph, r.node, r.since) for box in boxes for r in box.get_queue)
+        return receives, sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items)
 
-    def communicators(self) -> list[Communicator]:
-        """Every communicator in which something may still be waiting."""
-        return list(dict.fromkeys([*self.workloads, *(call.communicator for call in self.open_calls.values())]))
-
-    def posted(self) -> list[Posted]:
-        """Receives that wait for a message."""
-        boxes = [box for communicator in self.communicators() for box in communicator.mailboxes.values()]
-        return sorted(posted(r.graph, r.node, r.since) for box in boxes for r in box.get_queue)
-
-    def unreceived(self) -> list[Posted]:
-        """Messages that arrived and were never received."""
-        boxes = [box for communicator in self.communicators() for box in communicator.mailboxes.values()]
-        return sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items)
+    def other_waits(self) -> dict[str, list]:
+        """What else a stuck run waits for, as `explain_stuck` takes it."""
+        return {}
 
     def records(self, outcome: Outcome, cpu_s: float) -> Records:
-        """Everything that this run leaves behind."""
-        for graph in self.graphs():
-            if graph.left:
-                self.recorder.graph(graph)
+        """The records of the run."""
         for npu in self.npus:
+            for graph in npu.graphs.values():
+                if graph.left:
+                    self.recorder.graph(graph)
             if npu.graphs[-1].left:
                 npu.finish = npu.accounted
         astra = self.plan.problem.semantics.exposed == "finish_minus_compute"
@@ -259,11 +208,10 @@ class Simulation:
 
 def posted(graph: Graph, node: int, since: int) -> Posted:
     """A node that waits, for the stuck report."""
-    lists, program = graph.lists, graph.lists.program
-    peer = lists.peer[node]
+    lists, program, peer = graph.lists, graph.lists.program, graph.lists.peer[node]
     return Posted(
         rank=graph.npu.rank,
-        slice=graph.index,
+        call=graph.index,
         node=int(program.node_id[node]),
         peer=graph.members[peer] if peer >= 0 else -1,
         tag=lists.tag[node],
