@@ -23,11 +23,8 @@ class DialectSimulation(Simulation):
         semantics = plan.problem.semantics
         self.npu_class = ChunkingNpu
         if semantics.event_order == "scheduled":
-            self.scheduled, self.number, self.models = (
-                ScheduledNumbers(),
-                self.scheduled_number,
-                self.models | SCHEDULED,
-            )
+            self.scheduled, self.number = ScheduledNumbers(), self.scheduled_number
+            self.models = self.models | SCHEDULED
         if semantics.event_order == "scheduled" or semantics.rendezvous_bytes:
             self.npu_class = AstraNpu
         if semantics.rounding == "floor_ns":
