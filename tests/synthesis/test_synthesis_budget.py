@@ -47,6 +47,7 @@ def forgotten():
         vars(kernel).pop("_outside", None)
 
 
+@pytest.mark.slow
 def test_compiling_is_charged_neither_to_the_seconds_nor_to_the_budget(forgotten, monkeypatch):
     late, real = [0.0], time.monotonic
 
@@ -140,6 +141,7 @@ def test_a_watch_ends_a_search_and_says_that_it_goes_on(monkeypatch):
     watch.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_beside_others_a_search_is_never_worse_than_to_wait(kind):
     random = np.random.Generator(np.random.PCG64(KINDS.index(kind)))

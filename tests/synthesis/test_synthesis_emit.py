@@ -71,6 +71,7 @@ def measured(schedule: Schedule, algorithm, engine: str = "simpy") -> int:
     return records.makespan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPREADING)
 @pytest.mark.parametrize("name", DIRECT)
 def test_on_direct_links_the_order_alone_makes_the_claimed_time(name, kind):

@@ -223,6 +223,7 @@ def test_transfers_of_no_time_are_refused():
             exact.prove(slow)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GOLDEN, reason="ASTRASIM_GOLDEN is not set")
 @pytest.mark.parametrize(
     ("name", "least"), [("dgx1_8", 60.694), ("heteromesh2d_4x4", 149.484), ("heterotorus2d_4x4", 99.656)]

@@ -111,6 +111,7 @@ def test_unlike_links_are_used_as_well_as_can_be():
     assert schedule.search.policy.endswith("polished")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_more_rounds_are_never_worse_and_threads_decide_nothing(seed):
     topology, chunks = mixed(20 + seed)

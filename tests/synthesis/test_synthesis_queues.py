@@ -73,6 +73,7 @@ def made(kind: str, topology, size: int, chunks: int, **more):
     return synthesize(topology, kind, size, chunks=chunks, root=root, rounds=4, jobs=1, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_known_algorithm_is_faster(name):
     topology = build(NETWORKS[name] | LINK)
