@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from worlds.networks import COSTS, edge_list
 
-from astrasim_py.synthesis.bounds.lower_bounds import best_bound
+from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network, Occupied
@@ -43,7 +43,7 @@ def test_every_policy_packs_valid_schedules_above_the_bound(seed):
     network = Network.of(edge_list(seed, most=9, switch=seed % 3 == 0), cost=COSTS[seed % 3])
     size = 0 if seed == 5 else 10**6 + seed
     demand = Demand.of("all_reduce", network.ranks, 1 + seed % 4, size)
-    bound = best_bound(network, demand)
+    bound = lower_bounds(network, demand)[0]
     for index, policy in enumerate(JOINT):
         took, schedule = packed(network, demand, policy, index, repairs=10 * (index % 2))
         assert check(schedule) == []

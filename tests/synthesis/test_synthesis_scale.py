@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from astrasim_py.synthesis.bounds.lower_bounds import best_bound
+from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
@@ -45,7 +45,7 @@ def test_rows_of_any_length_make_valid_schedules(spec, policy, chunks):
     runs = problem(spec, chunks)
     time, transfers, columns = runs.run(policy, 3)
     assert transfers == len(columns[0]) == (runs.network.ranks - 1) * runs.demand.count
-    bound = best_bound(runs.network, runs.demand)
+    bound = lower_bounds(runs.network, runs.demand)[0]
     schedule = as_schedule(runs.network, runs.demand, copied(columns), Search(seed=3, policy="", rounds=1), bound)
     assert check(schedule) == []
     assert bound.time <= schedule.time <= time
@@ -77,4 +77,4 @@ def test_a_schedule_found_at_once_has_the_best_bound(kind, spec):
     network = Network.of(topology, cost=TACOS)
     root = 0 if kind == "broadcast" else None
     schedule = synthesize(topology, kind, 6 * 65536, root=root, cost=TACOS, rounds=3, jobs=1)
-    assert schedule.bound == best_bound(network, Demand.of(kind, 6, 1, 6 * 65536, root)).time
+    assert schedule.bound == lower_bounds(network, Demand.of(kind, 6, 1, 6 * 65536, root))[0].time

@@ -6,6 +6,8 @@ carries two.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
 from astrasim_py.synthesis.bounds.cuts import reducing_cut, routing_cut, spreading_cut, weighted_work
@@ -78,11 +80,6 @@ def lower_bounds(
         both.append(Bound(reducing_cut(network, timing, demand.count, max(b.time for b in both), stop), "cut"))
         return sorted(both, key=lambda b: -b.time)
     return copying(False)
-
-
-def best_bound(network: Network, demand: Demand) -> Bound:
-    """The greatest of the bounds."""
-    return lower_bounds(network, demand)[0]
 
 
 def _copying(network: Network, demand: Demand, size: int, *, cuts: bool, stop: np.ndarray) -> list[Bound]:
@@ -180,12 +177,12 @@ def _work(network: Network, timing: Timing, transfers: int) -> int:
     kinds, count = np.unique(np.stack([hold, rest]), axis=1, return_counts=True)
     if not transfers or kinds[0].min() == 0:
         return 0
-    low, high = 0, int(kinds[1].max()) + int(kinds[0].max()) * -(-transfers // len(hold))
-    while low < high:
-        middle = (low + high) // 2
-        carried = int((np.maximum(middle - kinds[1], 0) // kinds[0] * count).sum())
-        low, high = (low, middle) if carried >= transfers else (middle + 1, high)
-    return low
+    most = int(kinds[1].max()) + int(kinds[0].max()) * -(-transfers // len(hold))
+
+    def enough(time: int) -> bool:
+        return int((np.maximum(time - kinds[1], 0) // kinds[0] * count).sum()) >= transfers
+
+    return bisect_left(range(most), True, key=enough)
 
 
 def _carry(chunks: int, hold: list[int], rest: list[int], busy: dict | None = None) -> int:
@@ -195,17 +192,13 @@ def _carry(chunks: int, hold: list[int], rest: list[int], busy: dict | None = No
         return 0
     if min(hold) == 0:
         return min(r for h, r in zip(hold, rest, strict=True) if h == 0)
-    low, high = 0, max(rest) + max(hold) * chunks + max((b[3][-1] for b in busy.values()), default=0)
-    while low < high:
-        middle = (low + high) // 2
-        carried = 0
-        for port, (h, r) in enumerate(zip(hold, rest, strict=True)):
-            carried += _room(middle, h, *busy[port]) if port in busy else max(0, middle - r) // h
-        if carried >= chunks:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    most = max(rest) + max(hold) * chunks + max((b[3][-1] for b in busy.values()), default=0)
+
+    def enough(time: int) -> bool:
+        ports = enumerate(zip(hold, rest, strict=True))
+        return sum(_room(time, h, *busy[i]) if i in busy else max(0, time - r) // h for i, (h, r) in ports) >= chunks
+
+    return bisect_left(range(most), True, key=enough)
 
 
 def _room(until: int, hold: int, before: int, after: int, starts: list[int], ends: list[int]) -> int:

@@ -26,6 +26,7 @@ from math import gcd
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
+from astrasim_py.synthesis.model.arrays import rows_of
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
@@ -34,7 +35,6 @@ from astrasim_py.synthesis.model.simulate_schedule import as_schedule
 from astrasim_py.synthesis.model.transfers import Columns, Transfers, chained, copied, mirrored
 from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
 from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork
-from astrasim_py.topology.symmetry import Rotations
 
 #: Most ranks of a group for which a fastest schedule is searched.
 MAX_RANKS = 16
@@ -82,8 +82,6 @@ class Problem:
         int64[classes, arcs], ps.
     busy : sequence of (int, int, int)
         (resource, start, end) ps: taken by others.
-    group : Rotations or None
-        Shifts of ranks that map the problem to itself.
     sums : bool
         Chunks are summed at their origin before they are copied.
     """
@@ -100,7 +98,6 @@ class Problem:
     hold: np.ndarray
     delay: np.ndarray
     busy: Sequence[tuple[int, int, int]] = ()
-    group: Rotations | None = None
     sums: bool = False
 
     @classmethod
@@ -109,24 +106,20 @@ class Problem:
         timing = network.timing(demand.sizes)
         resource = np.repeat(np.arange(len(network.links)), np.diff(network.occupied_ptr))
         busy = zip(resource.tolist(), network.occupied_start.tolist(), network.occupied_end.tolist(), strict=True)
-        symmetric = _symmetric_runs(network, demand)
         return cls(
             ranks=network.ranks, origin=demand.origin, size_class=demand.size_class, receivers=demand.receivers,
             src=network.src, dst=network.dst, ptr=network.hop_ptr, resource=network.hop, offset=timing.offset,
             hold=timing.hold, delay=timing.delay, busy=tuple(busy), sums=sums,
-            group=symmetric.symmetric.group if symmetric else None,
         )  # fmt: skip
 
     @classmethod
     def up_to(cls, network: Network, demand: Demand, each: SymmetricNetwork) -> Problem:
-        """The problem of one chunk per orbit of chunks: what is decided for it is done, shifted, for the others."""
+        """The problem of one chunk per class of chunks; the others are rotated."""
         per_rank = demand.count // network.ranks
         origin = np.repeat(each.group.rank_at[:, 0], per_rank)
         arcs = np.flatnonzero(each.class_of >= 0)
         kind = each.class_of[arcs]
-        counts = np.diff(each.resource_ptr)[kind]
-        ptr = np.concatenate(([0], np.cumsum(counts)))
-        holds = np.arange(ptr[-1]) + np.repeat(each.resource_ptr[:-1][kind] - ptr[:-1], counts)
+        ptr, holds = rows_of(each.resource_ptr, kind)
         return cls(
             ranks=network.ranks, origin=origin, size_class=np.zeros(len(origin), dtype=np.int64),
             src=network.src[arcs], dst=network.dst[arcs], ptr=ptr, resource=each.resource[holds],
@@ -208,6 +201,8 @@ class _Model:
         self.outof = [np.flatnonzero(problem.src == v).tolist() for v in range(problem.ranks)]
         self.arrival: dict[tuple[int, int], object] = {}
         self.whole: dict[int, object] = {}
+        #: (rank, chunk) → when the rank sends its part of the sum.
+        self.sends: dict[tuple[int, int], object] = {}
         for chunk in range(len(problem.origin)):
             if problem.sums:
                 self._sum(chunk)
@@ -308,6 +303,7 @@ class _Model:
         }
         self.whole[chunk] = whole = self._variable(int(far.max()), set(delay.tolist()), self.horizon - onward)
         for v, begin in start.items():
+            self.sends[v, chunk] = begin
             outgoing = []
             for arc in self.outof[v]:
                 to = int(problem.dst[arc])
@@ -319,8 +315,7 @@ class _Model:
             model.add_exactly_one(outgoing)
 
     def _break_symmetry(self) -> None:
-        """Of chunks that only their numbers tell apart the first comes first to where it is looked at; and of the
-        translates of a schedule there is one in which a representative of its orbit hears last."""
+        """Of chunks that differ in their numbers only the first one arrives first where they are looked at."""
         problem = self.problem
         alike: dict[tuple, list[int]] = defaultdict(list)
         for chunk, origin in enumerate(problem.origin.tolist()):
@@ -331,69 +326,43 @@ class _Model:
             v = self.seen_at(origin, z, to)
             for a, b in itertools.pairwise(chunks):
                 self.model.add(self.arrival[v, a] <= self.arrival[v, b])
-        if problem.group is not None and problem.receivers is None:
-            heads = problem.group.rank_at[:, 0].tolist()
-            self.model.add_max_equality(self.end, [a for (v, _), a in self.arrival.items() if v in heads])
 
     def seen_at(self, origin: int, z: int, to: int | None) -> int:
         """The rank at which alike chunks are ordered: the farthest."""
         return int(np.argmax(self.problem.distance[z, origin])) if to is None else to
 
     def hint(self, known: Transfers) -> None:
-        """Begin at this schedule."""
+        """Begin at this schedule, with chunks of equal origin, size and receiver renamed in the order of the model."""
         problem, unit = self.problem, self.problem.unit
         arc, chunk, start, reduces = (c.tolist() for c in known)
-        z = problem.size_class
-        got = {
-            (int(problem.dst[a]), c): t + int(problem.delay[z[c], a])
-            for a, c, t, r in zip(arc, chunk, start, reduces, strict=True)
-            if not r
-        }
-        last = max((t for t in got.values()), default=0)
-        move = np.arange(problem.ranks)
-        if problem.group is not None and problem.receivers is None:
-            group = problem.group
-            rank = next(v for (v, _), t in got.items() if t == last)
-            shift = group.add(np.zeros(1, dtype=np.int64), group.element[rank : rank + 1], -1)
-            move = group.rank_at[group.class_of, group.add(group.element, shift)]
-        per_rank = defaultdict(list)
-        for c, origin in enumerate(problem.origin.tolist()):
-            per_rank[origin].append(c)
-        renamed = list(range(len(problem.origin)))
-        if (move != np.arange(problem.ranks)).any():
-            for origin, chunks in per_rank.items():
-                for a, b in zip(chunks, per_rank[int(move[origin])], strict=True):
-                    renamed[a] = b
-        got = {(int(move[v]), renamed[c]): t for (v, c), t in got.items()}
-        for (origin, zc, to), chunks in self.alike.items():
-            v = self.seen_at(origin, zc, to)
-            by = sorted(chunks, key=lambda c: got.get((v, c), 0))
-            order = dict(zip(by, chunks, strict=True))
-            renamed = [order.get(c, c) for c in renamed]
-            got = {(r, order.get(c, c)): t for (r, c), t in got.items()}
-        arc_of = {(int(s), int(d)): a for a, (s, d) in enumerate(zip(problem.src, problem.dst, strict=True))}
-        chosen = {}
+
+        def arrives(a: int, c: int, t: int) -> int:
+            return t + int(problem.delay[problem.size_class[c], a])
+
+        rows = list(zip(arc, chunk, start, reduces, strict=True))
+        got = {(int(problem.dst[a]), c): arrives(a, c, t) for a, c, t, r in rows if not r}
+        name = list(range(len(problem.origin)))
+        for (origin, z, to), chunks in self.alike.items():
+            v = self.seen_at(origin, z, to)
+            for c, new in zip(sorted(chunks, key=lambda c: got.get((v, c), 0)), chunks, strict=True):
+                name[c] = new
+        arrival = {(v, name[c]): t for (v, c), t in got.items()}
+        chosen = {(a, name[c], r): t for a, c, t, r in rows}
         whole: dict[int, int] = defaultdict(int)
-        for a, c, t, r in zip(arc, chunk, start, reduces, strict=True):
-            moved = arc_of[int(move[problem.src[a]]), int(move[problem.dst[a]])]
-            chosen[moved, renamed[c], r] = t
+        for a, c, t, r in rows:
             if r and problem.dst[a] == problem.origin[c]:
-                whole[renamed[c]] = max(whole[renamed[c]], t + int(problem.delay[z[c], a]))
+                whole[name[c]] = max(whole[name[c]], arrives(a, c, t))
         add = self.model.add_hint
-        begun = set()
         for key, literal in self.used.items():
             add(literal, key in chosen)
-            if key in chosen and key[2]:
-                begin = self.begins[key]
-                if id(begin) not in begun:
-                    begun.add(id(begin))
-                    add(begin, chosen[key] // unit)
+        for (v, c), begin in self.sends.items():
+            add(begin, next(t for (a, d, r), t in chosen.items() if r and d == c and problem.src[a] == v) // unit)
         for key, variable in self.arrival.items():
-            if key in got:
-                add(variable, got[key] // unit)
+            if key in arrival:
+                add(variable, arrival[key] // unit)
         for c, variable in self.whole.items():
             add(variable, whole[c] // unit)
-        add(self.end, last // unit)
+        add(self.end, max(got.values(), default=0) // unit)
 
     def solve(self, seed: int, seconds: float, work: float | None) -> Outcome:
         """Search; see `Outcome`."""

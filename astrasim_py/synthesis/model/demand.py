@@ -1,4 +1,4 @@
-"""What a collective wants moved, chunk by chunk, before anyone says how."""
+"""The chunks that a collective moves, where each starts and who needs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from astrasim_py.core.errors import AlgorithmError
 MAX_CHUNKS = 2**24
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Demand:
     """Chunks, where each is at the start, and who needs it.
 
@@ -29,13 +29,13 @@ class Demand:
 
     collective: str
     ranks: int
-    chunks: int  # t of the algorithm: chunks of the full buffer
+    chunks: int  # T of the algorithm: chunks of the full buffer
     root: int | None
     size: int  # full buffer, bytes
     origin: np.ndarray = field(repr=False)
-    receivers: np.ndarray | None = field(default=None, repr=False)
     sizes: np.ndarray = field(repr=False)  # int64[classes]: distinct sizes of chunks in bytes, descending
     size_class: np.ndarray = field(repr=False)  # int32[C]: index into `sizes`
+    receivers: np.ndarray | None = field(default=None, repr=False)
     stated: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
@@ -69,25 +69,20 @@ class Demand:
         elif collective == "all_to_all":
             origin, receivers = owner // ranks, owner % ranks
         elif collective in ("gather", "scatter"):
-            # Both ends of a chunk are known; which of them is the origin says the direction.
-            origin, receivers = (
-                (owner, np.full(count, root)) if collective == "gather" else (np.full(count, root), owner)
-            )
+            ends = owner, np.full(count, root)
+            origin, receivers = ends if collective == "gather" else ends[::-1]
         else:
             origin = owner
         nbytes = chunk_bytes(number % total, np.ones(count, dtype=np.int64), size, total)
+        root = root if promise_of(collective).rooted else None
+        return cls._sized(nbytes, collective, ranks, total, root, size, origin, receivers)
+
+    @classmethod
+    def _sized(cls, nbytes, collective, ranks, chunks, root, size, origin, receivers, stated=None) -> Demand:
         sizes, size_class = np.unique(-nbytes, return_inverse=True)
-        return cls(
-            collective=collective,
-            ranks=ranks,
-            chunks=total,
-            root=root if promise_of(collective).rooted else None,
-            size=size,
-            origin=origin.astype(np.int32),
-            receivers=None if receivers is None else receivers.astype(np.int32),
-            sizes=-sizes,
-            size_class=size_class.astype(np.int32).reshape(-1),
-        )
+        origin, size_class = origin.astype(np.int32), size_class.astype(np.int32).reshape(-1)
+        receivers = None if receivers is None else receivers.astype(np.int32)
+        return cls(collective, ranks, chunks, root, size, origin, -sizes, size_class, receivers, stated)
 
     @classmethod
     def blocks(cls, nbytes: Sequence[Sequence[int]], per_block: int = 1, unit: int = 1) -> Demand:
@@ -119,19 +114,8 @@ class Demand:
         each = (units // per_block + (part < units % per_block)) * unit
         origin, receivers, _ = np.nonzero(each)
         stated = each[each > 0]
-        sizes, size_class = np.unique(-stated, return_inverse=True)
-        return cls(
-            collective="all_to_all",
-            ranks=n,
-            chunks=max(len(stated), 1),
-            root=None,
-            size=int(max(whole.sum(axis=0).max(initial=0), whole.sum(axis=1).max(initial=0))),
-            origin=origin.astype(np.int32),
-            receivers=receivers.astype(np.int32),
-            sizes=-sizes,
-            size_class=size_class.astype(np.int32).reshape(-1),
-            stated=stated,
-        )
+        size = int(max(whole.sum(axis=0).max(initial=0), whole.sum(axis=1).max(initial=0)))
+        return cls._sized(stated, "all_to_all", n, max(len(stated), 1), None, size, origin, receivers, stated)
 
     @property
     def count(self) -> int:
@@ -142,8 +126,3 @@ class Demand:
     def reduces(self) -> bool:
         """Whether transfers towards the home of a chunk carry partial sums."""
         return self.collective in ("reduce_scatter", "reduce")
-
-    @property
-    def sharded(self) -> bool:
-        """Whether the full buffer consists of one shard per rank."""
-        return promise_of(self.collective).sharded

@@ -26,201 +26,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.core.heap import ENTRY, pop, push
+from astrasim_py.core.heap import pop, push
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.model.random_numbers import STAR, A, B, C, random_below
+from astrasim_py.synthesis.model.random_numbers import STAR, random_below
+from astrasim_py.synthesis.search.greedy_state import ONE, ZERO, expect, holds, lowest_bit, pick
 
 _FAR = np.int64(2**62)
+_52 = np.uint64(52)
 #: What a call returns besides the time.
 DONE, WORSE, STUCK, FULL = range(4)
 
-_FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_ZERO, _ONE = np.uint64(0), np.uint64(1)
-_64, _63, _52 = np.uint64(64), np.uint64(63), np.uint64(52)
-_32 = np.uint64(32)
-_DEBRUIJN = np.uint64(0x03F79D71B4CB0A89)
-_PLACE = np.zeros(64, dtype=np.int64)
-for _bit in range(64):
-    _PLACE[(0x03F79D71B4CB0A89 << _bit & (2**64 - 1)) >> 58] = _bit
-_TOP = np.uint64(58)
-_26, _32BITS, _23 = np.uint64(26), np.uint64(2**32 - 1), np.uint64(23)
-#: Hash chains of moments.
-_CHAINS = 4096
-#: Words of a row after which no more candidates are looked for: where they are so few, a choice gains little.
-_LOOKS = 32
-#: Lines of a row beyond which one with candidates is enough to look at.
-_FEW = 4
-#: Words of a line: 64 bytes.
-_WIDE = 8
-
-#: Counters of a run.
-STATE = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "left", "finish", "rows", "transfers", "vacancies", "spare", "moments", "free_moment", "dirties", "at",
-            "last_time", "last_moment", "first", "lazy",
-        )
-    ]
-)  # fmt: skip
-
-
-#: What a run is to solve.
-#: Attributes ---------- net : Timing order : numpy.ndarray int32[arcs]: the arcs into each rank, fastest first.
-#: origin, size_class : numpy.ndarray int32[chunks]. level : numpy.ndarray int32[arcs]: row of `part` that holds for
-#: a slow arc; -1 for arcs without preference. part : numpy.ndarray int32[levels, n]: number of the part (strongly
-#: connected by faster arcs) that a rank is in. occupied_ptr, occupied_start, occupied_end : numpy.ndarray Of the
-#: network. simple, serial, shared : bool Every arc is one link that nobody else uses; and is free again when its
-#: transfer arrives; arcs share links.
-Problem = namedtuple(
-    "Problem", "net order origin size_class level part occupied_ptr occupied_start occupied_end simple serial shared"
-)
-
-
 #: What a run prefers (see `Policy`), and the ps from which it is of no use.
 Options = namedtuple("Options", "samples hierarchy overtake limit")
-
-
-#: Who has what.
-#: `has`, `expected`: uint64[lines, n, words]: bits of chunks; rows are cut into lines of memory, and a line of all
-#: rows lies together, for at one moment all look there first. `some`, `lacks`: uint64[n, …]: which lines of a row
-#: have a bit, and which of the expected ones lack one. `due`, `since`, `item_of`: by rank and chunk, where transfers
-#: may be overtaken: when it arrives, when it came, its item. `wanted`: int64[n]: chunks that a rank neither has nor
-#: expects. `count`: int32[chunks]: ranks that have or expect it. `present`: uint64[parts, words]: bits of chunks
-#: that some rank of a part has or expects. `free`: int64[resources] ps.
-Holdings = namedtuple("Holdings", "has expected some lacks wanted count present free due since item_of")
-
-
-#: Moments to come, with a list of items each, and ranks to look at now.
-#: `times`, `heads`, `following`, `heap`, `chains`: by moment: ps, first item, next in its hash chain; the heap of
-#: moments; first moment of every chain. `what`, `which`, `begun`, `row_of`, `onward`: by item: arc that arrives or
-#: -1 - rank to look at again, chunk, start in ps, row of the record, next item. `dirty`, `marked`: ranks to look at
-#: now. `open_arcs`, `taken_arc`, `taken_chunk`: of the rank that is looked at. `looking`: int64[n] ps: when a rank
-#: is looked at again.
-Agenda = namedtuple(
-    "Agenda",
-    "times heads following heap chains what which begun row_of onward looking dirty marked open_arcs taken_arc "
-    "taken_chunk",
-)
-
-
 #: The transfers of a run (arc -1: none), where they are recorded, and rows that are vacant.
 Record = namedtuple("Record", "arc chunk start vacant")
-
-
-def holdings(problem: Problem, parts: int, overtake: bool) -> Holdings:
-    """Holdings before a run; compiled code fills them."""
-    n, chunks = len(problem.net.in_ptr) - 1, len(problem.origin)
-    words = (chunks + 63) // 64
-    wide = min(words, _WIDE)
-    lines = -(-words // max(wide, 1))
-    blocks, cells = (lines + 63) // 64, n * chunks if overtake else 0
-    free = len(problem.net.hop) if problem.simple else int(problem.net.hop.max()) + 1
-    return Holdings(
-        np.zeros((lines, n, wide), np.uint64), np.zeros((lines, n, wide), np.uint64), np.zeros((n, blocks), np.uint64),
-        np.zeros((n, blocks), np.uint64), np.full(n, chunks), np.ones(chunks, np.int32),
-        np.zeros((parts, lines * wide), np.uint64), np.zeros(free, np.int64), np.empty(cells, np.int64),
-        np.zeros(cells, np.int64), np.empty(cells, np.int32),
-    )  # fmt: skip
-
-
-def agenda(problem: Problem, room: int) -> Agenda:
-    """An empty agenda with room for so many items and moments."""
-    n = len(problem.net.in_ptr) - 1
-    widest = int(np.diff(problem.net.in_ptr).max(initial=0))
-    return Agenda(
-        np.empty(room, np.int64), np.empty(room, np.int64), np.arange(1, room + 1), np.empty(room, ENTRY),
-        np.full(_CHAINS, -1), np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64),
-        np.empty(room, np.int64), np.arange(1, room + 1), np.full(n, int(_FAR)), np.empty(n, np.int32),
-        np.zeros(n, np.bool_), *np.empty((3, widest), np.int32),
-    )  # fmt: skip
-
-
-@lean
-def lowest_bit(x):
-    """Position of the lowest bit that is set."""
-    return _PLACE[((x & (~x + _ONE)) * _DEBRUIJN) >> _TOP]
-
-
-@lean
-def _holds(bits, v, c):
-    """Whether row v has the bit of chunk c."""
-    w = c >> 6
-    return (bits[w >> 3, v, w & 7] >> np.uint64(c & 63)) & _ONE != _ZERO
-
-
-@lean
-def _expect(h, v, c):
-    """Set the bit of chunk c in row v; a line that is full then is not looked at again."""
-    w = c >> 6
-    x = h.expected[w >> 3, v, w & 7] | (_ONE << np.uint64(c & 63))
-    h.expected[w >> 3, v, w & 7] = x
-    if x == _FULL:
-        for each in range(h.expected.shape[2]):
-            x &= h.expected[w >> 3, v, each]
-        if x == _FULL:
-            h.lacks[v, w >> 9] &= ~(_ONE << np.uint64((w >> 3) & 63))
-
-
-@lean
-def _pick(h, u, v, k, first, samples, random):
-    """A chunk that u holds, v does not expect and (k >= 0) row k of `present` lacks; the rarest of some, or -1.
-
-    Lines are looked at in turn from line `first` on, one candidate a word. Which words have any is found first, for
-    the branches of a search word by word go either way and cost more than that.
-    """
-    x = random[0]
-    x ^= x >> A
-    x ^= x << B
-    x ^= x >> C
-    random[0] = x
-    x *= STAR
-    turn = x >> _TOP
-    lines, wide, blocks = h.has.shape[0], h.has.shape[2], h.some.shape[1]
-    start = np.uint64((((x >> _26) & _32BITS) * np.uint64(wide)) >> _32)
-    best, least, found, looked = np.int64(-1), np.int64(2**31), 0, 0
-    block = first >> 6
-    left = h.some[u, block] & h.lacks[v, block] & (_FULL << np.uint64(first & 63))
-    for _ in range(blocks + 1):
-        while left != _ZERO:
-            line = block * 64 + lowest_bit(left)
-            left &= left - _ONE
-            filled = _ZERO
-            for w in range(wide):
-                x = h.has[line, u, w] & ~h.expected[line, v, w]
-                if k >= 0:
-                    x &= ~h.present[k, line * wide + w]
-                filled |= np.uint64(x != _ZERO) << np.uint64(w)
-            if filled != _ZERO:
-                # From a random word on; where there is no other line, several times, from other bits on.
-                turned = (filled >> start) | (filled << (np.uint64(wide) - start))
-                turned &= (_ONE << np.uint64(wide)) - _ONE
-                while found < samples:
-                    rest = turned
-                    while rest != _ZERO and found < samples:
-                        w = lowest_bit(rest) + np.int64(start)
-                        w = w if w < wide else w - wide
-                        rest &= rest - _ONE
-                        x = h.has[line, u, w] & ~h.expected[line, v, w]
-                        if k >= 0:
-                            x &= ~h.present[k, line * wide + w]
-                        x = (x >> turn) | (x << ((_64 - turn) & _63))
-                        c = (line * wide + w) * 64 + ((lowest_bit(x) + np.int64(turn)) & 63)
-                        often = np.int64(h.count[c])
-                        best = c if often < least else best
-                        least = often if often < least else least
-                        found += 1
-                    if lines > 1:
-                        break
-                    turn = (turn + _23) & _63
-                if lines > _FEW or found >= samples or looked >= _LOOKS:
-                    return best
-            looked += wide
-        block += 1
-        if block == blocks:
-            block = 0
-        left = h.some[u, block] & h.lacks[v, block]
-    return best
 
 
 @lean
@@ -299,15 +118,15 @@ def _begin_run(p, options, h, g, s):
     chunks = len(p.origin)
     for line in range(lines):
         for v in range(n):
-            h.lacks[v, line >> 6] |= _ONE << np.uint64(line & 63)
+            h.lacks[v, line >> 6] |= ONE << np.uint64(line & 63)
     for c in range(chunks, lines * wide * 64):
         for v in range(n):
-            h.expected[c >> 9, v, (c >> 6) & 7] |= _ONE << np.uint64(c & 63)
+            h.expected[c >> 9, v, (c >> 6) & 7] |= ONE << np.uint64(c & 63)
     for c in range(chunks):
-        v, w, bit = p.origin[c], c >> 6, _ONE << np.uint64(c & 63)
+        v, w, bit = p.origin[c], c >> 6, ONE << np.uint64(c & 63)
         h.has[w >> 3, v, w & 7] |= bit
-        h.some[v, w >> 9] |= _ONE << np.uint64((w >> 3) & 63)
-        _expect(h, v, np.int64(c))
+        h.some[v, w >> 9] |= ONE << np.uint64((w >> 3) & 63)
+        expect(h, v, np.int64(c))
         h.wanted[v] -= 1
         if options.hierarchy:
             for k in range(len(p.part)):
@@ -367,15 +186,15 @@ def _choose(p, options, h, g, s, v, a, taken, random):
     c = none
     if options.hierarchy and p.level[a] >= 0:
         part = np.int64(p.part[p.level[a], v])
-        c = _pick(h, u, v, part, s.first, options.samples, random)
+        c = pick(h, u, v, part, s.first, options.samples, random)
     if c < 0:
-        c = _pick(h, u, v, none, s.first, options.samples, random)
+        c = pick(h, u, v, none, s.first, options.samples, random)
     if c >= 0:
         return c, c
     for j in range(taken):
         other = np.int64(g.taken_chunk[j])
-        if _holds(h.has, u, other):
-            c = _pick(h, np.int64(p.net.src[g.taken_arc[j]]), v, none, s.first, options.samples, random)
+        if holds(h.has, u, other):
+            c = pick(h, np.int64(p.net.src[g.taken_arc[j]]), v, none, s.first, options.samples, random)
             if c >= 0:
                 # That arc takes what was found, and this one what it leaves.
                 g.taken_chunk[j] = c
@@ -390,9 +209,9 @@ def _latest(h, u, v, chunks):
     for line in range(h.has.shape[0]):
         for word in range(h.has.shape[2]):
             x = h.has[line, u, word] & h.expected[line, v, word] & ~h.has[line, v, word]
-            while x != _ZERO:
+            while x != ZERO:
                 c = (line * h.has.shape[2] + word) * 64 + lowest_bit(x)
-                x &= x - _ONE
+                x &= x - ONE
                 # What was matched in this very pass is not under way yet: its item is not made.
                 if h.due[v * chunks + c] > latest:
                     latest, chosen = h.due[v * chunks + c], c
@@ -406,9 +225,9 @@ def _instead(p, h, source, v, begin, z):
     for line in range(h.has.shape[0]):
         for word in range(h.has.shape[2]):
             x = h.has[line, source, word] & ~h.expected[line, v, word]
-            while x != _ZERO:
+            while x != ZERO:
                 c = (line * h.has.shape[2] + word) * 64 + lowest_bit(x)
-                x &= x - _ONE
+                x &= x - ONE
                 if h.since[source * chunks + c] > begin or p.size_class[c] != z:
                     continue
                 if chosen < 0 or h.count[c] < h.count[chosen]:
@@ -429,7 +248,7 @@ def _overtake(p, h, g, s, record, v, a, t):
     if instead >= 0:
         g.which[item] = instead
         h.due[v * chunks + instead], h.item_of[v * chunks + instead] = latest, item
-        _expect(h, v, instead)
+        expect(h, v, instead)
         h.wanted[v] -= 1
         h.count[instead] += 1
         if len(record.arc):
@@ -454,8 +273,8 @@ def _overtake(p, h, g, s, record, v, a, t):
     h.wanted[v] += 1
     h.count[c] -= 1
     w = c >> 6
-    h.expected[w >> 3, v, w & 7] &= ~(_ONE << np.uint64(c & 63))
-    h.lacks[v, w >> 9] |= _ONE << np.uint64((w >> 3) & 63)
+    h.expected[w >> 3, v, w & 7] &= ~(ONE << np.uint64(c & 63))
+    h.lacks[v, w >> 9] |= ONE << np.uint64((w >> 3) & 63)
     return c
 
 
@@ -486,12 +305,12 @@ def _match(p, options, h, g, s, record, v, t, random):
             c = carried = _overtake(p, h, g, s, record, v, a, t)
         if c < 0:
             continue
-        _expect(h, v, c)
+        expect(h, v, c)
         h.wanted[v] -= 1
         h.count[c] += 1
         if options.hierarchy:
             for k in range(len(p.part)):
-                h.present[p.part[k, v], c >> 6] |= _ONE << np.uint64(c & 63)
+                h.present[p.part[k, v], c >> 6] |= ONE << np.uint64(c & 63)
         if options.overtake:
             h.due[v * len(p.origin) + c] = 0
         g.taken_arc[taken], g.taken_chunk[taken] = a, carried
@@ -565,8 +384,8 @@ def _arrive(p, options, h, g, s, t, entry):
                 _mark(g, s, np.int64(-1 - g.what[item]))
         elif c >= 0:
             v, w = np.int64(net.dst[g.what[item]]), c >> 6
-            h.has[w >> 3, v, w & 7] |= _ONE << np.uint64(c & 63)
-            h.some[v, w >> 9] |= _ONE << np.uint64((w >> 3) & 63)
+            h.has[w >> 3, v, w & 7] |= ONE << np.uint64(c & 63)
+            h.some[v, w >> 9] |= ONE << np.uint64((w >> 3) & 63)
             s.left -= 1
             if options.overtake:
                 h.since[v * len(p.origin) + c] = t

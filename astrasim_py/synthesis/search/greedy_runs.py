@@ -13,18 +13,8 @@ from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import generator
 from astrasim_py.synthesis.model.transfers import Columns
 from astrasim_py.synthesis.search import symmetric_greedy
-from astrasim_py.synthesis.search.greedy import (
-    DONE,
-    FULL,
-    STATE,
-    Options,
-    Policy,
-    Problem,
-    Record,
-    agenda,
-    greedy,
-    holdings,
-)
+from astrasim_py.synthesis.search.greedy import DONE, FULL, Options, Policy, Record, greedy
+from astrasim_py.synthesis.search.greedy_state import STATE, Problem, agenda, holdings
 from astrasim_py.synthesis.search.polish import ORIGIN, polish
 from astrasim_py.synthesis.search.symmetric_greedy import SymmetricPolicy
 from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork, symmetric_networks

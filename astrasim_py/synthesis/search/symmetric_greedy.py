@@ -25,12 +25,8 @@ _FAR = np.int64(2**62)
 NOTHING, EXPECTED, HELD = np.uint8(0), np.uint8(1), np.uint8(2)
 _HEAVY = np.int64(2**40)
 #: Counters of a run.
-_STATE = np.dtype(
-    [
-        (name, np.int64)
-        for name in ("rows", "left", "unasked", "news", "matches", "waiting", "vacancies", "lazy", "repeat")
-    ]
-)
+_COUNTERS = "rows left unasked news matches waiting vacancies lazy repeat"
+_STATE = np.dtype([(name, np.int64) for name in _COUNTERS.split()])
 
 
 #: The network, its classes of arcs (see `SymmetricNetwork`), and the chunks to decide for.
@@ -41,10 +37,9 @@ _Problem = namedtuple("_Problem", "net class_of by_speed resource_ptr resource o
 _Options = namedtuple("_Options", "samples hierarchy overtake scarce spread limit")
 
 
-#: Memory of a run.
-#: By chunk and rank: whether it is held or expected, its arrival, when it came, its row; by chunk: how many have or
-#: expect it; by part and chunk: whether it is there. Candidates are cells chunk * arcs + arc: their places, and the
-#: list of each class. By class of links: when it is free. By row: arrivals.
+#: Memory of a run. By chunk and rank: held or expected, when it is due, since when it is there, its row. By chunk: how
+#: many have or expect it; by part and chunk: whether it is there. Candidates are cells chunk * arcs + arc: their
+#: places, and the list of each class. By class of links: when it is free. By row: arrivals.
 _Holdings = namedtuple(
     "_Holdings",
     "state due since row_at reached present place entries entry_ptr length free heap arrival vacant fresh line matched",
