@@ -222,7 +222,7 @@ class _Progress:
         except (AttributeError, ValueError):
             self.watched = False
         self.quiet, self.best, self.shown = quiet, 0, False
-        self.begin = self.told = time.monotonic()
+        self.begin = self.last = time.monotonic()
         self.text, self._turn, self._ended = "searching", Lock(), Event()
         if not quiet:
             Thread(target=self._tick, daemon=True).start()
@@ -232,7 +232,7 @@ class _Progress:
         if self.quiet:
             return
         self.text = _standing(state)
-        since = time.monotonic() - self.told
+        since = time.monotonic() - self.last
         better = bool(state.best) and state.best != self.best and not state.stage
         if since >= (_AT_ONCE if self.watched else _SHORT if better else _LONG):
             self.best = state.best
@@ -242,8 +242,8 @@ class _Progress:
         with self._turn:
             if self._ended.is_set():
                 return
-            self.told = time.monotonic()
-            text = f"{self.text} ({self.told - self.begin:.0f} s)"
+            self.last = time.monotonic()
+            text = f"{self.text} ({self.last - self.begin:.0f} s)"
             if self.watched:
                 self.shown = True
                 print(f"\r{text:<90}", end="", file=sys.stderr, flush=True)
@@ -252,7 +252,7 @@ class _Progress:
 
     def _tick(self) -> None:
         while not self._ended.wait(0.5):
-            if time.monotonic() - self.told >= (1.0 if self.watched else _LONG):
+            if time.monotonic() - self.last >= (1.0 if self.watched else _LONG):
                 self._tell()
 
     def write(self) -> None:
@@ -272,7 +272,7 @@ class _Progress:
 
 
 def _standing(state) -> str:
-    """Where a search stands, in one line."""
+    """The state of a search, in one line."""
     from astrasim_py.core.units import format_time
 
     best = f"best {format_time(state.best)}, " if state.best else ""
@@ -352,7 +352,7 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
     if row["verified"]:
         _simulate(row, found, algorithm, original)
     if not args.quiet:
-        _told(row, schedule)
+        _say_times(row, schedule)
     return row
 
 
@@ -406,7 +406,7 @@ def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
     return out
 
 
-def _told(row: dict, schedule: Schedule) -> None:
+def _say_times(row: dict, schedule: Schedule) -> None:
     """Say where the times of the algorithm differ from the claimed ones."""
     from astrasim_py.synthesis.emit.emitter import clock_needed
 

@@ -36,7 +36,7 @@ _COLUMNS = {"arc": np.int32, "chunk": np.int32, "start": np.int64, "reduces": np
 
 @cache
 def _edition() -> str:
-    """What tells apart the programs that made schedules."""
+    """A digest of the synthesizer: version and sources."""
     from astrasim_py import synthesis
 
     folder = Path(synthesis.__file__).parent
@@ -69,7 +69,7 @@ def find(
 
 
 def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None = None) -> tuple[int | None, str]:
-    """What a simulator measures of an algorithm in the model of its schedule, by the engine that suits its size.
+    """(time in ps, engine) of an algorithm, simulated in the model of its schedule.
 
     `algorithm`: made of it. `topology`: another one, with the same NPUs. Returns ps; None where it does not finish.
     Returns which engine ran.
@@ -112,7 +112,7 @@ def _packed(found: Found) -> bytes:
 
 
 def _read(data: bytes, request: Request) -> Found | None:
-    """What the cache has, if it is right."""
+    """The schedule in a cache file, if it is right."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             facts = json.loads(bytes(file["facts"]))
@@ -160,13 +160,13 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
         write_npz(path, made.algorithm)
         return json_text(made.facts).encode()
 
-    # What cannot be kept is passed over: the results themselves say what cannot be written.
+    # Ignore files that cannot be written: the results report that.
     kept = None if path is None else path.with_suffix(".json")
     return cached(kept, make, load=lambda data: _read_algorithm(data, path, request), dump=dump)
 
 
 def facts_of(found: Found) -> dict:
-    """What is known of a schedule, as plain values."""
+    """Columns of the result of a synthesis, as plain values."""
     schedule, search = found.schedule, found.schedule.search
     gap = Fraction(schedule.time - schedule.bound, schedule.bound) if schedule.bound else Fraction(0)
     return {

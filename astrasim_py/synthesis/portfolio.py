@@ -71,7 +71,7 @@ def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: b
         schedule = _Portfolio(network, demand, effort, watch, record).schedule()
         end = int(network.occupied_end.max(initial=0))
         if end and record and schedule.time > end + lower_bounds(network.alone, demand, cuts=False)[0].time:
-            # What one finds beside others may be worse than to wait for their end.
+            # To wait for the end of the others may be faster than to share links with them.
             alone = _Portfolio(network.alone, demand, effort, watch, record).schedule()
             late = replace(alone.search, policy=f"put off: {alone.search.policy}").after(schedule.search)
             columns = alone.arc, alone.chunk, alone.start, alone.reduces

@@ -16,7 +16,7 @@ from astrasim_py.topology.model import Topology
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
-    """What is to be synthesized."""
+    """A topology, a group, a collective, and how to search."""
 
     topology: Topology
     npus: tuple[int, ...]  # rank → NPU
@@ -31,7 +31,7 @@ class Request:
     rounds: int = 200
     budget: float | None = None  # seconds
     exact: float | None = None  # seconds in which the result is to be proven the fastest; None: it is not tried
-    #: Of an all_to_all of unequal blocks: bytes from a to b at [a][b], instead of `size`.
+    #: Bytes from a to b at [a][b], instead of `size`: an all_to_all of unequal blocks.
     blocks: tuple[tuple[int, ...], ...] | None = None
 
     def network(self) -> Network:
@@ -39,14 +39,14 @@ class Request:
         return Network.of(self.topology, self.npus, cost=self.cost, relays=self.relays, occupied=self.occupied)
 
     def demand(self, chunks: int) -> Demand:
-        """What is wanted, in so many chunks per shard."""
+        """The demand with a number of chunks per shard."""
         if self.blocks is None:
             return Demand.of(self.collective, len(self.npus), chunks, self.size, self.root)
         whole = gcd(*(size for a, row in enumerate(self.blocks) for b, size in enumerate(row) if a != b))
         return Demand.blocks(self.blocks, chunks, unit=max(whole // chunks if whole % chunks == 0 else whole, 1))
 
     def key(self) -> str:
-        """What tells requests apart."""
+        """A digest of the request."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "topology"}
         return digest({**plain, "topology": self.topology.digest()})
 

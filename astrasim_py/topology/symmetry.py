@@ -123,7 +123,7 @@ def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarr
         for size in (d for d in divisors if d > 1 and ranks % (stride * d) == 0):
             order, rest = best[stride * size]
             moves = order * size <= MAX_GROUP and holds(stride, size)
-            # Of equal groups the one of fewest digits, and rotated digits over fixed ones.
+            # Among equal groups prefer fewer digits, then rotated digits.
             choices.append((order * size if moves else order, -len(rest), moves, size, rest))
         order, _, moves, size, rest = max(choices)
         best[stride] = order, ((stride, size, moves), *rest)

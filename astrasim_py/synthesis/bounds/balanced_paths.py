@@ -75,13 +75,13 @@ class Messages:
         self.stride = min(2 * self.hops + 4, network.ranks)
 
     def balanced_paths(self, passes: int, seed: int, stop: np.ndarray | None = None) -> Paths | None:
-        """Paths that share links evenly, every message choosing its path `passes` times; None when told to stop."""
+        """Paths that share links evenly, every message choosing its path `passes` times; None after a stop signal."""
         network, timing, count = self.network, self.timing, len(self.chunk)
         shift = max(int(timing.delay.max(initial=1)).bit_length() - _COST_BITS, 0)
         cheap = timing._replace(
             offset=np.zeros_like(timing.offset), hold=timing.hold >> shift, delay=timing.delay >> shift
         )
-        # What a link carries if every message took a path of the fewest holds, and all links had the same of it.
+        # Mean load of a link if every message took the path of the least holds.
         weight = np.zeros(network.arcs, dtype=np.int64)
         np.add.at(weight, np.repeat(np.arange(network.arcs), np.diff(network.hop_ptr)), cheap.hold[0])
         whole = float(distances_to(network, weight)[self.receiver, self.origin].astype(np.float64).sum())

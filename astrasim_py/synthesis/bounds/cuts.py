@@ -88,7 +88,7 @@ def _flow_time(rooms: _Rooms, supply: np.ndarray, need: np.ndarray, floor: int, 
 def _least(feasible: Callable[[int], bool], floor: int, stop: np.ndarray = GO) -> int:
     """The least time from `floor` on that is feasible, feasibility growing with time.
 
-    When told to stop, the least that is not known to be infeasible.
+    After a stop signal, the least time that is not known to be infeasible.
     """
     if stop[0] or feasible(floor):
         return floor
@@ -198,17 +198,17 @@ def _cuts(network: Network, rooms: _Rooms, between: np.ndarray, stop: np.ndarray
     for row, order in enumerate(orders):
         if stop[0]:
             break
-        for turned in (order, order[::-1]):
+        for row_order in (order, order[::-1]):
             asked, width = (np.zeros(n) for _ in range(2))
             for matrix, into in ((between, asked), (rate, width)):
-                m = matrix[np.ix_(turned, turned)].astype(float)
+                m = matrix[np.ix_(row_order, row_order)].astype(float)
                 total = np.zeros((n + 1, n + 1))
                 total[1:, 1:] = m.cumsum(axis=0).cumsum(axis=1)
                 k = np.arange(1, n)
                 into[:-1] = total[k, n] - total[k, k]
             ratio = np.where(width[:-1] > 0, asked[:-1] / np.maximum(width[:-1], 1e-300), 0)
             for at in np.argsort(-ratio, kind="stable")[:2].tolist():
-                found.append((-float(ratio[at]), row, turned[: at + 1]))
+                found.append((-float(ratio[at]), row, row_order[: at + 1]))
     found.sort(key=lambda entry: entry[:2])
     for _, _, members in found[:_TRIED]:
         inside = np.zeros(n, dtype=bool)
@@ -226,7 +226,7 @@ def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray
     hold = timing.hold[0]
     if not hold.size or hold.max() == 0:
         return floor
-    # What a chunk of another class holds, in 2^20ths of what one of the largest holds, at the least on any link.
+    # Least hold of a chunk of each class on any link, in 2^20ths of the hold of the largest.
     part = ((timing.hold[:, hold > 0].astype(object) << _SCALE) // hold[hold > 0].astype(object)).min(axis=1)
     part = part[demand.size_class[moving]]
     rooms = _Rooms(network, network.timing([int(demand.sizes[-1])]))

@@ -106,7 +106,7 @@ def _copying(network: Network, demand: Demand, size: int, *, cuts: bool, stop: n
     else:
         bounds.append(Bound(routing_cut(network, timing, demand, best, stop), "cut"))
         bounds.append(Bound(weighted_work(network, demand, bounds[-1].time, stop), "work"))
-    # Of equals the plainest, which come first.
+    # The sort is stable: among equal bounds the simplest stays first.
     return sorted(bounds, key=lambda b: -b.time)
 
 
@@ -150,7 +150,7 @@ def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray
 
 
 def _taken(network: Network, timing: Timing, port: np.ndarray) -> dict[int, tuple[int, int, list[int], list[int]]]:
-    """By row of `port`: least ps before it and after it on the way, and when others hold it (starts, ends).
+    """Per row of `port`: least ps before and after it on the route, and intervals of others (starts, ends).
 
     A reversed network is seen as it is: its transfers run forward there, over the same links.
     """

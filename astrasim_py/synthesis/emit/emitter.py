@@ -34,7 +34,7 @@ NAME = "synthesized"
 MAX_UNITS = 2**18
 #: Causes of earlier sends that a send names itself; beyond them a node that only waits stands for so many.
 _NAMED = 4
-#: What comes first of what a rank does at one time.
+#: Order of the actions of a rank at one time.
 _RECV, _REDUCE, _JOIN, _SEND, _KINDS = 0, 1, 2, 3, 4
 
 
@@ -94,7 +94,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     exchange = demand.collective == "all_to_all"
     own = np.flatnonzero(demand.origin == demand.receivers) if exchange else np.empty(0, dtype=np.int64)
     if len(own):
-        # What a rank has for itself.
+        # A rank copies its own block.
         draft.copy(
             rank=demand.origin[own].astype(np.int64), idx=layout.sent[own], src=(Buffer.INPUT, layout.sent[own]),
             dst=(Buffer.OUTPUT, layout.received[own]), order=0,
@@ -108,7 +108,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the chunks of a demand lie in the buffers, counted in chunks of the algorithm.
+    """Offsets of the chunks of a demand in the buffers, in chunks of the algorithm.
 
     `sent`, `received`, `covers`: int64[C]: where each chunk of the demand begins with its sender and with its receiver,
     and how much it covers.
@@ -144,7 +144,7 @@ class Layout:
         return cls(demand.chunks, index, received, np.ones(demand.count, dtype=np.int64))
 
     def contract(self, demand: Demand) -> Contract:
-        """What an exchange of such blocks promises."""
+        """The contract of an exchange of such blocks."""
         inputs: set[tuple[int, int]] = set()
         outputs: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
         columns = (demand.origin, demand.receivers, self.sent, self.received, self.covers)
@@ -156,7 +156,7 @@ class Layout:
 
 
 def _packed(owner: np.ndarray, other: np.ndarray, covers: np.ndarray) -> tuple[np.ndarray, int]:
-    """Where each chunk begins in the buffer of its owner, by the other end; and how long the longest buffer is."""
+    """(offset of each chunk in the buffer of its owner, sorted by the other end; longest buffer)."""
     order = np.lexsort((np.arange(len(owner)), other, owner))
     ends = np.cumsum(covers[order])
     first = np.searchsorted(owner[order], owner[order])
@@ -169,7 +169,7 @@ def _packed(owner: np.ndarray, other: np.ndarray, covers: np.ndarray) -> tuple[n
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Where data lies: (buffer, offset) of what is sent and received, and the receive whose data is handed on."""
+    """(buffer, offset) of data sent and received, and the receive whose data a send passes on."""
 
     buffer: Buffer
     sent: tuple
@@ -182,7 +182,7 @@ def _cells(schedule: Schedule, layout: Layout, cause: np.ndarray) -> _Cells:
     index = layout.sent[schedule.chunk]
     handed = np.full(len(index), NONE, dtype=np.int64)
     if demand.collective == "all_to_all":
-        # What is on its way through a rank is never stored there.
+        # A rank does not store the chunks that it passes on.
         first = schedule.src == demand.origin[schedule.chunk]
         last = schedule.dst == demand.receivers[schedule.chunk]
         sent = np.where(first, int(Buffer.INPUT), MISSING), np.where(first, index, MISSING)
@@ -198,7 +198,7 @@ def _cells(schedule: Schedule, layout: Layout, cause: np.ndarray) -> _Cells:
 
 
 def _numbers(arc: np.ndarray) -> np.ndarray:
-    """int64[transfers]: the how-manieth of its arc each is."""
+    """int64[transfers]: index of a transfer on its arc."""
     order = np.argsort(arc, kind="stable")
     ordered = arc[order]
     out = np.empty(len(arc), dtype=np.int64)
@@ -241,7 +241,7 @@ def _causes(schedule: Schedule, reductions: np.ndarray) -> np.ndarray:
 
 
 def _order(draft: Draft, schedule: Schedule, cause: np.ndarray) -> list[np.ndarray]:
-    """What sends wait for besides their own cause, so that those of a link are posted in order.
+    """Dependencies that keep the sends of a link in order, besides their own causes.
 
     Returns columns of handles, int64[transfers].
     """

@@ -35,6 +35,7 @@ from astrasim_py.synthesis.model.simulate_schedule import as_schedule
 from astrasim_py.synthesis.model.transfers import Columns, Transfers, chained, copied, mirrored
 from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
 from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork
+from astrasim_py.topology.symmetry import Rotations
 
 #: Most ranks of a group for which a fastest schedule is searched.
 MAX_RANKS = 16
@@ -44,7 +45,7 @@ MAX_PAIRS = 50_000
 LIMIT = 60.0
 #: Work (deterministic seconds of the solver) that is spent on schedules as symmetric as the network.
 _SYMMETRIC_WORK = 8.0
-#: Part of the remaining time after which the solver is told to stop.
+#: The solver stops after this part of the remaining time.
 _PUNCTUAL = 0.9
 #: Searches of different kinds that the solver runs by turns.
 _SUBSOLVERS = 8
@@ -54,7 +55,7 @@ _MAX_TIMES = 3000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the solver says of one model."""
+    """The answer of the solver to one model."""
 
     columns: Transfers | None  # a schedule faster than the one that was given; None if there is none, or none was found
     bound: int  # ps that no solution of the model can beat
@@ -82,6 +83,8 @@ class Problem:
         int64[classes, arcs], ps.
     busy : sequence of (int, int, int)
         (resource, start, end) ps: taken by others.
+    group : Rotations or None
+        Shifts of ranks that map the problem to itself.
     sums : bool
         Chunks are summed at their origin before they are copied.
     """
@@ -98,6 +101,7 @@ class Problem:
     hold: np.ndarray
     delay: np.ndarray
     busy: Sequence[tuple[int, int, int]] = ()
+    group: Rotations | None = None
     sums: bool = False
 
     @classmethod
@@ -106,10 +110,12 @@ class Problem:
         timing = network.timing(demand.sizes)
         resource = np.repeat(np.arange(len(network.links)), np.diff(network.occupied_ptr))
         busy = zip(resource.tolist(), network.occupied_start.tolist(), network.occupied_end.tolist(), strict=True)
+        symmetric = _symmetric_runs(network, demand)
         return cls(
             ranks=network.ranks, origin=demand.origin, size_class=demand.size_class, receivers=demand.receivers,
             src=network.src, dst=network.dst, ptr=network.hop_ptr, resource=network.hop, offset=timing.offset,
             hold=timing.hold, delay=timing.delay, busy=tuple(busy), sums=sums,
+            group=symmetric.symmetric.group if symmetric else None,
         )  # fmt: skip
 
     @classmethod
@@ -201,8 +207,6 @@ class _Model:
         self.outof = [np.flatnonzero(problem.src == v).tolist() for v in range(problem.ranks)]
         self.arrival: dict[tuple[int, int], object] = {}
         self.whole: dict[int, object] = {}
-        #: (rank, chunk) → when the rank sends its part of the sum.
-        self.sends: dict[tuple[int, int], object] = {}
         for chunk in range(len(problem.origin)):
             if problem.sums:
                 self._sum(chunk)
@@ -285,7 +289,7 @@ class _Model:
             passed[v] = incoming
         if only is None:
             return
-        # Who passes a chunk on has got it, and passes on what he got.
+        # A rank passes a chunk on exactly if it got it.
         for v, incoming in passed.items():
             onward = [self.used[a, chunk, False] for a in self.outof[v] if (a, chunk, False) in self.used]
             if v != only:
@@ -303,7 +307,6 @@ class _Model:
         }
         self.whole[chunk] = whole = self._variable(int(far.max()), set(delay.tolist()), self.horizon - onward)
         for v, begin in start.items():
-            self.sends[v, chunk] = begin
             outgoing = []
             for arc in self.outof[v]:
                 to = int(problem.dst[arc])
@@ -315,7 +318,8 @@ class _Model:
             model.add_exactly_one(outgoing)
 
     def _break_symmetry(self) -> None:
-        """Of chunks that differ in their numbers only the first one arrives first where they are looked at."""
+        """Order chunks that differ in their numbers only: the first one arrives first at `seen_at`. And of all
+        rotations of a schedule take one in which the first rank of a class gets the last chunk."""
         problem = self.problem
         alike: dict[tuple, list[int]] = defaultdict(list)
         for chunk, origin in enumerate(problem.origin.tolist()):
@@ -326,43 +330,68 @@ class _Model:
             v = self.seen_at(origin, z, to)
             for a, b in itertools.pairwise(chunks):
                 self.model.add(self.arrival[v, a] <= self.arrival[v, b])
+        if problem.group is not None and problem.receivers is None:
+            heads = problem.group.rank_at[:, 0].tolist()
+            self.model.add_max_equality(self.end, [a for (v, _), a in self.arrival.items() if v in heads])
 
     def seen_at(self, origin: int, z: int, to: int | None) -> int:
         """The rank at which alike chunks are ordered: the farthest."""
         return int(np.argmax(self.problem.distance[z, origin])) if to is None else to
 
     def hint(self, known: Transfers) -> None:
-        """Begin at this schedule, with chunks of equal origin, size and receiver renamed in the order of the model."""
+        """Begin at this schedule."""
         problem, unit = self.problem, self.problem.unit
         arc, chunk, start, reduces = (c.tolist() for c in known)
-
-        def arrives(a: int, c: int, t: int) -> int:
-            return t + int(problem.delay[problem.size_class[c], a])
-
-        rows = list(zip(arc, chunk, start, reduces, strict=True))
-        got = {(int(problem.dst[a]), c): arrives(a, c, t) for a, c, t, r in rows if not r}
-        name = list(range(len(problem.origin)))
-        for (origin, z, to), chunks in self.alike.items():
-            v = self.seen_at(origin, z, to)
-            for c, new in zip(sorted(chunks, key=lambda c: got.get((v, c), 0)), chunks, strict=True):
-                name[c] = new
-        arrival = {(v, name[c]): t for (v, c), t in got.items()}
-        chosen = {(a, name[c], r): t for a, c, t, r in rows}
+        z = problem.size_class
+        got = {
+            (int(problem.dst[a]), c): t + int(problem.delay[z[c], a])
+            for a, c, t, r in zip(arc, chunk, start, reduces, strict=True)
+            if not r
+        }
+        last = max((t for t in got.values()), default=0)
+        move = np.arange(problem.ranks)
+        if problem.group is not None and problem.receivers is None:
+            group = problem.group
+            rank = next(v for (v, _), t in got.items() if t == last)
+            shift = group.add(np.zeros(1, dtype=np.int64), group.element[rank : rank + 1], -1)
+            move = group.rank_at[group.class_of, group.add(group.element, shift)]
+        per_rank = defaultdict(list)
+        for c, origin in enumerate(problem.origin.tolist()):
+            per_rank[origin].append(c)
+        renamed = list(range(len(problem.origin)))
+        if (move != np.arange(problem.ranks)).any():
+            for origin, chunks in per_rank.items():
+                for a, b in zip(chunks, per_rank[int(move[origin])], strict=True):
+                    renamed[a] = b
+        got = {(int(move[v]), renamed[c]): t for (v, c), t in got.items()}
+        for (origin, zc, to), chunks in self.alike.items():
+            v = self.seen_at(origin, zc, to)
+            by = sorted(chunks, key=lambda c: got.get((v, c), 0))
+            order = dict(zip(by, chunks, strict=True))
+            renamed = [order.get(c, c) for c in renamed]
+            got = {(r, order.get(c, c)): t for (r, c), t in got.items()}
+        arc_of = {(int(s), int(d)): a for a, (s, d) in enumerate(zip(problem.src, problem.dst, strict=True))}
+        chosen = {}
         whole: dict[int, int] = defaultdict(int)
-        for a, c, t, r in rows:
+        for a, c, t, r in zip(arc, chunk, start, reduces, strict=True):
+            moved = arc_of[int(move[problem.src[a]]), int(move[problem.dst[a]])]
+            chosen[moved, renamed[c], r] = t
             if r and problem.dst[a] == problem.origin[c]:
-                whole[name[c]] = max(whole[name[c]], arrives(a, c, t))
+                whole[renamed[c]] = max(whole[renamed[c]], t + int(problem.delay[z[c], a]))
         add = self.model.add_hint
+        # Several arcs of a rank share the variable of when it sends its part of a sum.
+        begun = set()
         for key, literal in self.used.items():
             add(literal, key in chosen)
-        for (v, c), begin in self.sends.items():
-            add(begin, next(t for (a, d, r), t in chosen.items() if r and d == c and problem.src[a] == v) // unit)
+            if key in chosen and key[2] and (key[1], self.problem.src[key[0]]) not in begun:
+                begun.add((key[1], self.problem.src[key[0]]))
+                add(self.begins[key], chosen[key] // unit)
         for key, variable in self.arrival.items():
-            if key in arrival:
-                add(variable, arrival[key] // unit)
+            if key in got:
+                add(variable, got[key] // unit)
         for c, variable in self.whole.items():
             add(variable, whole[c] // unit)
-        add(self.end, max(got.values(), default=0) // unit)
+        add(self.end, last // unit)
 
     def solve(self, seed: int, seconds: float, work: float | None) -> Outcome:
         """Search; see `Outcome`."""
@@ -490,8 +519,7 @@ def _half(schedule: Schedule, reduces: bool) -> Columns:
     arc, chunk, start, arrival = (c[rows] for c in (schedule.arc, schedule.chunk, schedule.start, schedule.arrival))
     if not reduces:
         return arc, chunk, start - int(start.min(initial=2**62))
-    turned = schedule.network.reversed
-    place = np.argsort(turned.base_arc)
+    place = np.argsort(schedule.network.reversed.base_arc)
     begin = int(arrival.max()) - arrival
     order = np.argsort(begin, kind="stable")
     return place[arc][order], chunk[order], begin[order]

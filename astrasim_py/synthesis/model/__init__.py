@@ -1,1 +1,1 @@
-"""What a synthesizer knows: networks, demands, schedules, their times and a checker."""
+"""Networks, demands, schedules, their times and a checker."""

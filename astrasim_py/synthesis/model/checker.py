@@ -14,12 +14,12 @@ from astrasim_py.core.units import PS_PER_S
 from astrasim_py.synthesis.model.schedule import Schedule
 
 _NEVER = np.int64(2**62)
-#: Most problems that are told.
+#: Most problems in the list.
 _MOST = 20
 
 
 def check(schedule: Schedule) -> list[str]:
-    """What is wrong with a schedule; empty if nothing is.
+    """List the faults of a schedule; empty if there are none.
 
     Checked are: that every transfer crosses the route of its ends and begins at or after 0; that no link is held by
     two transfers at once, nor while somebody else has it (where nobody else is, a transfer may wait in a switch, and
@@ -221,7 +221,7 @@ def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -
 
 
 def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found: list[str]):
-    """Where (cell of rank and chunk) and when each sum is whole; every rank that contributes must do so exactly once.
+    """(cell of rank and chunk, time) at which each sum is whole; every rank must contribute exactly once.
 
     A rank that sends its partial sum once, after all that is added to it arrived, along a tree that ends at the home
     contributes once; two sends of one rank would count it twice. In the end of an all_reduce everybody has the sum, so

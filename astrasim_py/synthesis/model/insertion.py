@@ -23,7 +23,7 @@ FAR = np.int64(2**62)
 NEVER = 2**62
 #: A signal that nobody gives: do not stop.
 GO = np.zeros(1, dtype=np.int64)
-#: A share of the mean load in which crowding is told apart, and the most of it.
+#: Loads are rounded to this share of the mean load, and cut at this number of shares.
 _FINE, _MOST = 16, 48
 _TIES = 64
 #: Rows of what `grow` notes of ranks.
@@ -39,7 +39,7 @@ class Calendars(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What `grow` goes by, and its memory.
+    """The preferences and the memory of `grow`.
 
     `stamp`, `note`, `heap`, `begins`: int64[1], int64[4, n], ENTRY[arcs], int64[arcs]: memory. `arcs`, `starts`: int32,
     int64[n]: the tree or path that the last call found.
@@ -59,7 +59,7 @@ class Growth(NamedTuple):
 
 
 def growth(network: Network, ahead: np.ndarray, random: np.ndarray, weight=0, mean=0, grain=1) -> Growth:
-    """What `grow` needs on a network."""
+    """The `Growth` of a network."""
     n, arcs = network.ranks, network.arcs
     note, starts = np.zeros((4, n), dtype=np.int64), np.empty(n, dtype=np.int64)
     return Growth(
@@ -176,7 +176,7 @@ def ordered(net, calendar, a, z, t, free):
 
 @lean
 def _price(net, a, z, mean, load):
-    """What arc a costs besides its time: every link's hold times the fourth power of how full it is."""
+    """The price of arc a besides its time: the hold of every link times the fourth power of its load."""
     price = np.int64(0)
     for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
         full = min((load[net.hop[h]] + net.hold[z, h]) * _FINE // mean, np.int64(_MOST))

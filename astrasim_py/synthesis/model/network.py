@@ -1,4 +1,4 @@
-"""What a synthesizer sees of a topology: arcs between ranks, and the links that each arc occupies.
+"""The network of a synthesis: arcs between ranks, and the links that each arc occupies.
 
 An *arc* is what a message from one rank to another crosses without passing a third: the route of the topology from
 NPU to NPU, be it one direct link, a path through switches, or one that borrows NPUs outside the group. Switches are

@@ -143,6 +143,6 @@ class Schedule:
         return transfer, network.hop[hops], start, start + self.timing.hold[kind, hops]
 
     def occupied(self) -> Occupied:
-        """What this schedule holds, for another tenant's synthesis on the same topology."""
+        """The holds of this schedule, for another tenant's synthesis on the same topology."""
         _, resource, start, end = self.holds()
         return Occupied(self.network.links[resource], start, end)

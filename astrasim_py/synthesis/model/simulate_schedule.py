@@ -47,14 +47,14 @@ def as_schedule(
     arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
     time = 0
     if len(arc):
-        # Of transfers that begin at once the causes come first, for that is the order in which they were decided.
+        # Transfers that begin at once stay in the order in which they were decided: causes first.
         order = by_time(start)
         start = np.empty(len(arc), dtype=np.int64)
         time = _simulate(
             network.timing(demand.sizes), calendars(network), arc, chunk, order, demand.size_class,
             np.zeros(len(network.links), np.int64), np.zeros((network.ranks, demand.count), np.int64), start,
         )  # fmt: skip
-        # Of transfers that begin at once now, links carry first what came first before: one may take no time.
+        # Sort by the new times; transfers that begin at once keep their order, for one may take no time.
         order = order[by_time(start[order])]
         if (order[1:] < order[:-1]).any():
             arc, chunk, start, reduces = arc[order], chunk[order], start[order], reduces[order]

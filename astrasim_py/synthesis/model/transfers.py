@@ -18,7 +18,7 @@ Transfers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found."""
+    """The result of a search."""
 
     time: int  # ps
     columns: tuple | None  # none where transfers were only counted
@@ -38,7 +38,7 @@ def mirrored(network: Network, demand: Demand, columns: Columns) -> Transfers:
     arc, chunk, start = columns
     arrival = start + back.timing(demand.sizes).delay[demand.size_class[chunk], arc]
     end = int(arrival.max(initial=0))
-    # What came last is the first cause now.
+    # The last transfer is the first cause now.
     return back.base_arc[arc][::-1], chunk[::-1], (end - arrival)[::-1], np.ones(len(arc), dtype=bool)
 
 

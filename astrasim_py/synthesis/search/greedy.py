@@ -33,10 +33,10 @@ from astrasim_py.synthesis.search.greedy_state import ONE, ZERO, expect, holds, 
 
 _FAR = np.int64(2**62)
 _52 = np.uint64(52)
-#: What a call returns besides the time.
+#: Status of a run.
 DONE, WORSE, STUCK, FULL = range(4)
 
-#: What a run prefers (see `Policy`), and the ps from which it is of no use.
+#: Preferences (see `Policy`), and the time limit in ps.
 Options = namedtuple("Options", "samples hierarchy overtake limit")
 #: The transfers of a run (arc -1: none), where they are recorded, and rows that are vacant.
 Record = namedtuple("Record", "arc chunk start vacant")
@@ -212,7 +212,7 @@ def _latest(h, u, v, chunks):
             while x != ZERO:
                 c = (line * h.has.shape[2] + word) * 64 + lowest_bit(x)
                 x &= x - ONE
-                # What was matched in this very pass is not under way yet: its item is not made.
+                # Chunks matched in this pass have no item yet.
                 if h.due[v * chunks + c] > latest:
                     latest, chosen = h.due[v * chunks + c], c
     return chosen, latest
@@ -446,7 +446,7 @@ def greedy(p, options, h, g, record, state, random, stop):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a run prefers; see the module."""
+    """Preferences of a run; see the module."""
 
     samples: int = 8  # candidates among which the rarest is taken; 1 is a random choice
     hierarchy: bool = False

@@ -19,7 +19,7 @@ from astrasim_py.synthesis.search.polish import ORIGIN, polish
 from astrasim_py.synthesis.search.symmetric_greedy import SymmetricPolicy
 from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork, symmetric_networks
 
-#: Most levels of speed among which slow arcs are told apart.
+#: Most levels of speed of slow arcs.
 MAX_LEVELS = 6
 #: Ranks × chunks beyond which no run overtakes, for it keeps the time of every arrival.
 MAX_OVERTAKING = 2**24

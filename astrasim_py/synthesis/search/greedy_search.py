@@ -31,7 +31,7 @@ _CYCLE, _POLISHES = 16, 7
 
 
 def policies(runs: GreedyRuns) -> list:
-    """What is tried, the most promising first."""
+    """Policies to try, the most promising first."""
     found: list = []
     if not runs.uneven:
         if runs.symmetric:

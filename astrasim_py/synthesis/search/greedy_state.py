@@ -39,11 +39,11 @@ Problem = namedtuple(
     "Problem", "net order origin size_class level part occupied_ptr occupied_start occupied_end simple serial shared"
 )
 
-#: Who has what. `has` and `expected` are bits of chunks, uint64[lines, n, words]: a line of all rows lies together in
-#: memory, for at one moment all look there first. `some` and `lacks` are bits of lines: which have a bit, and which of
-#: the expected ones lack one. `present` has the bits of a part. By rank: chunks `wanted`; by chunk: `count` of ranks
-#: that have or expect it; by link: when it is `free`. Where transfers may be overtaken, by rank and chunk: when it is
-#: `due`, `since` when it is there, and its item.
+#: Chunks of the ranks. `has` and `expected` are bits of chunks, uint64[lines, n, words]: a line of all rows lies
+#: together in memory, for at one moment all look there first. `some` and `lacks` are bits of lines: which have a bit,
+#: and which of the expected ones lack one. `present` has the bits of a part. By rank: chunks `wanted`; by chunk:
+#: `count` of ranks that have or expect it; by link: when it is `free`. Where transfers may be overtaken, by rank and
+#: chunk: when it is `due`, `since` when it is there, and its item.
 Holdings = namedtuple("Holdings", "has expected some lacks wanted count present free due since item_of")
 
 #: Moments to come and ranks to look at. By moment: time, first item, next in its hash chain; the heap of moments and
@@ -141,10 +141,10 @@ def pick(h, u, v, k, first, samples, random):
                 filled |= np.uint64(x != ZERO) << np.uint64(w)
             if filled != ZERO:
                 # From a random word on; where there is no other line, several times, from other bits on.
-                turned = (filled >> start) | (filled << (np.uint64(wide) - start))
-                turned &= (ONE << np.uint64(wide)) - ONE
+                rotated = (filled >> start) | (filled << (np.uint64(wide) - start))
+                rotated &= (ONE << np.uint64(wide)) - ONE
                 while found < samples:
-                    rest = turned
+                    rest = rotated
                     while rest != ZERO and found < samples:
                         w = lowest_bit(rest) + np.int64(start)
                         w = w if w < wide else w - wide

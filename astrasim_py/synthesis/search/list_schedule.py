@@ -65,7 +65,7 @@ def _schedule(net, calendar, messages, state, rule, noise, random, limit, stop, 
     Where `stop` is not 0 it gives up, as past `limit`.
     """
     arcs, size, end = len(state.top), np.int64(0), np.int64(0)
-    # What waits at an arc is a heap of its own; an arc at which something waits has one entry among all.
+    # The messages that wait at an arc form a skew heap; each such arc has one entry in the main heap.
     for m in range(len(messages.kind)):
         state.step[m] = 0
         if messages.length[m]:

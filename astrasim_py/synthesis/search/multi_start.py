@@ -27,7 +27,7 @@ _PATIENCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a search stands.
+    """The state of a search.
 
     `best`, `bound`: ps; `best` is 0 while there is none. `rounds`, `of`: runs made, and at most to come. `search`:
     which of several searches this is, in words, e.g. ``half with sums`` where times are of that half of an all_reduce;

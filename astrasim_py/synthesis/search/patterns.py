@@ -64,7 +64,7 @@ class Pattern:
 
 
 def patterns(groupings: int) -> list[Pattern]:
-    """What is tried, the most promising first."""
+    """Patterns to try, the most promising first."""
     pairs = [("star", "star"), ("chain", "chain"), ("star", "chain"), ("chain", "star")]
     pairs += [("doubling", "doubling"), ("doubling", "star"), ("binary", "binary")]
     found = []

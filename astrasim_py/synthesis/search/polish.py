@@ -28,7 +28,7 @@ from astrasim_py.synthesis.model.timing import Timing
 LACKING, ORIGIN = -2, -1
 #: Moves after which an earlier schedule is compared with, and most subtrees taken out at once.
 _MEMORY, _MOST = 50, 6
-#: Of 64 arcs so many are left out, in every other move.
+#: Arcs out of 64 that every other move leaves out.
 _LEFT_OUT = 4
 _TIES = 64
 #: Draws for a chunk that a rank gets, and most steps from a late arrival to what is taken out with it.
@@ -122,7 +122,7 @@ def _take_out(net, calendar, trees, removed, c, v, gone):
 @lean
 def _undo(net, calendar, trees, removed, gone):
     """Put everything back that was taken out; False: there is no room."""
-    # What was put in comes out again before what there was comes back.
+    # First take the new transfers out, then put the old ones back.
     for i in range(2 * gone):
         back = i >= gone
         row = i - gone if back else i
@@ -139,7 +139,7 @@ def _undo(net, calendar, trees, removed, gone):
 
 @lean
 def _lateness(c, goal, grain, arrival):
-    """By how much chunk c arrives after `goal`, summed over ranks, each late one counting `grain` more."""
+    """Sum over ranks of the time by which chunk c arrives after `goal`, plus `grain` for each late one."""
     late = np.int64(0)
     for v in range(arrival.shape[1]):
         if arrival[c, v] > goal:

@@ -74,7 +74,7 @@ class Side:
         self._lock = Lock()
 
     def _paths(self, passes: int, seed: int, stop=None) -> Paths | None:
-        """Balanced paths, remembered; None when told to stop."""
+        """Balanced paths, remembered; None after a stop signal."""
         key = passes, seed
         with self._lock:
             if key not in self._known:
@@ -121,7 +121,7 @@ class Side:
 
 
 def policies(network: Network, demand: Demand) -> list[RoutePolicy]:
-    """What is tried, the most promising first."""
+    """Policies to try, the most promising first."""
     lists = [RoutePolicy(rule=rule, passes=p) for p in (3, 1, 6) for rule in (0, 1, 3, 2)]
     lists += [RoutePolicy(rule=rule, passes=3, noise=noise) for noise in (4, 16) for rule in (0, 1, 3)]
     inserts = [RoutePolicy("insert", rule, 0, noise) for noise in (0, 4, 16) for rule in (0, 1, 2)]

@@ -33,7 +33,7 @@ _STATE = np.dtype([(name, np.int64) for name in _COUNTERS.split()])
 _Problem = namedtuple("_Problem", "net class_of by_speed resource_ptr resource offset hold delay origin level part")
 
 
-#: What a run prefers (see `SymmetricPolicy`), and the ps from which it is of no use.
+#: Preferences (see `SymmetricPolicy`), and the time limit in ps.
 _Options = namedtuple("_Options", "samples hierarchy overtake scarce spread limit")
 
 
@@ -183,7 +183,7 @@ def _expect(p, options, h, s, q, v, row):
 
 @lean
 def _overtake(p, options, h, s, record, o, t):
-    """What class o brings earlier than it is expected, the slower transfer being undone; -1: nothing."""
+    """A candidate that class o delivers earlier than expected; undo the slower transfer. -1: none."""
     net, n, arcs = p.net, len(p.net.in_ptr) - 1, len(p.net.src)
     chosen, latest = np.int64(-1), t + p.delay[o]
     for q in range(len(p.origin)):
@@ -333,7 +333,7 @@ def symmetric_greedy(p, options, h, record, state, random, stop):
 
 @dataclass(frozen=True, slots=True)
 class SymmetricPolicy:
-    """What a run prefers.
+    """Preferences of a run.
 
     `samples`, `hierarchy`, `overtake`, `lazy`: as in `greedy.Policy`. `scarce`, `spread`: weights of how many arcs can
     serve a target (few are better), and to how many it can pass the chunk on.

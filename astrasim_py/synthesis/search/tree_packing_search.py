@@ -38,7 +38,7 @@ from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.synthesis.model.transfers import Found, Transfers
 from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn
 
-#: What a call returns that comes to nothing, negative.
+#: Failures of a run, returned negative.
 _FULL, _STUCK = np.int64(1), np.int64(2)
 #: Steps after which a sum that cannot be whole never will be.
 _FURTHEST = np.int64(2**32)
@@ -370,7 +370,7 @@ def _rows(count: int, stride: int) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class TreePolicy:
-    """What a run prefers.
+    """Preferences of a run.
 
     `roots`: random roots of a sum among which the one whose last copy arrives first is taken; 0: the rank that owns it.
     """
@@ -384,12 +384,12 @@ class TreePolicy:
         return ", ".join(parts + ["loaded links avoided"] * self.priced)
 
 
-#: Of an all_reduce.
+#: Policies for an all_reduce.
 JOINT = tuple(
     TreePolicy(*each)
     for each in ((1, 1), (8, 0), (0, 1), (2, 1), (8, 1), (1, 64), (0, 64), (24, 0), (1, 1, True), (8, 64, True))
 )
-#: Of sums alone.
+#: Policies for sums alone.
 SUMS = tuple(TreePolicy(0, *each) for each in ((64, True), (1, False), (0, True), (64, False)))
 
 
