@@ -1,8 +1,10 @@
-"""Imports go down the floors, never up or sideways between rooms that do not know each other."""
+"""Imports go down the floors, never up, sideways between rooms that do not know each other, or in circles."""
 
 from __future__ import annotations
 
 import ast
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,42 +29,99 @@ FLOORS = {
     "cli": 12,
 }
 STRANGERS = {("chakra", "topology"), ("topology", "chakra"), ("scenario", "astra_sim"), ("astra_sim", "scenario")}
-PACKAGE = Path(__file__).resolve().parents[1] / "astrasim_py"
-MODULES = sorted(p for p in PACKAGE.rglob("*.py") if len(p.relative_to(PACKAGE).parts) > 1)
-HEAVY = {"matplotlib", "networkx", "numba", "pandas"}
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "astrasim_py"
+#: Slow to import: never at the top of a module, but of those that are themselves imported where used only.
+HEAVY = {"matplotlib", "networkx", "numba", "pandas", "scipy", "ortools", "distributed"}
+#: Ours that are as slow to import.
+SLOW = {"astrasim_py.core.jit", "astrasim_py.synthesis.request"}
+#: Rooms whose every command must start at once: they import what they run inside functions.
+LAZY = {"cli", "api.py"}
 
 
-def imported_rooms(path: Path) -> set[str]:
-    rooms = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names = [node.module or ""]
-            if node.module == "astrasim_py":
-                names += [f"astrasim_py.{alias.name}" for alias in node.names]
-        rooms |= {n.split(".")[1] for n in names if n.startswith("astrasim_py.")}
-    return rooms
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_down(path):
-    room = path.relative_to(PACKAGE).parts[0]
-    assert room in FLOORS, f"{room} has no floor"
-    for other in imported_rooms(path) & set(FLOORS):
-        assert FLOORS[other] <= FLOORS[room], f"{room} imports {other} from above"
-        assert (room, other) not in STRANGERS, f"{room} imports {other}"
+MODULES = {module_name(p): p for p in sorted(PACKAGE.rglob("*.py")) if "lessons" not in p.parts}
+ROOMS = {name: path for name, path in MODULES.items() if len(path.relative_to(PACKAGE).parts) > 1}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_heavy_libraries_are_imported_where_used_only(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in tree.body:
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        assert not HEAVY & {n.split(".")[0] for n in names}, f"{path} imports a heavy library at its top"
+def names_of(node: ast.AST) -> list[str]:
+    """Modules that an import statement names, ours as far as they are files."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "relative import"
+        inner = [f"{node.module}.{alias.name}" for alias in node.names]
+        return [name if name in MODULES else node.module for name in inner]
+    return []
+
+
+@cache
+def imports(name: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Modules imported at the top of a module, and anywhere else in it."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    top = {x for node in tree.body for x in names_of(node)}
+    return frozenset(top), frozenset(x for node in ast.walk(tree) for x in names_of(node)) - top
+
+
+@cache
+def loads_heavy(name: str) -> bool:
+    """Whether importing a module imports a heavy library, compiled code or the synthesizer, sooner or later."""
+    if name not in MODULES:
+        return name.split(".")[0] in HEAVY
+    return name in SLOW or any(loads_heavy(other) for other in imports(name)[0])
+
+
+def room(name: str) -> str:
+    return MODULES[name].relative_to(PACKAGE).parts[0]
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_imports_go_down(name):
+    here = room(name)
+    assert here in FLOORS, f"{here} has no floor"
+    top, inner = imports(name)
+    for other in {room(x) for x in top | inner if x in ROOMS}:
+        assert FLOORS[other] <= FLOORS[here], f"{here} imports {other} from above"
+        assert (here, other) not in STRANGERS, f"{here} imports {other}"
+
+
+def test_no_imports_in_circles():
+    """Imports inside functions count, too: they do not open a circle, they hide it."""
+    order: dict[str, int] = {}
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"a circle: {' -> '.join((*path[path.index(name) :], name))}"
+        if name not in order:
+            top, inner = imports(name)
+            for other in sorted((top | inner) & MODULES.keys() - {name}):
+                visit(other, (*path, name))
+            order[name] = len(order)
+
+    for name in MODULES:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_imports_inside_functions_have_a_reason(name):
+    """The reason is the time that a heavy library, or a verb that is not asked for, takes to load."""
+    if room(name) in LAZY:
+        return
+    for other in imports(name)[1] & MODULES.keys():
+        assert room(other) != room(name) or loads_heavy(other), f"{name} imports {other} inside a function"
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_heavy_libraries_are_imported_where_used_only(name):
+    heavy = {x.split(".")[0] for x in imports(name)[0]} & HEAVY
+    assert not heavy, f"{name} imports {heavy} at its top"
+
+
+def test_contributing_lists_the_floors():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)
+    listed = {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert listed == FLOORS

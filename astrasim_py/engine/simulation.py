@@ -9,6 +9,8 @@ import numpy as np
 from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVELS, SIMPY
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import Records
+from astrasim_py.engine.compare import run_both
+from astrasim_py.engine.simpy import dialects
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import SEND, Plan, RankProgram
 from astrasim_py.system.problem import Problem
@@ -85,8 +87,6 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         return records
 
     if chosen == BOTH:
-        from astrasim_py.engine.compare import run_both
-
         return run_both(run, jobs, (engine_for(plan), FOLDED) if fold else (SIMPY, COMPILED))
     return run(chosen)
 
@@ -160,5 +160,5 @@ def _engine(name: str) -> Callable[[Plan, str], Records]:
     elif name == COMPILED:
         from astrasim_py.engine.compiled.engine import run
     else:
-        from astrasim_py.engine.simpy.dialects import run
+        run = dialects.run
     return run

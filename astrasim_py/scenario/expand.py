@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from astrasim_py.core.document import Value, join
 from astrasim_py.scenario import variables
-
-if TYPE_CHECKING:
-    from astrasim_py.scenario.load import LoadedScenario
+from astrasim_py.scenario.keys import default, read_plain
+from astrasim_py.scenario.load import LoadedScenario
 
 #: Depth of the places that a point carries for error messages.
 _PLACES_DEPTH = 3
@@ -86,8 +85,6 @@ class Point:
     @cached_property
     def spec(self) -> PointSpec:
         """The typed form of `config`."""
-        from astrasim_py.scenario.keys import default, read_plain
-
         semantics = read_plain("semantics", self.config.get("semantics", "native"))
         binary = semantics.binary_bandwidth
 
