@@ -150,6 +150,11 @@ class Shape(StrictModel):
         """The undamaged topology of the shape; `place` is named in errors."""
         raise NotImplementedError
 
+    @property
+    def failed_npus(self) -> int:
+        """How many NPUs are down."""
+        return len(self.failed.npus) if self.failed is not None else 0
+
     def npu_count(self) -> int | None:
         """NPUs, failed ones included, as far as the keys tell; None where only building it tells."""
         return None
