@@ -159,7 +159,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         ],
         "cycle": list(records.outcome.cycle),
         "unfinished": records.outcome.unfinished,
-        "warnings": list(plan.warnings),
+        "warnings": [],
         "algorithms": [
             {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
             | ({"protocol": i.connections.protocol, "slots": i.connections.slots} if i.connections else {})

@@ -6,12 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Plan, RankProgram
+from astrasim_py.system.plan import COLLECTIVE, COMPUTE_SLOT, CPU_SLOT, RECV, SEND, Instance, Plan, RankProgram
 from astrasim_py.verification.bounds import Capacities, demand, member_times
-
-#: Collectives at whose end every member has heard from every member.
-_ALL_TO_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 
 def problem_bound(plan: Plan) -> int | None:
@@ -34,7 +32,7 @@ def problem_bound(plan: Plan) -> int | None:
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances):
         return None
     capacities = Capacities(problem.topology)
-    return max(_path(plan, capacities), _links(plan, capacities), _compute(plan))
+    return max(_LongestPath(plan, capacities).run(), _links(plan, capacities), _compute(plan))
 
 
 def _compute(plan: Plan) -> int:
@@ -85,116 +83,100 @@ def _links(plan: Plan, capacities: Capacities) -> int:
     return int(best * PS_PER_S)
 
 
-def _message_ps(plan: Plan, src: int, dst: int, nbytes: int) -> int:
-    topology = plan.problem.topology
-    route = plan.routes[plan.npu_of[src] * topology.npus + plan.npu_of[dst]]
-    rate = min(topology.bandwidths[int(topology.bandwidth_class[i])] for i in route)
-    return sum(int(topology.latency_ps[i]) for i in route) + int(nbytes * PS_PER_S / rate)
-
-
-class _Longest:
-    """Longest path over all ranks: a node's end is known once its parents, and its partners, are."""
+class _LongestPath:
+    """Longest path over all ranks: a node's end is known once those of its parents, and of its partners, are."""
 
     def __init__(self, plan: Plan, capacities: Capacities) -> None:
         self.plan = plan
         self.capacities = capacities
-        #: Where all ranks are alike, the first stands for all.
+        self.delivery = plan.problem.network.send_completes == "delivery"
+        #: Where all ranks do the same, rank 0 stands for all.
         self.alike = _alike(plan, capacities)
         workload = plan.workload[:1] if self.alike else plan.workload
         self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(workload)]
         self.need = [p.structure.need.copy() for p in workload]
         self.makespan = 0
-        self.stack: list[tuple[int, int]] = []
+        self.ready = [(rank, node) for rank, p in enumerate(workload) for node in p.structure.roots.tolist()]
         self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in plan.instances]
         self.times: dict[tuple, tuple[list[int], list[int]]] = {}
-        self.sends: dict[tuple[int, int], int] = {}
-        self.receives: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        #: Job and match key → rank, node and time of the end of a message that came first.
+        self.first_ends: dict[tuple[int, int], tuple[int, int, int]] = {}
 
     def run(self) -> int:
-        for rank, program in enumerate(self.plan.workload[: len(self.need)]):
-            self.stack += [(rank, int(node)) for node in program.structure.roots]
-        while self.stack:
-            self.visit(*self.stack.pop())
+        while self.ready:
+            rank, node = self.ready.pop()
+            program, start = self.plan.workload[rank], self.starts[rank][node]
+            kind = program.structure.kind[node]
+            if kind == COLLECTIVE:
+                self.collective(rank, node, start, self.plan.instances[int(program.instance[node])])
+            elif kind in (SEND, RECV):
+                self.message(rank, node, start, sends=kind == SEND)
+            else:
+                self.finish(rank, node, start + int(program.duration[node]))
         return self.makespan
 
     def finish(self, rank: int, node: int, end: int) -> None:
         self.makespan = max(self.makespan, end)
         structure = self.plan.workload[rank].structure
         for successor in structure.succ[structure.succ_ptr[node] : structure.succ_ptr[node + 1]].tolist():
-            if end > self.starts[rank][successor]:
-                self.starts[rank][successor] = end
+            self.starts[rank][successor] = max(self.starts[rank][successor], end)
             self.need[rank][successor] -= 1
             if not self.need[rank][successor]:
-                self.stack.append((rank, successor))
+                self.ready.append((rank, successor))
 
-    def visit(self, rank: int, node: int) -> None:
-        program = self.plan.workload[rank]
-        start = self.starts[rank][node]
-        kind = program.structure.kind[node]
-        if kind == COLLECTIVE:
-            self.collective(rank, node, start, int(program.instance[node]))
-        elif kind == SEND:
-            # A channel of several messages may pair in any order: then only the send's own time is counted.
-            dst = self.plan.first_rank[self.plan.job_of[rank]] + int(program.peer[node])
-            taken = _message_ps(self.plan, rank, dst, int(program.nbytes[node]))
-            injected = self.plan.problem.network.send_completes == "injected"
-            key = int(self.plan.p2p[self.plan.job_of[rank]].match_key[rank - self.first(rank)][node])
-            self.finish(rank, node, start if injected else start + taken)
-            if key >= 0:
-                self.sent((self.plan.job_of[rank], key), start + taken)
-        elif kind == RECV:
-            key = int(self.plan.p2p[self.plan.job_of[rank]].match_key[rank - self.first(rank)][node])
-            if key < 0:
-                self.finish(rank, node, start)
-            else:
-                self.wait((self.plan.job_of[rank], key), rank, node, start)
+    def message(self, rank: int, node: int, start: int, *, sends: bool) -> None:
+        plan, program = self.plan, self.plan.workload[rank]
+        job = plan.job_of[rank]
+        first = plan.first_rank[job]
+        # A channel of several messages may pair in any order: then only the send's own time is counted.
+        key = int(plan.p2p[job].match_key[rank - first][node])
+        time = start
+        if sends:
+            time += self.message_ps(rank, first + int(program.peer[node]), int(program.nbytes[node]))
+            self.finish(rank, node, time if self.delivery else start)
+        elif key < 0:
+            self.finish(rank, node, start)
+        if key < 0:
+            return
+        other = self.first_ends.pop((job, key), None)
+        if other is None:
+            self.first_ends[job, key] = rank, node, time
         else:
-            self.finish(rank, node, start + int(program.duration[node]))
+            receiver = other[:2] if sends else (rank, node)
+            self.finish(*receiver, max(time, other[2]))
 
-    def first(self, rank: int) -> int:
-        return self.plan.first_rank[self.plan.job_of[rank]]
+    def message_ps(self, src: int, dst: int, nbytes: int) -> int:
+        plan, topology = self.plan, self.plan.problem.topology
+        route = plan.routes[plan.npu_of[src] * topology.npus + plan.npu_of[dst]]
+        rate = min(topology.bandwidths[int(topology.bandwidth_class[i])] for i in route)
+        return sum(int(topology.latency_ps[i]) for i in route) + int(nbytes * PS_PER_S / rate)
 
-    def sent(self, key: tuple[int, int], delivered: int) -> None:
-        self.sends[key] = delivered
-        for rank, node, start in self.receives.pop(key, []):
-            self.finish(rank, node, max(start, delivered))
-
-    def wait(self, key: tuple[int, int], rank: int, node: int, start: int) -> None:
-        if key in self.sends:
-            self.finish(rank, node, max(start, self.sends[key]))
-        else:
-            self.receives.setdefault(key, []).append((rank, node, start))
-
-    def collective(self, rank: int, node: int, start: int, index: int) -> None:
-        instance = self.plan.instances[index]
-        arrivals = self.arrivals[index]
+    def collective(self, rank: int, node: int, start: int, instance: Instance) -> None:
+        arrivals = self.arrivals[instance.index]
         arrivals[rank] = (node, start)
         members = (rank,) if self.alike else instance.members
         if len(arrivals) < len(members):
             return
         begun = [arrivals[r][1] for r in members]
-        earliest = min(begun)
+        earliest, last = min(begun), max(begun)
         self.makespan = max(self.makespan, earliest + max(instance.bound, 0))
         npus = tuple(self.plan.npu_of[r] for r in instance.members)
         key = (instance.type, instance.size, instance.root, npus)
         if key not in self.times:
             self.times[key] = member_times(instance.type, instance.size, self.capacities, npus, instance.root)
         into, out = self.times[key]
-        last = max(begun)
-        delivery = self.plan.problem.network.send_completes == "delivery"
+        promise = promise_of(instance.type)
         for position, member in enumerate(members):
             end = begun[position]
             if len(instance.members) > 1:
                 if into[position]:
                     end = max(end, earliest + into[position])
-                if out[position] and delivery:
+                if out[position] and self.delivery:
                     end = max(end, begun[position] + out[position])
-                if instance.type in _ALL_TO_ALL or (
-                    instance.type in ("reduce", "gather") and position == instance.root
-                ):
-                    end = max(end, last)
-                elif instance.type in ("broadcast", "scatter"):
+                if promise.from_root:
                     end = max(end, begun[instance.root])
+                elif not promise.rooted or position == instance.root:
+                    end = max(end, last)
             self.finish(member, arrivals[member][0], end)
 
 
@@ -202,12 +184,8 @@ def _alike(plan: Plan, capacities: Capacities) -> bool:
     """Whether every rank runs the same workload, on an NPU like all others, in collectives of all of them."""
     return (
         len(set(plan.start_delay)) == 1
-        and len(dict.fromkeys(plan.workload)) == 1
+        and len(set(plan.workload)) == 1
         and not bool((plan.workload[0].peer >= 0).any())
         and np.count_nonzero(np.bincount(capacities.kind[np.asarray(plan.npu_of, dtype=np.int64)])) == 1
-        and all(i.type in _ALL_TO_ALL and len(i.members) == plan.ranks for i in plan.instances)
+        and all(not promise_of(i.type).rooted and len(i.members) == plan.ranks for i in plan.instances)
     )
-
-
-def _path(plan: Plan, capacities: Capacities) -> int:
-    return _Longest(plan, capacities).run()

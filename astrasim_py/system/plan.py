@@ -18,7 +18,6 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.core.units import transfer_ps
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.problem import Problem
@@ -92,29 +91,18 @@ class Matching:
 class MscclConnections:
     """The connections of one algorithm, its messages numbered connection after connection, first to last.
 
-    Attributes
-    ----------
-    latency_ps : int
-        What every hop takes longer.
-    bandwidth : fractions.Fraction or None
-        Bytes per second of a connection.
-    needs : tuple of numpy.ndarray
-        By member, int64[n] per node: the message whose slot a send needs, -1 for none.
-    frees : tuple of numpy.ndarray
-        By member, int64[n] per node: the message whose slot this node frees, when it is accepted (a send) or
-        completes (any other); -1 for none.
-    connection : tuple of numpy.ndarray
-        By member, int64[n] per node: number of the connection of a send, -1 elsewhere.
+    By member and node: the message whose slot a send needs; the message whose slot a node frees, when it is accepted
+    (a send) or completes (any other); the number of the connection of a send. -1 for none.
     """
 
     protocol: str
     slots: int
-    latency_ps: int
-    bandwidth: Fraction | None
+    latency_ps: int  # every hop takes longer by it
+    bandwidth: Fraction | None  # bytes per second of a connection
     messages: int
-    needs: tuple[np.ndarray, ...]
-    frees: tuple[np.ndarray, ...]
-    connection: tuple[np.ndarray, ...]
+    needs: tuple[np.ndarray, ...]  # int64[n] per member
+    frees: tuple[np.ndarray, ...]  # int64[n] per member
+    connection: tuple[np.ndarray, ...]  # int64[n] per member
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,7 +245,6 @@ class Plan:
     route_ptr: np.ndarray  # int64[k+1]
     route_links: np.ndarray | None  # int32; None where a table would be too large: then there are no pairs either
     sizes: tuple[int, ...]  # every message size, and perhaps some that no message has; ascending
-    warnings: tuple[str, ...] = ()
     folded: bool = False  # made for a folded run, without a table of routes
 
     @property
@@ -378,10 +365,6 @@ class Plan:
     def program(self, rank: int, index: int) -> RankProgram:
         """What a rank runs in a call (-1: its workload)."""
         return self.workload[rank] if index < 0 else self.calls[index].programs[self.position(rank, index)]
-
-    def serialization(self) -> list[dict[int, int]]:
-        """Per bandwidth class of the topology: bytes → ps on a link, for every message size, rounded up."""
-        return [{b: transfer_ps(b, rate) for b in self.sizes} for rate in self.problem.topology.bandwidths]
 
 
 class _Computed(dict):

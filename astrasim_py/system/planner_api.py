@@ -1,8 +1,8 @@
-"""What a planner says of a collective: chunks (streams), each with its phases, and the queues they wait in.
+"""The interface of planners: they cut a collective into chunks, which wait in queues and run phase after phase.
 
-A collective may be cut into *streams*. A stream carries out its *phases* one after the other, usually one per
-dimension of the topology; in a phase the members of the collective form *calls*, and each slice runs one algorithm
-among its ranks. On every NPU a stream waits for each phase in a queue, of which only so many streams run at once.
+A chunk carries out its *phases* one after the other, usually one per dimension of the topology. In a phase the members
+of the collective form rows, and each row runs one algorithm: a *call*. On every NPU a chunk waits for each phase in a
+queue, of which only so many chunks run at once.
 """
 
 from __future__ import annotations
@@ -15,24 +15,12 @@ from astrasim_py.program.algorithm import Algorithm
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlannedPhase:
-    """One visit of one dimension by one stream.
+    """One visit of one dimension by one chunk."""
 
-    Attributes
-    ----------
-    queue : int
-        Queue of each NPU in which the stream waits for its turn.
-    size : int
-        Full buffer in bytes, for algorithms whose sizes are in chunks; an absolute ``comm_size`` stands as written.
-    calls : tuple of (tuple of int, Algorithm)
-        Ranks in the order of the algorithm's ranks, and the algorithm. Each rank of the collective is in exactly one.
-    priority : int
-        Among waiting streams of equal priority the higher goes first in this phase's queue, before arrival.
-    """
-
-    queue: int
-    size: int
-    calls: tuple[tuple[tuple[int, ...], Algorithm], ...]
-    priority: int = 0
+    queue: int  # of each NPU, in which the chunk waits for its turn
+    size: int  # full buffer, bytes, for sizes in chunks; an absolute ``comm_size`` stands as written
+    calls: tuple[tuple[tuple[int, ...], Algorithm], ...]  # ranks in the algorithm's order; each rank is in exactly one
+    priority: int = 0  # among waiting chunks of equal priority the higher goes first in this queue, before arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +29,8 @@ class PlannedChunk:
 
     Attributes
     ----------
-    phases : tuple of PlannedPhase
-        In order.
     priority : int
-        Of waiting streams the higher goes first.
+        Of waiting chunks the higher goes first.
     turns : tuple of int
         Place of each phase in the order in which its queue serves the phases of this collective, from 0: it is not
         started before those of smaller turns are, nor before all visits of that queue by collectives that the rank
@@ -59,53 +45,25 @@ class PlannedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRequest:
-    """One collective call of one group: what a planner is asked.
+    """One collective call of one group, as a planner is asked for it."""
 
-    Attributes
-    ----------
-    type : str
-        ``all_reduce`` …
-    size : int
-        Bytes as the workload states them (of an all_gather: one shard).
-    members : tuple of int
-        Ranks of the job, in the order of the group.
-    node : int
-        Id of the workload's node on the first member.
-    priority : int
-        Its ``comm_priority``, 0 where absent.
-    dims : tuple of bool or None
-        Its ``involved_dim``; None where absent.
-    number : int
-        The call is the ``number``-th of its group in the job, from 0.
-    root : int
-        Position in the group, for rooted collectives.
-    full : int
-        Bytes of the full buffer (of an all_gather: all shards); 0 where unknown.
-    """
-
-    type: str
-    size: int
-    members: tuple[int, ...]
+    type: str  # ``all_reduce`` …
+    size: int  # bytes as the workload states them (of an all_gather: one shard)
+    members: tuple[int, ...]  # ranks of the job, in the order of the group
     group: str
-    node: int
-    priority: int = 0
-    dims: tuple[bool, ...] | None = None
-    number: int = 0
-    root: int = 0
-    full: int = 0
+    node: int  # id of the workload's node on the first member
+    priority: int = 0  # its ``comm_priority``
+    dims: tuple[bool, ...] | None = None  # its ``involved_dim``; None where absent
+    number: int = 0  # the call is the ``number``-th of its group in the job
+    root: int = 0  # position in the group, for rooted collectives
+    full: int = 0  # bytes of the full buffer (of an all_gather: all shards); 0 where unknown
 
 
 class Planner(Protocol):
-    """Cuts collectives into streams.
+    """Cuts collectives into chunks."""
 
-    Attributes
-    ----------
-    capacity : tuple of int
-        Streams that each queue of an NPU runs at once.
-    """
+    capacity: tuple[int, ...]  # chunks that each queue of an NPU runs at once
 
-    capacity: tuple[int, ...]
-
-    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
-        """Streams of a call; or one algorithm over all members, without queues; None: as the job's table says."""
+    def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
+        """Chunks of a call; or one algorithm over all members, without queues; None: as the job's table says."""
         ...
