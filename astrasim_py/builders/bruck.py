@@ -116,7 +116,7 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
         before = draft.recv(
             peer=(r - distance) % n, tag=k, idx=got, cnt=count, dst=(Buffer.SCRATCH, arrived), after=(before,)
         )
-        # Of the first run all blocks are home; of the others as many again lie before them in their next run.
+        # Blocks of the first run are home; those of the others come after as many others in their next run.
         final = int(length[runs[0]])
         origin = (r - distance - final + 1) % n
         offset = 0

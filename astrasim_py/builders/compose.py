@@ -38,7 +38,7 @@ def compose(
     name : str
         By default both names.
     verify : bool
-        Whether the outcome is verified.
+        True if the outcome is verified.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def over(
         For each group the part of the buffer, of as many equal parts as the largest says, that it works on. By
         default every group works on the whole buffer. Only in place.
     verify : bool
-        Whether the outcome is verified.
+        True if the outcome is verified.
 
     Returns
     -------
@@ -253,7 +253,7 @@ class _Half(OrderedProgram):
         return _in_cells(algorithm.collective, n, total, algorithm.root, algorithm.in_place)
 
     def written_at(self, cells: np.ndarray, rank: int, cell: int, last: bool) -> str:
-        """Where the first node that reads a cell, or the last that writes it, was written; empty if none does."""
+        """The place of the first node that reads a cell, or of the last that writes it; empty if none does."""
         own = cell // self.factor
         rows = np.flatnonzero((self.rank == rank) & (cells >= 0) & (cells <= own) & (own < cells + self.count))
         rows = rows[np.argsort(self.at[rows])]
@@ -322,7 +322,7 @@ def _named(contract: Contract, roots: Iterable[int], in_place: bool) -> tuple[st
 
 
 def _same_inputs(mine: Contract, other: Contract) -> bool:
-    """Whether a collective defines as much as this needs."""
+    """True if a collective defines as much as this needs."""
     return other.inputs is None or mine.inputs == other.inputs
 
 

@@ -36,12 +36,12 @@ _FIELDS = (
     "dst_off", "channel", "source_line",
 )  # fmt: skip
 
-#: Most nodes of one rank, where its program stands for all.
+#: Most nodes of one rank in an algorithm of a rotation.
 MAX_PROGRAM = 2**22
 #: Most ranks that run programs of their own.
 MAX_PROGRAMS = 2**16
 
-#: Where a range of chunks begins: (buffer, offset in chunks), each an int or an array; MISSING for none.
+#: The begin of a range of chunks: (buffer, offset in chunks), each an int or an array; MISSING for none.
 Place = tuple[object, object]
 
 

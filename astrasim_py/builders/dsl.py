@@ -16,7 +16,7 @@
     ring(8)  # an Algorithm of 8 ranks, verified
 
 ``a[rank][i]`` is chunk i of a rank's buffer, ``a[rank][i:j]`` several that travel together. ``=`` copies and ``+=``
-adds; between two ranks either is a message. The program order of one cell is kept, and nothing else: a step waits for
+adds; between two ranks either is a message. Program order holds for one cell at a time: a step waits for
 the last write of what it reads, and for the last write and the reads since of what it writes. Steps on different cells
 run in any order, all ranks at once. Sizes are counted in chunks only, so one algorithm serves every size.
 """
@@ -66,7 +66,7 @@ def algorithm(
     root : int
         Of a rooted collective.
     in_place : bool, optional
-        Whether input and output are one buffer; by default they are, except for all_to_all and custom collectives.
+        True if input and output are one buffer; by default they are, except for all_to_all and custom collectives.
     contract : Contract or function of ranks and chunks, optional
         What a custom collective promises. Without it nothing can be said of its result.
     scratch : mapping of str to int, optional
@@ -76,7 +76,7 @@ def algorithm(
     name : str
         By default the function's.
     verify : bool
-        Whether what it makes is verified.
+        True if what it makes is verified.
 
     Returns
     -------
@@ -180,7 +180,7 @@ class Definition:
         return checked(made, self.place) if options["verify"] else made
 
     def _asked(self, function: Callable, *given: object, **named: object) -> object:
-        """What a function of the user's returns; what it raises, at its line."""
+        """The result of a user's function; an exception is reported at its line."""
         try:
             return function(*given, **named)
         except AstraError:
@@ -191,7 +191,7 @@ class Definition:
             raise AlgorithmError(place_in(error.__traceback__) or self.place, problem, "") from error
 
     def _run(self, options: Mapping[str, object]) -> Run:
-        """What a run of the function needs to know, checked."""
+        """The checked options of a run of the function."""
         place, collective = self.place, self.collective
         contract, ranks, chunks = options["contract"], options["ranks"], options["chunks"]
         if isinstance(contract, Contract):

@@ -1,4 +1,4 @@
-"""What the function of an algorithm sees: ranks, their buffers, and references to chunks of them.
+"""The objects that the function of an algorithm works with: ranks, buffers, references to chunks.
 
 Python turns ``a[r][i] += x`` into a reference to ``a[r][i]``, an addition to that, and an assignment of what the
 addition returns to ``a[r][i]``; so an assignment of a chunk to itself is no step. A reference stands for what its
@@ -38,7 +38,7 @@ class Chunks:
         return Sum((self, *_terms(self._buffer._run, other, "adds")))
 
     def _compared(self, *_: object) -> bool:
-        """What a chunk holds is not known while the algorithm is written: a condition on it is a slip."""
+        """Refuse a condition on the content of a chunk, which is not known while the algorithm is written."""
         raise self._buffer._run.error(
             f"{self!r} is compared, or used as a condition", "write = to copy it, += to add it, and test numbers only"
         )
@@ -110,7 +110,7 @@ class Cells:
         if not same:
             run.step(target, terms[0], False, sys._getframe(1))
         else:
-            # What `a[r][i] += x` comes to in the end, and the copy of a chunk onto itself: it is there already.
+            # `a[r][i] += x` ends with this assignment, and so does a copy onto itself: nothing is left to do.
             run.fresh(same[0])
         # Only one of them is: a reference may be named twice.
         there = next((at for at, term in enumerate(terms) if same and term is same[0]), 0)
@@ -132,7 +132,7 @@ class Cells:
 
 
 class Rank(Cells):
-    """The buffers of one rank. In place they are one, which it stands for itself."""
+    """The buffers of one rank; in place they are one, and the rank is that buffer."""
 
     __slots__ = ("_scratch",)
 
@@ -246,7 +246,7 @@ class Machine:
 
 
 class Channel:
-    """What ``with a.channel(number):`` enters and leaves."""
+    """The context of ``with a.channel(number):``."""
 
     __slots__ = ("_before", "_number", "_run")
 

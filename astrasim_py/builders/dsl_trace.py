@@ -28,10 +28,10 @@ SPAN = 2**32
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INPUT, _OUTPUT, _SCRATCH = range(3)
-#: What one step is, and the nodes it makes.
+#: Kinds of steps, and the number of nodes of each.
 _SEND_COPY, _SEND_REDUCE, _COPY, _REDUCE = range(4)
 _NODES = np.array([2, 3, 1, 1])
-#: Numbers kept of a step, and which of them is its line.
+#: Numbers stored per step, and the index of its line.
 _COLUMNS, _LINE = 9, 7
 
 
@@ -269,7 +269,7 @@ class Run:
         reads = ~receives
         rank = np.where(sends, of[owner], to[owner])
         source, target = self._placed(of, start, to, into, count)
-        # What arrives is added to the cells of the target itself.
+        # Received data is added to the cells of the target.
         added = local & remote[owner]
         read = tuple(np.where(added, t[owner], s[owner]) for s, t in zip(source, target, strict=True))
         draft = Draft(self.ranks, self.chunks)
@@ -325,7 +325,7 @@ class Run:
 
 
 def _numbered(pair: np.ndarray) -> np.ndarray:
-    """How many equal values stand before each."""
+    """The number of equal values before each."""
     order = np.argsort(pair, kind="stable")
     sorted_pairs = pair[order]
     fresh = np.flatnonzero(np.append(True, sorted_pairs[1:] != sorted_pairs[:-1])) if len(pair) else order

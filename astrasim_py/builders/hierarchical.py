@@ -176,7 +176,7 @@ class _Phases:
         self.sizes = [size for _, size in levels]
         self.n = prod(self.sizes)
         self.strides = [prod(self.sizes[:d]) for d in range(len(levels))]
-        #: Whether a phase works on the part of the buffer that the phases below it leave to a rank.
+        #: True if a phase works on the part of the buffer that the phases below it leave to a rank.
         self.nested = collective in ("all_reduce", "reduce_scatter", "all_gather")
         self._made: dict[tuple[str, int], _Phase] = {}
         sharded = promise_of(collective).sharded
@@ -248,8 +248,8 @@ class _Layout:
         self.draft = Draft(len(which), plan.total * plan.pieces)
         self.coordinates = plan.coordinates(which)
         self.tag = self.order = self.scratch = 0
-        #: Of the piece that is laid: its number, the handle that completes it so far on every rank, and such handles
-        #: after every phase, of this piece and of the one before.
+        #: The current piece; the handle that completes it so far, by rank; and such handles after every phase, of
+        #: this piece and of the one before.
         self.piece, self.done = 0, self.nothing()
         self.ends: list[np.ndarray] = []
         self.before: list[np.ndarray] = []
@@ -400,7 +400,7 @@ class _Layout:
         inner = self.piece * plan.total
 
         def nested(coordinates: list[np.ndarray]) -> np.ndarray:
-            """Where the shards of ranks lie in nested order."""
+            """First chunks of shards in nested order."""
             return inner + sum(c * part for c, part in zip(coordinates, parts, strict=True))
 
         if plan.permuted:

@@ -33,7 +33,7 @@ def checked(algorithm: Algorithm, place: str) -> Algorithm:
 
 
 def place_of(algorithm: Algorithm) -> str:
-    """Where an algorithm is from, for messages."""
+    """The file or name of an algorithm, for messages."""
     return algorithm.name if algorithm.source in ("", "builder") else algorithm.source
 
 
@@ -76,7 +76,7 @@ class OrderedProgram:
         peer = np.where(sends, self.columns["comm_dst"], self.columns["comm_src"])
         n = algorithm.ranks
         self.pair = np.where(sends, self.rank * n + peer, peer * n + self.rank)
-        # Queues are kept in their order; where there are none, messages take turns as they can arrive.
+        # Messages of a queue keep their order; others are ordered by their arrival.
         turn = self.at.copy()
         receives = np.flatnonzero(self.sender >= 0)
         turn[self.sender[receives]] = turn[receives]
@@ -90,7 +90,7 @@ class OrderedProgram:
         return cell - self.rank * self.layout.stride
 
     def origin(self, g: int) -> str:
-        """Where a node was written, for messages."""
+        """The source line of a node, for messages."""
         line, source = int(self.columns["source_line"][g]), self.algorithm.source
         return f"{source}:{line}" if line > 0 and source else self.program.node(g)
 

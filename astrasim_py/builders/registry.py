@@ -23,7 +23,7 @@ from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 
-#: What a collective uses when the user names no algorithm.
+#: Builders of collectives for which the user names no algorithm.
 _DEFAULTS = {
     "all_reduce": "ring",
     "all_gather": "ring",

@@ -172,7 +172,7 @@ def _chain(collective: str, n: int, root: int, directions: np.ndarray) -> Draft:
         done = draft.reduce(
             payload=recv, rank=target, idx=lane, src=cell, dst=cell, order=(2 * step + 1) * lanes + lane
         )
-    # What a hop carries on is what the hop before it (towards the start of the chain) delivered.
+    # A hop sends on the data of the hop before it (towards the start of the chain).
     previous = hop - 1 if collective == "broadcast" else hop + 1
     inside = (previous >= 0) & (previous < n - 1)
     waits = np.where(inside, done[np.clip(previous, 0, n - 2) * lanes + lane], NONE)

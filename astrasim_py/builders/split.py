@@ -27,7 +27,7 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     k : int
         Instances, at least 1.
     verify : bool
-        Whether the outcome is verified.
+        True if the outcome is verified.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
         return np.tile(values, k)
 
     def laid(values: np.ndarray) -> np.ndarray:
-        """Where chunks of the full buffer come to lie."""
+        """New places of chunks of the full buffer."""
         at = tiled(values[owner] + start)
         return at // block * (block * k) + instance * block + at % block
 

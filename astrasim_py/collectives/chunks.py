@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Buffer(IntEnum):
-    """Buffers that cells lie in, as columns `src_buf` and `dst_buf` number them."""
+    """Buffers of a rank, as columns `src_buf` and `dst_buf` number them."""
 
     INPUT = 1
     OUTPUT = 2
@@ -16,7 +16,7 @@ class Buffer(IntEnum):
 
 
 class CompOp(IntEnum):
-    """What a COMP node of an algorithm does, as column `comp_op` numbers it."""
+    """Operations of COMP nodes, as column `comp_op` numbers them."""
 
     REDUCE = 1
     COPY = 2

@@ -31,7 +31,7 @@ CUSTOM = "custom"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """What a collective promises.
+    """The promise of a collective.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Collective:
         return range(self.input_chunks(ranks, chunks))
 
     def after(self, rank: int, ranks: int, chunks: int, root: int | None = None) -> list[tuple[range, int]]:
-        """What a rank's output must hold: for each of its chunks the ranks whose input is added, and which chunk of it.
+        """The promised output of a rank: by chunk the ranks whose inputs are added, and the chunk of those inputs.
 
         Where T chunks do not divide into shards, some of these ranks do not exist.
 

@@ -1,4 +1,4 @@
-"""What a collective promises, as data: which inputs are defined, and what every output cell must hold at the end."""
+"""Contracts: the inputs that are defined before a collective, and the outputs that it promises."""
 
 from __future__ import annotations
 

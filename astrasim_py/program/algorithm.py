@@ -55,7 +55,7 @@ class Algorithm:
     chunks : int
         T, the number of chunks of the full buffer; 0 where only absolute sizes are given.
     in_place : bool
-        Whether input and output buffer alias (see `astrasim_py.verification.verifier`).
+        True if input and output buffer alias (see `astrasim_py.verification.verifier`).
     made_for : int or None
         Full buffer, bytes, for which absolute sizes were computed; with it they are rescaled.
     source : str
@@ -115,7 +115,7 @@ class Algorithm:
 
     @property
     def rotation(self) -> Rotation | None:
-        """How the program of rank 0 is turned into every other rank's; None where that is not known."""
+        """The rotation that makes every rank's program of rank 0's; None where there is none."""
         return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
 
     @cached_property
@@ -156,17 +156,17 @@ class Algorithm:
 
     @cached_property
     def symbolic(self) -> bool:
-        """Whether every message states its size in chunks."""
+        """True if every message states its size in chunks."""
         return self.chunks > 0 and all(bool(_in_chunks(trace).all()) for trace in self._tables)
 
     @property
     def scales(self) -> bool:
-        """Whether its messages grow with the collective: sizes are symbolic, or `made_for` is known."""
+        """True if its messages grow with the collective: sizes are symbolic, or `made_for` is known."""
         return self.made_for is not None or self.symbolic
 
     @cached_property
     def has_cells(self) -> bool:
-        """Whether all data movement is stated as cells, so that it can be executed symbolically."""
+        """True if all data movement is stated as cells, so that it can be executed symbolically."""
         return self.symbolic and all(_has_cells(trace) for trace in self._tables)
 
     @cached_property
@@ -238,7 +238,7 @@ class Algorithm:
         return out
 
     def same_bytes(self, size: int) -> bool:
-        """Whether every rank of a rotation sends, receives and reduces the bytes of rank 0, node by node.
+        """True if every rank of a rotation sends, receives and reduces the bytes of rank 0, node by node.
 
         That is so where they do not depend on which chunks a node covers: where T divides `size`, or where sizes are
         stated in bytes. What local copies count does not matter.
@@ -261,7 +261,7 @@ class Algorithm:
         return np.stack([self._bytes(trace, int(rank), size, verbatim) for trace, rank in traces])
 
     def stated(self) -> dict[str, object]:
-        """What the algorithm is and promises, without its name and source."""
+        """Collective, sizes and contract, without name and source."""
         names = ("collective", "ranks", "root", "chunks", "in_place", "made_for", "protocol")
         contract = None if self.contract is None else self.contract.to_text()
         return {**{name: getattr(self, name) for name in names}, "contract": contract}
@@ -269,7 +269,7 @@ class Algorithm:
     @cached_property
     def _digest(self) -> str:
         if isinstance(self.traces, RotatedTraces) and self.traces.nodes > _DIGESTED_NODES:
-            # What other ranks do follows from the builder's rule: a few of them tell rules apart.
+            # The rule of the builder makes all ranks' programs: a few ranks tell two rules apart.
             some = self.traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
             content = {"rotation": self.rotation.dims, "traces": [trace.digest() for trace in some]}
         else:
@@ -313,8 +313,7 @@ def _has_cells(trace: ExecutionTrace | Program) -> bool:
     source, target, handed = present("src"), present("dst"), payload != MISSING
     send, comp = kinds == NodeType.COMM_SEND, kinds == NodeType.COMP
     known = send | comp | (kinds == NodeType.COMM_RECV) | (kinds == NodeType.METADATA)
-    # What a receive neither stores nor hands on is lost, which is a statement too; a COMP node without an operation
-    # (a join of dependencies) moves nothing.
+    # A receive may drop its data. A COMP node without an operation joins dependencies.
     lacks = send & ~(source | handed)
     lacks |= comp & (op == CompOp.COPY) & ~((source | handed) & target)
     lacks |= comp & (op == CompOp.REDUCE) & ~(source & (target | handed))

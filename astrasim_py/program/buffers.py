@@ -1,4 +1,4 @@
-"""Where the chunks of an algorithm lie: cells of all ranks in one numbering, with buffers that alias.
+"""The layout of all buffers: one number for every chunk of every rank, a cell; buffers may alias.
 
 In place, input and output share cells: for all_reduce, reduce, broadcast, all_to_all and custom collectives output k
 is input k; for all_gather and gather input k of rank r is output r·per + k; for reduce_scatter and scatter output k of

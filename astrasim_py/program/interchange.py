@@ -62,7 +62,7 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
 
 
 _CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
-#: By node type, whether an algorithm may hold it.
+#: True for types of nodes that an algorithm may hold.
 _IN_ALGORITHM = np.zeros(128, dtype=bool)
 _IN_ALGORITHM[[NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.METADATA, NodeType.INVALID]] = True
 
@@ -144,21 +144,23 @@ def algorithm_from_traces(
         raise AlgorithmError(place, "has no traces", "give one trace per rank")
     stated = {key: traces[0].meta(key) for key in STATED}
     wanted = collective_name(collective, place) if collective is not None else None
-    told = stated["collective"] if isinstance(stated["collective"], str) else None
-    if told is not None:
+    named = stated["collective"] if isinstance(stated["collective"], str) else None
+    if named is not None:
         try:
-            told = collective_name(told, place)
+            named = collective_name(named, place)
         except AlgorithmError:
             # A name of the producer's own, such as "custom": then the caller's word counts.
             if wanted is None:
                 raise
-            told = None
-    claimed = told
-    if told == CUSTOM and wanted is not None:
-        told = None
-    if wanted and told and wanted != told:
-        raise AlgorithmError(place, f"is made for {told}, not for {wanted}", f"use it for {told}, or name another file")
-    kind = wanted or told
+            named = None
+    claimed = named
+    if named == CUSTOM and wanted is not None:
+        named = None
+    if wanted and named and wanted != named:
+        raise AlgorithmError(
+            place, f"is made for {named}, not for {wanted}", f"use it for {named}, or name another file"
+        )
+    kind = wanted or named
     if kind is None:
         raise AlgorithmError(place, "does not say which collective it is", "name the collective")
 

@@ -81,14 +81,14 @@ class _Stated:
 
 
 def _stated(traces: RotatedTraces, chunks: int) -> _Stated | None:
-    """How the ranks differ, as a file states it; None where it cannot be stated."""
+    """The differences between ranks, as a file states them; None if it cannot."""
     rotation, base, ranks = traces.rotation, traces.base, len(traces)
     if traces.nodes > MAX_NODES or ranks > _MAX_RANKS:
         return None
     blocks = [np.arange(start, min(start + _BLOCK, ranks)) for start in range(0, ranks, _BLOCK)]
     each = chunks // ranks if chunks % ranks == 0 else 0
     by_rule = _Stated(rotation, base, dict.fromkeys(_ROTATING, each) if each else {}, {})
-    # Whether a column is as on rank 0, or follows the rule, on all ranks.
+    # Columns that are the same on all ranks, and columns that follow the rule.
     same, ruled = dict.fromkeys(_ROTATING, True), dict.fromkeys(_ROTATING, bool(each))
     for block in blocks:
         columns, rule = traces.columns(block), by_rule(block, VARYING)
@@ -177,7 +177,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
 
 
 def kept_metadata(attribute: Attribute) -> bool:
-    """Whether an attribute of the metadata is kept in an ``.npz``."""
+    """True if an attribute of the metadata is kept in an ``.npz``."""
     value, kind = attribute.value, attribute.kind
     fits = type(value) is not int or -(2**31) <= value < 2**31 or (kind.endswith("64_val") and abs(value) < 2**63)
     return type(value) is _KINDS.get(kind) and fits and attribute.name not in STATED

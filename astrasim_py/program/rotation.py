@@ -1,8 +1,7 @@
 """Rotations: algorithms in which every rank runs the program of rank 0, seen from its own place.
 
 Ranks are numbers in a mixed radix, and a rank's peers are those of rank 0 with its own number added digit by digit.
-One program, and the peers as differences, then stand for all ranks: what an algorithm of n ranks takes in memory is
-what one rank's program takes.
+The program of rank 0 and the rotation then describe all ranks, in the memory of one rank's program.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import AlgorithmError
 
-#: Most nodes of an algorithm, all ranks together, that are ever written out.
+#: Most nodes of an algorithm, all ranks together, whose traces are made.
 MAX_NODES = 2**27
-#: Nodes, all ranks together, whose traces are kept once they were asked for.
+#: Most nodes, all ranks together, of traces that are cached.
 _KEPT_NODES = 2**17
-#: Nodes that are laid at once while going through all ranks.
+#: Nodes of the ranks that are drafted at once.
 _BLOCK_NODES = 2**20
 
 #: Columns in which the traces of ranks may differ.
@@ -128,7 +127,7 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         return len(self) * len(self.base)
 
     def may_differ(self, name: str) -> bool:
-        """Whether a column of `VARYING` may differ between ranks."""
+        """True if a column of `VARYING` may differ between ranks."""
         return name in self._columns(np.zeros(1, dtype=np.int64), (name,))
 
     def columns(self, ranks: Sequence[int] | np.ndarray, names: Sequence[str] = VARYING) -> dict[str, np.ndarray]:

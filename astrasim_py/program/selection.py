@@ -19,7 +19,7 @@ _HOLDS: Mapping[str, Callable[[int, int], bool]] = {
     ">": lambda a, b: a > b,
 }
 
-#: What a condition may speak of.
+#: Keys of a condition.
 CONDITIONS = ("size", "ranks", "group", "node")
 
 
@@ -87,7 +87,7 @@ class Condition:
         )
 
     def holds(self, size: int, ranks: int, group: str, node: int = -1) -> bool:
-        """Whether the call of a node, of `size` bytes on a group of `ranks`, satisfies it."""
+        """True if the call of a node, of `size` bytes on a group of `ranks`, satisfies it."""
         return (
             all(_HOLDS[op](size, value) for op, value in self.size)
             and all(_HOLDS[op](ranks, value) for op, value in self.ranks)
@@ -132,7 +132,7 @@ class AlgorithmTable:
 
     @property
     def by_node(self) -> bool:
-        """Whether a case depends on the calling node."""
+        """True if a case depends on the calling node."""
         return any(case.when.node is not None for listed in self._cases.values() for case in listed)
 
     def case(self, collective: str, size: int, ranks: int, group: str, node: int = -1) -> Case:

@@ -112,6 +112,10 @@ class Steps:
     def __len__(self) -> int:
         return len(self.rank)
 
+    def label(self, g: int) -> str:
+        """A step for messages: its place, and its source line."""
+        return f"{self.place(g)} (line {self.line[g]})" if self.line[g] else self.place(g)
+
 
 # -------------------------------------------------------------------------------------------- from traces
 

@@ -144,7 +144,7 @@ class Program:
         return self._columns[name]
 
     def has(self, name: str) -> bool:
-        """Whether some node has an attribute."""
+        """True if some node has an attribute."""
         return name in self._columns and bool((self._columns[name] != MISSING).any())
 
     def with_columns_only(self, names: Collection[str]) -> Program:
@@ -193,7 +193,7 @@ class Program:
         return f"rank {int(self.rank[row])} node {int(self.node_id[row])}"
 
     def waits_for(self, row: int, other: int, budget: list[int]) -> bool:
-        """Whether a node can only begin when another of its rank is done; takes as many steps off `budget`."""
+        """True if a node can only begin when another of its rank is done; takes as many steps off `budget`."""
         floor = int(self.place[other])
         stack, seen = [row], {row}
         while stack:

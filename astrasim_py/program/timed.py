@@ -33,7 +33,7 @@ def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.n
     """The trace with delays, and of each of its rows the row before; a delay is no row, len(trace) or more."""
     n = len(trace)
     received = np.flatnonzero(trace.type == NodeType.COMM_RECV)
-    # Of nodes that are ready at once the delay comes right after its receive.
+    # A delay gets the id after its receive, so that it runs next.
     order = np.argsort(np.concatenate([2 * np.arange(n), 2 * received + 1]), kind="stable")
     by_id = np.argsort(trace.node_id, kind="stable")
     sorted_ids = trace.node_id[by_id]

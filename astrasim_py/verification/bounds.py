@@ -1,4 +1,4 @@
-"""What no algorithm can beat: closed forms of known algorithms, and lower bounds of collectives on a topology."""
+"""Closed forms of known algorithms, and lower bounds of collectives on a topology."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ _REVERSED = {"reduce_scatter": "all_gather", "reduce": "broadcast", "gather": "s
 
 
 def demand(collective: str, size: int, ranks: int) -> Demand:
-    """What a collective of `size` bytes (full buffer) on `ranks` members must move.
+    """The bytes that a collective of `size` bytes (full buffer) on `ranks` members must move.
 
     Counted per byte of the buffer; a relay by an NPU of the group or another one only adds to these counts, and no
     network device reduces.
@@ -239,7 +239,7 @@ def _codes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Capacities:
-    """What a topology can carry, computed once: rates per NPU and of some cuts.
+    """Rates of a topology, computed once: per NPU, and of some cuts.
 
     Attributes
     ----------

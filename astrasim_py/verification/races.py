@@ -31,7 +31,7 @@ class Race:
 
 @dataclass(slots=True)
 class Accesses:
-    """What a scan of all accesses found.
+    """The findings of a scan of all accesses.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ def scan(where: Layout, flow: Flow) -> Accesses:
     size = len(steps)
     parents = steps.parents
     doubtful = [(key, cells) for key, cells in neighbours.items() if key // size not in parents[key % size]]
-    # Who waits for several others, of which one may imply another.
+    # Steps with several parents, of which one may imply another.
     several = [g for g, waits in enumerate(steps.waits) if waits and len(parents[g]) > 1]
     implied = [p * size + q for g in several for p in steps.waits[g] for q in parents[g] if NEVER not in (p, q)]
     redundant: list[int] = []

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from astrasim_py.program.steps import NEVER, Steps
 
-#: Steps of a blocked cycle that are told.
+#: Steps of a blocked cycle that a message lists.
 MAX_TOLD = 24
 
 
@@ -30,7 +30,7 @@ class Blocked:
     crossing : tuple of str
         Those lines in which one rank waits for another.
     cycle : bool
-        Whether the chain is closed; otherwise its end can never happen.
+        True if the chain is closed; otherwise its end can never happen.
     """
 
     chain: tuple[str, ...]
@@ -88,7 +88,7 @@ class Flow:
 
     @property
     def ends(self) -> bool:
-        """Whether it ends with unbounded slots."""
+        """True if it ends with unbounded slots."""
         return len(self.sequence) == len(self.steps)
 
     @property
@@ -172,7 +172,7 @@ class _Run:
             at = [-1] * self.size
             for i, g in enumerate(flow.sequence):
                 at[g] = i
-            # Where the order of unbounded slots already has every slot free in time, it is an order of these slots too.
+            # The order for unbounded slots also holds for these slots if every slot is free in time.
             if flow.ends and not self.full and all(at[r] < at[s] for r, s in self.frees.items()):
                 return True
             children, need = flow.children, flow.need.copy()
@@ -272,7 +272,7 @@ class _Run:
                             why = f"comes after {steps.place(p)}" if same else f"waits for {steps.place(p)}"
                             break
             crosses = nxt < 0 or steps.rank[step_of[nxt]] != steps.rank[g]
-            chain.append((f"{told(steps, g)} {why}", crosses))
+            chain.append((f"{steps.label(g)} {why}", crosses))
             if nxt < 0:
                 closed = False
                 break
@@ -294,10 +294,3 @@ class _Run:
                 need[c] -= 1
         done = set(flow.sequence)
         self.left = [0 if g in done else max(n, 1) for g, n in enumerate(need)]
-
-
-def told(steps: Steps, g: int) -> str:
-    """A step for people: its place, and the line it was written in."""
-    if not steps.line[g]:
-        return steps.place(g)
-    return f"{steps.place(g)} (line {steps.line[g]})"

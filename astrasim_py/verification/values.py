@@ -2,7 +2,7 @@
 
 The value of a cell is an expression over (rank, chunk) of the inputs; a sum keeps how often each contribution occurs,
 since reducing one twice is an error that a set would hide. Operands of a sum are sorted, as adding two numbers does
-not depend on their order, but sums of sums are kept apart by how they are nested, as floating-point sums are.
+not depend on their order, but nested sums differ by their nesting, as floating-point sums do.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from astrasim_py.program.buffers import Layout
 from astrasim_py.program.steps import Steps
 from astrasim_py.verification.termination import Flow
 
-#: Terms of a value, and writes to a cell, that are told.
+#: Terms of a value, and writes to a cell, that a message lists.
 MAX_TOLD = 6
 #: Promise that nothing can keep: a chunk of a rank that does not exist, where shards are of unequal size.
 NOBODY = -1
 
 
 class Values:
-    """Symbolic values: expressions over inputs, each kept once.
+    """Symbolic values: expressions over inputs, each stored once.
 
     0 is undefined; 1 + r·T + k is chunk k of rank r's input; above these are sums. A sum of different ranks'
-    contributions to one chunk is kept as that chunk and a bit set of ranks; any other sum as an expression only.
+    contributions to one chunk is stored as that chunk and a bit set of ranks; any other sum as an expression only.
     """
 
     def __init__(self, ranks: int, chunks: int) -> None:
@@ -66,7 +66,7 @@ class Values:
         return known
 
     def contributions(self, value: int) -> Counter:
-        """How often each (rank, chunk) is contained in a value."""
+        """Counts of each (rank, chunk) in a value."""
         # Terms are always older than their sum: take values from the newest to the oldest.
         found: Counter = Counter()
         times = {value: 1}
@@ -146,7 +146,7 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
         elif r == steps.root or not where.promise.from_root:
             contents[base : base + many] = range(values.leaf(r, 0), values.leaf(r, many))
     counts, takes, payload, reduces = steps.count, steps.takes, steps.payload, steps.reduces
-    # What a step holds: one value, or a list of several.
+    # Data of every step: one value, or a list of several.
     held: list = [None] * len(steps)
     undefined: list[int] = []
     add = values.add
@@ -204,7 +204,7 @@ class Wrong:
 
 @dataclass(slots=True)
 class Judgement:
-    """How the cells at the end compare with what is promised.
+    """The cells at the end, compared with the promise.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ class Judgement:
     first : Wrong or None
         The wrong cell that was done first: what is wrong later may follow from it.
     same_order : bool
-        Whether ranks that should hold the same sum added it in the same order.
+        True if ranks that should hold the same sum added it in the same order.
     differing : tuple of int, or None
         (output chunk, one rank, another) that did not.
     """
@@ -288,7 +288,7 @@ def _promises(where: Layout) -> Iterator[tuple[int, int, int, object]]:
 
 
 def fault(values: Values, wrong: Wrong) -> str:
-    """What is wrong with a cell, in a few words."""
+    """The fault of a cell, in a few words."""
     if not wrong.holds:
         rank = min(wrong.expected, default=(None, 0))[0]
         return "is undefined at the end" + ("" if rank is None else f": it lacks contribution of rank {rank}")

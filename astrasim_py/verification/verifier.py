@@ -25,7 +25,7 @@ from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS
 from astrasim_py.program.steps import Steps, steps_of
 from astrasim_py.program.table import Unusable
 from astrasim_py.verification import races, values
-from astrasim_py.verification.termination import Blocked, Flow, told
+from astrasim_py.verification.termination import Blocked, Flow
 
 #: Slots per connection where neither the caller nor the algorithm says: those of the protocol with fewest.
 DEFAULT_SLOTS = 2
@@ -33,14 +33,14 @@ DEFAULT_SLOTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What verification found. A verdict is True, False, or None where it is unknown.
+    """The outcome of verification. A verdict is True, False, or None if unknown.
 
     Attributes
     ----------
     well_formed, terminates, correct, race_free : bool or None
         The four verdicts; `terminates` is for `slots`.
     order_consistent : bool or None
-        Whether all ranks add in the same order, so that their results are equal to the last bit.
+        True if all ranks add in the same order, so that their results are equal to the last bit.
     slots : int
         Messages that a connection holds.
     min_slots, min_slots_large : int or None
@@ -90,7 +90,7 @@ class Verdict:
 
     @property
     def passes(self) -> bool:
-        """Whether none of the four verdicts is no."""
+        """True if none of the four verdicts is no."""
         return False not in (self.well_formed, self.terminates, self.correct, self.race_free)
 
     @property
@@ -229,7 +229,7 @@ def _examine(state: _State, steps: Steps) -> None:
 
 
 def _check_messages(state: _State, steps: Steps) -> bool:
-    """Whether the k-th send of each connection is as long as the k-th receive; missing receives are ill-formed only."""
+    """True if the k-th send of each connection is as long as the k-th receive; missing receives are ill-formed only."""
     for connection in steps.connections:
         sends, receives = connection.sends, connection.receives
         if len(sends) != len(receives):
@@ -241,7 +241,7 @@ def _check_messages(state: _State, steps: Steps) -> bool:
         for s, r in zip(sends, receives, strict=False):
             if steps.count[s] != steps.count[r]:
                 state.ill_formed(
-                    f"{told(steps, s)} sends {steps.count[s]} chunks, but {told(steps, r)} receives {steps.count[r]}"
+                    f"{steps.label(s)} sends {steps.count[s]} chunks, but {steps.label(r)} receives {steps.count[r]}"
                 )
                 return False
     return True
@@ -303,7 +303,7 @@ def _largest_safe(steps: Steps, flow: Flow, slots: int) -> int | None:
 def _judge(state: _State, flow: Flow, where: Layout) -> None:
     steps, run = where.steps, values.execute(where, flow)
     if run.undefined:
-        which = told(steps, run.undefined[0])
+        which = steps.label(run.undefined[0])
         more = f" and {len(set(run.undefined)) - 1} more" if len(set(run.undefined)) > 1 else ""
         state.warnings.append(f"{which}{more} reads a cell that nobody has written")
     if steps.collective == CUSTOM and steps.contract is None:
@@ -337,11 +337,11 @@ def _counterexample(state: _State, flow: Flow, where: Layout, run: values.Execut
         lines.append("  no step writes it")
     else:
         past = values.history(where, flow, wrong.cell)
-        lines += [f"  written by {told(steps, g)}: {after.text(value)}" for g, value, after in past]
+        lines += [f"  written by {steps.label(g)}: {after.text(value)}" for g, value, after in past]
     state.no(
         "post-condition",
         f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}"
-        + (f", written by {told(steps, last)}" if last >= 0 and steps.line[last] else ""),
+        + (f", written by {steps.label(last)}" if last >= 0 and steps.line[last] else ""),
         "\n".join(lines),
         rank=wrong.rank,
         buffer=buffer,
@@ -392,7 +392,7 @@ def _race(state: _State, flow: Flow, where: Layout) -> None:
     ):
         if rows:
             more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
-            state.warnings.append(f"{told(steps, rows[0])}{more} {what}")
+            state.warnings.append(f"{steps.label(rows[0])}{more} {what}")
     if found.first is None:
         return
     first, second, cell = found.first.first, found.first.second, found.first.cell
@@ -403,11 +403,11 @@ def _race(state: _State, flow: Flow, where: Layout) -> None:
         return "writes" if 0 <= where.writes[g] <= cell < where.writes[g] + steps.count[g] else "reads"
 
     cell_name = f"{buffer} chunk {offset}"
-    problem = f"race: {told(steps, first)} {does(first)} {cell_name}, {told(steps, second)} {does(second)} it"
+    problem = f"race: {steps.label(first)} {does(first)} {cell_name}, {steps.label(second)} {does(second)} it"
     lines = [
         f"rank {rank}, {cell_name}: nothing says which of these is first",
-        f"  {told(steps, first)} {does(first)} it",
-        f"  {told(steps, second)} {does(second)} it",
+        f"  {steps.label(first)} {does(first)} it",
+        f"  {steps.label(second)} {does(second)} it",
     ]
     state.no(
         "race",
@@ -418,5 +418,5 @@ def _race(state: _State, flow: Flow, where: Layout) -> None:
         chunk=offset,
         step=steps.place(first),
         line=steps.line[first] or None,
-        chain=[told(steps, first), told(steps, second)],
+        chain=[steps.label(first), steps.label(second)],
     )

@@ -23,7 +23,7 @@ MAX_NODES = 2**24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """What every item may say.
+    """Keys of every item.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ def generate(
 
 
 def _for_all(item: Item) -> bool:
-    """Whether every rank does the same in it."""
+    """True if every rank does the same in it."""
     return item.group in ("", "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
 
 
