@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, finish_rotated
+from astrasim_py.builders.draft import Draft, finish_rotated, previous
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 
@@ -33,7 +33,7 @@ def _lay(ranks: int, which: np.ndarray) -> Draft:
     if steps:
         r, k = which[:, None], np.arange(steps)
         recvs = draft.next_handles(2 * steps)[steps:]
-        heard = np.append(NONE, recvs[:-1])
+        heard = previous(recvs)
         draft.send(peer=(r + (1 << k)) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k)
         draft.recv(peer=(r - (1 << k)) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k + 1)
     return draft

@@ -209,6 +209,11 @@ class Draft:
         )
 
 
+def previous(handles: np.ndarray, first: int = NONE) -> np.ndarray:
+    """For every one of some handles the one before it; `first` for the first."""
+    return np.append(first, handles[:-1])
+
+
 def _cells(side: str, place: Place | None) -> dict[str, object]:
     if place is None:
         return {}

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_program, finish_rotated
+from astrasim_py.builders.draft import Draft, check_program, finish_rotated, previous
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -45,7 +45,7 @@ def _lay(collective: str, n: int, which: np.ndarray) -> Draft:
         ahead, behind = (r + s) % n, (r - s) % n
         mine = np.broadcast_to(r, (len(which), n - 1))
         sends, recvs = draft.next_handles(2 * (n - 1)).reshape(2, n - 1)
-        step = (np.append(NONE, sends[:-1]), np.append(NONE, recvs[:-1]))
+        step = (previous(sends), previous(recvs))
         draft.send(peer=ahead, tag=0, idx=ahead, src=(Buffer.INPUT, ahead), after=step, order=3 * s)
         draft.recv(
             peer=behind,
@@ -58,7 +58,5 @@ def _lay(collective: str, n: int, which: np.ndarray) -> Draft:
         if not all_to_all:
             sums = draft.next_handles(n - 1)
             cells = (Buffer.INPUT, mine)
-            draft.reduce(
-                payload=recvs, idx=mine, src=cells, dst=cells, after=(np.append(NONE, sums[:-1]),), order=3 * s + 2
-            )
+            draft.reduce(payload=recvs, idx=mine, src=cells, dst=cells, after=(previous(sums),), order=3 * s + 2)
     return draft

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated, previous
 from astrasim_py.builders.options import check_count
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
@@ -84,65 +84,41 @@ def build(
 
 
 def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, which: np.ndarray) -> Draft:
-    """reduce_scatter, all_gather, and all_reduce as one after the other."""
-    lanes = len(directions)
+    """reduce_scatter, all_gather, and all_reduce as one after the other.
+
+    In step s of a reduce_scatter a rank sends the chunk of the rank s + 1 behind it, receives that of the rank s + 2
+    behind it, and adds its own contribution. In step s of an all_gather it sends the chunk of the rank s behind it.
+    """
+    lanes, step = len(directions), np.arange(n - 1)
     draft = Draft(len(which), n * lanes)
     if n == 1:
         return draft
-    r, s = which[:, None], np.arange(n - 1)
+    rank = which[:, None]
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
     for lane, d in enumerate(directions.tolist()):
-        right, left = (r + d) % n, (r - d) % n
+        ahead, behind = (rank + d) % n, (rank - d) % n
 
-        def cell(back: np.ndarray, lane=lane, d=d) -> np.ndarray:
-            """Index of this lane's piece of the shard that lies `back` ranks behind."""
-            return (r - d * back) % n * lanes + lane
+        def chunk(back: np.ndarray, lane=lane, d=d) -> np.ndarray:
+            """This lane's chunk of the rank that is `back` ranks behind."""
+            return (rank - d * back) % n * lanes + lane
 
-        def order(step: np.ndarray, kind: int, lane=lane) -> np.ndarray:
-            return (step * 3 + kind) * lanes + lane
-
-        last_done, last_recv, first = NONE, NONE, 0
+        summed, received, steps_before = NONE, NONE, 0
         if collective != "all_gather":
-            tag = s * lanes + lane
-            recvs, reduces, sends = draft.next_handles(3 * (n - 1)).reshape(3, n - 1)
-            draft.recv(
-                peer=left,
-                tag=tag,
-                idx=cell(s + 2),
-                after=(np.append(NONE, recvs[:-1]) if overlap else sends,),
-                order=order(s, 1),
-            )
-            draft.reduce(
-                payload=recvs, idx=cell(s + 2), src=(buffer, cell(s + 2)), dst=(buffer, cell(s + 2)), order=order(s, 2)
-            )
-            draft.send(
-                peer=right,
-                tag=tag,
-                idx=cell(s + 1),
-                src=(buffer, cell(s + 1)),
-                after=(np.append(NONE, reduces[:-1]),),
-                order=order(s, 0),
-            )
-            last_done, last_recv, first = reduces[-1], recvs[-1], n - 1
+            tag, sent, got = step * lanes + lane, chunk(step + 1), chunk(step + 2)
+            recvs, sums, sends = draft.next_handles(3 * (n - 1)).reshape(3, n - 1)
+            waits = previous(recvs) if overlap else sends
+            order = 3 * step * lanes + lane
+            draft.recv(peer=behind, tag=tag, idx=got, after=(waits,), order=order + lanes)
+            draft.reduce(payload=recvs, idx=got, src=(buffer, got), dst=(buffer, got), order=order + 2 * lanes)
+            draft.send(peer=ahead, tag=tag, idx=sent, src=(buffer, sent), after=(previous(sums),), order=order)
+            summed, received, steps_before = sums[-1], recvs[-1], n - 1
         if collective != "reduce_scatter":
-            tag = (s + first) * lanes + lane
+            tag, sent, got = (steps_before + step) * lanes + lane, chunk(step), chunk(step + 1)
             recvs, sends = draft.next_handles(2 * (n - 1)).reshape(2, n - 1)
-            draft.recv(
-                peer=left,
-                tag=tag,
-                idx=cell(s + 1),
-                dst=(buffer, cell(s + 1)),
-                after=(np.append(last_recv, recvs[:-1]) if overlap else sends,),
-                order=order(s + first, 1),
-            )
-            draft.send(
-                peer=right,
-                tag=tag,
-                idx=cell(s),
-                src=(buffer, cell(s)),
-                after=(np.append(last_done, recvs[:-1]),),
-                order=order(s + first, 0),
-            )
+            waits = previous(recvs, received) if overlap else sends
+            order = 3 * (steps_before + step) * lanes + lane
+            draft.recv(peer=behind, tag=tag, idx=got, dst=(buffer, got), after=(waits,), order=order + lanes)
+            draft.send(peer=ahead, tag=tag, idx=sent, src=(buffer, sent), after=(previous(recvs, summed),), order=order)
     return draft
 
 
@@ -264,6 +240,6 @@ def _rounds(n: int, which: np.ndarray) -> Draft:
         return draft
     r, s = which[:, None], np.arange(n - 1)
     recvs = np.arange(n - 1)
-    draft.recv(peer=(r - 1) % n, tag=s, idx=0, cnt=0, after=(np.append(NONE, recvs[:-1]),), order=2 * s + 1)
-    draft.send(peer=(r + 1) % n, tag=s, idx=0, cnt=0, after=(np.append(NONE, recvs[:-1]),), order=2 * s)
+    draft.recv(peer=(r - 1) % n, tag=s, idx=0, cnt=0, after=(previous(recvs),), order=2 * s + 1)
+    draft.send(peer=(r + 1) % n, tag=s, idx=0, cnt=0, after=(previous(recvs),), order=2 * s)
     return draft
