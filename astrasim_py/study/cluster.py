@@ -26,8 +26,7 @@ from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.pool import Killed
 from astrasim_py.study.run_log import package_version
-from astrasim_py.study.summary import empty_row
-from astrasim_py.study.task import FAILED, Result, Task, run_task
+from astrasim_py.study.task import Result, Task, failed, run_task
 
 #: Seconds within which the scheduler must answer.
 CONNECT_S = 10.0
@@ -151,21 +150,18 @@ def _refusal(task: Task, probe: str, version: str) -> Result | None:
     here = f"worker on {socket.gethostname()}"
     if package_version() != version:
         line = f"{here}: has astrasim_py {package_version()}, and the client has {version}; install the same"
-        return _failed(task, EXIT_USAGE, line)
+        return failed(task.point, EXIT_USAGE, line)
     if not os.path.exists(probe):
         remedy = "name one with --out that the client and all workers share"
-        return _failed(task, EXIT_OUTPUT, f"{here}: does not see the folder of results {task.folder.parent}; {remedy}")
+        return failed(
+            task.point, EXIT_OUTPUT, f"{here}: does not see the folder of results {task.folder.parent}; {remedy}"
+        )
     seen = input_digests(task.point)
     differ = [name for name, content in task.inputs.items() if seen.get(name) != content]
     if differ:
         line = f"{here}: does not see the same {differ[0]} in {task.point.folder}; put the scenario where all share it"
-        return _failed(task, EXIT_TRACE, line)
+        return failed(task.point, EXIT_TRACE, line)
     return None
-
-
-def _failed(task: Task, exit_code: int, line: str) -> Result:
-    row = empty_row(task.point.scenario, task.point.name, task.point.values, FAILED)
-    return Result(row=row, exit_code=exit_code, lines=(line,))
 
 
 class _Run:

@@ -15,7 +15,7 @@ from astrasim_py.report import plots
 from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import astra_sim_point, stored_points
-from astrasim_py.study.figures import STUDY, draw_figures, panel_points, read_study
+from astrasim_py.study.figures import STUDY, draw_figures, panel_points
 from astrasim_py.study.run_log import RunLog
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
@@ -64,7 +64,7 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
         inside = [name for name in sorted(os.listdir(folder)) if (folder / name / STUDY).is_file()]
         hint = f"name one of {', '.join(inside[:5])} in it" if inside else "run a scenario first"
         raise UsageError(str(path), "holds no finished point", hint)
-    order = {name: i for i, name in enumerate(read_study(folder).get("points") or [])}
+    order = {name: i for i, name in enumerate(stored_points.read_object(folder / STUDY).get("points") or [])}
     if any(point.folder.name in order for point in points):
         points = tuple(point for point in points if point.folder.name in order)
     return folder, tuple(sorted(points, key=lambda p: order.get(p.folder.name, 0)))
@@ -103,7 +103,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
         There is no point, or nothing to draw.
     """
     folder, points = find(path)
-    study, notes = read_study(folder), RunLog()
+    study, notes = stored_points.read_object(folder / STUDY), RunLog()
     title = str(study.get("title") or study.get("scenario") or folder.name)
     if points[0].folder == Path(path):
         title = f"{title}: {points[0].manifest['point']}"

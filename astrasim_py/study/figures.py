@@ -10,7 +10,7 @@ from astrasim_py.core.files import write_file
 from astrasim_py.report import plots
 from astrasim_py.report.plot_grid import select
 from astrasim_py.report.record_plots import PANELS, Panel
-from astrasim_py.report.tables import json_text, parse_json
+from astrasim_py.report.tables import json_text
 from astrasim_py.study.stored_points import StoredPoint
 
 STUDY = "study.json"
@@ -23,15 +23,6 @@ def write_study(
     """Note beside the points what the scenario draws of them, and in which order."""
     study = {"scenario": scenario, "title": title, "plots": list(specs), "points": list(points)}
     return write_file(folder / STUDY, (json_text(study) + "\n").encode(), make_folder=True)
-
-
-def read_study(folder: Path) -> dict:
-    """What `write_study` noted; empty if it is not there or damaged."""
-    try:
-        study = parse_json((folder / STUDY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return study if isinstance(study, dict) else {}
 
 
 def plot_row(point: StoredPoint) -> dict:

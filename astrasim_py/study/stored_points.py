@@ -31,6 +31,15 @@ _SMALL = (SUMMARY, "collective.csv")
 REQUIRED = ("scenario", "point", "folder", "digest", "status", "level", "timeline", "limits", "exit_code")
 
 
+def read_object(path: Path) -> dict:
+    """The object in a JSON file of ours; empty where it is not there or damaged."""
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
     """The manifest of a point's folder, or None if the folder is not a whole point.
 
@@ -41,8 +50,8 @@ def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
         are made of, and the length of the others.
     """
     try:
-        manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
-        if not isinstance(manifest, dict) or manifest["format"] != FORMAT:
+        manifest = read_object(folder / MANIFEST)
+        if manifest["format"] != FORMAT:
             return None
         for name, entry in manifest["files"].items():
             if name != os.path.basename(name) or os.path.getsize(folder / name) != entry["bytes"]:
@@ -108,19 +117,10 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
     manifest = read_manifest(folder, contents=contents)
     if manifest is None:
         return None
-    try:
-        summary = parse_json((folder / SUMMARY).read_text(encoding="utf-8"))
-        if not isinstance(summary, dict) or not isinstance(summary.get("row"), dict):
-            return None
-    except (OSError, ValueError):
+    summary = read_object(folder / SUMMARY)
+    if not isinstance(summary.get("row"), dict):
         return None
-    try:
-        volatile = parse_json((folder / VOLATILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        volatile = {}
-    return StoredPoint(
-        folder=folder, manifest=manifest, summary=summary, volatile=volatile if isinstance(volatile, dict) else {}
-    )
+    return StoredPoint(folder=folder, manifest=manifest, summary=summary, volatile=read_object(folder / VOLATILE))
 
 
 def read_points(folder: Path) -> tuple[StoredPoint, ...]:

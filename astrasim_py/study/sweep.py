@@ -35,8 +35,7 @@ from astrasim_py.study.progress import Progress
 from astrasim_py.study.run_log import RunLog
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
-from astrasim_py.study.summary import empty_row
-from astrasim_py.study.task import FAILED, Result, Task, limits_of, make_task, run_task, stored_result
+from astrasim_py.study.task import Result, Task, failed, limits_of, make_task, row_of, run_task, stored_result
 
 #: Status of points that were not reached.
 NOT_RUN = "not run"
@@ -240,8 +239,7 @@ class _Run:
                 asked = replace(options, level=levels[number], limits=limits_of(point, limits))
                 task = make_task(point, self.folder, asked, replace=fresh, known_inputs=known)
             except AstraError as error:
-                row = self._row(point, FAILED)
-                self.results[number] = Result(row=row, exit_code=error.exit_code, lines=tuple(error.lines()))
+                self.results[number] = failed(point, error.exit_code, *error.lines())
                 continue
             self.tasks[number] = task
             if number % step == first and not task.replace:
@@ -264,7 +262,7 @@ class _Run:
                 continue
             shown = 0
             for number, point in enumerate(self.points):
-                row = self._row(point, NOT_RUN)
+                row = row_of(point, NOT_RUN)
                 fits = all(text_of(row, key) in (None, str(value)) for key, value in spec.where.items())
                 if fits and shown < PANELS:
                     shown += 1
@@ -272,11 +270,6 @@ class _Run:
             if shown:
                 self.notes.add(f"the figure {spec.name or spec.kind} needs level {need}: recorded for {shown} points")
         return levels
-
-    def _row(self, point: Point, status: str) -> dict:
-        row = empty_row(point.scenario, point.name, point.values, status)
-        row["topology"] = point.config.get("topology_name")
-        return row
 
     # -- doing it -----------------------------------------------------------------------------------------------
 
@@ -297,9 +290,8 @@ class _Run:
             for position, result in ended:
                 number = todo[position]
                 if isinstance(result, Killed):
-                    name = self.points[number].name
-                    row = self._row(self.points[number], FAILED)
-                    result = Result(row=row, exit_code=EXIT_CHECK_FAILED, lines=(f"{name}: {result.reason}",))
+                    point = self.points[number]
+                    result = failed(point, EXIT_CHECK_FAILED, f"{point.name}: {result.reason}")
                 self.results[number] = result
                 self.progress.point(self.points[number].name, result.row["status"], result.simulated_ps)
                 if result.exit_code == EXIT_OUTPUT:
@@ -313,7 +305,7 @@ class _Run:
 
     def finish(self, *, draw: bool) -> RunResult:
         """Tables and figures from the store, and the result."""
-        done = [self.results.get(n) or Result(row=self._row(self.points[n], NOT_RUN)) for n in self.chosen]
+        done = [self.results.get(n) or Result(row=row_of(self.points[n], NOT_RUN)) for n in self.chosen]
         for number, result in zip(self.chosen, done, strict=True):
             if result.exit_code:
                 self.failures.append(

@@ -64,6 +64,18 @@ class Result:
     stored: bool = False
 
 
+def row_of(point: Point, status: str) -> dict:
+    """The row of a point of which nothing more is known."""
+    row = empty_row(point.scenario, point.name, point.values, status)
+    row["topology"] = point.config.get("topology_name")
+    return row
+
+
+def failed(point: Point, exit_code: int, *lines: str, detail: str = "") -> Result:
+    """The result of a point that could not be computed."""
+    return Result(row=row_of(point, FAILED), exit_code=exit_code, lines=lines, detail=detail)
+
+
 def limits_of(point: Point, given: Mapping[str, int | None]) -> Limits:
     """Limits of a point: those that are given before those of the scenario."""
     return Limits(**limits_json(point.spec.limits) | {key: value for key, value in given.items() if value is not None})
@@ -102,27 +114,25 @@ def make_task(
 def run_task(task: Task) -> Result:
     """Simulate a point and store it. Lets no exception out but an interruption."""
     point = task.point
-    row = empty_row(point.scenario, point.name, point.values, FAILED)
-    row["topology"] = point.config.get("topology_name")
     try:
-        return _run(task, row)
+        return _run(task)
     except AstraError as error:
-        return Result(row=row, exit_code=error.exit_code, lines=tuple(error.lines()))
+        return failed(point, error.exit_code, *error.lines())
     except MemoryError:
         remedy = "use fewer NPUs, a lower --record level or fewer --jobs"
-        return Result(row=row, exit_code=EXIT_CHECK_FAILED, lines=(f"{point.name}: out of memory; {remedy}",))
+        return failed(point, EXIT_CHECK_FAILED, f"{point.name}: out of memory; {remedy}")
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        own = own_line(error)
+        own, detail = own_line(error), traceback.format_exc()
         if own:
-            line = f"{own}: failed: {text}; mend it"
-            return Result(row=row, exit_code=EXIT_USAGE, lines=(line,), detail=traceback.format_exc())
+            return failed(point, EXIT_USAGE, f"{own}: failed: {text}; mend it", detail=detail)
         line = f"{point.name}: this is a defect of astrasim_py, please report it: {text}"
-        return Result(row=row, exit_code=EXIT_INTERNAL, lines=(line,), detail=traceback.format_exc())
+        return failed(point, EXIT_INTERNAL, line, detail=detail)
 
 
-def _run(task: Task, row: dict) -> Result:
+def _run(task: Task) -> Result:
     point = task.point
+    row = row_of(point, FAILED)
     usage = Usage()
     warnings: list[str] = []
     synthesized: list[dict] = []
