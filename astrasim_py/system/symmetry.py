@@ -117,6 +117,7 @@ def _check_rules(plan: Plan) -> None:
         raise refuse(f"there are {len(problem.jobs)} jobs, and only the ranks of one can be alike")
     delays = problem.jobs[0].start_delay_ps
     late = [rank for rank in range(plan.ranks) if delays.get(rank, 0) != delays.get(0, 0)] if delays else []
+    unknown = network.differs("model", "link_busy", "send_completes", "factory", "msccl")
     for bad, what in (
         (network.factory is not None, f"network model {network.model} is not ours, nothing is known of its symmetry"),
         (network.msccl is not None, "with slots of connections (network.msccl) the order of ranks matters"),
@@ -130,6 +131,7 @@ def _check_rules(plan: Plan) -> None:
             network.model == "analytical" and semantics.analytical_route == "lowest_dim",
             "semantics.analytical_route: lowest_dim looks at pairs of NPUs, not at links",
         ),
+        (bool(unknown), f"network.{', network.'.join(unknown)} may break the symmetry of ranks"),
         (topology.routing.ecmp, f"routes of {topology.name} are spread by a hash (ecmp)"),
         (bool(topology.failed), f"NPU {(*topology.failed, 0)[0]} of {topology.name} has failed"),
         (plan.ranks != topology.npus, f"{plan.ranks} ranks do not fill the {topology.npus} NPUs of {topology.name}"),

@@ -135,7 +135,7 @@ def test_a_trace_with_a_custom_collective_needs_an_algorithm_too(tmp_path):
     assert made.messages == 6
 
 
-def test_a_file_that_calls_itself_custom_serves_the_collective_that_the_caller_names(tmp_path):
+def test_a_custom_file_serves_the_collective_that_the_caller_names(tmp_path):
     tree = build("binomial_tree", "broadcast", 4)
     nameless = replace(tree, collective="custom", root=None)
     text = TEXT[: TEXT.index("workload")] + (
@@ -189,7 +189,7 @@ def test_xml_that_calls_itself_custom_is_held_to_the_contract(tmp_path):
         make_plan(prepare(points(tmp_path, text)[0]))
 
 
-def test_xml_of_a_rooted_collective_serves_the_collective_that_the_caller_names(tmp_path):
+def test_xml_of_a_rooted_collective_serves_what_the_caller_names(tmp_path):
     tree = build("binomial_tree", "broadcast", 4, root=2)
     written = xml(tmp_path, replace(tree, collective="custom", root=None, name="tree"), "tree.xml")
     assert 'coll="custom"' in written and "root" not in written

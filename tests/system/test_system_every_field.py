@@ -20,6 +20,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import FoldError, TraceError, UsageError
+from astrasim_py.core.fields import Time
 from astrasim_py.engine.simpy.network import CutThrough
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.summary import closed_form
@@ -318,3 +319,18 @@ def test_synthesis_takes_a_stand_on_every_field_of_the_network():
     # Schedules are planned without these; what they cost shows when the algorithm is simulated.
     planned_without = {"send_completes", "msccl", "factory"}
     assert costed | planned_without == set(NetworkModel.model_fields)
+
+
+class Gapped(NetworkModel):
+    """A network model with a field that nothing but a newcomer's engine knows."""
+
+    gap_ps: Time = 0
+
+
+def test_a_new_field_is_refused_until_somebody_takes_a_stand():
+    plain, gapped = ring(network=Gapped()), ring(network=Gapped(gap_ps=5))
+    assert closed_form(make_plan(plain)) is not None and problem_bound(make_plan(plain)) is not None
+    assert closed_form(make_plan(gapped)) is None and problem_bound(make_plan(gapped)) is None
+    assert simulate(plain, fold=True).outcome.status == "done"
+    with pytest.raises(FoldError, match=r"network\.gap_ps may break the symmetry"):
+        simulate(gapped, fold=True)
