@@ -1,1 +1,1 @@
-"""Semantics and the Plan: a Problem is turned once into flat integer arrays that every engine runs."""
+"""Parameters, the Problem, and its Plan: flat integer arrays that every engine runs."""

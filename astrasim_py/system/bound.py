@@ -49,7 +49,7 @@ def _compute(plan: Plan) -> int:
 def _links(plan: Plan, capacities: Capacities) -> int:
     """Bytes that must cross the links of each NPU, and of all NPUs, over their rates."""
     npu_of = np.asarray(plan.npu_of, dtype=np.int64)
-    # Of any size: they are sums over a whole workload.
+    # Python integers: sums over a workload may go beyond 64 bits.
     into, out = (np.zeros(plan.problem.topology.npus, dtype=object) for _ in range(2))
     total = 0
     for instance in plan.instances:
@@ -90,9 +90,9 @@ class _LongestPath:
         self.plan = plan
         self.capacities = capacities
         self.delivery = plan.problem.network.send_completes == "delivery"
-        #: Where all ranks do the same, rank 0 stands for all.
-        self.alike = _alike(plan, capacities)
-        workload = plan.workload[:1] if self.alike else plan.workload
+        #: All ranks do the same: rank 0 is walked for all.
+        self.symmetric = _symmetric(plan, capacities)
+        workload = plan.workload[:1] if self.symmetric else plan.workload
         self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(workload)]
         self.need = [p.structure.need.copy() for p in workload]
         self.makespan = 0
@@ -154,7 +154,7 @@ class _LongestPath:
     def collective(self, rank: int, node: int, start: int, instance: Instance) -> None:
         arrivals = self.arrivals[instance.index]
         arrivals[rank] = (node, start)
-        members = (rank,) if self.alike else instance.members
+        members = (rank,) if self.symmetric else instance.members
         if len(arrivals) < len(members):
             return
         begun = [arrivals[r][1] for r in members]
@@ -180,8 +180,8 @@ class _LongestPath:
             self.finish(member, arrivals[member][0], end)
 
 
-def _alike(plan: Plan, capacities: Capacities) -> bool:
-    """Whether every rank runs the same workload, on an NPU like all others, in collectives of all of them."""
+def _symmetric(plan: Plan, capacities: Capacities) -> bool:
+    """Every rank runs the same workload, on an NPU like all others, in collectives of all of them."""
     return (
         len(set(plan.start_delay)) == 1
         and len(set(plan.workload)) == 1

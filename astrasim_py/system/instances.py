@@ -156,7 +156,7 @@ class _JobCalls:
         return np.stack([code, size, root, np.maximum(stated, 0), np.where(priority == MISSING, 0, priority)], axis=1)
 
     def agree(self, name: str) -> bool:
-        """Whether all members of a group make the same calls."""
+        """All members of a group make the same calls."""
         first, *others = (self.table(name, kind, rank) for kind, rank in self.kinds(name).items())
         self.tables[name] = first
         return all(np.array_equal(other[:, :3], first[:, :3]) for other in others)
@@ -229,7 +229,7 @@ class _JobCalls:
 
 
 def _wrong(code: int, size: int, root: int, n: int) -> tuple[str, str]:
-    """What is wrong with a collective call, and the remedy."""
+    """The fault of a collective call, and the remedy."""
     if code not in COLLECTIVE_NAMES:
         what = "lacks comm_type" if code == MISSING else f"comm_type {code} is unknown"
         return what, "write one of 0..9 (ALL_REDUCE is 0)"

@@ -251,7 +251,7 @@ class _Lowering:
         return CollectiveCall(members, algorithm, programs, matching, connections)
 
     def alone(self, members: Sequence[int]) -> bool:
-        """Whether nothing else sends messages among some ranks, so that matching by bytes has no more to match."""
+        """Nothing else sends messages among some ranks: matching by bytes has no more to match."""
         counts = self.communicators_of_rank
         return counts is not None and bool((counts[np.asarray(members, dtype=np.int64)] == 1).all())
 

@@ -116,7 +116,7 @@ def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int
 
 
 class RotatedMatching:
-    """Where the messages of a rotation meet, as the first member's program says it; a `Matching` otherwise.
+    """Match keys of a rotation, stored for the first member; used like a `Matching`.
 
     Attributes
     ----------
@@ -193,9 +193,9 @@ def _rotated_matching(programs: RotatedPrograms, what: str) -> RotatedMatching:
 
 
 def sizes_are_told_by_tags(programs: RotatedPrograms) -> bool:
-    """Whether messages match alike with and without regard to their bytes.
+    """Messages match in the same way with and without regard to their bytes.
 
-    They do where every channel (distance, tag) carries messages of one size, as many as are received.
+    That is so where every channel (distance, tag) carries messages of one size, as many as are received.
     """
     if not programs.uniform_bytes:
         return False

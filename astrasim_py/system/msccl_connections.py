@@ -255,7 +255,7 @@ class _Nodes:
         return first[last[step[self.row[receives]]]] + number[receives]
 
     def mismatch(self, sends: np.ndarray, receives: np.ndarray) -> AlgorithmError:
-        """What differs between the two sides."""
+        """The error of a message that only one side has."""
         shorter = min(len(sends), len(receives))
         differ = np.flatnonzero((self.connection[sends[:shorter]] != self.connection[receives[:shorter]]).any(axis=1))
         at = int(differ[0]) if len(differ) else shorter

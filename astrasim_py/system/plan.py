@@ -77,9 +77,9 @@ class RankProgram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """Where each send and receive of a program meets its partner.
+    """Match keys of the sends and receives of some programs.
 
-    ``match_key[i]`` ≥ 0 is the key of exactly one message of the communicator; ``~meet[i]`` is a channel whose
+    ``match_key[i]`` ≥ 0 is the key of exactly one message of the communicator; ``~match_key[i]`` is a channel whose
     k-th posted send meets its k-th posted receive.
     """
 
@@ -109,8 +109,8 @@ class MscclConnections:
 class CollectiveCall:
     """One algorithm among some ranks: what is spliced. Equal calls of several chunks are one object.
 
-    A *rotated* call has one program, that of its first member, which stands for all of them: the others' have its
-    arrays but for `peer`, which is shifted, and `nbytes`, which may differ where chunks are not all of one size.
+    A *rotated* call stores one program, that of its first member. The programs of the others have the same arrays but
+    for `peer`, which is shifted, and `nbytes`, which may differ where chunks are not all of one size.
     """
 
     members: Sequence[int]  # ranks, in the order of the algorithm's
@@ -131,30 +131,13 @@ class CollectiveCall:
 
     @property
     def uniform_bytes(self) -> bool:
-        """Whether all members of a rotated call send and receive what the first one does."""
+        """All members of a rotated call send and receive the bytes of the first one, node by node."""
         return getattr(self.programs, "uniform_bytes", False)
-
-    def nbytes_of(self, position: int) -> np.ndarray:
-        """int64[n]: bytes of the nodes of one member."""
-        if self.rotation is None:
-            return self.programs[position].nbytes
-        return self.programs.nbytes_of(position)
-
-    def nbytes_matrix(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
-        """int64[k, n]: bytes of the nodes of several members of a rotated call."""
-        return self.programs.nbytes_matrix(positions)
 
     @property
     def different(self) -> Sequence[RankProgram]:
-        """Programs that stand for all of them where peers and bytes do not matter."""
+        """All programs that differ in more than peers and bytes: of a rotation the first one."""
         return self.programs if self.rotation is None else [self.base]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64: nodes of each member's program; empty where there is nothing to do."""
-        if self.rotation is not None:
-            return np.full(len(self.members), len(self.base), dtype=np.int64)
-        return np.array([len(program) for program in self.programs], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,7 +213,7 @@ class Instance:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What an engine runs. Ranks of all jobs are numbered through, job after job."""
+    """The input of an engine. Ranks of all jobs are numbered through, job after job."""
 
     problem: Problem
     npu_of: tuple[int, ...]  # rank → NPU
@@ -253,7 +236,7 @@ class Plan:
 
     @property
     def computed_routes(self) -> bool:
-        """Whether routes are not in the tables, and computed when they are asked for."""
+        """Routes are in no table; they are computed when they are asked for."""
         return self.route_links is None
 
     @cached_property
@@ -303,10 +286,11 @@ class Plan:
         """First rows of the workload and of every call, and the row count: rows go rank after rank."""
         counts = [np.array([len(program) for program in self.workload], dtype=np.int64)]
         members = [np.arange(self.ranks)]
-        for part in self.calls:
-            lengths = part.lengths
-            counts.append(lengths)
-            members.append(np.asarray(part.members, dtype=np.int64)[: len(lengths)])
+        for call in self.calls:
+            lengths = [len(p) for p in call.different]
+            who = np.asarray(call.members, dtype=np.int64) if lengths else members[0][:0]
+            counts.append(np.broadcast_to(np.array(lengths, dtype=np.int64), len(who)))
+            members.append(who)
         before = np.zeros(self.ranks, dtype=np.int64)
         first = []
         for who, lengths in zip(members, counts, strict=True):
@@ -332,8 +316,8 @@ class Plan:
         """First row of each (rank, call) in the node table (workload: call -1), and the row count."""
         starts, total = self._rows
         pairs = [((rank, -1), row) for rank, row in enumerate(starts[0].tolist())]
-        for index, part in enumerate(self.calls):
-            pairs += [((rank, index), row) for rank, row in zip(part.members, starts[index + 1].tolist(), strict=False)]
+        for index, (call, rows) in enumerate(zip(self.calls, starts[1:], strict=True)):
+            pairs += [((rank, index), row) for rank, row in zip(call.members, rows.tolist(), strict=False)]
         # In the order of rows; a program without nodes comes before the one that begins in its row.
         return dict(sorted(pairs, key=lambda pair: pair[0])), total
 
@@ -363,7 +347,7 @@ class Plan:
         return self._positions[call][rank]
 
     def program(self, rank: int, index: int) -> RankProgram:
-        """What a rank runs in a call (-1: its workload)."""
+        """Program of a rank in a call (-1: its workload)."""
         return self.workload[rank] if index < 0 else self.calls[index].programs[self.position(rank, index)]
 
 

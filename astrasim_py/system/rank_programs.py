@@ -171,7 +171,7 @@ class RankPrograms:
     ) -> Sequence[RankProgram]:
         """Programs of all ranks of an algorithm for a full buffer of `size` bytes; no speeds: all are 1.
 
-        With `rotated` the program of rank 0 stands for all where it can (`RotatedPrograms`).
+        With `rotated` only that of rank 0 is made, where the others follow from it (`RotatedPrograms`).
         """
         key = algorithm, size, speeds, planned, rotated
         if key not in self._algorithms:
@@ -186,19 +186,19 @@ class RankPrograms:
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
     ) -> RotatedPrograms | None:
         """One program for all ranks, where they differ in nothing but peers and bytes."""
-        turned = algorithm.rotated
-        if turned is None or (self.semantics.gamma and not algorithm.same_bytes(size)):
+        symmetric = algorithm.rotated
+        if symmetric is None or (self.semantics.gamma and not algorithm.same_bytes(size)):
             return None
-        trace = turned.traces[0]
+        trace = symmetric.traces[0]
         base = self._of_position(algorithm, 0, trace, size, speeds[0] if speeds else Fraction(1), planned)
         if len(set(speeds)) > 1 and base.duration.any():
             return None
-        made = RotatedPrograms(turned, base, size, self._verbatim(trace, planned))
+        made = RotatedPrograms(symmetric, base, size, self._verbatim(trace, planned))
         # Sizes in chunks of an algorithm that does not say how many there are may be any.
-        return made if turned.chunks or made.uniform_bytes else None
+        return made if symmetric.chunks or made.uniform_bytes else None
 
     def _verbatim(self, trace: ExecutionTrace, planned: bool) -> bool:
-        """Whether sizes are taken as written: only where they are; in chunks alone they follow the collective."""
+        """Sizes are taken as written, where they are; sizes in chunks alone follow the collective."""
         return (planned or self.semantics.injected_sizes == "verbatim") and trace.has_column("comm_size")
 
     def _of_position(

@@ -1,4 +1,4 @@
-"""Programs of an algorithm of a rotation: one stands for those of all members."""
+"""Programs of an algorithm of a rotation: all follow from the first one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from astrasim_py.system.plan import SEND, RankProgram
 _BOUND_NODES = 2**20
 
 
+def rotate(rotation: Rotation, peers: np.ndarray, by: int) -> np.ndarray:
+    """int64[n]: peers rotated by a rank; -1 stays."""
+    return np.where(peers >= 0, rotation.shift(np.maximum(peers, 0).astype(np.int64), by), -1)
+
+
 class RotatedPrograms(Sequence[RankProgram]):
-    """One program per member, made from the first one's when asked for, and kept.
+    """One program per member, made from the first one when asked for, then cached.
 
     Parameters
     ----------
@@ -47,7 +52,7 @@ class RotatedPrograms(Sequence[RankProgram]):
 
     @property
     def own_traces(self) -> bool:
-        """Whether the members' nodes have names, and their traces files, that are not the first one's."""
+        """Members have traces of their own, with names and files."""
         return self.algorithm.traces.given
 
     def __len__(self) -> int:
@@ -61,14 +66,10 @@ class RotatedPrograms(Sequence[RankProgram]):
             self._made[position] = replace(
                 self.base,
                 trace=self.algorithm.traces[position] if self.own_traces else self.base.trace,
-                peer=self.rotation_of(self.base.peer, position).astype(np.int32),
+                peer=rotate(self.rotation, self.base.peer, position).astype(np.int32),
                 nbytes=self.nbytes_of(position),
             )
         return self._made[position]
-
-    def rotation_of(self, peers: np.ndarray, position: int) -> np.ndarray:
-        """int64[n]: peers of the first member as seen by the one at `position`; -1 stays."""
-        return np.where(peers >= 0, self.rotation.shift(position, peers.astype(np.int64)), -1)
 
     def nbytes_of(self, position: int) -> np.ndarray:
         """int64[n]: bytes of the nodes of one member."""

@@ -81,7 +81,7 @@ class Traffic:
                 yield (where[:, None] * self.npus + where[peer]).ravel()
 
     def _too_many(self) -> bool:
-        """Whether a table of routes would be too large, and can be done without."""
+        """A table of routes would be too large, and routes can be computed instead."""
         most = sum(map(len, self._pairs)) + sum(len(where) * len(deltas) for where, _, deltas in self._rotated)
         if most * max(self.npus, 1) <= MAX_ROUTE_LINKS:  # no route visits an NPU twice
             return False

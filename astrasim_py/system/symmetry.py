@@ -1,4 +1,4 @@
-"""Symmetry of a plan under rotations: the proof that lets one rank stand for all.
+"""Symmetry of a plan under rotations: the proof that one rank shows what all do.
 
 A *rotation* adds a vector, digit by digit and modulo the dimensions, to the number of every rank and every NPU
 (`astrasim_py.program.rotation.Rotation`). A plan is symmetric if every rotation
@@ -29,12 +29,12 @@ from astrasim_py.system.plan import (
     MEMORY,
     SEND,
     CollectiveCall,
-    Counters,
     Instance,
     Phase,
     Plan,
     RankProgram,
 )
+from astrasim_py.system.rotated import rotate
 from astrasim_py.system.routes import MAX_ROUTE_LINKS
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
@@ -77,7 +77,7 @@ class Symmetry:
 
     @cached_property
     def tabled(self) -> bool:
-        """Whether the full run has a table of routes; without one it also records links that nobody uses."""
+        """The full run has a table of routes; without one it also records links that nobody uses."""
         if not self.plan.folded:
             return not self.plan.computed_routes
         return not self.plan.problem.topology.walked or self.plan.ranks * len(self.route_class) <= MAX_ROUTE_LINKS
@@ -327,7 +327,7 @@ def _check_workload(plan: Plan, group: Rotation, rank: int, comparison: _Compari
     """Instances of rank 0 and those of another rank in their place, once both are shown to run one workload."""
     base, other = plan.workload[0], plan.workload[rank]
     comparison.check(base, other, f"ranks 0 and {rank} do not run the same workload")
-    wrong = np.flatnonzero(_rotated(group, base.peer.astype(np.int64), rank) != other.peer)
+    wrong = np.flatnonzero(rotate(group, base.peer, rank) != other.peer)
     if len(wrong):
         node = int(base.node_id[wrong[0]])
         raise refuse(f"node {node} of the workload has another peer on rank {rank} than on rank 0, rotated")
@@ -360,15 +360,12 @@ class _Comparison:
                 node, kind = int(one.node_id[at]), KIND_NAMES[one.structure.kind[at]]
                 mine, theirs = (int(getattr(p, name)[at]) for p in (one, other))
                 raise refuse(f"{problem}: {kind} node {node} has {mine} and {theirs} {unit}")
-        if not _same_counters(one.counters, other.counters):
+        columns = (
+            [getattr(p.counters, name, None) for name in ("counts", "of", "k", "detached")] for p in (one, other)
+        )
+        if not all(map(np.array_equal, *columns)):
             raise refuse(f"{problem}: their counters differ")
         self._equal.add((one, other))
-
-
-def _same_counters(one: Counters | None, other: Counters | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return all(bool((getattr(one, name) == getattr(other, name)).all()) for name in ("counts", "of", "k", "detached"))
 
 
 def _check_instance(
@@ -404,7 +401,7 @@ def _check_instance(
 
 
 def _outline(instance: Instance) -> tuple:
-    """What two collectives must have in common besides programs."""
+    """Properties besides programs that two symmetric collectives share."""
     chunks = tuple((c.priority, c.turns, tuple((p.queue, p.priority) for p in c.phases)) for c in instance.chunks)
     return instance.type, instance.size, len(instance.members), instance.whole is None, chunks
 
@@ -449,7 +446,7 @@ def _check_calls(
             raise _uneven(other, instance)
         theirs, their_peers = peers_in(other, positions[other][rank])
         comparison.check(program, theirs, f"{what} is not the same for ranks 0 and {rank}")
-        wrong = np.flatnonzero(_rotated(group, peers, rank) != their_peers)
+        wrong = np.flatnonzero(rotate(group, peers, rank) != their_peers)
         if len(wrong):
             node, mine, theirs = (int(column[wrong[0]]) for column in (program.node_id, peers, their_peers))
             raise refuse(
@@ -466,11 +463,6 @@ def _destinations(program: RankProgram, peers: np.ndarray, what: str) -> np.ndar
     return peers[program.structure.kind == SEND]
 
 
-def _rotated(group: Rotation, peers: np.ndarray, rank: int) -> np.ndarray:
-    """Peers rotated by a rank; -1 stays."""
-    return np.where(peers >= 0, group.shift(np.maximum(peers, 0), rank), -1)
-
-
 def calls_of(instance: Instance, rank: int) -> list[tuple[int, CollectiveCall]]:
     """The calls of a collective that a rank takes part in, in order, each with its index."""
     return [(p.first + p.call_of[rank], p.calls[p.call_of[rank]]) for p in instance.phases]
@@ -479,9 +471,7 @@ def calls_of(instance: Instance, rank: int) -> list[tuple[int, CollectiveCall]]:
 def peers_in(call: CollectiveCall, position: int) -> tuple[RankProgram, np.ndarray]:
     """The program of a member of a call (of a rotation: the first one's), and the ranks of its peers by node."""
     program = call.base if call.rotation is not None else call.programs[position]
-    peers = program.peer.astype(np.int64)
-    if call.rotation is not None:
-        peers = _rotated(call.rotation, peers, position)
+    peers = program.peer if call.rotation is None else rotate(call.rotation, program.peer, position)
     return program, np.where(peers >= 0, np.asarray(call.members, dtype=np.int64)[np.maximum(peers, 0)], -1)
 
 

@@ -284,14 +284,14 @@ class _Building:
             low, high = base.nbytes.copy(), base.nbytes.copy()
             step = max(1, 2**22 // max(len(base), 1))
             for begin in range(0, n, step):
-                block = part.nbytes_matrix(positions[begin : begin + step])
+                block = part.programs.nbytes_matrix(positions[begin : begin + step])
                 np.minimum(low, block.min(axis=0), out=low)
                 np.maximum(high, block.max(axis=0), out=high)
             if (high - low).max(initial=0) > 1:
                 return None
             extra = np.empty((n, len(base)), dtype=np.uint8)
             for begin in range(0, n, step):
-                extra[begin : begin + step] = part.nbytes_matrix(positions[begin : begin + step]) - low
+                extra[begin : begin + step] = part.programs.nbytes_matrix(positions[begin : begin + step]) - low
         key = "rotated", id(base), id(part.matching)
         if key not in self.rotations:
             self.rotations[key] = self.rotation(part, low)
