@@ -20,9 +20,6 @@ _CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
 #: Columns that the absolute dialect lacks: chunk counts, and cells measured in chunks.
 _NOT_ABSOLUTE = (*_CHUNKS, "src_buf", "src_off", "dst_buf", "dst_off", "payload")
 
-#: Dependencies of a node up to which all are laid side by side.
-_FEW = 4
-
 DIALECTS = ("symbolic", "absolute")
 
 
@@ -96,21 +93,6 @@ class _Block:
         self.number(length + len(head), present)
         self.constant(head, present)
         self._varint(cells, used, length)
-
-    def dependencies(self, field: int, ptr: np.ndarray, ids: np.ndarray) -> None:
-        """Packed lists of a few ids; absent where a node has none."""
-        count = np.diff(ptr)
-        lists = []
-        for k in range(int(count.max(initial=0))):
-            present = count > k
-            cells, used = _varints(ids[np.where(present, ptr[:-1] + k, 0)])
-            used &= present[:, None]
-            lists.append((cells, used, _lengths(used)))
-        if lists:
-            self.constant(bytes([field << 3 | 2]), count > 0)
-            self.number(sum(length for _, _, length in lists), count > 0)
-        for each in lists:
-            self._varint(*each)
 
     def ragged(self) -> tuple[np.ndarray, np.ndarray]:
         """Bytes one node after the other, and how many each has."""
@@ -235,9 +217,7 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
         lay_here(_names(trace))
     block.scalar(3, trace.type.astype(np.uint64))
     for field, deps in ((4, trace.ctrl_deps), (5, trace.data_deps)):
-        if int(np.diff(deps.ptr).max()) <= _FEW:
-            block.dependencies(field, *deps)
-        else:
+        if len(deps.ids):
             lay_here(_dependencies(field, *deps))
     block.scalar(6, trace.start_time_micros)
     block.scalar(7, trace.duration_micros)
@@ -247,15 +227,10 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
         block.attribute(name, "int64_val", trace.column(name))
     if (trace.group_of()[0] >= 0).any():
         lay_here(_groups(trace))
-    prefix = block if not ragged else _Block(size)
-    length = sum((length for _, length in ragged), block.length)
-    # If there is one block only, the length goes in front, into the same block.
-    before = len(prefix.cells)
-    prefix.number(length, prefix.all)
-    for parts in (prefix.cells, prefix.used):
-        parts.insert(0, parts.pop(before))
-    laid = [prefix.ragged()] if not ragged else [prefix.ragged(), *ragged, block.ragged()]
-    return out + _lay(laid)[0].tobytes()
+    ragged.append(block.ragged())
+    prefix = _Block(size)
+    prefix.number(sum(length for _, length in ragged), prefix.all)
+    return out + _lay([prefix.ragged(), *ragged])[0].tobytes()
 
 
 def encode_changed(trace: ExecutionTrace) -> bytes:
