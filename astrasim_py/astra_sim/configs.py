@@ -50,22 +50,12 @@ def _fraction(value: float | int) -> Fraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """A network YAML.
+    """A network YAML."""
 
-    Attributes
-    ----------
-    kinds : tuple of str
-        ``ring``, ``fully_connected`` or ``switch`` of each dimension, innermost first.
-    bandwidth : tuple of fractions.Fraction
-        GB/s of one link, as written; ASTRA-sim takes a GB for 2^30 bytes here.
-    latency_ns : tuple of fractions.Fraction
-        Of one link.
-    """
-
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...]  # ``ring``, ``fully_connected`` or ``switch`` of each dimension, innermost first
     sizes: tuple[int, ...]
-    bandwidth: tuple[Fraction, ...]
-    latency_ns: tuple[Fraction, ...]
+    bandwidth: tuple[Fraction, ...]  # GB/s of one link, as written; ASTRA-sim takes a GB for 2^30 bytes here
+    latency_ns: tuple[Fraction, ...]  # of one link
     place: str = ""
 
     @property
@@ -84,10 +74,8 @@ class NetworkConfig:
 def read_network(path: str | os.PathLike, warnings: list[str]) -> NetworkConfig:
     """Read a network YAML.
 
-    Raises
-    ------
-    ScenarioError
-        Unreadable, a key missing, lists of unequal length, an unknown topology, a number out of range.
+    Raises ScenarioError: unreadable, a key missing, lists of unequal length, an unknown topology, a number out of
+    range.
     """
     document = read_document(path)
     place = os.fspath(path)
@@ -239,24 +227,13 @@ def _key(read: Callable, default: object = None):
 class SystemConfig:
     """A system JSON: its keys, with underscores. None where a key is absent and ASTRA-sim has no default.
 
-    Attributes
-    ----------
-    endpoint_delay : int
-        ns per message, before ``--injection-scale``.
-    all_reduce_implementation, all_gather_implementation, reduce_scatter_implementation, all_to_all_implementation
-        Words as written, one per dimension; None where absent.
-    all_reduce_implementation_custom, …
-        File prefix of an injected algorithm, as written.
-    per_node_custom_implementation : str or None
-        YAML file of workload node → file prefix, as written.
-    local_mem_bw : fractions.Fraction or None
-        GB/s; a GB is 10^9 bytes here.
-    peak_perf : fractions.Fraction or None
-        TFLOP/s.
+    `all_reduce_implementation`, `all_gather_implementation`, `reduce_scatter_implementation`,
+    `all_to_all_implementation`: words as written, one per dimension; None where absent.
+    `all_reduce_implementation_custom`, `…`: file prefix of an injected algorithm, as written.
     """
 
     scheduling_policy: str = _key(_choice("LIFO", "FIFO", "EXPLICIT"), "LIFO")
-    endpoint_delay: int = _key(_whole, 10)
+    endpoint_delay: int = _key(_whole, 10)  # ns per message, before ``--injection-scale``
     active_chunks_per_dimension: int = _key(_positive, 1)
     preferred_dataset_splits: int | None = _key(_whole)
     all_reduce_implementation: tuple[str, ...] | None = _key(_words)
@@ -267,10 +244,10 @@ class SystemConfig:
     all_gather_implementation_custom: str | None = _key(_prefix)
     reduce_scatter_implementation_custom: str | None = _key(_prefix)
     all_to_all_implementation_custom: str | None = _key(_prefix)
-    per_node_custom_implementation: str | None = _key(_text)
+    per_node_custom_implementation: str | None = _key(_text)  # YAML file of workload node → file prefix, as written
     collective_optimization: str | None = _key(_choice("baseline", "localBWAware"))
-    local_mem_bw: Fraction | None = _key(_number)
-    peak_perf: Fraction | None = _key(_number)
+    local_mem_bw: Fraction | None = _key(_number)  # GB/s; a GB is 10^9 bytes here
+    peak_perf: Fraction | None = _key(_number)  # TFLOP/s
     roofline_enabled: bool = _key(_flag, False)
     replay_only: bool = _key(_flag, False)
     trace_enabled: bool = _key(_flag, False)
@@ -306,10 +283,7 @@ _SYSTEM_KEYS: dict[str, Callable] = {
 def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
     """Read a system JSON.
 
-    Raises
-    ------
-    ScenarioError
-        Unreadable, or a value that ASTRA-sim could not use.
+    Raises ScenarioError: unreadable, or a value that ASTRA-sim could not use.
     """
     json = read_json(path, "a system configuration", _SYSTEM_EXAMPLE, warnings)
     values: dict[str, object] = {}
@@ -342,19 +316,11 @@ _MEMORY_KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
-    """A remote memory JSON.
+    """A remote memory JSON."""
 
-    Attributes
-    ----------
-    kind : str
-        ``none``, ``per_npu``, ``per_node`` or ``pool``.
-    bandwidth : fractions.Fraction or None
-        GB/s; a GB is 10^9 bytes here.
-    """
-
-    kind: str = "none"
+    kind: str = "none"  # ``none``, ``per_npu``, ``per_node`` or ``pool``
     latency_ns: int = 0
-    bandwidth: Fraction | None = None
+    bandwidth: Fraction | None = None  # GB/s; a GB is 10^9 bytes here
     nodes: int = 1
     npus_per_node: int = 1
     place: str = ""
@@ -370,10 +336,7 @@ class MemoryConfig:
 def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> MemoryConfig:
     """Read a remote memory JSON for a system of `npus` NPUs.
 
-    Raises
-    ------
-    ScenarioError
-        Unreadable, an unknown kind, a key missing, nodes that do not hold all NPUs.
+    Raises ScenarioError: unreadable, an unknown kind, a key missing, nodes that do not hold all NPUs.
     """
     json = read_json(path, "a remote memory configuration", _MEMORY_EXAMPLE, warnings)
     word = json.data.get("memory-type")
@@ -417,10 +380,7 @@ def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> Memo
 def read_per_node(path: str | os.PathLike) -> dict[int, str]:
     """Read a YAML map of workload node id → file prefix of an injected algorithm.
 
-    Raises
-    ------
-    ScenarioError
-        Unreadable, or not such a map.
+    Raises ScenarioError: unreadable, or not such a map.
     """
     document = read_document(path)
     if not isinstance(document.data, dict):

@@ -23,14 +23,8 @@ class Injected:
 
     The map of single nodes goes before the prefix of a collective, and that before native algorithms.
 
-    Parameters
-    ----------
-    corrected : bool
-        Files and peers by the order of the group, sizes in chunks following the collective.
-    warnings : list of str
-        Quirks met are added.
-    cache : mutable mapping, optional
-        Algorithms read before.
+    `corrected`: files and peers by the order of the group, sizes in chunks following the collective. `warnings`: quirks
+    met are added. `cache`: algorithms read before.
     """
 
     def __init__(

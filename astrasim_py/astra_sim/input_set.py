@@ -36,38 +36,21 @@ MAX_QUEUES = 1024
 class Inputs:
     """What ASTRA-sim is given.
 
-    Attributes
-    ----------
-    workload : Workload
-        As read: one trace per NPU, and the communicator groups.
-    network, system, memory
-        The configuration files.
-    per_node : dict of int to str
-        Workload node → prefix of the algorithm injected there.
-    backend : str
-        One of `BACKENDS`.
-    injection_scale : fractions.Fraction
-        Multiplies the endpoint delay.
-    folder : Path
-        What relative prefixes of injected algorithms start from.
-    warnings : tuple of str
-        What was found while reading.
-    files : tuple of str
-        Configuration files that were read, for the manifest of a result.
+    `network`, `system`, `memory`: the configuration files.
     """
 
-    workload: Workload
+    workload: Workload  # as read: one trace per NPU, and the communicator groups
     network: NetworkConfig
     system: SystemConfig
     memory: MemoryConfig = MemoryConfig()
-    per_node: dict[int, str] = field(default_factory=dict)
-    backend: str = UNAWARE
+    per_node: dict[int, str] = field(default_factory=dict)  # workload node → prefix of the algorithm injected there
+    backend: str = UNAWARE  # one of `BACKENDS`
     queues_per_dim: int = 1
-    injection_scale: Fraction = Fraction(1)
+    injection_scale: Fraction = Fraction(1)  # multiplies the endpoint delay
     rendezvous: bool = False
-    folder: Path = Path()
-    warnings: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
+    folder: Path = Path()  # what relative prefixes of injected algorithms start from
+    warnings: tuple[str, ...] = ()  # what was found while reading
+    files: tuple[str, ...] = ()  # configuration files that were read, for the manifest of a result
 
     @property
     def npus(self) -> int:
@@ -95,27 +78,12 @@ def read_inputs(
 ) -> Inputs:
     """Read all files of a run.
 
-    Parameters
-    ----------
-    workload : path, sequence of paths, or Workload
-        The prefix of ``PREFIX.<rank>.et``; or one file per rank, which may repeat.
-    system, network : path
-        System JSON and network YAML.
-    memory : path, optional
-        Remote memory JSON; without one there is no remote memory.
-    groups : path, optional
-        Communicator groups JSON; by default those that METADATA nodes declare. ``"empty"`` is none.
-    backend : str
-        One of `BACKENDS`.
-    folder : path, optional
-        What relative prefixes of injected algorithms start from; by default the working directory.
-    cache : mutable mapping, optional
-        Traces read before, shared between calls; only while the files do not change.
-
-    Raises
-    ------
-    ScenarioError, TraceError, UsageError
-        A file that is missing, cannot be read, or says what ASTRA-sim could not use.
+    `workload`: the prefix of ``PREFIX.<rank>.et``; or one file per rank, which may repeat. `system`, `network`: system
+    JSON and network YAML. `memory`: remote memory JSON; without one there is no remote memory. `groups`: communicator
+    groups JSON; by default those that METADATA nodes declare. ``"empty"`` is none. `backend`: one of `BACKENDS`.
+    `folder`: what relative prefixes of injected algorithms start from; by default the working directory. `cache`:
+    traces read before, shared between calls; only while the files do not change. Raises ScenarioError, TraceError,
+    UsageError: a file that is missing, cannot be read, or says what ASTRA-sim could not use.
     """
     if backend not in BACKENDS:
         raise UsageError("--backend", f'"{backend}" is unknown', f"write {UNAWARE} or {AWARE}")
@@ -205,10 +173,7 @@ def read_set(
 ) -> tuple[ExecutionTrace, ...]:
     """Read ``PREFIX.<rank>.et`` of ranks 0..`ranks` - 1; others are ignored, as ASTRA-sim ignores them.
 
-    Raises
-    ------
-    TraceError
-        Missing files, by name, or as `read_traces`.
+    Raises TraceError: missing files, by name, or as `read_traces`.
     """
     place = os.fspath(prefix)
     paths = [f"{place}.{rank}.et" for rank in range(ranks)]

@@ -33,20 +33,12 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JsonFile:
-    """An object read from a file.
-
-    Attributes
-    ----------
-    lines : dict of str to int
-        Line of every key of the object, from 1.
-    warnings : list of str
-        What a person should know of the file is added.
-    """
+    """An object read from a file."""
 
     file: str
     data: dict
-    lines: dict[str, int]
-    warnings: list[str]
+    lines: dict[str, int]  # line of every key of the object, from 1
+    warnings: list[str]  # what a person should know of the file is added
 
     def place(self, key: str = "") -> str:
         """``file:line: key``, or the file where the key is not there."""
@@ -66,19 +58,9 @@ def _not_finite(word: str) -> float:
 def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[str]) -> JsonFile:
     """Read an object from a JSON file.
 
-    Parameters
-    ----------
-    what : str
-        What it should be, as in ``a system configuration``.
-    example : str
-        What to write instead.
-    warnings : list of str
-        A key that is there twice is added: the last counts, as it does for ASTRA-sim.
-
-    Raises
-    ------
-    ScenarioError
-        Missing, not a regular file, too large, no JSON, no object.
+    `what`: what it should be, as in ``a system configuration``. `example`: what to write instead. `warnings`: a key
+    that is there twice is added: the last counts, as it does for ASTRA-sim. Raises ScenarioError: missing, not a
+    regular file, too large, no JSON, no object.
     """
     file = os.fspath(path)
 

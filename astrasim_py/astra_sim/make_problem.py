@@ -54,19 +54,9 @@ def make_problem(
 ) -> Problem:
     """The Problem that ASTRA-sim's inputs describe.
 
-    Parameters
-    ----------
-    corrected : bool
-        The physics instead of ASTRA-sim's numbers.
-    warnings : list of str, optional
-        Quirks met are added; those of collectives while the problem is planned.
-    cache : mutable mapping, optional
-        Algorithms read before, shared between calls.
-
-    Raises
-    ------
-    ScenarioError, TraceError, AlgorithmError
-        What ASTRA-sim would hang or crash on, with its place.
+    `corrected`: the physics instead of ASTRA-sim's numbers. `warnings`: quirks met are added; those of collectives
+    while the problem is planned. `cache`: algorithms read before, shared between calls. Raises ScenarioError,
+    TraceError, AlgorithmError: what ASTRA-sim would hang or crash on, with its place.
     """
     warnings = [] if warnings is None else warnings
     dims = inputs.network.dims

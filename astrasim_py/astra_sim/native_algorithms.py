@@ -45,28 +45,18 @@ _WORD = re.compile(r"(one)?(ring|Ring|direct|Direct|halvingDoubling|HalvingDoubl
 class Implementation:
     """A word of ASTRA-sim's ``*-implementation`` lists.
 
-    Attributes
-    ----------
-    kind : str
-        ``ring``, ``direct``, ``halvingDoubling`` or ``doubleBinaryTree``.
-    window : int or None
-        Of ``directK``: messages that a rank starts with; None is one to every peer.
-    whole : bool
-        One of ``oneRing``, ``oneDirect``, ``oneHalvingDoubling``: over all NPUs at once, whatever the dimensions.
+    `whole`: one of ``oneRing``, ``oneDirect``, ``oneHalvingDoubling``: over all NPUs at once, whatever the dimensions.
     """
 
-    kind: str
-    window: int | None = None
+    kind: str  # ``ring``, ``direct``, ``halvingDoubling`` or ``doubleBinaryTree``
+    window: int | None = None  # of ``directK``: messages that a rank starts with; None is one to every peer
     whole: bool = False
 
     @classmethod
     def parse(cls, word: str, place: str = "") -> Implementation:
         """Read ``ring``, ``direct4``, ``oneRing`` ….
 
-        Raises
-        ------
-        AlgorithmError
-            Not one of ASTRA-sim's words.
+        Raises AlgorithmError: not one of ASTRA-sim's words.
         """
         match = _WORD.fullmatch(word)
         remedy = "write ring, direct, direct<window>, halvingDoubling, doubleBinaryTree, oneRing, oneDirect or …"
@@ -87,20 +77,13 @@ class Implementation:
 class SharedBus:
     """ASTRA-sim's ``model-shared-bus``: LogGP charges in place of the endpoint delay (Alexandrov et al., SPAA 1995).
 
-    Attributes
-    ----------
-    latency, overhead : float
-        ``L`` and ``o``, ns.
-    per_byte : float
-        ``G``, ns per byte; the memory behind the bus takes 0.0038.
-    reduction : int
-        ``local-reduction-delay``: ns per 100 bytes, and 50 ns.
+    `latency`, `overhead`: ``L`` and ``o``, ns.
     """
 
     latency: float = 0.0
     overhead: float = 0.0
-    per_byte: float = 0.0
-    reduction: int = 1
+    per_byte: float = 0.0  # ``G``, ns per byte; the memory behind the bus takes 0.0038
+    reduction: int = 1  # ``local-reduction-delay``: ns per 100 bytes, and 50 ns
 
     def crossing(self, size: int, per_byte: float) -> int:
         """ns that a packet of `size` bytes takes."""
@@ -111,15 +94,10 @@ class SharedBus:
 class Charges:
     """What a packet costs at a rank.
 
-    Attributes
-    ----------
-    endpoint_ns : int
-        Endpoint delay.
-    memory_bandwidth : float
-        ``local-mem-bw``, 10^9 bytes per second; 0 where it is absent, and reductions then cost nothing.
+    `memory_bandwidth`: ``local-mem-bw``, 10^9 bytes per second; 0 where it is absent, and reductions then cost nothing.
     """
 
-    endpoint_ns: int = 10
+    endpoint_ns: int = 10  # endpoint delay
     memory_bandwidth: float = 0.0
     bus: SharedBus | None = None
 
@@ -130,14 +108,8 @@ class Charges:
     def packet_ns(self, size: int, *, flagged: bool = False, reduced: bool = False, last: bool = False) -> int:
         """ns that a packet of `size` bytes takes to pass.
 
-        Parameters
-        ----------
-        flagged : bool
-            It is one of those that arrived, by ASTRA-sim's counting.
-        reduced : bool
-            It is reduced.
-        last : bool
-            It is among the last flagged ones of its cycle: what arrived is not sent back over the bus.
+        `flagged`: it is one of those that arrived, by ASTRA-sim's counting. `reduced`: it is reduced. `last`: it is
+        among the last flagged ones of its cycle: what arrived is not sent back over the bus.
         """
         time = self.reduction_ns(size) if reduced else 0
         if self.bus is None:
@@ -370,34 +342,13 @@ def native_algorithm(
 
     Equal requests return the same object.
 
-    Parameters
-    ----------
-    kind : str
-        ``ring``, ``direct``, ``halvingDoubling`` or ``doubleBinaryTree``.
-    collective : str
-        all_reduce, reduce_scatter, all_gather or all_to_all.
-    size : int
-        Bytes with which a rank enters: its shard of an all_gather, else its full buffer.
-    n : int
-        Ranks, at least 2.
-    direction : int
-        1 is clockwise: to the next rank; -1 the other way round. Of ring and direct.
-    window : int, optional
-        Of direct: messages that a rank starts with; one to every peer unless given.
-    local : bool
-        The group is smaller than the world: direct then counts its packets in longer cycles.
-    tree : str
-        ``max`` or ``min``: which end is the root of a doubleBinaryTree.
-
-    Returns
-    -------
-    Algorithm
-        With absolute sizes. A doubleBinaryTree runs an all_reduce whatever the collective.
-
-    Raises
-    ------
-    AlgorithmError
-        What ASTRA-sim cannot run either, or what would move empty messages.
+    `kind`: ``ring``, ``direct``, ``halvingDoubling`` or ``doubleBinaryTree``. `collective`: all_reduce, reduce_scatter,
+    all_gather or all_to_all. `size`: bytes with which a rank enters: its shard of an all_gather, else its full buffer.
+    `n`: ranks, at least 2. `direction`: 1 is clockwise: to the next rank; -1 the other way round. Of ring and direct.
+    `window`: of direct: messages that a rank starts with; one to every peer unless given. `local`: the group is smaller
+    than the world: direct then counts its packets in longer cycles. `tree`: ``max`` or ``min``: which end is the root
+    of a doubleBinaryTree. Returns with absolute sizes. A doubleBinaryTree runs an all_reduce whatever the collective.
+    Raises AlgorithmError: what ASTRA-sim cannot run either, or what would move empty messages.
     """
     place = f"{kind} {collective} over {n} ranks"
     if kind in (HALVING_DOUBLING, TREE) and n & (n - 1):

@@ -57,14 +57,8 @@ class CompatiblePlanner:
     A call that equals an earlier one gets the same plan: what counts on from call to call (queues in turn, the trees
     of doubleBinaryTree) counts every call once.
 
-    Parameters
-    ----------
-    dims : sequence
-        Dimensions of the network, the innermost first: sizes, or anything with a ``size``.
-    endpoint_delay_ns : int, optional
-        Instead of the configuration's, injection scale included.
-    warnings : list of str, optional
-        A line per quirk that the plans meet is added.
+    `dims`: dimensions of the network, the innermost first: sizes, or anything with a ``size``. `endpoint_delay_ns`:
+    instead of the configuration's, injection scale included. `warnings`: a line per quirk that the plans meet is added.
     """
 
     def __init__(
@@ -112,10 +106,7 @@ class CompatiblePlanner:
     def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Streams of a call; None for collectives that ASTRA-sim does not run.
 
-        Raises
-        ------
-        AlgorithmError
-            What makes ASTRA-sim hang, crash or lose the collective.
+        Raises AlgorithmError: what makes ASTRA-sim hang, crash or lose the collective.
         """
         if call.type not in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
             return None

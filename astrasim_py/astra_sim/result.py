@@ -19,20 +19,13 @@ from astrasim_py.system.plan import Plan
 class AstraResult:
     """What a run gave, in ASTRA-sim's terms.
 
-    Attributes
-    ----------
-    finish_ns, exposed_ns : tuple of (int or None)
-        By rank; None where the rank did not finish.
-    warnings : tuple of str
-        Of the files, and one for each quirk met.
-    outcome : Outcome
-        How it ended.
+    `finish_ns`, `exposed_ns`: by rank; None where the rank did not finish.
     """
 
     finish_ns: tuple[int | None, ...]
     exposed_ns: tuple[int | None, ...]
-    warnings: tuple[str, ...]
-    outcome: Outcome
+    warnings: tuple[str, ...]  # of the files, and one for each quirk met
+    outcome: Outcome  # how it ended
     plan: Plan
     records: Records
 
@@ -56,21 +49,10 @@ def run_inputs(
 ) -> AstraResult:
     """Run ASTRA-sim's inputs.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        From `read_inputs`.
-    corrected : bool
-        The physics instead of ASTRA-sim's numbers; times are cut to whole ns in the result.
-    engine, level : str
-        As of `simulate`.
-    cache : mutable mapping, optional
-        Files read before, shared between calls; only while they do not change.
-
-    Raises
-    ------
-    ScenarioError, TraceError, AlgorithmError, SimulationError
-        What ASTRA-sim would hang or crash on.
+    `inputs`: from `read_inputs`. `corrected`: the physics instead of ASTRA-sim's numbers; times are cut to whole ns in
+    the result. `engine`, `level`: as of `simulate`. `cache`: files read before, shared between calls; only while they
+    do not change. Raises ScenarioError, TraceError, AlgorithmError, SimulationError: what ASTRA-sim would hang or crash
+    on.
     """
     warnings = list(inputs.warnings)
     plan = make_plan(make_problem(inputs, corrected=corrected, warnings=warnings, cache=cache, limits=limits))

@@ -30,10 +30,7 @@ _PG_NAME = re.compile(r"\s*[+-]?[0-9]{1,9}")
 def compute_model(inputs: Inputs, *, corrected: bool = False) -> ComputeModel:
     """The roofline of a system JSON, or recorded durations.
 
-    Raises
-    ------
-    ScenarioError
-        A roofline without the figures that it is made of; corrected, it can do without local-mem-bw.
+    Raises ScenarioError: a roofline without the figures that it is made of; corrected, it can do without local-mem-bw.
     """
     system = inputs.system
     if not system.roofline_enabled or system.replay_only:
@@ -53,10 +50,7 @@ def _error(trace: ExecutionTrace, rank: int, row: int, problem: str, remedy: str
 def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     """The workload as ASTRA-sim runs it.
 
-    Raises
-    ------
-    TraceError
-        A node on which ASTRA-sim aborts; it is named.
+    Raises TraceError: a node on which ASTRA-sim aborts; it is named.
     """
     compute = compute_model(inputs)
     made: dict[int, ExecutionTrace] = {}
@@ -108,10 +102,7 @@ def corrected_workload(inputs: Inputs) -> Workload:
 def with_replayed(trace: ExecutionTrace, replayed: np.ndarray) -> ExecutionTrace:
     """A trace in which some nodes take their recorded duration, in the slot that their type holds.
 
-    Parameters
-    ----------
-    replayed : numpy.ndarray
-        bool[n].
+    `replayed`: bool[n].
     """
     if not replayed.any():
         return trace
@@ -207,10 +198,7 @@ def with_skipped(trace: ExecutionTrace, skip: np.ndarray) -> ExecutionTrace:
 
     All other nodes count in counter 0 of the rank; a child of a skipped node waits for the next count after it.
 
-    Parameters
-    ----------
-    skip : numpy.ndarray
-        bool[n]: the skipped nodes.
+    `skip`: bool[n]: the skipped nodes.
     """
     size = len(trace)
     ids = trace.node_id

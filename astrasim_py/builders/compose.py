@@ -110,25 +110,11 @@ def over(
     ``over(nodes, reduce_scatter) + over(columns, all_reduce, parts=[0, 1]) + over(nodes, all_gather)`` is an
     all_reduce, where column i works on part i of the buffer: what reduce_scatter left there.
 
-    Parameters
-    ----------
-    groups : sequence of sequence of int
-        Ranks of each group in their order, as many as the algorithm has; each rank from 0 on in one group.
-    parts : sequence of int, optional
-        For each group the part of the buffer, of as many equal parts as the largest says, that it works on. By
-        default every group works on the whole buffer. Only in place.
-    verify : bool
-        True if the outcome is verified.
-
-    Returns
-    -------
-    Algorithm
-        Of a custom collective, unless its contract is that of one with a name.
-
-    Raises
-    ------
-    AlgorithmError
-        Groups of another size, or that share a rank.
+    `groups`: ranks of each group in their order, as many as the algorithm has; each rank from 0 on in one group.
+    `parts`: for each group the part of the buffer, of as many equal parts as the largest says, that it works on. By
+    default every group works on the whole buffer. Only in place. `verify`: true if the outcome is verified. Returns of
+    a custom collective, unless its contract is that of one with a name. Raises AlgorithmError: groups of another size,
+    or that share a rank.
     """
     place = name or f"over({algorithm.name})"
     members = [[_whole(rank, "a rank", place) for rank in group] for group in groups]

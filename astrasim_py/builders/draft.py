@@ -230,13 +230,8 @@ def finish_rotated(
 ) -> Algorithm:
     """The `Algorithm` of a rotation.
 
-    Parameters
-    ----------
-    lay : callable
-        ``lay(which)`` drafts the ranks int64[k]. It must be of a kind that `pickle` takes: algorithms are sent to
-        other processes.
-    rotation : Rotation
-        For which it holds that each rank's program is rank 0's with all peers shifted.
+    `lay`: ``lay(which)`` drafts the ranks int64[k]. It must be of a kind that `pickle` takes: algorithms are sent to
+    other processes. `rotation`: for which it holds that each rank's program is rank 0's with all peers shifted.
     """
     first = lay(np.zeros(1, dtype=np.int64))
     traces = RotatedTraces(rotation, first.program().traces()[0], _Varying(lay))

@@ -195,14 +195,8 @@ class Scratch:
 class Machine:
     """All ranks, as the function of an algorithm sees them: ``a[rank]`` is a `Rank`.
 
-    Attributes
-    ----------
-    n : int
-        Number of ranks.
-    chunks : int
-        T, chunks of the full buffer.
-    shard : int
-        Chunks of one rank's shard, T / n (rounded down where the collective has none).
+    `n`: number of ranks. `chunks`: T, chunks of the full buffer. `shard`: chunks of one rank's shard, T / n (rounded
+    down where the collective has none).
     """
 
     __slots__ = ("_ranks", "_run", "chunks", "n", "root", "shard")

@@ -14,13 +14,8 @@ from astrasim_py.collectives.chunks import Buffer
 class Tree:
     """A rooted tree over ranks, as its edges.
 
-    Attributes
-    ----------
-    child, parent : numpy.ndarray
-        int64[e]: the two ranks of every edge; each child once.
-    place : numpy.ndarray
-        int64[e]: order of the edge among those of its parent, from 0, in which the parent sends; it receives in
-        the reverse order.
+    `child`, `parent`: int64[e]: the two ranks of every edge; each child once. `place`: int64[e]: order of the edge
+    among those of its parent, from 0, in which the parent sends; it receives in the reverse order.
     """
 
     child: np.ndarray

@@ -47,26 +47,10 @@ def decode(
 ) -> list[FileColumns]:
     """Decode files into columns.
 
-    Parameters
-    ----------
-    files : sequence of (bytes, str)
-        Content (unzipped) and name of each.
-    ints : sequence of str
-        Names of the integer attributes wanted.
-    text : str
-        Name of the text attribute wanted.
-    kernel : bool, optional
-        Whether to read with compiled code; by default where the files are large. The result is the same.
-
-    Returns
-    -------
-    list of FileColumns
-        In the order given.
-
-    Raises
-    ------
-    TraceError
-        Anything wrong with any file: the first in the order of files and nodes.
+    `files`: content (unzipped) and name of each. `ints`: names of the integer attributes wanted. `text`: name of the
+    text attribute wanted. `kernel`: whether to read with compiled code; by default where the files are large. The
+    result is the same. Returns in the order given. Raises TraceError: anything wrong with any file: the first in the
+    order of files and nodes.
     """
     if kernel is None:
         kernel = sum(len(data) for data, _ in files) >= KERNEL_BYTES
@@ -90,10 +74,7 @@ def decode(
 def decode_attribute(raw: RawFile, name: str, place: str) -> np.ndarray:
     """An integer attribute of any name: int64[n], `MISSING` where a node has none.
 
-    Raises
-    ------
-    TraceError
-        A node has the attribute, but not as a whole number.
+    Raises TraceError: a node has the attribute, but not as a whole number.
     """
     (columns,) = decode([(raw.data, place)], (name,))
     return expand(columns.ints.get(name, MISSING), len(raw.start))

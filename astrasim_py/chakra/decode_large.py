@@ -106,19 +106,8 @@ def _scratch(names: int) -> Scratch:
 def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -> Iterator[FileColumns | None]:
     """Columns of files, in order; None for a file that is left to protobuf.
 
-    Parameters
-    ----------
-    files : sequence of (bytes, str)
-        Content and name of each.
-    ints : sequence of str
-        Names of the integer attributes wanted, fewer than `NAME_CELLS`.
-    text : str
-        Name of the text attribute wanted.
-
-    Raises
-    ------
-    TraceError
-        Metadata of a file are wrong: when its turn comes.
+    `files`: content and name of each. `ints`: names of the integer attributes wanted, fewer than `NAME_CELLS`. `text`:
+    name of the text attribute wanted. Raises TraceError: metadata of a file are wrong: when its turn comes.
     """
     columns, count = len(ints), len(files)
     source = _joined([data for data, _ in files])

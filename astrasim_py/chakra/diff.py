@@ -17,21 +17,12 @@ MATCHES = ("auto", "id", "name")
 class Change:
     """One field that differs between two nodes, or between the metadata of two traces.
 
-    Attributes
-    ----------
-    node : int
-        Id in the first trace; -1 for the metadata.
-    other : int
-        Id in the second trace; -1 for the metadata.
-    field : str
-        ``data_deps``, ``duration_micros``, ``attr comm_size`` …
-    before, after : object
-        Values in the first and the second trace; None where it is absent.
+    `before`, `after`: values in the first and the second trace; None where it is absent.
     """
 
-    node: int
-    other: int
-    field: str
+    node: int  # id in the first trace; -1 for the metadata
+    other: int  # id in the second trace; -1 for the metadata
+    field: str  # ``data_deps``, ``duration_micros``, ``attr comm_size`` …
     before: object
     after: object
 
@@ -40,24 +31,15 @@ class Change:
 class Difference:
     """Differences between two traces.
 
-    Attributes
-    ----------
-    match : str
-        How nodes were paired: ``"id"`` or ``"name"`` (name and type, in order of appearance).
-    matched : int
-        Pairs of nodes.
-    only_first, only_second : tuple of int
-        Ids of nodes without a partner.
-    reordered : bool
-        Paired nodes come in another order.
+    `only_first`, `only_second`: ids of nodes without a partner.
     """
 
-    match: str
-    matched: int
+    match: str  # how nodes were paired: ``"id"`` or ``"name"`` (name and type, in order of appearance)
+    matched: int  # pairs of nodes
     only_first: tuple[int, ...] = ()
     only_second: tuple[int, ...] = ()
     changes: tuple[Change, ...] = ()
-    reordered: bool = False
+    reordered: bool = False  # paired nodes come in another order
 
     @property
     def same(self) -> bool:
@@ -158,20 +140,9 @@ def diff(
 ) -> Difference:
     """Compare two traces node by node.
 
-    Parameters
-    ----------
-    match : str
-        ``"id"``, ``"name"`` (name and type, for renumbered traces; dependencies are then compared through the
-        pairing), or ``"auto"``.
-    duration_tolerance : float
-        Relative difference of durations that does not count, e.g. 0.05.
-
-    Raises
-    ------
-    TraceError
-        A node of a damaged file that the columns did not need.
-    ValueError
-        An unknown `match`.
+    `match`: ``"id"``, ``"name"`` (name and type, for renumbered traces; dependencies are then compared through the
+    pairing), or ``"auto"``. `duration_tolerance`: relative difference of durations that does not count, e.g. 0.05.
+    Raises TraceError: a node of a damaged file that the columns did not need. Raises ValueError: an unknown `match`.
     """
     if match not in MATCHES:
         raise ValueError(f"match is one of {', '.join(MATCHES)}, not {match!r}")

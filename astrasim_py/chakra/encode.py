@@ -182,21 +182,9 @@ def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndar
 def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
     """Bytes of a trace from its columns alone.
 
-    Parameters
-    ----------
-    dialect : str, optional
-        ``"symbolic"`` leaves `comm_size` out where chunk counts give the size; ``"absolute"`` writes
-        `comm_size` and no chunk counts. Default: all columns as they are.
-
-    Returns
-    -------
-    bytes
-        The whole file.
-
-    Raises
-    ------
-    TraceError
-        A send or receive without what the dialect needs.
+    `dialect`: ``"symbolic"`` leaves `comm_size` out where chunk counts give the size; ``"absolute"`` writes `comm_size`
+    and no chunk counts. Default: all columns as they are. Returns the whole file. Raises TraceError: a send or receive
+    without what the dialect needs.
     """
     size = len(trace)
     columns = _in_dialect(trace, dialect)

@@ -38,15 +38,8 @@ _GZIP = b"\x1f\x8b"
 def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
     """Content of a regular file of bounded size, unzipped if it begins with gzip's magic number.
 
-    Parameters
-    ----------
-    head : bool
-        Check that a large file begins as a Chakra ET does before reading on.
-
-    Raises
-    ------
-    TraceError
-        Not a regular file, not readable, too large, or a damaged gzip stream.
+    `head`: check that a large file begins as a Chakra ET does before reading on. Raises TraceError: not a regular file,
+    not readable, too large, or a damaged gzip stream.
     """
     place = os.fspath(path)
     with open_regular(place, TraceError, what="a file", most=MAX_FILE, remedy="split the trace") as file:
@@ -64,10 +57,7 @@ def read_bytes(path: str | os.PathLike, *, head: bool = True) -> bytes:
 def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
     """Content of a gzip stream, of at most `MAX_GUNZIP` bytes and not absurdly larger than the stream.
 
-    Raises
-    ------
-    TraceError
-        A damaged or cut stream, or one that unzips to more.
+    Raises TraceError: a damaged or cut stream, or one that unzips to more.
     """
     parts: list[bytes] = []
     held = position = members = 0
@@ -136,19 +126,9 @@ def parse_trace(data: bytes, place: str = "", rank: int | None = None) -> Execut
 def read_trace(path: str | os.PathLike, rank: int | None = None, *, keep_raw: bool = True) -> ExecutionTrace:
     """Read one rank's trace.
 
-    Parameters
-    ----------
-    path : path
-        A `.et` file; gzip is recognised by its first two bytes.
-    rank : int, optional
-        Rank it is for, for messages.
-    keep_raw : bool
-        Keep the file's bytes, which the writer, `node` and foreign attributes need.
-
-    Raises
-    ------
-    TraceError
-        A file that cannot be read, is damaged, or breaks the rules of the format.
+    `path`: a `.et` file; gzip is recognised by its first two bytes. `rank`: rank it is for, for messages. `keep_raw`:
+    keep the file's bytes, which the writer, `node` and foreign attributes need. Raises TraceError: a file that cannot
+    be read, is damaged, or breaks the rules of the format.
     """
     return read_traces([path], None if rank is None else [rank], keep_raw=keep_raw)[0]
 
@@ -158,10 +138,7 @@ def read_traces(
 ) -> tuple[ExecutionTrace, ...]:
     """Read several traces at once; files of equal content are parsed once and share one trace.
 
-    Raises
-    ------
-    TraceError
-        As `read_trace`, for the first file that is wrong.
+    Raises TraceError: as `read_trace`, for the first file that is wrong.
     """
     paths = [os.fspath(path) for path in paths]
     index: dict[bytes, int] = {}
@@ -188,17 +165,8 @@ def set_files(prefix: str) -> dict[int, list[str]]:
 def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Path]:
     """Files of a set `PREFIX.<rank>.et` (or `.et.gz`), by rank.
 
-    Parameters
-    ----------
-    prefix : path
-        Path and name up to the rank.
-    ranks : int, optional
-        Number of ranks there must be; by default as many as there are.
-
-    Raises
-    ------
-    TraceError
-        No file, a rank missing, there twice, or too many: all of them are listed.
+    `prefix`: path and name up to the rank. `ranks`: number of ranks there must be; by default as many as there are.
+    Raises TraceError: no file, a rank missing, there twice, or too many: all of them are listed.
     """
     place = os.fspath(prefix)
     folder, base = os.path.split(place)
@@ -240,10 +208,7 @@ def read_prefix(
 ) -> tuple[ExecutionTrace, ...]:
     """Read a set `PREFIX.<rank>.et` (or `.et.gz`) of ranks 0..N-1.
 
-    Raises
-    ------
-    TraceError
-        Files missing or too many (all are listed), or as `read_trace`.
+    Raises TraceError: files missing or too many (all are listed), or as `read_trace`.
     """
     paths = find_prefix(prefix, ranks)
     return read_traces(paths, range(len(paths)), keep_raw=keep_raw)
@@ -255,15 +220,8 @@ def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
     A trace that was read and not changed gives the very bytes of its file; changed nodes are encoded anew,
     the others stay as they were.
 
-    Parameters
-    ----------
-    dialect : str, optional
-        ``"symbolic"`` (chunk counts) or ``"absolute"`` (`comm_size`), both from the columns alone.
-
-    Raises
-    ------
-    TraceError
-        A send or receive without what the dialect needs.
+    `dialect`: ``"symbolic"`` (chunk counts) or ``"absolute"`` (`comm_size`), both from the columns alone. Raises
+    TraceError: a send or receive without what the dialect needs.
     """
     if dialect is not None or trace.raw is None:
         return encode.encode_columns(trace, dialect)
@@ -281,12 +239,7 @@ def write_trace(
 ) -> None:
     """Write one rank's trace; see `encode_trace`.
 
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    TraceError
-        As `encode_trace`.
+    Raises OutputError: it cannot be written. Raises TraceError: as `encode_trace`.
     """
     data = encode_trace(trace, dialect=dialect)
     write_file(path, gzip_bytes(data) if gzip else data)
@@ -301,12 +254,8 @@ def write_prefix(
 ) -> list[Path]:
     """Write a set `PREFIX.<rank>.et` (or `.et.gz`), all of it or nothing; returns the paths.
 
-    Raises
-    ------
-    OutputError
-        A file cannot be written, or files of an earlier set would be read together with this one.
-    TraceError
-        As `encode_trace`.
+    Raises OutputError: a file cannot be written, or files of an earlier set would be read together with this one.
+    Raises TraceError: as `encode_trace`.
     """
     place = os.fspath(prefix)
     suffix = ".et.gz" if gzip else ".et"

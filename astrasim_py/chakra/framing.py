@@ -36,24 +36,9 @@ def _hint(data: bytes) -> str:
 def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]:
     """Find the records of a file and check the first, the metadata.
 
-    Parameters
-    ----------
-    data : bytes
-        The whole file.
-    place : str
-        Its name, for messages.
-    whole : bool
-        False for the beginning of a file, which may end within a record.
-
-    Returns
-    -------
-    tuple
-        `RawFile` and the version text of the metadata.
-
-    Raises
-    ------
-    TraceError
-        A record that is cut short or too large, or a file that is not a Chakra ET.
+    `data`: the whole file. `place`: its name, for messages. `whole`: false for the beginning of a file, which may end
+    within a record. Returns `RawFile` and the version text of the metadata. Raises TraceError: a record that is cut
+    short or too large, or a file that is not a Chakra ET.
     """
     # Arrays, not lists of objects: hostile files can hold very many very small records.
     starts, ends = array("q"), array("q")
@@ -103,10 +88,7 @@ def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]
 def check_metadata(data: bytes, start: int, end: int, place: str) -> str:
     """Version text of the metadata.
 
-    Raises
-    ------
-    TraceError
-        They are no metadata, or those of an older schema.
+    Raises TraceError: they are no metadata, or those of an older schema.
     """
     version = b""
     here = f"{place}: byte {start}"

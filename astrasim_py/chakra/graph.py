@@ -62,17 +62,8 @@ def transpose(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def topological_order(ptr: np.ndarray, rows: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
     """Order in which every node follows its parents and, among the ready ones, the least rank comes first.
 
-    Parameters
-    ----------
-    ptr, rows : numpy.ndarray
-        CSR of parents: int64[n + 1], int64[m].
-    rank : numpy.ndarray, optional
-        int64[n], a permutation of 0..n-1; the row itself by default.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[k] rows; where k < n, the other nodes are in a cycle or behind one.
+    `ptr`, `rows`: CSR of parents: int64[n + 1], int64[m]. `rank`: int64[n], a permutation of 0..n-1; the row itself by
+    default. Returns int64[k] rows; where k < n, the other nodes are in a cycle or behind one.
     """
     n = len(ptr) - 1
     by_rank = np.arange(n, dtype=np.int64) if rank is None else np.argsort(rank)
@@ -139,11 +130,8 @@ def shortest_cycle(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> list
     Breadth-first from every node of the cyclic core. The search looks at no more than `CYCLE_SEARCH_EDGES`
     edges (plus one whole pass); a tangle too large for that yields the shortest cycle seen until then.
 
-    Returns
-    -------
-    list of int
-        Rows, each depending on the next and the last on the first, beginning with the least; empty if there
-        is no cycle.
+    Returns rows, each depending on the next and the last on the first, beginning with the least; empty if there is no
+    cycle.
     """
     n = len(ptr) - 1
     left = np.ones(n, dtype=bool)

@@ -24,12 +24,8 @@ _MAX_DAMAGED = 20
 def lint(traces: Sequence[ExecutionTrace | None], groups: Mapping[str, Sequence[int]] | None = None) -> list[Finding]:
     """Check the traces of all ranks, each by itself and against one another.
 
-    Parameters
-    ----------
-    traces : sequence of ExecutionTrace or None
-        Index is the rank; None for an unreadable one, which no finding concerns.
-    groups : mapping of str to sequence of int, optional
-        Communicator groups; by default those that METADATA nodes declare.
+    `traces`: index is the rank; None for an unreadable one, which no finding concerns. `groups`: communicator groups;
+    by default those that METADATA nodes declare.
     """
     found: list[Finding] = []
     ranks_of: dict[ExecutionTrace, list[int]] = {}
@@ -90,15 +86,8 @@ def lint_prefix(
 ) -> list[Finding]:
     """Check a set `PREFIX.<rank>.et` (or `.et.gz`).
 
-    Parameters
-    ----------
-    groups : path or mapping, optional
-        Communicator groups, or a JSON file of them.
-
-    Returns
-    -------
-    list of Finding
-        Bad files become findings; nothing is raised for them.
+    `groups`: communicator groups, or a JSON file of them. Returns bad files become findings; nothing is raised for
+    them.
     """
     place = os.fspath(prefix)
     found: list[Finding] = []

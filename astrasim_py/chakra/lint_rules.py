@@ -25,24 +25,12 @@ _ALIKE = frozenset((("comm_priority", "uint32_val"), ("comm_size", "uint64_val")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that lint found.
+    """One thing that lint found."""
 
-    Attributes
-    ----------
-    severity : str
-        ``error``, ``warning`` or ``info``.
-    rule : str
-        Stable name of the rule.
-    place : str
-        File, and node where there is one.
-    message : str
-        One line.
-    """
-
-    severity: str
-    rule: str
-    place: str
-    message: str
+    severity: str  # ``error``, ``warning`` or ``info``
+    rule: str  # stable name of the rule
+    place: str  # file, and node where there is one
+    message: str  # one line
 
     def __str__(self) -> str:
         return f"{self.place}: {self.severity}: {self.message} [{self.rule}]"
@@ -84,10 +72,7 @@ class _Check:
 def lint_trace(trace: ExecutionTrace, rank: int | None = None) -> list[Finding]:
     """Check one trace by itself.
 
-    Parameters
-    ----------
-    rank : int, optional
-        Its rank, to check the peers it names for itself.
+    `rank`: its rank, to check the peers it names for itself.
     """
     check = _Check(trace, label_of(trace, rank))
     if not len(trace):

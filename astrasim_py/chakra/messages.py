@@ -76,10 +76,7 @@ def node_view(message: Any) -> Node:
 def parse_node(data: bytes, place: str = "") -> Node:
     """Decode one node.
 
-    Raises
-    ------
-    TraceError
-        Bytes that protobuf refuses, for instance text that is not UTF-8.
+    Raises TraceError: bytes that protobuf refuses, for instance text that is not UTF-8.
     """
     message = _parse("Node", data, place)
     try:
@@ -93,10 +90,7 @@ def parse_node(data: bytes, place: str = "") -> Node:
 def parse_metadata(data: bytes, place: str = "") -> tuple[str, tuple[Attribute, ...]]:
     """Decode the metadata: version text and attributes.
 
-    Raises
-    ------
-    TraceError
-        Bytes that protobuf refuses.
+    Raises TraceError: bytes that protobuf refuses.
     """
     message = _parse("GlobalMetadata", data, place)
     try:
@@ -121,10 +115,7 @@ def _put_attributes(target, attributes: Iterable[Attribute]) -> None:
 def node_message(node: Node) -> Any:
     """A node as a message.
 
-    Raises
-    ------
-    ValueError, TypeError
-        A value that its field does not take.
+    Raises ValueError, TypeError: a value that its field does not take.
     """
     message = pb.Node(
         id=node.id,

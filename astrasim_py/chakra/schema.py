@@ -119,16 +119,10 @@ def kind_for(name: str, values: np.ndarray) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute of a node or of the metadata.
-
-    Attributes
-    ----------
-    kind : str
-        Oneof member such as ``int64_val`` or ``string_list``; empty if the producer set none.
-    """
+    """One attribute of a node or of the metadata."""
 
     name: str
-    kind: str = ""
+    kind: str = ""  # oneof member such as ``int64_val`` or ``string_list``; empty if the producer set none
     value: object = None
     doc: str = ""
 

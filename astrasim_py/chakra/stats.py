@@ -29,49 +29,28 @@ class Volume:
 class TraceStats:
     """Figures of one trace, or of several together.
 
-    Attributes
-    ----------
-    by_type : mapping of str to int
-        Nodes by type, in Chakra's order.
-    by_collective : mapping of str to Volume
-        Collective calls and the sum of their `comm_size`, as stated by each rank.
-    by_group : mapping of str to Volume
-        The same by communicator group; ``""`` is the group of all ranks.
-    sent, received : mapping of int to Volume
-        Messages by peer. Bytes count where `comm_size` states them.
-    flops : int
-        Sum of `num_ops`.
-    memory_bytes : int
-        Sum of `tensor_size` over memory nodes.
-    compute_micros, comm_micros : int
-        Sums of recorded durations.
-    depth : int
-        Nodes on the longest path; -1 where dependencies are cyclic or dangling.
-    critical_micros : int
-        Largest sum of recorded durations along a path; -1 likewise.
-    width : int
-        Most nodes at one depth; -1 likewise.
-    problem : str
-        Why depth, critical path and width are not known.
+    `by_collective`: collective calls and the sum of their `comm_size`, as stated by each rank. `by_group`: the same by
+    communicator group; ``""`` is the group of all ranks. `sent`, `received`: messages by peer. Bytes count where
+    `comm_size` states them. `compute_micros`, `comm_micros`: sums of recorded durations.
     """
 
     traces: int
     nodes: int
     data_edges: int
     ctrl_edges: int
-    by_type: Mapping[str, int] = field(default_factory=dict)
+    by_type: Mapping[str, int] = field(default_factory=dict)  # nodes by type, in Chakra's order
     by_collective: Mapping[str, Volume] = field(default_factory=dict)
     by_group: Mapping[str, Volume] = field(default_factory=dict)
     sent: Mapping[int, Volume] = field(default_factory=dict)
     received: Mapping[int, Volume] = field(default_factory=dict)
-    flops: int = 0
-    memory_bytes: int = 0
+    flops: int = 0  # sum of `num_ops`
+    memory_bytes: int = 0  # sum of `tensor_size` over memory nodes
     compute_micros: int = 0
     comm_micros: int = 0
-    depth: int = 0
-    critical_micros: int = 0
-    width: int = 0
-    problem: str = ""
+    depth: int = 0  # nodes on the longest path; -1 where dependencies are cyclic or dangling
+    critical_micros: int = 0  # largest sum of recorded durations along a path; -1 likewise
+    width: int = 0  # most nodes at one depth; -1 likewise
+    problem: str = ""  # why depth, critical path and width are not known
 
 
 def _sum(values: np.ndarray) -> int:
@@ -90,15 +69,8 @@ def _volumes(keys: np.ndarray, sizes: np.ndarray) -> dict[int, Volume]:
 def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
     """Figures of one trace.
 
-    Parameters
-    ----------
-    kind : str
-        Dependencies that make paths: ``"data"`` or ``"data+ctrl"``.
-
-    Returns
-    -------
-    TraceStats
-        A cyclic or dangling graph is no error: `problem` says so.
+    `kind`: dependencies that make paths: ``"data"`` or ``"data+ctrl"``. Returns a cyclic or dangling graph is no error:
+    `problem` says so.
     """
     size = trace.column("comm_size")
     coll = trace.type == NodeType.COMM_COLL
@@ -214,15 +186,8 @@ def node_lines(node: Node) -> Iterator[str]:
 def show(trace: ExecutionTrace, nodes: Iterable[int] | None = None) -> Iterator[str]:
     """A trace, or some of its nodes, as lines of text.
 
-    Parameters
-    ----------
-    nodes : iterable of int, optional
-        Ids of the nodes wanted, in that order; all nodes, after the metadata, by default.
-
-    Raises
-    ------
-    TraceError
-        No node of that id; a node of a damaged file that the columns did not need.
+    `nodes`: ids of the nodes wanted, in that order; all nodes, after the metadata, by default. Raises TraceError: no
+    node of that id; a node of a damaged file that the columns did not need.
     """
     if nodes is None:
         yield f"{trace.place or 'trace'}: {len(trace)} nodes" + (f", version {trace.version}" if trace.version else "")

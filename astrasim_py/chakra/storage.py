@@ -44,18 +44,11 @@ class Csr(NamedTuple):
 class RawFile(NamedTuple):
     """Bytes that a trace was decoded from.
 
-    Attributes
-    ----------
-    data : bytes
-        The whole file, unzipped.
-    metadata : tuple of int
-        Start and end of the metadata message.
-    start, end : numpy.ndarray
-        int64[n] each: where the message of each node starts and ends, its length prefix excluded.
+    `start`, `end`: int64[n] each: where the message of each node starts and ends, its length prefix excluded.
     """
 
-    data: bytes
-    metadata: tuple[int, int]
+    data: bytes  # the whole file, unzipped
+    metadata: tuple[int, int]  # start and end of the metadata message
     start: np.ndarray
     end: np.ndarray
 
@@ -80,10 +73,7 @@ class FileColumns:
 class Names(Sequence[str]):
     """Names of nodes, decoded on access.
 
-    Parameters
-    ----------
-    start, length : numpy.ndarray
-        int64[n] each: where the UTF-8 text of each name lies in `data`.
+    `start`, `length`: int64[n] each: where the UTF-8 text of each name lies in `data`.
     """
 
     __slots__ = ("_data", "_length", "_start")
@@ -146,17 +136,8 @@ def whole_numbers(values: object, what: str, dtype) -> np.ndarray:
 def compact(values: object, size: int, what: str = "column") -> int | np.ndarray:
     """Store an integer column in the smallest form.
 
-    Parameters
-    ----------
-    values : int or array-like
-        One value for all nodes, or int64[size] with `MISSING` where a node has none.
-    size : int
-        Number of nodes.
-
-    Returns
-    -------
-    int or numpy.ndarray
-        An int where all nodes have the same value; else int32 (with -2**31 for `MISSING`) or int64.
+    `values`: one value for all nodes, or int64[size] with `MISSING` where a node has none. `size`: number of nodes.
+    Returns an int where all nodes have the same value; else int32 (with -2**31 for `MISSING`) or int64.
     """
     if isinstance(values, int | np.integer) and not isinstance(values, bool | np.bool_):
         if not -(2**63) <= int(values) < 2**63:
@@ -293,19 +274,8 @@ def _attribute(item: Attribute | tuple[str, object]) -> Attribute:
 def check_unique(ids: np.ndarray, place: str, start: np.ndarray | None = None) -> None:
     """Refuse two nodes of one id.
 
-    Parameters
-    ----------
-    ids : numpy.ndarray
-        uint64[n].
-    place : str
-        Name of the file, for messages.
-    start : numpy.ndarray, optional
-        int64[n]: where each node begins in the file.
-
-    Raises
-    ------
-    TraceError
-        Naming the id and both positions.
+    `ids`: uint64[n]. `place`: name of the file, for messages. `start`: int64[n]: where each node begins in the file.
+    Raises TraceError: naming the id and both positions.
     """
     if len(ids) < 2 or bool((ids[1:] > ids[:-1]).all()):
         return

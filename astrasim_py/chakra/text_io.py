@@ -103,10 +103,7 @@ def _metadata_fields(version: str, attributes: Iterable[Attribute]) -> dict:
 def lines_of_bytes(data: bytes, place: str = "") -> Iterator[str]:
     """Text lines (without line ends) of a `.et` file's content.
 
-    Raises
-    ------
-    TraceError
-        A damaged file.
+    Raises TraceError: a damaged file.
     """
     raw, _ = frame(data, place)
     if not data:
@@ -135,10 +132,7 @@ def lines_of_bytes(data: bytes, place: str = "") -> Iterator[str]:
 def to_lines(trace: ExecutionTrace) -> Iterator[str]:
     """Text lines (without line ends) of a trace.
 
-    Raises
-    ------
-    TraceError
-        A node of a damaged file that the columns did not need.
+    Raises TraceError: a node of a damaged file that the columns did not need.
     """
     return lines_of_bytes(encode_trace(trace), trace.place)
 
@@ -336,17 +330,8 @@ def _record(fields: dict, first: bool) -> tuple[bytes, int]:
 def bytes_of_lines(text: bytes, place: str = "") -> bytes:
     """Content of the `.et` file that JSON lines describe.
 
-    Parameters
-    ----------
-    text : bytes
-        UTF-8.
-    place : str
-        Name of the file, for messages.
-
-    Raises
-    ------
-    TraceError
-        Naming file, line, and what is wrong there.
+    `text`: UTF-8. `place`: name of the file, for messages. Raises TraceError: naming file, line, and what is wrong
+    there.
     """
     out = []
     seen: dict[int, int] = {}
@@ -392,10 +377,7 @@ def parse_jsonl(text: bytes, place: str = "", rank: int | None = None) -> Execut
 def read_jsonl(path: str | os.PathLike, rank: int | None = None) -> ExecutionTrace:
     """Read a trace from JSON lines.
 
-    Raises
-    ------
-    TraceError
-        A file that cannot be read, or what is wrong with it: ``file:line: …``.
+    Raises TraceError: a file that cannot be read, or what is wrong with it: ``file:line: …``.
     """
     place = os.fspath(path)
     return parse_jsonl(read_bytes(place, head=False), place, rank)

@@ -84,10 +84,7 @@ def read_workload(
 def scale_sizes(trace: ExecutionTrace, dtype_bytes: int) -> ExecutionTrace:
     """Turn element counts into bytes: `comm_size` and `tensor_size` times `dtype_bytes`.
 
-    Raises
-    ------
-    TraceError
-        A size beyond 2^63 - 1 bytes.
+    Raises TraceError: a size beyond 2^63 - 1 bytes.
     """
     columns = {}
     for name in ("comm_size", "tensor_size"):
@@ -101,10 +98,7 @@ def double_macs(trace: ExecutionTrace) -> ExecutionTrace:
 
     Where nodes carry an `op_type` those of type ``M`` are the matrix products; without any, all nodes are.
 
-    Raises
-    ------
-    TraceError
-        More than 2^63 - 1 operations.
+    Raises TraceError: more than 2^63 - 1 operations.
     """
     if not trace.has_column("num_ops"):
         return trace
@@ -142,10 +136,7 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
 def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
     """Read communicator groups from JSON: an object of group id to list of ranks.
 
-    Raises
-    ------
-    TraceError
-        A file that cannot be read or is not of that form.
+    Raises TraceError: a file that cannot be read or is not of that form.
     """
     place = os.fspath(path)
     remedy = 'write {"1": [0, 1], "2": [2, 3]}'
@@ -171,10 +162,7 @@ def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
     PyTorch's converter puts a JSON list of ``{"pg_name": …, "ranks": […]}`` into the input values of such a
     node, wrapped in two characters at either end. Anything else in a METADATA node declares no group.
 
-    Returns
-    -------
-    dict of str to tuple of int
-        An empty tuple means all ranks.
+    Returns an empty tuple means all ranks.
     """
     groups: dict[str, tuple[int, ...]] = {}
     for row in np.flatnonzero(trace.type == NodeType.METADATA).tolist():

@@ -44,9 +44,7 @@ def record_options(parser: argparse.ArgumentParser, default: str | None = None) 
 def check_positive(args: argparse.Namespace, *names: str) -> None:
     """Refuse numbers below 1 of options that count something.
 
-    Raises
-    ------
-    UsageError
+    Raises UsageError.
     """
     for name in names:
         value = getattr(args, name)
@@ -57,9 +55,7 @@ def check_positive(args: argparse.Namespace, *names: str) -> None:
 def limits_of(args: argparse.Namespace) -> dict[str, int]:
     """The limits that are given, as keywords of `astrasim_py.system.machine_models.Limits`.
 
-    Raises
-    ------
-    UsageError, UnitError
+    Raises UsageError, UnitError.
     """
     check_positive(args, "max_events")
     limits = {}
@@ -82,8 +78,6 @@ def complain(lines: Iterable[str]) -> None:
 def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:
     """A line that says which engine ran how often; empty where none was run.
 
-    Examples
-    --------
     >>> engines_text(["simpy", "compiled", "compiled", None])
     'engines: compiled 2, simpy 1\\n'
     """

@@ -22,9 +22,7 @@ _MOST_NPUS = 2**20
 def topology_of(text: str, place: str = "--topology") -> Topology:
     """A topology: a file, a preset, or ``SHAPE:SIZE,KEY=VALUE,…``.
 
-    Raises
-    ------
-    TopologyError, ScenarioError, UsageError
+    Raises TopologyError, ScenarioError, UsageError.
     """
     from astrasim_py.topology.edge_list import read_edge_list
 
@@ -123,9 +121,7 @@ def _size(shape: str, size: str, place: str) -> dict:
 def npu_list(text: str, place: str) -> list[int]:
     """``0-7,12`` as numbers.
 
-    Raises
-    ------
-    UsageError
+    Raises UsageError.
     """
     out: list[int] = []
     for part in text.split(","):
@@ -149,10 +145,7 @@ def size_matrix(path: str, ranks: int, place: str) -> tuple[tuple[int, ...], ...
 
     A cell is a whole number of bytes, or a size with its unit; ``#`` begins a comment.
 
-    Raises
-    ------
-    UsageError
-        With the line: not a size, or not a square of `ranks`.
+    Raises UsageError: with the line: not a size, or not a square of `ranks`.
     """
     from astrasim_py.core.errors import UnitError
     from astrasim_py.core.files import read_regular

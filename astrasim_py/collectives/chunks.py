@@ -28,19 +28,8 @@ def chunk_bytes(index: np.ndarray, count: np.ndarray, size: int, total: int) -> 
     They are ⌊(i + cnt)·S/T⌋ - ⌊i·S/T⌋, so the chunks of a buffer sum to exactly `size` also where `total` does
     not divide it.
 
-    Parameters
-    ----------
-    index, count : numpy.ndarray
-        int64[k], not negative.
-    size : int
-        Bytes, 0 ≤ size < 2**63.
-    total : int
-        At least 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64[k] bytes.
+    `index`, `count`: int64[k], not negative. `size`: bytes, 0 ≤ size < 2**63. `total`: at least 1. Returns int64[k]
+    bytes.
     """
     index, count = np.asarray(index, dtype=np.int64), np.asarray(count, dtype=np.int64)
     whole, rest = divmod(size, total)

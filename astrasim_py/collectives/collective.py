@@ -33,28 +33,15 @@ CUSTOM = "custom"
 class Collective:
     """The promise of a collective.
 
-    Attributes
-    ----------
-    rooted : bool
-        One rank, the root, is the only source or the only destination.
-    gathers : bool
-        Every rank puts in one shard of the buffer; the outcome is the whole buffer.
-    scatters : bool
-        Every rank is left with its own shard of the buffer.
-    reduces : bool
-        Contributions of all ranks are added.
-    sharded : bool
-        The full buffer consists of one shard per rank.
-    from_root, to_root : bool
-        Only the root has an input; only the root has an output.
+    `from_root`, `to_root`: only the root has an input; only the root has an output.
     """
 
     name: str
-    rooted: bool = False
-    gathers: bool = False
-    scatters: bool = False
-    reduces: bool = False
-    sharded: bool = False
+    rooted: bool = False  # one rank, the root, is the only source or the only destination
+    gathers: bool = False  # every rank puts in one shard of the buffer; the outcome is the whole buffer
+    scatters: bool = False  # every rank is left with its own shard of the buffer
+    reduces: bool = False  # contributions of all ranks are added
+    sharded: bool = False  # the full buffer consists of one shard per rank
     from_root: bool = False
     to_root: bool = False
 
@@ -73,8 +60,6 @@ class Collective:
     def before(self, rank: int, ranks: int, chunks: int, root: int | None = None) -> range:
         """Chunks of a rank's input that are defined at the start.
 
-        Examples
-        --------
         >>> COLLECTIVES["all_gather"].before(1, ranks=4, chunks=8)
         range(0, 2)
         """
@@ -87,8 +72,6 @@ class Collective:
 
         Where T chunks do not divide into shards, some of these ranks do not exist.
 
-        Examples
-        --------
         >>> COLLECTIVES["reduce_scatter"].after(1, ranks=4, chunks=8)
         [(range(0, 4), 2), (range(0, 4), 3)]
         """

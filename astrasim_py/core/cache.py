@@ -49,23 +49,10 @@ def cached(
 ) -> T:
     """The value that a file keeps; where it keeps none, a new one, which is then kept there.
 
-    Parameters
-    ----------
-    path : Path or None
-        None: nothing is kept.
-    make : callable
-        Makes the value.
-    load : callable
-        Bytes → value. Returns None, or raises an error of the user's or of malformed data, where they are none.
-    dump : callable
-        Value → bytes; None where this value is not to be kept.
-    most : int
-        Largest file that is read, bytes.
-    fresh : bool
-        Make it in any case.
+    `path`: none: nothing is kept. `make`: makes the value. `load`: bytes → value. Returns None, or raises an error of
+    the user's or of malformed data, where they are none. `dump`: value → bytes; None where this value is not to be
+    kept. `most`: largest file that is read, bytes. `fresh`: make it in any case.
 
-    Notes
-    -----
     A file that cannot be read or written is passed over.
     """
     if path is not None and not fresh:
@@ -89,10 +76,7 @@ def cached(
 class Memo(Generic[T]):
     """The values made last, by key: what makes a value may be large or mutable, and is no part of the key.
 
-    Parameters
-    ----------
-    most : int
-        How many are kept.
+    `most`: how many are kept.
     """
 
     def __init__(self, most: int) -> None:

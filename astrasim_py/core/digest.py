@@ -26,18 +26,8 @@ def digest(value: object) -> str:
     Equal values give equal digests on every machine and under every hash seed; values of different type or
     structure do not collide by concatenation, since every part is preceded by its type and length.
 
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
+    Returns 64 hexadecimal digits. Raises TypeError: a value of another type.
 
-    Raises
-    ------
-    TypeError
-        A value of another type.
-
-    Examples
-    --------
     >>> digest({"a": 1, "b": [2, 3]}) == digest({"b": (2, 3), "a": 1})
     True
     """
@@ -105,10 +95,7 @@ class FileStamp(NamedTuple):
 def file_stamp(path: Path | str) -> FileStamp:
     """What tells apart the states of a file without reading it.
 
-    Raises
-    ------
-    TraceError
-        It is not a regular file, or is not there.
+    Raises TraceError: it is not a regular file, or is not there.
     """
     place = os.fspath(path)
     try:
@@ -123,10 +110,7 @@ def file_stamp(path: Path | str) -> FileStamp:
 def file_digest(path: Path | str) -> str:
     """SHA-256 of a file's bytes.
 
-    Raises
-    ------
-    TraceError
-        It is not a regular file, or cannot be read.
+    Raises TraceError: it is not a regular file, or cannot be read.
     """
     return _file_digest(file_stamp(path))
 

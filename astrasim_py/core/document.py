@@ -76,27 +76,13 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of a document and its place.
+    """A value of a document and its place."""
 
-    Attributes
-    ----------
-    data : None, bool, int, float, str, list of Value, or dict of str to Value
-        Keys are always text, as written.
-    mark : Mark
-        Where the value begins.
-    path : str
-        For people: ``topologies.ring.npus``, ``workload[0].all_reduce``.
-    key_marks : dict of str to Mark
-        Of a mapping: where each key is written.
-    raw : str
-        Of a scalar: its text as written.
-    """
-
-    data: object
-    mark: Mark
-    path: str = ""
-    key_marks: dict[str, Mark] = field(default_factory=dict)
-    raw: str = ""
+    data: object  # keys are always text, as written
+    mark: Mark  # where the value begins
+    path: str = ""  # for people: ``topologies.ring.npus``, ``workload[0].all_reduce``
+    key_marks: dict[str, Mark] = field(default_factory=dict)  # of a mapping: where each key is written
+    raw: str = ""  # of a scalar: its text as written
 
     @property
     def place(self) -> str:
@@ -184,10 +170,7 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
 def read_document(path: str | os.PathLike) -> Value:
     """Read a YAML file.
 
-    Raises
-    ------
-    ScenarioError
-        Missing, not a regular file, larger than `MAX_BYTES`, or not the YAML described above.
+    Raises ScenarioError: missing, not a regular file, larger than `MAX_BYTES`, or not the YAML described above.
     """
     file = os.fspath(path)
     with open_regular(file, ScenarioError, what="a YAML file") as stream:
@@ -203,15 +186,8 @@ def read_document(path: str | os.PathLike) -> Value:
 def parse_document(data: bytes | str, file: str, path: str = "", *, most: int = MAX_NODES) -> Value:
     """Read YAML text; see `read_document`.
 
-    Parameters
-    ----------
-    data : bytes or str
-    file : str
-        Shown in places.
-    path : str
-        Path of the document's root, for places.
-    most : int
-        Values that it may hold as written.
+    `file`: shown in places. `path`: path of the document's root, for places. `most`: values that it may hold as
+    written.
     """
     text = data if isinstance(data, str) else _decode(data, file)
     if "\0" in text:

@@ -278,9 +278,7 @@ _RANGE = re.compile(r"(\d{1,7})(?:\s*(?:-|\.\.)\s*(\d{1,7}))?")
 def rank_range(text: str) -> range:
     """The ranks that ``"3"`` or ``"0-7"`` names.
 
-    Raises
-    ------
-    PydanticCustomError
+    Raises PydanticCustomError.
     """
     match = _RANGE.fullmatch(text.strip())
     if match is None:

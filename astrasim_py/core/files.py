@@ -31,21 +31,9 @@ def open_regular(
 ) -> Iterator[BinaryIO]:
     """A regular file, open for reading; a FIFO or device is refused without waiting for it.
 
-    Parameters
-    ----------
-    error : type of AstraError
-        What is raised.
-    what : str
-        What the file should be, as in ``a topology file``.
-    most : int, optional
-        Largest size, bytes.
-    remedy : str
-        What to do with a file that is too large.
-
-    Raises
-    ------
-    AstraError
-        Of the given family: no such file, not readable (here or in the block), not a regular file, too large.
+    `error`: what is raised. `what`: what the file should be, as in ``a topology file``. `most`: largest size, bytes.
+    `remedy`: what to do with a file that is too large. Raises AstraError: of the given family: no such file, not
+    readable (here or in the block), not a regular file, too large.
     """
     place = os.fspath(path)
     try:
@@ -98,9 +86,7 @@ def output_error(path: os.PathLike | str, error: OSError, place: str = "choose a
 def write_new(path: Path, chunks: Iterable[bytes], *, sync: bool = True) -> tuple[str, int]:
     """Write a file that must not exist yet, to the disk where `sync`; returns its SHA-256 and length.
 
-    Raises
-    ------
-    OSError
+    Raises OSError.
     """
     state, length = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
@@ -140,17 +126,8 @@ def write_file(
 ) -> Path:
     """Write or replace one file atomically: readers see the old bytes or the new ones.
 
-    Parameters
-    ----------
-    make_folder : bool
-        Make the folder if it is not there.
-    sync : bool
-        Wait until all is on the disk.
-
-    Raises
-    ------
-    OutputError
-        Disk full, read-only, no such folder …
+    `make_folder`: make the folder if it is not there. `sync`: wait until all is on the disk. Raises OutputError: disk
+    full, read-only, no such folder ….
     """
     path = Path(path)
     temporary = path.parent / temporary_name()
@@ -172,10 +149,7 @@ def write_file(
 def write_files(files: Iterable[tuple[str | os.PathLike, bytes]]) -> None:
     """Write several files, each atomically, and none before the content of all of them is on its way to the disk.
 
-    Raises
-    ------
-    OutputError
-        One of them cannot be written.
+    Raises OutputError: one of them cannot be written.
     """
     written: list[tuple[Path, Path]] = []
     target = Path()

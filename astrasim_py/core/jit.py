@@ -88,14 +88,8 @@ def intrinsic(definition: Callable) -> Intrinsic:
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
     """A compiled function that Python calls.
 
-    Parameters
-    ----------
-    what : str
-        Its name in the line that says that it is compiled: ``the engine``.
-    threads : bool
-        Whether other threads run meanwhile (it then must use no Python object).
-    lean : bool
-        Whether it allocates no memory, like `lean` functions.
+    `what`: its name in the line that says that it is compiled: ``the engine``. `threads`: whether other threads run
+    meanwhile (it then must use no Python object). `lean`: whether it allocates no memory, like `lean` functions.
     """
     return lambda function: Kernel(function, what, {"nogil": threads, **(_LEAN if lean else {})})
 

@@ -61,10 +61,7 @@ HOP_COLUMNS = ("message", "link", "requested", "start", "end")
 class Categorical:
     """A column of text as its distinct texts and, for each row, which one it holds.
 
-    Parameters
-    ----------
-    codes : numpy.ndarray
-        Whole numbers, 1-D: indices into `labels`.
+    `codes`: whole numbers, 1-D: indices into `labels`.
     """
 
     def __init__(self, codes: np.ndarray, labels: Sequence[str]) -> None:
@@ -90,12 +87,7 @@ class Categorical:
 class LazyColumns:
     """Columns of a `Table` that are made, all together, when the first of them is asked for.
 
-    Parameters
-    ----------
-    height : int
-        Their length.
-    make : callable
-        Makes the columns that stand in the table as this object, by name.
+    `height`: their length. `make`: makes the columns that stand in the table as this object, by name.
     """
 
     def __init__(self, height: int, make: Callable[[], Mapping[str, np.ndarray | Categorical]]) -> None:
@@ -123,10 +115,7 @@ def _column_of(values: Sequence | np.ndarray | Categorical | LazyColumns) -> np.
 class Table(Mapping[str, np.ndarray]):
     """Named columns of equal length, read-only.
 
-    Parameters
-    ----------
-    columns : mapping of str to array-like, Categorical or LazyColumns
-        1-D, all of the same length; kept in the given order.
+    `columns`: 1-D, all of the same length; kept in the given order.
     """
 
     def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Categorical | LazyColumns]) -> None:
@@ -220,30 +209,14 @@ class WaitingNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes
-    ----------
-    status : str
-        ``done``, ``stuck`` or ``limit``.
-    cause : str
-        One sentence; empty when done.
-    waiting : tuple of WaitingNode
-        What had not finished, by rank (at most the first of each kind per rank).
-    cycle : tuple of int
-        Ranks that wait for each other in a ring; empty if there is no cycle.
-    unfinished : int
-        Nodes that never completed.
-    unfinished_ranks : tuple of int
-        Ranks that have such nodes.
-    """
-
-    status: str = "done"
-    cause: str = ""
-    waiting: tuple[WaitingNode, ...] = ()
-    cycle: tuple[int, ...] = ()
-    unfinished: int = 0
-    unfinished_ranks: tuple[int, ...] = ()
+    status: str = "done"  # ``done``, ``stuck`` or ``limit``
+    cause: str = ""  # one sentence; empty when done
+    waiting: tuple[WaitingNode, ...] = ()  # what had not finished, by rank (at most the first of each kind per rank)
+    cycle: tuple[int, ...] = ()  # ranks that wait for each other in a ring; empty if there is no cycle
+    unfinished: int = 0  # nodes that never completed
+    unfinished_ranks: tuple[int, ...] = ()  # ranks that have such nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

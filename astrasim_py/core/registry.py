@@ -48,10 +48,7 @@ def names(kind: str) -> tuple[str, ...]:
 def provided(kind: str, name: str) -> Callable:
     """What another package provides under a name; imported now.
 
-    Raises
-    ------
-    ScenarioError
-        It cannot be imported.
+    Raises ScenarioError: it cannot be imported.
     """
     entry = _table()[kind][name]
     try:
@@ -65,10 +62,7 @@ def provided(kind: str, name: str) -> Callable:
 def own_code(path: Path, name: str, place: str) -> Callable:
     """A function or class of the user's own Python file.
 
-    Raises
-    ------
-    ScenarioError
-        The file cannot be run, or has no such name.
+    Raises ScenarioError: the file cannot be run, or has no such name.
     """
     try:
         if not path.is_file():

@@ -214,8 +214,6 @@ def format_size(nbytes: int) -> str:
 def ns_text(ps: int) -> str:
     """Picoseconds as an exact decimal number of nanoseconds.
 
-    Examples
-    --------
     >>> ns_text(1500), ns_text(2000), ns_text(-1)
     ('1.5', '2', '-0.001')
     """

@@ -41,17 +41,9 @@ class _Unrecorded(Exception):
 def recorded_program(algorithm: Algorithm) -> MscclProgram | None:
     """The MSCCL program recorded in the traces of an algorithm.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-        As `astrasim_py.msccl.to_traces.algorithm_of` made it, or read back from any file that keeps its columns and
-        metadata.
-
-    Returns
-    -------
-    MscclProgram or None
-        None where the traces carry no thread blocks, or where they were changed so that thread blocks, channels and
-        fused steps no longer describe them.
+    `algorithm`: as `astrasim_py.msccl.to_traces.algorithm_of` made it, or read back from any file that keeps its
+    columns and metadata. Returns none where the traces carry no thread blocks, or where they were changed so that
+    thread blocks, channels and fused steps no longer describe them.
     """
     coll = algorithm.traces[0].meta("msccl_coll")
     if not isinstance(coll, str) or not algorithm.chunks:

@@ -62,22 +62,9 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     enough; so it takes as long as the algorithm where messages of one round take equally long. Messages for which the
     traces name a channel keep it, and wait for one another there.
 
-    Parameters
-    ----------
-    protocol : str, optional
-        ``Simple``, ``LL`` or ``LL128``; that of the algorithm by default, or Simple.
-    dialect : str
-        Whose limits hold: one of `LIMITS`.
-
-    Returns
-    -------
-    MscclProgram
-        It ends with two slots per connection, whatever the size of the buffer.
-
-    Raises
-    ------
-    AlgorithmError
-        A collective or an algorithm that MSCCL-IR cannot express, or one beyond the limits of the runtime.
+    `protocol`: ``Simple``, ``LL`` or ``LL128``; that of the algorithm by default, or Simple. `dialect`: whose limits
+    hold: one of `LIMITS`. Returns it ends with two slots per connection, whatever the size of the buffer. Raises
+    AlgorithmError: a collective or an algorithm that MSCCL-IR cannot express, or one beyond the limits of the runtime.
     """
     place = algorithm.source if algorithm.source not in ("", "builder") else algorithm.name
     limits = LIMITS[dialect]

@@ -26,26 +26,8 @@ NONE = -1
 class Operations:
     """Operations of all ranks; every list has one entry per operation, parents before children.
 
-    Attributes
-    ----------
-    source, target : list of (tuple or None)
-        Cells that are read and written, as (`Buffer`, offset, number over all ranks and buffers).
-    payload : list of int
-        Operation whose data is taken in place of cells, or added.
-    partner : list of int
-        The other end of a message.
-    channel : list of int
-        Channel that the algorithm wants a message to be sent on.
-    feeder : list of int
-        Operation that wrote what this one reads, the last of several.
-    readers : list of list of int
-        Operations that read the cells which this one wrote.
-    overwritten : list of bool
-        Whether all the cells that this one wrote are written again.
-    step : list of int
-        The step of the algorithm that it comes from.
-    origin : list of int
-        Its number in the graph; of a receive that reduces, that of the reduction.
+    `source`, `target`: cells that are read and written, as (`Buffer`, offset, number over all ranks and buffers).
+    `origin`: its number in the graph; of a receive that reduces, that of the reduction.
     """
 
     kind: list[int] = field(default_factory=list)
@@ -53,15 +35,15 @@ class Operations:
     count: list[int] = field(default_factory=list)
     source: list[tuple[int, int, int] | None] = field(default_factory=list)
     target: list[tuple[int, int, int] | None] = field(default_factory=list)
-    payload: list[int] = field(default_factory=list)
-    partner: list[int] = field(default_factory=list)
-    channel: list[int] = field(default_factory=list)
+    payload: list[int] = field(default_factory=list)  # operation whose data is taken in place of cells, or added
+    partner: list[int] = field(default_factory=list)  # the other end of a message
+    channel: list[int] = field(default_factory=list)  # channel that the algorithm wants a message to be sent on
     parents: list[list[int]] = field(default_factory=list)
-    step: list[int] = field(default_factory=list)
+    step: list[int] = field(default_factory=list)  # the step of the algorithm that it comes from
     origin: list[int] = field(default_factory=list)
-    feeder: list[int] = field(default_factory=list)
-    readers: list[list[int]] = field(default_factory=list)
-    overwritten: list[bool] = field(default_factory=list)
+    feeder: list[int] = field(default_factory=list)  # operation that wrote what this one reads, the last of several
+    readers: list[list[int]] = field(default_factory=list)  # operations that read the cells which this one wrote
+    overwritten: list[bool] = field(default_factory=list)  # whether all the cells that this one wrote are written again
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -89,15 +71,7 @@ def overlap(a: tuple[int, int, int], b: tuple[int, int, int], count: int) -> boo
 class OperationGraph:
     """Operations as the steps have them: in no order, each receive and its reduction apart.
 
-    Parameters
-    ----------
-    place : str
-        For messages.
-
-    Raises
-    ------
-    Unusable
-        Cells beyond a buffer.
+    `place`: for messages. Raises Unusable: cells beyond a buffer.
     """
 
     def __init__(self, steps: Steps, place: str) -> None:
@@ -184,10 +158,7 @@ class OperationGraph:
     def operations(self) -> Operations:
         """Operations in an order in which they may be executed.
 
-        Raises
-        ------
-        AlgorithmError
-            Ranks wait for each other.
+        Raises AlgorithmError: ranks wait for each other.
         """
         while True:
             ops = _ordered(self)
@@ -200,12 +171,7 @@ class OperationGraph:
     def receive_aside(self, ops: Operations, receives: Sequence[int]) -> None:
         """Let receives put their data in scratch at once, and use it later.
 
-        Parameters
-        ----------
-        ops : Operations
-            What `operations` returned last.
-        receives : sequence of int
-            In `ops`.
+        `ops`: what `operations` returned last. `receives`: in `ops`.
         """
         self.apart.update([ops.origin[op] for op in receives if ops.kind[op] == RECEIVE_REDUCE])
         self._keep([ops.origin[op] for op in receives if ops.kind[op] == RECEIVE and ops.target[op] is not None])

@@ -90,18 +90,10 @@ def rooted(coll: str) -> bool:
 def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
     """The table of all steps of a program.
 
-    Parameters
-    ----------
-    program : MscclProgram
-        Well-formed or not: a peer that is none of the ranks is no connection, a dependency on what is never published
-        is the parent `NEVER`.
-    in_place : bool, optional
-        Whether the buffers alias; the ``inplace`` of the program by default. A program that allows both promises both.
-
-    Returns
-    -------
-    Steps
-        Ranks ascending, thread blocks and steps in the order of the document.
+    `program`: well-formed or not: a peer that is none of the ranks is no connection, a dependency on what is never
+    published is the parent `NEVER`. `in_place`: whether the buffers alias; the ``inplace`` of the program by default. A
+    program that allows both promises both. Returns ranks ascending, thread blocks and steps in the order of the
+    document.
     """
     collective, root, contract = collective_of(program)
     chunks, ranks = program.nchunksperloop, program.ngpus

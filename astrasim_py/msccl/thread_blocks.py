@@ -37,17 +37,12 @@ _MAX_LOCAL = 64
 class Execution:
     """Operations as they were executed.
 
-    Attributes
-    ----------
-    round, place : list of int
-        Round of each operation, and its place in the execution.
-    channel : list of int
-        Of sends and receives.
+    `round`, `place`: round of each operation, and its place in the execution.
     """
 
     round: list[int]
     place: list[int]
-    channel: list[int]
+    channel: list[int]  # of sends and receives
 
 
 @dataclass(slots=True)
@@ -125,24 +120,10 @@ class _Channels:
 def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int) -> Execution:
     """Execute operations in rounds.
 
-    Parameters
-    ----------
-    place : str
-        For messages.
-    channels : int
-        Most channels between two ranks. A message that finds all of them taken waits for another round.
-    cap : int
-        Most messages of a connection.
+    `place`: for messages. `channels`: most channels between two ranks. A message that finds all of them taken waits for
+    another round. `cap`: most messages of a connection. Raises Blocked: some receives need a place in scratch. Raises
+    AlgorithmError: more messages between two ranks than all channels may carry.
 
-    Raises
-    ------
-    Blocked
-        Some receives need a place in scratch.
-    AlgorithmError
-        More messages between two ranks than all channels may carry.
-
-    Notes
-    -----
     A receive may wait for sends of the same round (a ring that paces itself does so). Where these are done only when
     they are received, and all wait for each other, its order is given up unless its cells demand it.
     """
@@ -271,12 +252,7 @@ def _raise_full(pairs: dict[int, _Channels], ranks: int, place: str) -> None:
 class Assignment:
     """Thread blocks of all ranks.
 
-    Attributes
-    ----------
-    blocks : list of list of OrderedBlock
-        By rank, in the order in which they begin.
-    fused : dict
-        Receive -> the send that it is one step with.
+    `blocks`: by rank, in the order in which they begin. `fused`: receive -> the send that it is one step with.
     """
 
     def __init__(self, ops: Operations, plan: Execution, ranks: int) -> None:

@@ -81,10 +81,7 @@ def read_algorithm(path: str | os.PathLike, collective: str | None = None, **pro
 def read_msccl(path: str | os.PathLike) -> Algorithm:
     """Read an algorithm from MSCCL-IR XML.
 
-    Raises
-    ------
-    AlgorithmError
-        ``file:line: what, why, what to write instead``: no such XML, or an ill-formed program.
+    Raises AlgorithmError: ``file:line: what, why, what to write instead``: no such XML, or an ill-formed program.
     """
     program = read_program(path)
     problems = findings(program).problems
@@ -100,15 +97,8 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
 
     Where a program may run both in place and out of place it is taken as running in place, so that its buffers alias.
 
-    Returns
-    -------
-    Algorithm
-        Its traces carry what `recorded_program` needs to make the same program again.
-
-    Raises
-    ------
-    AlgorithmError
-        ``file:line: …`` of a step that no node can express.
+    Returns its traces carry what `recorded_program` needs to make the same program again. Raises AlgorithmError:
+    ``file:line: …`` of a step that no node can express.
     """
     _check(program)
     collective, root, contract = collective_of(program)

@@ -60,10 +60,7 @@ MAX_FUSED = 16
 def findings(program: MscclProgram) -> Findings:
     """Check a program against the rules of its format.
 
-    Returns
-    -------
-    Findings
-        `problems` make it ill-formed; the first is the most important. Every sentence begins with ``file:line:``.
+    Returns `problems` make it ill-formed; the first is the most important. Every sentence begins with ``file:line:``.
     """
     check = _Check(program)
     check.run()

@@ -52,10 +52,7 @@ _INTEGER = re.compile(r"-?[0-9]+")
 def read_program(path: str | os.PathLike) -> MscclProgram:
     """Read an MSCCL-IR XML file.
 
-    Raises
-    ------
-    AlgorithmError
-        With ``file:line``: not a readable regular file, too large, not XML, or not a program.
+    Raises AlgorithmError: with ``file:line``: not a readable regular file, too large, not XML, or not a program.
     """
     place = os.fspath(path)
     remedy = "write fewer, larger chunks"
@@ -67,18 +64,9 @@ def read_program(path: str | os.PathLike) -> MscclProgram:
 def parse_program(data: bytes, place: str = "<text>") -> MscclProgram:
     """Read MSCCL-IR XML from memory.
 
-    Parameters
-    ----------
-    data : bytes
-        UTF-8, with or without a byte-order mark; only the first ``<algo>…</algo>`` counts.
-    place : str
-        Name of the file, for messages and `MscclProgram.source`.
-
-    Raises
-    ------
-    AlgorithmError
-        With ``place:line``: not UTF-8, ill-formed XML, a DOCTYPE, missing or garbled attributes, an unknown step
-        type, a rank that is missing or there twice.
+    `data`: UTF-8, with or without a byte-order mark; only the first ``<algo>…</algo>`` counts. `place`: name of the
+    file, for messages and `MscclProgram.source`. Raises AlgorithmError: with ``place:line``: not UTF-8, ill-formed XML,
+    a DOCTYPE, missing or garbled attributes, an unknown step type, a rank that is missing or there twice.
     """
     from lxml import etree  # takes 30 ms to load
 

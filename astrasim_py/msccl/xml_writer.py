@@ -35,19 +35,9 @@ def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: st
     Thread blocks and channels that its traces record are kept; where there are none, or where the traces were changed
     so that they fit no more, `astrasim_py.msccl.lower.lower` assigns them.
 
-    Parameters
-    ----------
-    protocol : str, optional
-        ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own.
-    dialect : str, optional
-        One of `DIALECTS`, whose limits a program that is made here observes; classic by default.
-
-    Raises
-    ------
-    AlgorithmError
-        It cannot be expressed, or is beyond what the runtime executes.
-    UsageError
-        Unknown protocol or dialect.
+    `protocol`: ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own. `dialect`: one of `DIALECTS`, whose
+    limits a program that is made here observes; classic by default. Raises AlgorithmError: it cannot be expressed, or
+    is beyond what the runtime executes. Raises UsageError: unknown protocol or dialect.
     """
     if protocol is not None and protocol not in PROTOCOL_SLOTS:
         raise UsageError("protocol", f'"{protocol}" is none', f"write one of {', '.join(PROTOCOL_SLOTS)}")
@@ -69,30 +59,13 @@ def write_msccl(
 ) -> MscclProgram:
     """Write an algorithm as MSCCL-IR XML, whole or not at all.
 
-    Parameters
-    ----------
-    dialect : str, optional
-        One of `DIALECTS`; that of the program by default, which is classic unless it was read in another one.
-    protocol : str, optional
-        ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own (Simple where it has none).
-    min_bytes, max_bytes : int, optional
-        Sizes of the full buffer, in bytes, for which a runtime may select the program; as the program says by default.
-        `max_bytes` itself is excluded in the classic dialect and included in the others, where 0 means no limit. The
-        classic runtime takes a program that does not say so for less than 128 MiB.
-
-    Returns
-    -------
-    MscclProgram
-        What was written.
-
-    Raises
-    ------
-    AlgorithmError
-        It cannot be expressed in the dialect.
-    UsageError
-        Unknown protocol or dialect, or sizes that are none.
-    OutputError
-        The file cannot be written.
+    `dialect`: one of `DIALECTS`; that of the program by default, which is classic unless it was read in another one.
+    `protocol`: ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own (Simple where it has none). `min_bytes`,
+    `max_bytes`: sizes of the full buffer, in bytes, for which a runtime may select the program; as the program says by
+    default. `max_bytes` itself is excluded in the classic dialect and included in the others, where 0 means no limit.
+    The classic runtime takes a program that does not say so for less than 128 MiB. Returns what was written. Raises
+    AlgorithmError: it cannot be expressed in the dialect. Raises UsageError: unknown protocol or dialect, or sizes that
+    are none. Raises OutputError: the file cannot be written.
     """
     program = program_of(algorithm, protocol=protocol, dialect=dialect)
     if min_bytes is not None or max_bytes is not None:
@@ -119,20 +92,10 @@ def program_text(program: MscclProgram, dialect: str | None = None) -> str:
     A program of the other dialect is translated: names of collectives, and the window of sizes, which is half open in
     the classic dialect and closed in the others.
 
-    Parameters
-    ----------
-    dialect : str, optional
-        One of `DIALECTS`; by default the program is written as it is.
+    `dialect`: one of `DIALECTS`; by default the program is written as it is. Raises AlgorithmError: a collective that
+    the dialect does not have, a value too long, an element with too many others in it. Raises UsageError: unknown
+    dialect.
 
-    Raises
-    ------
-    AlgorithmError
-        A collective that the dialect does not have, a value too long, an element with too many others in it.
-    UsageError
-        Unknown dialect.
-
-    Examples
-    --------
     >>> from astrasim_py.builders.registry import build
     >>> print(program_text(program_of(build("ring", "all_gather", 2))).splitlines()[0][:40])
     <algo name="ring" proto="Simple" nchanne

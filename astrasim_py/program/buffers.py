@@ -26,23 +26,10 @@ _NAMES = {_INPUT: "input", _OUTPUT: "output", _SCRATCH: "scratch"}
 class Layout:
     """Cells of a rank: [0, width) input (with the output, where they alias), then the output, then scratch.
 
-    Attributes
-    ----------
-    stride : int
-        Cells of one rank.
-    per : int
-        Chunks of a shard (of the whole buffer where there are no shards).
-    output : int
-        First cell of an output that does not alias.
-    scratch : int
-        First cell of the scratch buffer.
-    reads, writes : list of int
-        First cell that each step reads and writes, over all ranks; -1 for none.
-
-    Raises
-    ------
-    Unusable
-        More cells than are executed, or an access beyond a buffer.
+    `stride`: cells of one rank. `per`: chunks of a shard (of the whole buffer where there are no shards). `output`:
+    first cell of an output that does not alias. `scratch`: first cell of the scratch buffer. `reads`, `writes`: first
+    cell that each step reads and writes, over all ranks; -1 for none. Raises Unusable: more cells than are executed, or
+    an access beyond a buffer.
     """
 
     def __init__(self, steps: Steps) -> None:

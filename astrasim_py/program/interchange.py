@@ -37,11 +37,8 @@ def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[Exe
     What the algorithm is goes into the metadata of every file, so that `read_algorithm` needs no further word; the
     metadata that its traces have stays.
 
-    Parameters
-    ----------
-    size : int, optional
-        Full buffer, bytes: state absolute sizes for it (``comm_size`` on messages, ``tensor_size`` on COMP nodes)
-        beside those in chunks, for readers that know only the older dialect.
+    `size`: full buffer, bytes: state absolute sizes for it (``comm_size`` on messages, ``tensor_size`` on COMP nodes)
+    beside those in chunks, for readers that know only the older dialect.
     """
     if size is not None:
         algorithm = dataclass_replace(algorithm, made_for=size)

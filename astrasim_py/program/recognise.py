@@ -60,8 +60,6 @@ def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
     nodes, their ids and order, kinds, dependencies, tags, chunk counts, sizes, durations, counters. Which chunks a
     node covers, how many a local copy moves, where they lie, names and metadata are each rank's own.
 
-    Notes
-    -----
     Time is linear in what is compared, and comparing ends at the first difference.
     """
     ranks, base = len(traces), traces[0]

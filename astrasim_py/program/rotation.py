@@ -36,14 +36,9 @@ Columns = Callable[[np.ndarray, Sequence[str]], Mapping[str, np.ndarray]]
 class Rotation:
     """Addition of ranks, digit by digit.
 
-    Attributes
-    ----------
-    dims : tuple of int
-        Radix of each digit, the least significant first: rank = a0 + n0·(a1 + n1·(…)). One digit is a ring; digits
-        of 2 are the bits of a hypercube, whose addition is XOR; others are tori.
+    `dims`: radix of each digit, the least significant first: rank = a0 + n0·(a1 + n1·(…)). One digit is a ring; digits
+    of 2 are the bits of a hypercube, whose addition is XOR; others are tori.
 
-    Examples
-    --------
     >>> Rotation((4, 2)).shift(3, 1), Rotation((2, 2)).shift(3, 1)
     (0, 2)
     """
@@ -57,15 +52,7 @@ class Rotation:
     def shift(self, position, delta):
         """Sum of ranks.
 
-        Parameters
-        ----------
-        position, delta : int or numpy.ndarray
-            Ranks; arrays broadcast.
-
-        Returns
-        -------
-        int or numpy.ndarray
-            int64 where one of them is an array.
+        `position`, `delta`: ranks; arrays broadcast. Returns int64 where one of them is an array.
         """
         return self._combine(position, delta, 1)
 
@@ -89,18 +76,10 @@ class Rotation:
 class RotatedTraces(Sequence[ExecutionTrace]):
     """One trace per rank of a rotation, made when asked for.
 
-    Parameters
-    ----------
-    base : ExecutionTrace
-        Of rank 0.
-    columns : callable
-        ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ, int64[k, n]
-        for the ranks int64[k].
-    given : sequence of ExecutionTrace, optional
-        All traces, where they exist, with names and places of their own.
+    `base`: of rank 0. `columns`: ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which
+    ranks differ, int64[k, n] for the ranks int64[k]. `given`: all traces, where they exist, with names and places of
+    their own.
 
-    Notes
-    -----
     Traces of large algorithms are new objects whenever they are asked for.
     """
 

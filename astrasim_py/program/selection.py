@@ -25,33 +25,18 @@ CONDITIONS = ("size", "ranks", "group", "node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """When a case applies; what is not stated always holds.
+    """When a case applies; what is not stated always holds."""
 
-    Attributes
-    ----------
-    size : tuple of (str, int)
-        Comparisons with the full buffer in bytes, all of which must hold.
-    ranks : tuple of (str, int)
-        Comparisons with the size of the group.
-    node : int or None
-        Id of the workload's node that calls, on the first member of its group.
-    """
-
-    size: tuple[tuple[str, int], ...] = ()
-    ranks: tuple[tuple[str, int], ...] = ()
+    size: tuple[tuple[str, int], ...] = ()  # comparisons with the full buffer in bytes, all of which must hold
+    ranks: tuple[tuple[str, int], ...] = ()  # comparisons with the size of the group
     group: str | None = None
-    node: int | None = None
+    node: int | None = None  # id of the workload's node that calls, on the first member of its group
 
     @classmethod
     def parse(cls, when: Mapping[str, object], place: str = "") -> Condition:
         """Read ``{size: "<= 256 KiB", ranks: ">= 8", group: dp}``; several comparisons are joined by ``and``.
 
-        Raises
-        ------
-        AlgorithmError
-            Unknown key or comparison.
-        UnitError
-            A size without a unit.
+        Raises AlgorithmError: unknown key or comparison. Raises UnitError: a size without a unit.
         """
         unknown = sorted(set(when) - set(CONDITIONS))
         if unknown:
@@ -100,16 +85,11 @@ class Condition:
 class Case:
     """One algorithm and when it is used.
 
-    Attributes
-    ----------
-    make : callable
-        ``make(collective, ranks, root) -> Algorithm``.
-    fit : callable or None
-        ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm that is made for the NPUs and the size of
-        a call; then `make` is not used.
+    `fit`: ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm that is made for the NPUs and the size
+    of a call; then `make` is not used.
     """
 
-    make: Callable[[str, int, int], Algorithm]
+    make: Callable[[str, int, int], Algorithm]  # ``make(collective, ranks, root) -> Algorithm``
     when: Condition = Condition()
     fit: Callable[[str, tuple[int, ...], int, int], Algorithm] | None = None
 
@@ -117,10 +97,7 @@ class Case:
 class AlgorithmTable:
     """Cases per collective: the first that holds carries out a call. Algorithms are made once each.
 
-    Parameters
-    ----------
-    default : callable or None
-        ``default(collective, ranks, root) -> Algorithm`` for collectives without cases.
+    `default`: ``default(collective, ranks, root) -> Algorithm`` for collectives without cases.
     """
 
     def __init__(
@@ -162,25 +139,10 @@ class AlgorithmTable:
     ) -> Algorithm:
         """The algorithm for a call.
 
-        Parameters
-        ----------
-        size : int
-            Full buffer, bytes.
-        ranks : int
-            Size of the group.
-        group : str
-            Its name.
-        root : int
-            Position in the group, for rooted collectives.
-        node : int
-            Id of the workload's node on the first member; -1 where unknown.
-        npus : tuple of int
-            NPUs of the group, in order: for algorithms that are made for them.
-
-        Raises
-        ------
-        AlgorithmError
-            No case holds, or the algorithm is not defined for such a group.
+        `size`: full buffer, bytes. `ranks`: size of the group. `group`: its name. `root`: position in the group, for
+        rooted collectives. `node`: id of the workload's node on the first member; -1 where unknown. `npus`: NPUs of the
+        group, in order: for algorithms that are made for them. Raises AlgorithmError: no case holds, or the algorithm
+        is not defined for such a group.
         """
         case = self.case(collective, size, ranks, group, node)
         key: tuple = (collective, case, ranks, root)

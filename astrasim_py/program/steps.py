@@ -50,35 +50,11 @@ class Steps:
     else the cells it reads; if it `reduces`, it adds the cells it reads (to what it received or was handed), or, with
     neither, the cells it reads to the cells it writes; it writes them (`write_*`); it sends them (`gives`).
 
-    Attributes
-    ----------
-    ranks, chunks : int
-        n and T: chunks of the full buffer.
-    contract : Contract or None
-        Of a custom collective, where it is known.
-    protocol : str
-        ``Simple``, ``LL``, ``LL128`` or empty.
-    inputs, outputs : int
-        Declared chunks of the ranks' largest input and output buffer, 0 where nothing is declared: how far accesses
-        may go beyond what the collective needs, and, of a custom collective, how much there is.
-    chain : list of int
-        Thread block, numbered over all ranks; -1 for a step that belongs to none.
-    count : list of int
-        Chunks that it moves.
-    takes, gives : list of int
-        Connection that it receives from and sends to, -1 for none.
-    payload : list of int
-        Step of the same rank whose data it takes, -1 for none.
-    read_buf, read_off, write_buf, write_off : list of int
-        Cells it reads and writes, `Buffer` and offset in chunks; -1 for none.
-    parents : list of tuple of int
-        Steps of the same rank that must be done before (the order of thread blocks and dependencies).
-    waits : list of tuple of int
-        Those of `parents` that are explicit dependencies between thread blocks.
-    place : callable
-        int -> str: a step for messages, such as ``rank 3 tb 1 step 4``.
-    line : list of int
-        Line of `source` that a step was written in, 0 where unknown.
+    `ranks`, `chunks`: n and T: chunks of the full buffer. `inputs`, `outputs`: declared chunks of the ranks' largest
+    input and output buffer, 0 where nothing is declared: how far accesses may go beyond what the collective needs, and,
+    of a custom collective, how much there is. `takes`, `gives`: connection that it receives from and sends to, -1 for
+    none. `read_buf`, `read_off`, `write_buf`, `write_off`: cells it reads and writes, `Buffer` and offset in chunks; -1
+    for none. `parents`: steps of the same rank that must be done before (the order of thread blocks and dependencies).
     """
 
     name: str
@@ -86,25 +62,25 @@ class Steps:
     ranks: int
     chunks: int
     rank: list[int]
-    chain: list[int]
-    count: list[int]
+    chain: list[int]  # thread block, numbered over all ranks; -1 for a step that belongs to none
+    count: list[int]  # chunks that it moves
     takes: list[int]
     gives: list[int]
     reduces: list[bool]
-    payload: list[int]
+    payload: list[int]  # step of the same rank whose data it takes, -1 for none
     read_buf: list[int]
     read_off: list[int]
     write_buf: list[int]
     write_off: list[int]
     parents: list[tuple[int, ...]]
-    waits: list[tuple[int, ...]]
+    waits: list[tuple[int, ...]]  # those of `parents` that are explicit dependencies between thread blocks
     connections: list[Connection]
-    place: Callable[[int], str]
-    line: list[int]
+    place: Callable[[int], str]  # int -> str: a step for messages, such as ``rank 3 tb 1 step 4``
+    line: list[int]  # line of `source` that a step was written in, 0 where unknown
     root: int | None = None
     in_place: bool = True
-    contract: Contract | None = None
-    protocol: str = ""
+    contract: Contract | None = None  # of a custom collective, where it is known
+    protocol: str = ""  # ``Simple``, ``LL``, ``LL128`` or empty
     inputs: int = 0
     outputs: int = 0
     source: str = ""

@@ -48,23 +48,10 @@ class Unusable(Exception):
 class Program:
     """The nodes of all ranks in one table; see the module for its columns.
 
-    Parameters
-    ----------
-    bounds : numpy.ndarray
-        int64[ranks + 1].
-    type : numpy.ndarray
-        int8[rows].
-    node_id : numpy.ndarray
-        uint64[rows].
-    columns : mapping of str to numpy.ndarray
-        int64[rows] each.
-    ptr, parents : numpy.ndarray
-        Dependencies, int64[rows + 1] and int64[edges].
-    inputs, outputs : int
-        Declared chunks of the ranks' largest input and output buffer, 0 where nothing is declared.
-    payload, fused, place : numpy.ndarray, optional
-        int64[rows]. By default no node takes another's data or is fused with another, and rows are in a topological
-        order.
+    `bounds`: int64[ranks + 1]. `type`: int8[rows]. `node_id`: uint64[rows]. `columns`: int64[rows] each. `ptr`,
+    `parents`: dependencies, int64[rows + 1] and int64[edges]. `inputs`, `outputs`: declared chunks of the ranks'
+    largest input and output buffer, 0 where nothing is declared. `payload`, `fused`, `place`: int64[rows]. By default
+    no node takes another's data or is fused with another, and rows are in a topological order.
     """
 
     def __init__(
@@ -95,12 +82,8 @@ class Program:
     def of_traces(cls, traces: Sequence[ExecutionTrace]) -> Program:
         """The table of one trace per rank.
 
-        Raises
-        ------
-        TraceError
-            A dependency on a node that is not there.
-        Unusable
-            A node that takes the data of one that is not there, or is fused with one.
+        Raises TraceError: a dependency on a node that is not there. Raises Unusable: a node that takes the data of one
+        that is not there, or is fused with one.
         """
         traces = list(traces)
         bounds = np.cumsum([0, *map(len, traces)])

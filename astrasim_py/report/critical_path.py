@@ -33,32 +33,17 @@ CATEGORIES = {
 class Segment:
     """A piece of the critical path.
 
-    Attributes
-    ----------
-    start, end : int
-        ps.
-    category : str
-        One of `CATEGORIES`.
-    rank : int
-        Where it happened (of a message: the sender).
-    row : int
-        Row of the node table, -1 for none.
-    message : int
-        Row of the message table, -1 for none.
-    link : int
-        Link that the time was spent on, -1 for none.
-    instance : int
-        Collective instance, -1 for the workload.
+    `start`, `end`: ps.
     """
 
     start: int
     end: int
-    category: str
-    rank: int = -1
-    row: int = -1
-    message: int = -1
-    link: int = -1
-    instance: int = -1
+    category: str  # one of `CATEGORIES`
+    rank: int = -1  # where it happened (of a message: the sender)
+    row: int = -1  # row of the node table, -1 for none
+    message: int = -1  # row of the message table, -1 for none
+    link: int = -1  # link that the time was spent on, -1 for none
+    instance: int = -1  # collective instance, -1 for the workload
 
 
 def _plain(column: np.ndarray) -> Sequence[int]:
@@ -186,13 +171,7 @@ class _Walk:
 def critical_path(records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> tuple[Segment, ...]:
     """The pieces of the critical path from 0 to the makespan.
 
-    Parameters
-    ----------
-    records : Records
-        Of level ``messages``.
-    latency : mapping of int to int
-        Link → its latency, ps, where it is known.
-    longer : mapping of int to int
-        Collective instance → ps that each hop of its messages takes beyond the latency of the link.
+    `records`: of level ``messages``. `latency`: link → its latency, ps, where it is known. `longer`: collective
+    instance → ps that each hop of its messages takes beyond the latency of the link.
     """
     return _Walk(records, latency, longer).walk()

@@ -43,8 +43,6 @@ def csv_cell(text: str) -> str:
     Text that begins with ``= + - @``, a tab, a carriage return or an apostrophe gets an apostrophe in front;
     `csv_text` takes it off again.
 
-    Examples
-    --------
     >>> csv_cell("=1+1"), csv_cell("a,b"), csv_cell("plain")
     ("'=1+1", '"a,b"', 'plain')
     """
@@ -172,17 +170,8 @@ _FRAMES = _frames()
 def read_csv(data: bytes, text_columns: Iterable[str] = TEXT_COLUMNS) -> Table:
     """The table that `csv_chunks` wrote.
 
-    Parameters
-    ----------
-    data : bytes
-        A whole file.
-    text_columns : iterable of str
-        Names of columns that hold text; the others hold whole numbers, or numbers with a point (empty: NaN).
-
-    Raises
-    ------
-    ValueError
-        Rows of unequal length, or a cell that is no number.
+    `data`: a whole file. `text_columns`: names of columns that hold text; the others hold whole numbers, or numbers
+    with a point (empty: NaN). Raises ValueError: rows of unequal length, or a cell that is no number.
     """
     texts = frozenset(text_columns)
     stream = io.StringIO(data.decode(), newline="")

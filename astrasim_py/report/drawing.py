@@ -49,12 +49,8 @@ def _vertex_names(topology: Topology) -> np.ndarray | None:
 def edge_table(topology: Topology, used: np.ndarray, *, plain: bool = False) -> Table:
     """Links: name, ends, bandwidth (bytes per second, rounded) and latency (ps).
 
-    Parameters
-    ----------
-    used : numpy.ndarray
-        int64: links that carried something; the others are left out of a network of more than `ALL_EDGES` links.
-    plain : bool
-        Names as bytes, where they are plain: for writing them.
+    `used`: int64: links that carried something; the others are left out of a network of more than `ALL_EDGES` links.
+    `plain`: names as bytes, where they are plain: for writing them.
     """
     links = np.arange(topology.links) if topology.links <= ALL_EDGES else np.flatnonzero(np.bincount(used))
     names = _vertex_names(topology) if plain else None

@@ -36,34 +36,17 @@ class LinkUse:
 class Explanation:
     """Where the time of a run went.
 
-    Attributes
-    ----------
-    makespan : int
-        ps.
-    path : tuple of Segment
-        The critical path from 0 to `makespan`, without gaps.
-    totals : mapping of str to int
-        Category → ps; they add up to the makespan.
-    exposures : tuple of Exposure
-        By collective, the most exposed first.
-    links : tuple of LinkUse
-        The busiest first.
-    labels : mapping of int to str
-        Row of the node table → what it is, for rows on the path.
-    messages : mapping of int to tuple of int
-        Row of the message table → source rank, destination rank, bytes; for messages on the path.
-    link_names : mapping of int to str
-        Of links on the path.
+    `messages`: row of the message table → source rank, destination rank, bytes; for messages on the path.
     """
 
-    makespan: int
-    path: tuple[Segment, ...]
-    totals: Mapping[str, int]
-    exposures: tuple[Exposure, ...]
-    links: tuple[LinkUse, ...]
-    labels: Mapping[int, str]
+    makespan: int  # ps
+    path: tuple[Segment, ...]  # the critical path from 0 to `makespan`, without gaps
+    totals: Mapping[str, int]  # category → ps; they add up to the makespan
+    exposures: tuple[Exposure, ...]  # by collective, the most exposed first
+    links: tuple[LinkUse, ...]  # the busiest first
+    labels: Mapping[int, str]  # row of the node table → what it is, for rows on the path
     messages: Mapping[int, tuple[int, int, int]]
-    link_names: Mapping[int, str]
+    link_names: Mapping[int, str]  # of links on the path
 
     def waits(self) -> list[tuple[str, int]]:
         """Links for which the critical path waited, with the time, the longest first."""
@@ -99,20 +82,9 @@ def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tup
 def explain(records: Records, edges: Table | None = None, longer: Mapping[int, int] | None = None) -> Explanation:
     """Walk the critical path and say where the time went.
 
-    Parameters
-    ----------
-    records : Records
-        Of level ``messages``.
-    edges : Table, optional
-        ``link``, ``name`` and ``latency`` (ps) of the links: names them, and tells latency from serialization
-        exactly.
-    longer : mapping of int to int, optional
-        Collective instance → ps that each hop of its messages takes beyond the latency of the link.
-
-    Raises
-    ------
-    UsageError
-        Records of a lower level.
+    `records`: of level ``messages``. `edges`: ``link``, ``name`` and ``latency`` (ps) of the links: names them, and
+    tells latency from serialization exactly. `longer`: collective instance → ps that each hop of its messages takes
+    beyond the latency of the link. Raises UsageError: records of a lower level.
     """
     if records.level != "messages":
         raise UsageError("records", f'level "{records.level}" does not hold messages', 'record at level "messages"')

@@ -20,28 +20,11 @@ def draw(
 ) -> dict[str, bytes]:
     """One figure, as SVG and PNG.
 
-    Parameters
-    ----------
-    spec : mapping
-        ``kind`` and, as far as they apply, ``x``, ``series``, ``facet``, ``baseline``, ``where``, ``title``.
-    rows : sequence of mapping
-        Rows of the points, in the order of the sweep; those that are not done are left out.
-    panels : sequence of Panel
-        For ``links`` and ``gantt``.
-    title : str
-        Where the spec has none.
-    place : str
-        For error messages.
-
-    Returns
-    -------
-    dict of str to bytes
-        By format: ``svg`` and ``png``; their metadata (``Description``) say which engine ran.
-
-    Raises
-    ------
-    ScenarioError
-        A key that no row has, or a baseline that is not a value of the series.
+    `spec`: ``kind`` and, as far as they apply, ``x``, ``series``, ``facet``, ``baseline``, ``where``, ``title``.
+    `rows`: rows of the points, in the order of the sweep; those that are not done are left out. `panels`: for ``links``
+    and ``gantt``. `title`: where the spec has none. `place`: for error messages. Returns by format: ``svg`` and
+    ``png``; their metadata (``Description``) say which engine ran. Raises ScenarioError: a key that no row has, or a
+    baseline that is not a value of the series.
     """
     kind = spec["kind"]
     if kind not in KINDS:

@@ -21,16 +21,11 @@ _MAX_LANES = 64
 class Panel:
     """What the record figures (links, gantt) need of one point.
 
-    Attributes
-    ----------
-    makespan : int
-        ps.
-    tables : mapping of str to Table
-        ``link`` and ``vertex``, ``edge`` (links), ``node`` (gantt).
+    `tables`: ``link`` and ``vertex``, ``edge`` (links), ``node`` (gantt).
     """
 
     title: str
-    makespan: int
+    makespan: int  # ps
     tables: Mapping[str, Table] = field(default_factory=dict)
 
 

@@ -46,8 +46,6 @@ ROW_KEYS = (
 def ns_number(ps: int | None) -> Decimal | None:
     """Picoseconds as an exact decimal number of nanoseconds; None stays None.
 
-    Examples
-    --------
     >>> ns_number(1500), ns_number(None)
     (Decimal('1.5'), None)
     """
@@ -67,8 +65,6 @@ def rounded(value: Fraction, digits: int = 9) -> Decimal:
 def plain(value: Decimal) -> str:
     """A decimal number without exponent and without trailing zeros.
 
-    Examples
-    --------
     >>> plain(Decimal("1.50E+3")), plain(Decimal("0.2500"))
     ('1500', '0.25')
     """
@@ -81,13 +77,8 @@ def plain(value: Decimal) -> str:
 def json_text(value: object, indent: int | None = 2) -> str:
     """JSON with decimal numbers kept exact (`json.dumps` would turn them into floats); ASCII only.
 
-    Raises
-    ------
-    TypeError
-        A value that JSON cannot hold (also NaN and infinity).
+    Raises TypeError: a value that JSON cannot hold (also NaN and infinity).
 
-    Examples
-    --------
     >>> json_text({"time_ns": Decimal("9007199254740993.125")}, indent=None)
     '{"time_ns": 9007199254740993.125}'
     """
@@ -179,17 +170,8 @@ def shown_rows(
 ) -> tuple[list[str], list[list[str]], list[bool]]:
     """What a person is shown of the rows of a run.
 
-    Parameters
-    ----------
-    summaries : sequence of mapping or None
-        Summary of each row's point: adds the closed form of an algorithm on links of its own, to be compared.
-
-    Returns
-    -------
-    cells : list of list of str
-        One list per row.
-    numeric : list of bool
-        Columns to be aligned to the right.
+    `summaries`: summary of each row's point: adds the closed form of an algorithm on links of its own, to be compared.
+    Returns one list per row. Returns columns to be aligned to the right.
     """
     forms = [summary.get("closed_form_ns") if summary else None for summary in summaries]
     rows = [{**row, "closed_form_ns": form} for row, form in zip(rows, forms, strict=True)] if forms else rows
@@ -218,8 +200,6 @@ def shown_rows(
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
     """An aligned table of plain text: a heading, a rule, and one line a row.
 
-    Examples
-    --------
     >>> print(text_table(["size", "time"], [["64 KiB", "9 us"]], [False, True]))
     size    time
     ------  ----
@@ -268,8 +248,6 @@ COLLECTIVE_KEYS = (
 def bandwidth_GBps(size: int, duration_ps: int) -> Decimal | None:
     """Bytes over picoseconds as GB/s (10**9 bytes per second); None for an empty interval.
 
-    Examples
-    --------
     >>> bandwidth_GBps(1000, 20_000)
     Decimal('50')
     """
@@ -284,15 +262,8 @@ def efficiency_of(bound_ps: int | None, time_ps: int) -> Decimal | None:
 def collective_rows(point: str, table: Table, factors: Mapping[str, Fraction] | None = None) -> list[dict]:
     """One row per collective instance, with its algorithm and bus bandwidth.
 
-    Parameters
-    ----------
-    point : str
-        Name of the point, repeated in every row.
-    table : Table
-        The collective records.
-    factors : mapping of (type, ranks) to Fraction
-        Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md); without an entry the bus
-        bandwidth stays empty.
+    `point`: name of the point, repeated in every row. `table`: the collective records. `factors`: bus bandwidth over
+    algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md); without an entry the bus bandwidth stays empty.
     """
     rows = []
     for c in table.rows():

@@ -26,13 +26,8 @@ _INSIDE_PS = 1000
 def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """A lane for each interval, so that those of one lane and group do not overlap; the fewest, lowest first.
 
-    Parameters
-    ----------
-    group, start, end : int64 arrays
-        Of each interval; groups from 0 on, of which each has lanes of its own.
+    `group`, `start`, `end`: of each interval; groups from 0 on, of which each has lanes of its own.
 
-    Examples
-    --------
     >>> lanes(np.array([0, 0, 0, 1]), np.array([0, 1, 5, 0]), np.array([4, 3, 6, 9])).tolist()
     [0, 1, 0, 0]
     """
@@ -72,14 +67,8 @@ def _overlapping(start: list[int], end: list[int]) -> list[int]:
 def timeline(records: Records, edges: Table | None = None, npus: Sequence[int] = ()) -> Iterator[bytes]:
     """The timeline of a run, a piece at a time; together one JSON document.
 
-    Parameters
-    ----------
-    records : Records
-        Of level ``messages``; of level ``nodes`` there are no links and no arrows.
-    edges : Table, optional
-        ``link`` and ``name``: names of links.
-    npus : sequence of int, optional
-        rank → NPU, for the names of lanes.
+    `records`: of level ``messages``; of level ``nodes`` there are no links and no arrows. `edges`: ``link`` and
+    ``name``: names of links. `npus`: rank → NPU, for the names of lanes.
     """
     ranks = len(records.finish)
     collectives, links = ranks, ranks + 1

@@ -31,10 +31,7 @@ def confined(name: FileText, folder: Path, place: str, allow_outside: bool) -> P
     Only a field of type `FileName` or `CodeName` can be opened so: `named_files` finds it, and a change of the file
     makes results stale.
 
-    Raises
-    ------
-    ScenarioError
-        It leads elsewhere, and that is not allowed.
+    Raises ScenarioError: it leads elsewhere, and that is not allowed.
     """
     if not isinstance(name, FileText):
         raise InternalError(f"{place}: the field is not declared as a file")
@@ -58,9 +55,7 @@ def confined(name: FileText, folder: Path, place: str, allow_outside: bool) -> P
 def split_code(text: str, place: str) -> tuple[str, str]:
     """``file.py:name`` as a pair.
 
-    Raises
-    ------
-    ScenarioError
+    Raises ScenarioError.
     """
     file, colon, name = text.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
@@ -71,14 +66,8 @@ def split_code(text: str, place: str) -> tuple[str, str]:
 class JobCheck:
     """Checks one job: workload, groups, algorithms and stragglers against each other.
 
-    Parameters
-    ----------
-    job : object
-        With attributes ``workload``, ``groups``, ``algorithms``, ``stragglers``.
-    value : Value
-        The same as written, for places.
-    ranks : int or None
-        Number of ranks, if known.
+    `job`: with attributes ``workload``, ``groups``, ``algorithms``, ``stragglers``. `value`: the same as written, for
+    places. `ranks`: number of ranks, if known.
     """
 
     def __init__(self, job, value: Mapping[str, Value | None], ranks: int | None) -> None:

@@ -42,31 +42,15 @@ class PointSpec:
 class Point:
     """One simulation, fully resolved.
 
-    Attributes
-    ----------
-    scenario : str
-        Name of the scenario.
-    index : int
-        Place in the order of the sweep.
-    name : str
-        For people: ``topology=ring,size=64 KiB``; the scenario's name where nothing is swept.
-    values : mapping of str to str
-        Swept key → its value as written.
-    config : mapping
-        The resolved scenario of this point as plain values with units, only what it depends on.
-    folder : str
-        Where files are looked up.
-    allow_outside, allow_code : bool
-    places : mapping of str to str
-        ``workload[0]`` → ``file:line:column: workload[0]``, for error messages.
+    `places`: ``workload[0]`` → ``file:line:column: workload[0]``, for error messages.
     """
 
-    scenario: str
-    index: int
-    name: str
-    values: Mapping[str, str]
-    config: Mapping[str, Any]
-    folder: str
+    scenario: str  # name of the scenario
+    index: int  # place in the order of the sweep
+    name: str  # for people: ``topology=ring,size=64 KiB``; the scenario's name where nothing is swept
+    values: Mapping[str, str]  # swept key → its value as written
+    config: Mapping[str, Any]  # the resolved scenario of this point as plain values with units, only what it depends on
+    folder: str  # where files are looked up
     allow_outside: bool = False
     allow_code: bool = False
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

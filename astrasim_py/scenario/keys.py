@@ -27,13 +27,7 @@ def default(key: str) -> Any:
 def read_key(key: str, value: Value, errors: list[AstraError], *, binary: bool = False) -> Any:
     """The value of a top-level key, or None after adding to `errors` everything that is wrong with it.
 
-    Parameters
-    ----------
-    key : str
-    value : Value
-    errors : list
-    binary : bool
-        Whether GB of network bandwidth means 2**30.
+    `binary`: whether GB of network bandwidth means 2**30.
     """
     try:
         return read_plain(key, value.plain(), binary=binary)

@@ -23,25 +23,10 @@ MAX_ERRORS = 100
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedScenario:
-    """A scenario that is known to be right, before its points are written out.
+    """A scenario that is known to be right, before its points are written out."""
 
-    Attributes
-    ----------
-    path : Path
-        Of the file, as given.
-    folder : Path
-        Where files that it names are looked up.
-    name, title, description : str
-    engine, record : str
-    fold : bool
-    plots : tuple of PlotSpec
-    axes : tuple of Axis
-    resolver : Resolver
-    allow_outside, allow_code : bool
-    """
-
-    path: Path
-    folder: Path
+    path: Path  # of the file, as given
+    folder: Path  # where files that it names are looked up
     name: str
     title: str
     description: str

@@ -33,18 +33,8 @@ _STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
 def apply_override(document: Value, text: str, known: Sequence[str]) -> Value:
     """The document with one value replaced.
 
-    Parameters
-    ----------
-    document : Value
-    text : str
-        ``topologies.ring.npus=16``; the value is read as YAML.
-    known : sequence of str
-        Top-level keys.
-
-    Raises
-    ------
-    UsageError
-        A path that leads nowhere.
+    `text`: ``topologies.ring.npus=16``; the value is read as YAML. `known`: top-level keys. Raises UsageError: a path
+    that leads nowhere.
     """
     path, equals, written = text.partition("=")
     path = path.strip()
@@ -219,13 +209,7 @@ def is_path(key: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Resolver:
-    """Gives every top-level key of every point its value; equal values are made once.
-
-    Parameters
-    ----------
-    document : Value
-    axes : sequence of Axis
-    """
+    """Gives every top-level key of every point its value; equal values are made once."""
 
     document: Value
     axes: tuple[Axis, ...]
@@ -270,10 +254,7 @@ class Resolver:
     def section(self, key: str, assignment: Mapping[str, Value]) -> Value | None:
         """The value of a top-level key at a point; the same object for equal points.
 
-        Raises
-        ------
-        ScenarioError
-            A variable that is not swept, or a path that leads nowhere.
+        Raises ScenarioError: a variable that is not swept, or a path that leads nowhere.
         """
         if key not in self._users:
             return None

@@ -81,22 +81,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A request that was run.
-
-    Attributes
-    ----------
-    row : dict
-        As of `run`.
-    explanation : tuple of str
-        Why it did not end; empty if it did.
-    folder : Path
-        Where it is stored.
-    """
+    """A request that was run."""
 
     result: AstraResult
-    row: dict
-    explanation: tuple[str, ...]
-    folder: Path
+    row: dict  # as of `run`
+    explanation: tuple[str, ...]  # why it did not end; empty if it did
+    folder: Path  # where it is stored
     exit_code: int
 
 
@@ -105,10 +95,7 @@ def run_request(
 ) -> Done:
     """Run ASTRA-sim's inputs and store the point under ``OUT/astra_sim``.
 
-    Raises
-    ------
-    AstraError
-        What ASTRA-sim would hang or crash on; a folder that cannot be written.
+    Raises AstraError: what ASTRA-sim would hang or crash on; a folder that cannot be written.
     """
     usage = Usage()
     inputs = request.inputs() if inputs is None else inputs

@@ -44,39 +44,24 @@ MAX_NPUS = 2**20
 class Case:
     """One measured run.
 
-    Attributes
-    ----------
-    place : str
-        ``file:line`` of its row.
-    label : str
-        What it is about, for people.
-    backend : str
-        One of `BACKENDS`.
-    workload : tuple of Path
-        One file per rank; the same one may serve several.
-    folder : Path
-        What relative names inside the system file refer to.
-    finishes : bool
-        Whether ASTRA-sim yielded a number.
-    times, exposed : tuple of int
-        ns per rank; empty where it did not finish.
+    `times`, `exposed`: ns per rank; empty where it did not finish.
     """
 
-    place: str
+    place: str  # ``file:line`` of its row
     set: str
-    label: str = ""
-    backend: str
+    label: str = ""  # what it is about, for people
+    backend: str  # one of `BACKENDS`
     network: Path
     system: Path
     memory: Path | None = None
     groups: Path | None = None
-    workload: tuple[Path, ...] = field(repr=False)
-    folder: Path
+    workload: tuple[Path, ...] = field(repr=False)  # one file per rank; the same one may serve several
+    folder: Path  # what relative names inside the system file refer to
     npus: int
     queues_per_dim: int = 1
     injection_scale: Fraction = Fraction(1)
     rendezvous: bool = False
-    finishes: bool = True
+    finishes: bool = True  # whether ASTRA-sim yielded a number
     times: tuple[int, ...] = ()
     exposed: tuple[int, ...] = ()
 
@@ -89,17 +74,8 @@ class Case:
 def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
     """Rows of a CSV of cases, in order.
 
-    Parameters
-    ----------
-    path : path
-        Files that it names are relative to its folder.
-    sets : sequence of str
-        Only these; all where empty.
-
-    Raises
-    ------
-    UsageError
-        ``file:line``: what is wrong.
+    `path`: files that it names are relative to its folder. `sets`: only these; all where empty. Raises UsageError:
+    ``file:line``: what is wrong.
     """
     place = os.fspath(path)
     what = "a CSV of cases"
@@ -202,10 +178,7 @@ def _case(row: Mapping[str, str], here: str, folder: Path, workloads: dict, file
 def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, ...]:
     """Files of a workload, one per rank: its own folder, else the one that serves every rank.
 
-    Raises
-    ------
-    UsageError
-        There is neither.
+    Raises UsageError: there is neither.
     """
     if not name or "/" in name or "\\" in name or "\0" in name:
         raise UsageError(f"{here}: workload", f'"{name}" is no name of a workload', "write the name of its files")

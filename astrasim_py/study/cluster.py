@@ -44,9 +44,7 @@ _one_at_a_time = threading.Lock()
 def check_address(address: str) -> None:
     """Refuse what is no address of a scheduler, and a cluster where Dask is not installed.
 
-    Raises
-    ------
-    UsageError
+    Raises UsageError.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match[3] or 0) >= 2**16:
@@ -61,25 +59,10 @@ def check_address(address: str) -> None:
 def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterator[tuple[int, Result | Killed]]:
     """Run every task on some worker.
 
-    Parameters
-    ----------
-    address : str
-        Of the scheduler.
-    folder : Path
-        Of the scenario's results.
-
-    Yields
-    ------
-    tuple of int and (Result or Killed)
-        Number of the task and its result, in the order in which they end. Closing the generator takes back what is
-        not begun; points under way end on their workers and are kept.
-
-    Raises
-    ------
-    UsageError
-        The scheduler cannot be reached.
-    CheckFailed
-        The scheduler, or every worker, is lost.
+    `address`: of the scheduler. `folder`: of the scenario's results. Yields number of the task and its result, in the
+    order in which they end. Closing the generator takes back what is not begun; points under way end on their workers
+    and are kept. Raises UsageError: the scheduler cannot be reached. Raises CheckFailed: the scheduler, or every
+    worker, is lost.
     """
     with _client(address) as client, store.marker(Path(os.path.abspath(folder))) as probe:
         sent = [_absolute(task) for task in tasks]

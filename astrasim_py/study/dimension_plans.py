@@ -24,17 +24,8 @@ class PlannedByDimension:
 
     Files, own Python and builders that go over dimensions themselves (``hierarchical``) are carried out at once.
 
-    Parameters
-    ----------
-    table : AlgorithmTable
-        Of the job: which case a call takes.
-    planners : mapping of Case to DimensionPlanner or None
-        None: carried out at once.
-    default : DimensionPlanner
-        Of collectives without cases.
-    place : str
-    warnings : list of str
-        What a person should know of is added.
+    `table`: of the job: which case a call takes. `planners`: none: carried out at once. `default`: of collectives
+    without cases. `warnings`: what a person should know of is added.
     """
 
     def __init__(
@@ -80,19 +71,9 @@ def plan_by_dimension(
 ) -> PlannedByDimension:
     """The planner of a job.
 
-    Parameters
-    ----------
-    spec : Collectives
-        Of the scenario.
-    cases : mapping
-        Collective → its cases, each with what the scenario says and its place.
-    table, topology, placement, make, place, warnings
-        As above; `place` of the scenario's key.
-
-    Raises
-    ------
-    ScenarioError
-        The topology has no dimensions, or not as many as a list of algorithms.
+    `spec`: of the scenario. `cases`: collective → its cases, each with what the scenario says and its place. `table`,
+    `topology`, `placement`, `make`, `place`, `warnings`: as above; `place` of the scenario's key. Raises ScenarioError:
+    the topology has no dimensions, or not as many as a list of algorithms.
     """
     if spec.flat:
         dims: tuple[Dim, ...] = ()

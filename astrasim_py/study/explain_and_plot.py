@@ -46,10 +46,7 @@ class Drawn:
 def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
     """The scenario's folder and the points that a path names: one for a point's folder, else all of a scenario's.
 
-    Raises
-    ------
-    UsageError
-        No whole point is there.
+    Raises UsageError: no whole point is there.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -73,10 +70,7 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
 def explain_folder(path: str | os.PathLike) -> Explained:
     """Explain the point in a folder; one recorded below level ``messages`` is run again, and the notes say so.
 
-    Raises
-    ------
-    UsageError
-        There is no point, or more than one.
+    Raises UsageError: there is no point, or more than one.
     """
     _, points = find(path)
     if len(points) > 1:
@@ -97,10 +91,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     Of a scenario: what its file asked for when it was last run. Of a point: its links, a Gantt chart, and the
     parts of its time, into ``figures/<name of the point>-…``.
 
-    Raises
-    ------
-    UsageError
-        There is no point, or nothing to draw.
+    Raises UsageError: there is no point, or nothing to draw.
     """
     folder, points = find(path)
     study, notes = stored_points.read_object(folder / STUDY), RunLog()
@@ -129,10 +120,7 @@ def records_of(stored: StoredPoint) -> Records:
 
     Tables above its level are empty, and of its outcome only status and cause are kept.
 
-    Raises
-    ------
-    OutputError
-        A file that cannot be read any more.
+    Raises OutputError: a file that cannot be read any more.
     """
     rank = stored.table("rank")
     tables = {
@@ -160,12 +148,7 @@ def records_of(stored: StoredPoint) -> Records:
 def at_level(stored: StoredPoint, level: str, notes: RunLog, *, timeline: bool = False) -> StoredPoint:
     """The point with records of at least `level`: as it is, or run again (and the notes say so).
 
-    Raises
-    ------
-    UsageError
-        What it was computed from has changed since.
-    AstraError
-        It cannot be run any more.
+    Raises UsageError: what it was computed from has changed since. Raises AstraError: it cannot be run any more.
     """
     manifest = stored.manifest
     enough = LEVELS.index(manifest["level"]) >= LEVELS.index(level) and (manifest["timeline"] or not timeline)

@@ -51,23 +51,9 @@ def panel(point: StoredPoint, kind: str) -> Panel:
 def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Sequence[StoredPoint]) -> list[Path]:
     """Draw every figure of a scenario as SVG and PNG.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the scenario; figures go to ``figures/`` in it.
-    title : str
-        For figures without one.
-    specs : sequence of mapping
-        As in the scenario's ``plots``.
-    points : sequence of StoredPoint
-        In the order of the sweep.
-
-    Raises
-    ------
-    OutputError
-        A figure cannot be written.
-    ScenarioError
-        A figure asks for something that the points do not have.
+    `folder`: of the scenario; figures go to ``figures/`` in it. `title`: for figures without one. `specs`: as in the
+    scenario's ``plots``. `points`: in the order of the sweep. Raises OutputError: a figure cannot be written. Raises
+    ScenarioError: a figure asks for something that the points do not have.
     """
     rows = [plot_row(point) for point in points]
     written: list[Path] = []

@@ -23,11 +23,7 @@ def input_digests(
     A name may be a prefix: ``traces/gpt3`` of ``traces/gpt3.0.et``, ``traces/gpt3.1.et.gz`` … Files that are
     missing or cannot be read are left out; preparing the point says what is wrong with them.
 
-    Parameters
-    ----------
-    point : Point
-    known : mutable mapping, optional
-        Shared by the points of one run, so that each name is looked up once.
+    `known`: shared by the points of one run, so that each name is looked up once.
     """
     known = {} if known is None else known
     found: dict[str, str] = {}

@@ -22,9 +22,7 @@ MAX_HOLDS = 2**30
 def write_occupancy(path: str | os.PathLike, schedule: Schedule) -> None:
     """Write every hold of a link, by its start.
 
-    Raises
-    ------
-    OutputError
+    Raises OutputError.
     """
     topology, npus = schedule.network.topology, np.array(schedule.network.npus, dtype=np.int64)
     transfer, resource, start, end = schedule.holds()
@@ -41,17 +39,8 @@ def write_occupancy(path: str | os.PathLike, schedule: Schedule) -> None:
 def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "") -> Occupied:
     """What a file says that another schedule holds.
 
-    Parameters
-    ----------
-    topology : Topology
-        On which that schedule runs.
-    place : str
-        Before the name of the file, in errors.
-
-    Raises
-    ------
-    ScenarioError
-        Not such a file, or one of another topology.
+    `topology`: on which that schedule runs. `place`: before the name of the file, in errors. Raises ScenarioError: not
+    such a file, or one of another topology.
     """
     where = f"{place}: {path}" if place else str(path)
     remedy = "give what synthesize --schedule wrote"

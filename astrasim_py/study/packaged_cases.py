@@ -30,15 +30,7 @@ from astrasim_py.workload.microbenchmarks import Collective, generate
 def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[Case | ClosedForm]]:
     """The packaged items; the files that they name exist while the context is open.
 
-    Parameters
-    ----------
-    sets : sequence of str
-        Only these; all where empty.
-
-    Raises
-    ------
-    UsageError
-        There is no such set.
+    `sets`: only these; all where empty. Raises UsageError: there is no such set.
     """
     found = json.loads(files("astrasim_py").joinpath("data/validation/astra_sim.json").read_text("utf-8"))
     names = dict.fromkeys([ClosedForm.set, *(one["set"] for one in found["cases"])])

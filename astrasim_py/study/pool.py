@@ -87,18 +87,8 @@ class _Pool:
 def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tuple[int, object]]:
     """Call ``function(task)`` for every task in worker processes.
 
-    Parameters
-    ----------
-    function : callable
-        Importable, and it lets no exception out.
-    tasks : sequence
-        Picklable.
-
-    Yields
-    ------
-    tuple of int and object
-        Number of the task and its result, in the order in which they end; `Killed` where the worker died twice.
-        Closing the generator kills the workers.
+    `function`: importable, and it lets no exception out. `tasks`: picklable. Yields number of the task and its result,
+    in the order in which they end; `Killed` where the worker died twice. Closing the generator kills the workers.
     """
     waiting = deque(range(len(tasks)))
     suspects: deque[int] = deque()

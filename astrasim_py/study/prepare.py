@@ -254,10 +254,7 @@ def _item(item: Item) -> microbenchmarks.Item:
 def count_messages(problem: Problem) -> int:
     """Messages that a complete run of a problem sends, without planning it where nothing but its plan tells.
 
-    Raises
-    ------
-    AlgorithmError
-        A collective for which there is no algorithm.
+    Raises AlgorithmError: a collective for which there is no algorithm.
     """
     if any(job.planner is not None or job.algorithms.by_node for job in problem.jobs):
         return make_plan(problem).messages

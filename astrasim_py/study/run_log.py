@@ -54,12 +54,7 @@ class Usage:
     def volatile(self, records: Records, source: str, **more: object) -> dict[str, object]:
         """What ``run.json`` says.
 
-        Parameters
-        ----------
-        source : path
-            The folder that names in the point are relative to.
-        **more
-            What else it says.
+        `source`: the folder that names in the point are relative to. `more`: what else it says.
         """
         return {
             "host": socket.gethostname(),

@@ -54,14 +54,8 @@ _PLACE = "name a folder that you may write with --out"
 def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, version: str) -> str:
     """The identity of a point: whatever can change its records changes this. Which engine runs it cannot.
 
-    Parameters
-    ----------
-    resolved : mapping
-        The resolved scenario of this point, seeds included; plain values.
-    inputs : mapping of str to str
-        File → SHA-256 of its content.
-    version : str
-        Of this package.
+    `resolved`: the resolved scenario of this point, seeds included; plain values. `inputs`: file → SHA-256 of its
+    content. `version`: of this package.
     """
     return digest(
         {
@@ -78,8 +72,6 @@ def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, version: str) 
 def folder_name(point: str, identity: str) -> str:
     """``<readable point name>-<hash>``; only letters, digits, ``. _ - = ,`` remain of the name.
 
-    Examples
-    --------
     >>> folder_name("size=64 KiB,topology=ring", "0123456789abcdef")
     'size=64_KiB,topology=ring-0123456789ab'
     """
@@ -90,10 +82,7 @@ def folder_name(point: str, identity: str) -> str:
 def scenario_folder(out: str | os.PathLike, scenario: str) -> Path:
     """The folder of a scenario's results.
 
-    Raises
-    ------
-    UsageError
-        A name that could leave the results folder or hide in it.
+    Raises UsageError: a name that could leave the results folder or hide in it.
     """
     if not _NAME.fullmatch(scenario):
         raise UsageError(
@@ -122,10 +111,7 @@ def _remove(path: Path) -> None:
 def marker(folder: Path) -> Iterator[Path]:
     """An empty file in a folder, for as long as other processes may look for it.
 
-    Raises
-    ------
-    OutputError
-        The folder cannot be written.
+    Raises OutputError: the folder cannot be written.
     """
     path = folder / temporary_name("tmp")
     try:
@@ -157,24 +143,13 @@ def scratch(folder: Path) -> Iterator[Path | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How a point is run. These decide how far it is computed and how fast, not what comes out.
+    """How a point is run. These decide how far it is computed and how fast, not what comes out."""
 
-    Attributes
-    ----------
-    level : str
-        Record level; ``messages`` where a timeline is asked for.
-    timeline : bool
-    limits : Limits
-    engine : str
-    fold : bool
-        Simulate one rank for all where all are alike.
-    """
-
-    level: str = "links"
+    level: str = "links"  # record level; ``messages`` where a timeline is asked for
     timeline: bool = False
     limits: Limits = field(default_factory=Limits)
     engine: str = AUTO
-    fold: bool = False
+    fold: bool = False  # simulate one rank for all where all are alike
 
     def __post_init__(self) -> None:
         if self.timeline:
@@ -229,30 +204,11 @@ def write_point(
 ) -> Path:
     """Store a point: the whole folder appears, or nothing does.
 
-    Parameters
-    ----------
-    folder : Path
-        Where it shall be: a sub-folder of the scenario's folder.
-    files : mapping of str to bytes or iterable of bytes
-        Name → content. ``manifest.json`` and ``run.json`` are added.
-    manifest : mapping
-        Plain values; ``files`` (SHA-256 and length of each) is added.
-    volatile : mapping
-        Host, versions, times: outside every digest.
-    options : RunOptions
-        If another process stored the same point meanwhile and it meets this, that one stays.
-    replace : bool
-        Replace even a stored point that meets `options`.
-
-    Returns
-    -------
-    Path
-        `folder`.
-
-    Raises
-    ------
-    OutputError
-        Disk full, read-only, path too long …; nothing of this point is left, everything else is untouched.
+    `folder`: where it shall be: a sub-folder of the scenario's folder. `files`: name → content. ``manifest.json`` and
+    ``run.json`` are added. `manifest`: plain values; ``files`` (SHA-256 and length of each) is added. `volatile`: host,
+    versions, times: outside every digest. `options`: if another process stored the same point meanwhile and it meets
+    this, that one stays. `replace`: replace even a stored point that meets `options`. Returns `folder`. Raises
+    OutputError: disk full, read-only, path too long …; nothing of this point is left, everything else is untouched.
     """
     missing = [key for key in REQUIRED if key not in manifest]
     if missing or SUMMARY not in files or manifest["folder"] != folder.name:
@@ -328,10 +284,7 @@ def _put_back(aside: Path, folder: Path) -> None:
 def clean(folder: Path) -> int:
     """Remove what dead processes left in a scenario's folder, and put back what they had moved aside.
 
-    Returns
-    -------
-    int
-        Leftovers removed.
+    Returns leftovers removed.
     """
     try:
         names = sorted(os.listdir(folder))

@@ -43,11 +43,8 @@ def read_object(path: Path) -> dict:
 def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
     """The manifest of a point's folder, or None if the folder is not a whole point.
 
-    Parameters
-    ----------
-    contents : bool
-        Compare the SHA-256 of every file. Otherwise only those of the small files that tables over all points
-        are made of, and the length of the others.
+    `contents`: compare the SHA-256 of every file. Otherwise only those of the small files that tables over all points
+    are made of, and the length of the others.
     """
     try:
         manifest = read_object(folder / MANIFEST)
@@ -92,12 +89,7 @@ class StoredPoint:
     def table(self, name: str) -> Table:
         """A table of records (collective, link, node, message, hop, rank, vertex).
 
-        Raises
-        ------
-        KeyError
-            It was not recorded.
-        OutputError
-            The file cannot be read any more.
+        Raises KeyError: it was not recorded. Raises OutputError: the file cannot be read any more.
         """
         file = f"{name}.csv"
         if file not in self.manifest["files"]:
@@ -126,10 +118,7 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
 def read_points(folder: Path) -> tuple[StoredPoint, ...]:
     """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored.
 
-    Raises
-    ------
-    OutputError
-        The folder cannot be read.
+    Raises OutputError: the folder cannot be read.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -162,8 +151,6 @@ def _finished(point: StoredPoint) -> tuple[Decimal, str]:
 def value_order(text: str) -> tuple[int, Fraction, str]:
     """Sort key of a swept value: numbers and quantities by what they are worth, before plain text.
 
-    Examples
-    --------
     >>> sorted(["1 MiB", "ring", "64 KiB"], key=value_order)
     ['64 KiB', '1 MiB', 'ring']
     """
@@ -194,9 +181,7 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     There is no index that two runs could spoil for each other: both files follow from the folders alone.
     ``superseded`` says yes for a point of whose name a newer one exists (the scenario was changed meanwhile).
 
-    Raises
-    ------
-    OutputError
+    Raises OutputError.
     """
     points = read_points(folder) if points is None else points
     current = {point.folder.name for point in newest(points)}

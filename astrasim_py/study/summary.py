@@ -92,15 +92,8 @@ def closed_form(plan: Plan) -> Fraction | None:
 def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
     """The summary of a finished simulation.
 
-    Parameters
-    ----------
-    row : mapping
-        From `empty_row`, with what is known of the point.
-
-    Returns
-    -------
-    dict
-        ``row`` (without ``cpu_s``, which differs from run to run) and what does not fit in a row.
+    `row`: from `empty_row`, with what is known of the point. Returns ``row`` (without ``cpu_s``, which differs from run
+    to run) and what does not fit in a row.
     """
     problem, topology = plan.problem, plan.problem.topology
     done = records.outcome.status == "done"

@@ -45,49 +45,28 @@ _TRIES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A point that is not done.
+    """A point that is not done."""
 
-    Attributes
-    ----------
-    point : str
-        Its name.
-    lines : tuple of str
-        Why, for a person.
-    detail : str
-        Traceback of a defect, of ours or of the user's own code.
-    """
-
-    point: str
+    point: str  # its name
     exit_code: int
-    lines: tuple[str, ...]
-    detail: str = ""
+    lines: tuple[str, ...]  # why, for a person
+    detail: str = ""  # traceback of a defect, of ours or of the user's own code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """What came of running a scenario.
 
-    Attributes
-    ----------
-    folder : Path
-        Of its results.
-    rows : tuple of dict
-        One per point asked for, in the order of the sweep; keys of `report.tables.ROW_KEYS`.
-    exit_code : int
-        The worst of its points, or 130.
-    notes : tuple of str
-        What was done beside what was asked: points used again, levels raised, warnings.
-    summaries : tuple of dict or None
-        ``summary.json`` of each row's point, None where it has none.
+    `summaries`: ``summary.json`` of each row's point, None where it has none.
     """
 
     scenario: str
     title: str
-    folder: Path
-    rows: tuple[dict, ...]
-    exit_code: int
+    folder: Path  # of its results
+    rows: tuple[dict, ...]  # one per point asked for, in the order of the sweep; keys of `report.tables.ROW_KEYS`
+    exit_code: int  # the worst of its points, or 130
     failures: tuple[Failure, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was done beside what was asked: points used again, levels raised, warnings
     figures: tuple[Path, ...] = ()
     computed: int = 0
     reused: int = 0
@@ -98,8 +77,6 @@ class RunResult:
 def parse_share(text: str) -> tuple[int, int]:
     """Read ``--points i/n``: the i-th of n shares, 1 ≤ i ≤ n.
 
-    Examples
-    --------
     >>> parse_share("2/8")
     (2, 8)
     """
@@ -131,40 +108,15 @@ def run_scenario(
     A point that fails is recorded and the others go on. Ctrl-C (and SIGTERM) stops at once: finished points are
     kept, of those under way nothing is, and running again goes on from there.
 
-    Parameters
-    ----------
-    out : path
-        Folder of all results.
-    jobs : int or None
-        Worker processes; 1 runs in this process, None means one per core.
-    cluster : str, optional
-        Address of a Dask scheduler whose workers compute the points, instead of processes of this machine.
-    points : tuple of int, optional
-        ``(i, n)``: only the i-th of n shares of the points.
-    fresh : bool
-        Compute finished points again.
-    level : str, optional
-        Record level; by default the scenario's.
-    timeline : bool
-        Also write ``timeline.json`` (needs level ``messages``, which is then recorded).
-    engine : str, optional
-        By default the scenario's.
-    fold : bool, optional
-        Simulate one rank for all where they are alike; by default as the scenario says.
-    max_events, max_sim_time_ps : int, optional
-        Instead of the scenario's limits.
-    figures : bool
-        Draw the scenario's figures.
-    progress : Progress, optional
-        Silent by default.
-
-    Raises
-    ------
-    UsageError
-        An unknown level or engine, fewer than one job, a name that is no name of a folder, or a cluster that cannot
-        be reached.
-    OutputError
-        The folder of results cannot be written at all.
+    `out`: folder of all results. `jobs`: worker processes; 1 runs in this process, None means one per core. `cluster`:
+    address of a Dask scheduler whose workers compute the points, instead of processes of this machine. `points`: ``(i,
+    n)``: only the i-th of n shares of the points. `fresh`: compute finished points again. `level`: record level; by
+    default the scenario's. `timeline`: also write ``timeline.json`` (needs level ``messages``, which is then recorded).
+    `engine`: by default the scenario's. `fold`: simulate one rank for all where they are alike; by default as the
+    scenario says. `max_events`, `max_sim_time_ps`: instead of the scenario's limits. `figures`: draw the scenario's
+    figures. `progress`: silent by default. Raises UsageError: an unknown level or engine, fewer than one job, a name
+    that is no name of a folder, or a cluster that cannot be reached. Raises OutputError: the folder of results cannot
+    be written at all.
     """
     level, engine = level or scenario.record, engine or scenario.engine
     for key, value, known in (("--record", level, LEVELS), ("--engine", engine, ENGINES)):

@@ -43,25 +43,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a task ended.
-
-    Attributes
-    ----------
-    lines : tuple of str
-        What a person should know, one line each; empty if all is well.
-    detail : str
-        Traceback of a defect, of ours or of the user's own code.
-    stored : bool
-        Whether the point is in the store.
-    """
+    """How a task ended."""
 
     row: dict
     exit_code: int = EXIT_OK
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # what a person should know, one line each; empty if all is well
     warnings: tuple[str, ...] = ()
     simulated_ps: int = 0
-    detail: str = ""
-    stored: bool = False
+    detail: str = ""  # traceback of a defect, of ours or of the user's own code
+    stored: bool = False  # whether the point is in the store
 
 
 def row_of(point: Point, status: str) -> dict:
@@ -93,10 +83,7 @@ def make_task(
 
     The options are no part of its identity.
 
-    Raises
-    ------
-    AstraError
-        A file that the point reads is missing, or may not be read.
+    Raises AstraError: a file that the point reads is missing, or may not be read.
     """
     inputs = input_digests(point, known_inputs)
     resolved = {key: value for key, value in point.resolved.items() if key != "limits"}

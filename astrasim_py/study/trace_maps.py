@@ -30,15 +30,9 @@ _ALIGNED = 64
 def map_shared(folder: Path | None, key: str, make: Callable[[], T]) -> T:
     """What `make` gives, made by one of the processes that ask for it.
 
-    Parameters
-    ----------
-    folder : Path or None
-        Of this run, which nobody else can write; None: every process makes its own. So it is where files cannot be
-        locked or written, too.
-    key : str
-        What tells it apart; a name of a file.
-    make : callable
-        Gives a value that does not change and can be pickled. Its errors are its caller's.
+    `folder`: of this run, which nobody else can write; None: every process makes its own. So it is where files cannot
+    be locked or written, too. `key`: what tells it apart; a name of a file. `make`: gives a value that does not change
+    and can be pickled. Its errors are its caller's.
     """
     if folder is None or fcntl is None:
         return make()

@@ -24,29 +24,18 @@ BATCH = 12
 class Finding:
     """How one item came out.
 
-    Attributes
-    ----------
-    judged : bool
-        Whether a difference counts.
-    exact : bool
-        Every figure is equal, or neither side yields one.
-    rel_error : float or None
-        Largest of |ours - theirs| / theirs over ranks and figures; 1 where one side alone yields figures; None where
-        neither does.
-    note : str
-        What differs, in a line; empty where nothing does.
-    engine : str
-        Which engine ran; empty where none did.
+    `rel_error`: largest of |ours - theirs| / theirs over ranks and figures; 1 where one side alone yields figures; None
+    where neither does.
     """
 
     place: str
     set: str
     label: str
-    judged: bool
-    exact: bool
+    judged: bool  # whether a difference counts
+    exact: bool  # every figure is equal, or neither side yields one
     rel_error: float | None
-    note: str = ""
-    engine: str = ""
+    note: str = ""  # what differs, in a line; empty where nothing does
+    engine: str = ""  # which engine ran; empty where none did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +82,7 @@ def validate(
 ) -> Report:
     """Run every item.
 
-    Parameters
-    ----------
-    jobs : int or None
-        Worker processes; None is one per core. 1 runs here.
-
-    Returns
-    -------
-    Report
-        Findings in the order of the items.
+    `jobs`: worker processes; None is one per core. 1 runs here. Returns findings in the order of the items.
     """
     progress = Progress() if progress is None else progress
     batches = _batches(items)

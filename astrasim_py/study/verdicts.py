@@ -17,16 +17,8 @@ _EDITION = 2
 def kept_verdict(algorithm: Algorithm, content: object) -> Verdict:
     """The verdict on an algorithm read from files, from the cache where the same content was verified before.
 
-    Parameters
-    ----------
-    content : object
-        What tells its files apart (their digests); see `astrasim_py.core.digest.digest`.
-
-    Returns
-    -------
-    Verdict
-        Only what was found correct, or could not be decided, is kept. A cache that cannot be read or written is
-        passed over.
+    `content`: what tells its files apart (their digests); see `astrasim_py.core.digest.digest`. Returns only what was
+    found correct, or could not be decided, is kept. A cache that cannot be read or written is passed over.
     """
     contract = (algorithm.collective, algorithm.root, algorithm.in_place, algorithm.ranks)
     contract += (algorithm.protocol, algorithm.contract.to_text() if algorithm.contract else None)

@@ -38,8 +38,6 @@ MAX_CHUNKS = 2**17
 def cut(size: int, count: int) -> tuple[int, ...]:
     """Cut `size` bytes into `count` chunks that differ by a byte at most and sum to `size`; empty ones are left out.
 
-    Examples
-    --------
     >>> cut(10, 3)
     (3, 3, 4)
     >>> cut(2, 3)
@@ -52,22 +50,9 @@ def cut(size: int, count: int) -> tuple[int, ...]:
 def cut_rounded_up(size: int, count: int, least: int = 0) -> tuple[int, ...]:
     """Cut as ASTRA-sim does: chunks of ⌊size / count⌋ bytes, and one more for the remainder.
 
-    Parameters
-    ----------
-    size : int
-        Bytes.
-    count : int
-        ``preferred-dataset-splits``.
-    least : int
-        Least size of a chunk: with smaller ones there are `count` chunks of this size.
+    `size`: bytes. `count`: ``preferred-dataset-splits``. `least`: least size of a chunk: with smaller ones there are
+    `count` chunks of this size. Returns equal sizes; empty where a chunk would have none.
 
-    Returns
-    -------
-    tuple of int
-        Equal sizes; empty where a chunk would have none.
-
-    Examples
-    --------
     >>> cut_rounded_up(1048576, 3)
     (349525, 349525, 349525, 349525)
     """
@@ -94,16 +79,10 @@ def dimension_visits(
 ) -> tuple[DimensionVisit, ...]:
     """Phases of a collective over some dimensions.
 
-    Parameters
-    ----------
-    collective : str
-        all_reduce, reduce_scatter, all_gather or all_to_all.
-    order : sequence of int
-        Dimensions, the innermost first. An all_gather visits them in reverse.
-    all_reduce : str
-        ``baseline``: an all_reduce in every dimension, each on the whole buffer. ``local_first``: reduce_scatter in
-        all but the last, all_reduce in the last, all_gather on the way back. ``two_way``: reduce_scatter in all, then
-        all_gather on the way back.
+    `collective`: all_reduce, reduce_scatter, all_gather or all_to_all. `order`: dimensions, the innermost first. An
+    all_gather visits them in reverse. `all_reduce`: ``baseline``: an all_reduce in every dimension, each on the whole
+    buffer. ``local_first``: reduce_scatter in all but the last, all_reduce in the last, all_gather on the way back.
+    ``two_way``: reduce_scatter in all, then all_gather on the way back.
     """
     if collective != "all_reduce" or all_reduce == BASELINE:
         dims = reversed(order) if collective == "all_gather" else order
@@ -198,47 +177,23 @@ class DimensionPlanner:
     nothing divides evenly. Rooted collectives, barriers and groups that are no sub-grid of the topology are left to
     the job's table of algorithms.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        NPUs along each dimension, the innermost first.
-    make : callable
-        ``make(collective, ranks, dim, size) -> Algorithm``: the algorithm of a dimension.
-    chunks : int
-        Chunks of a collective.
-    active : int
-        Chunks that run at once in one dimension of an NPU.
-    queues : int
-        Queues of each dimension, among which they are divided.
-    all_reduce : str
-        ``local_first``, ``baseline`` or ``two_way``: see `dimension_visits`.
-    order : str
-        ``fixed``: innermost dimension first. ``themis``: every chunk in an order of its own, which balances the load
-        of the dimensions, and in each dimension the smallest waiting chunk first (Rashidi et al., ISCA 2022).
-    rate : tuple of fractions.Fraction
-        Bytes per second of an NPU in each dimension, by which Themis weighs dimensions.
-    latency_ps : tuple of int
-        Latency of one step in each dimension, likewise.
-    endpoint_delay_ps : int
-        Time that every message costs its receiver before he goes on.
-    rounding : str
-        ``exact``, or ``rounded_up``: a chunk more for the remainder, as ASTRA-sim does.
-    placement : tuple of int or None
-        rank → NPU; None where rank r is on NPU r.
+    `make`: ``make(collective, ranks, dim, size) -> Algorithm``: the algorithm of a dimension. `order`: ``fixed``:
+    innermost dimension first. ``themis``: every chunk in an order of its own, which balances the load of the
+    dimensions, and in each dimension the smallest waiting chunk first (Rashidi et al., ISCA 2022).
     """
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # NPUs along each dimension, the innermost first
     make: Callable[[str, int, int, int], Algorithm]
-    chunks: int = 1
-    active: int = 1
-    queues: int = 1
-    all_reduce: str = LOCAL_FIRST
+    chunks: int = 1  # chunks of a collective
+    active: int = 1  # chunks that run at once in one dimension of an NPU
+    queues: int = 1  # queues of each dimension, among which they are divided
+    all_reduce: str = LOCAL_FIRST  # ``local_first``, ``baseline`` or ``two_way``: see `dimension_visits`
     order: str = FIXED
-    rate: tuple[Fraction, ...] = ()
-    latency_ps: tuple[int, ...] = ()
-    endpoint_delay_ps: int = 0
-    rounding: str = EXACT
-    placement: tuple[int, ...] | None = None
+    rate: tuple[Fraction, ...] = ()  # bytes per second of an NPU in each dimension, by which Themis weighs dimensions
+    latency_ps: tuple[int, ...] = ()  # latency of one step in each dimension, likewise
+    endpoint_delay_ps: int = 0  # time that every message costs its receiver before he goes on
+    rounding: str = EXACT  # ``exact``, or ``rounded_up``: a chunk more for the remainder, as ASTRA-sim does
+    placement: tuple[int, ...] | None = None  # rank → NPU; None where rank r is on NPU r
     _members: dict[tuple[int, ...], _Members | None] = field(default_factory=dict, repr=False)
     _phases: dict[tuple, PlannedPhase] = field(default_factory=dict, repr=False)
     _made: dict[tuple[Algorithm, int | None], Algorithm] = field(default_factory=dict, repr=False)

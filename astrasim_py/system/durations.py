@@ -100,10 +100,7 @@ def scale_by_speed(duration: np.ndarray, speed: Fraction, trace: ExecutionTrace)
 def reduction_ps(nbytes: np.ndarray, gamma: Fraction) -> np.ndarray:
     """int64[n]: gamma × bytes, rounded up.
 
-    Raises
-    ------
-    ScenarioError
-        A reduction of more than 2^63 - 1 ps.
+    Raises ScenarioError: a reduction of more than 2^63 - 1 ps.
     """
     sizes, inverse = np.unique(nbytes, return_inverse=True)
     times = [_ceil(size * gamma * PS_PER_S) for size in sizes.tolist()]
@@ -119,10 +116,7 @@ def reduction_ps(nbytes: np.ndarray, gamma: Fraction) -> np.ndarray:
 def memory_ps(trace: ExecutionTrace, memory: MemoryModel, semantics: Semantics) -> np.ndarray:
     """int64[n]: service time of every memory node, latency + bytes / bandwidth; 0 of others.
 
-    Raises
-    ------
-    TraceError
-        A memory node without ``tensor_size``, or where the system has no remote memory.
+    Raises TraceError: a memory node without ``tensor_size``, or where the system has no remote memory.
     """
     duration = np.zeros(len(trace), dtype=np.int64)
     sizes = trace.column("tensor_size")

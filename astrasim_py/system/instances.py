@@ -36,10 +36,7 @@ class JobInstances:
 def instances_of(job: Job, semantics: Semantics) -> JobInstances:
     """Find which collective calls of a job belong together.
 
-    Raises
-    ------
-    TraceError
-        Calls that state no type, size or group, or in which members of a group differ.
+    Raises TraceError: calls that state no type, size or group, or in which members of a group differ.
     """
     work = _JobCalls(job, semantics)
     for name in work.names:

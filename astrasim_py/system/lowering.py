@@ -26,19 +26,10 @@ from astrasim_py.verification.bounds import lower_bound_ps
 def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
     """Lower a problem for the engines, checking everything that can be checked without running.
 
-    Parameters
-    ----------
-    folded : bool
-        For a folded run, which needs no table of routes: routes are computed.
-
-    Raises
-    ------
-    TraceError
-        Cycles, dangling dependencies, missing attributes, collectives that differ between members of a group.
-    AlgorithmError
-        No algorithm for a collective, one for another number of ranks, sends without receives.
-    ScenarioError
-        A placement that does not fit.
+    `folded`: for a folded run, which needs no table of routes: routes are computed. Raises TraceError: cycles, dangling
+    dependencies, missing attributes, collectives that differ between members of a group. Raises AlgorithmError: no
+    algorithm for a collective, one for another number of ranks, sends without receives. Raises ScenarioError: a
+    placement that does not fit.
     """
     check_placement(problem)
     work = _Lowering(problem)

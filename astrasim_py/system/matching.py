@@ -23,11 +23,8 @@ class Matchings:
     def of_communicator(self, key: object, programs: Sequence[RankProgram], what: str) -> Matching | RotatedMatching:
         """Match keys of the sends and receives of `programs` (by position); `key` names the communicator.
 
-        Raises
-        ------
-        AlgorithmError
-            A send without its receive, or the other way round, in the algorithm `what`; of a workload (empty) that
-            is seen when it runs.
+        Raises AlgorithmError: a send without its receive, or the other way round, in the algorithm `what`; of a
+        workload (empty) that is seen when it runs.
         """
         rotated = isinstance(programs, RotatedPrograms)
         if (key, rotated) not in self._made:
@@ -118,14 +115,10 @@ def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int
 class RotatedMatching:
     """Match keys of a rotation, stored for the first member; used like a `Matching`.
 
-    Attributes
-    ----------
-    partner : numpy.ndarray
-        int32[n]: of a send the node of the receive in its peer's program, of a receive the node of the send in its
-        peer's program, where it is the only message of its tag between the two. Else ``~channel``: the k-th send
-        posted on a channel of the sender meets the k-th receive posted there. 0 of other nodes.
-    channels : int
-        Channels of each sender are numbered below this.
+    `partner`: int32[n]: of a send the node of the receive in its peer's program, of a receive the node of the send in
+    its peer's program, where it is the only message of its tag between the two. Else ``~channel``: the k-th send posted
+    on a channel of the sender meets the k-th receive posted there. 0 of other nodes. `channels`: channels of each
+    sender are numbered below this.
     """
 
     def __init__(self, rotation: Rotation, base: RankProgram, partner: np.ndarray, channels: int) -> None:

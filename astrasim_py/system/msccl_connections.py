@@ -75,12 +75,8 @@ def cut_steps(
 ) -> RankProgram:
     """The program of a rank with every step cut into messages of at most `most` chunks.
 
-    Parameters
-    ----------
-    size : int
-        Full buffer, bytes.
-    structure : callable
-        ``structure(kind, need, child, parent)`` makes that of the pieces (`RankPrograms.structure`).
+    `size`: full buffer, bytes. `structure`: ``structure(kind, need, child, parent)`` makes that of the pieces
+    (`RankPrograms.structure`).
     """
     trace, rows = program.trace, program.rows
     parts = messages_of_steps(trace, most)[rows]
@@ -174,10 +170,8 @@ def _numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model: MscclModel) -> MscclConnections:
     """Number the messages of an algorithm, and say which node takes and which frees each slot.
 
-    Raises
-    ------
-    AlgorithmError
-        A message is sent on one channel and received on another, or a fused step has several receives or sends.
+    Raises AlgorithmError: a message is sent on one channel and received on another, or a fused step has several
+    receives or sends.
     """
     nodes = _Nodes(algorithm, programs)
     sends, receives = nodes.in_order(SEND), nodes.in_order(RECV)

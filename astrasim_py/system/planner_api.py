@@ -27,19 +27,14 @@ class PlannedPhase:
 class PlannedChunk:
     """One chunk of a collective.
 
-    Attributes
-    ----------
-    priority : int
-        Of waiting chunks the higher goes first.
-    turns : tuple of int
-        Place of each phase in the order in which its queue serves the phases of this collective, from 0: it is not
-        started before those of smaller turns are, nor before all visits of that queue by collectives that the rank
-        called earlier. With the same turns on all NPUs, and collectives called in the same order, NPUs that finish
-        phases at different times cannot block each other. Empty: priority and arrival decide alone.
+    `turns`: place of each phase in the order in which its queue serves the phases of this collective, from 0: it is not
+    started before those of smaller turns are, nor before all visits of that queue by collectives that the rank called
+    earlier. With the same turns on all NPUs, and collectives called in the same order, NPUs that finish phases at
+    different times cannot block each other. Empty: priority and arrival decide alone.
     """
 
     phases: tuple[PlannedPhase, ...]
-    priority: int = 0
+    priority: int = 0  # of waiting chunks the higher goes first
     turns: tuple[int, ...] = ()
 
 

@@ -34,30 +34,17 @@ _RULES_OF_BOUNDS = (
 class Job:
     """One workload on its own ranks; several jobs share the network.
 
-    Attributes
-    ----------
-    workload : Workload
-    placement : tuple of int
-        rank → NPU, one per rank of the workload.
-    algorithms : AlgorithmTable
-    start_delay_ps : mapping of int to int
-        rank → time before its first dispatch.
-    compute_speed : mapping of int to fractions.Fraction
-        rank → speed of its compute (1 is nominal, 1/2 takes twice as long).
-    dependencies : str or None
-        Overrides `Semantics.dependencies` for this workload.
-    planner : Planner or None
-        Cuts its collectives into streams; None: `algorithms` carries each out at once.
+    `compute_speed`: rank → speed of its compute (1 is nominal, 1/2 takes twice as long).
     """
 
     name: str = "job0"
     workload: Workload
-    placement: tuple[int, ...]
+    placement: tuple[int, ...]  # rank → NPU, one per rank of the workload
     algorithms: AlgorithmTable
-    start_delay_ps: Mapping[int, int] = field(default_factory=dict)
+    start_delay_ps: Mapping[int, int] = field(default_factory=dict)  # rank → time before its first dispatch
     compute_speed: Mapping[int, Fraction] = field(default_factory=dict)
-    dependencies: str | None = None
-    planner: Planner | None = None
+    dependencies: str | None = None  # overrides `Semantics.dependencies` for this workload
+    planner: Planner | None = None  # cuts its collectives into streams; None: `algorithms` carries each out at once
 
     @property
     def ranks(self) -> int:

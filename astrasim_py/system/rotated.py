@@ -23,21 +23,9 @@ def rotate(rotation: Rotation, peers: np.ndarray, by: int) -> np.ndarray:
 class RotatedPrograms(Sequence[RankProgram]):
     """One program per member, made from the first one when asked for, then cached.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-        Of a rotation.
-    base : RankProgram
-        Of its rank 0.
-    size : int
-        Full buffer, bytes.
-    verbatim : bool
-        Sizes are taken as written (`Algorithm.message_bytes`).
-
-    Attributes
-    ----------
-    uniform_bytes : bool
-        Whether all members send, receive and reduce what the first one does, node by node.
+    `algorithm`: of a rotation. `base`: of its rank 0. `size`: full buffer, bytes. `verbatim`: sizes are taken as
+    written (`Algorithm.message_bytes`). `uniform_bytes`: whether all members send, receive and reduce what the first
+    one does, node by node.
     """
 
     def __init__(self, algorithm: Algorithm, base: RankProgram, size: int, verbatim: bool) -> None:

@@ -21,12 +21,8 @@ _PAIRS_AT_ONCE = 2**20
 class Traffic:
     """Pairs of NPUs that exchange messages, and the sizes of these.
 
-    Parameters
-    ----------
-    npu_of : sequence of int
-        rank → NPU.
-    rendezvous_bytes : int
-        Size of the message by which a receiver asks for its data; 0: it does not ask.
+    `npu_of`: rank → NPU. `rendezvous_bytes`: size of the message by which a receiver asks for its data; 0: it does not
+    ask.
     """
 
     def __init__(self, npu_of: Sequence[int], topology: Topology, rendezvous_bytes: int) -> None:
@@ -118,10 +114,7 @@ def lowest_dimension(topology: Topology, src: int, dst: int) -> tuple[int, Fract
 
     ASTRA-sim's congestion-unaware backend charges a message for these, whatever its route.
 
-    Raises
-    ------
-    ValueError
-        They are the same NPU.
+    Raises ValueError: they are the same NPU.
     """
     for dim in topology.dims:
         src, a = divmod(src, dim.size)

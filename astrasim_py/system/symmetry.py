@@ -91,10 +91,7 @@ class Symmetry:
 def symmetry_of(plan: Plan) -> Symmetry:
     """Show that a plan is symmetric.
 
-    Raises
-    ------
-    FoldError
-        It is not, or it cannot be shown: with what breaks it.
+    Raises FoldError: it is not, or it cannot be shown: with what breaks it.
     """
     _check_rules(plan)
     first: FoldError | None = None
@@ -158,10 +155,7 @@ def _groups(plan: Plan) -> Iterator[Rotation]:
 def link_classes(topology: Topology, group: Rotation) -> Links:
     """Classes of links that rotations of the NPUs map to each other.
 
-    Raises
-    ------
-    FoldError
-        A rotation maps a link to none, or to one of another bandwidth or latency.
+    Raises FoldError: a rotation maps a link to none, or to one of another bandwidth or latency.
     """
     n, src, dst = topology.npus, topology.src.astype(np.int64), topology.dst.astype(np.int64)
     if not len(src):

@@ -173,13 +173,8 @@ class Links:
     ) -> Topology:
         """The topology of the links so far.
 
-        Parameters
-        ----------
-        place, name : str
-        npus : int or None
-            None: every number is an NPU.
-        numbers : mapping of vertex key to vertex, optional
-            Instead of the rule of the module's docstring; names of switches then come from `switch_names`.
+        `npus`: none: every number is an NPU. `numbers`: instead of the rule of the module's docstring; names of
+        switches then come from `switch_names`.
         """
         if npus is None and numbers is None:
             npus = 1 + max((k for k in self.codes if isinstance(k, int)), default=-1)
@@ -227,10 +222,7 @@ def _quantity(what: str, unit: str, text: str, place: str) -> Fraction | int:
 def npu_count(value: object, place: str) -> int:
     """Read a number of NPUs.
 
-    Raises
-    ------
-    TopologyError
-        Not a whole number, less than 1 or more than the cap.
+    Raises TopologyError: not a whole number, less than 1 or more than the cap.
     """
     text = str(value).strip()
     if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]{1,30}", text):
@@ -245,11 +237,8 @@ def npu_count(value: object, place: str) -> int:
 def read_edge_list(path: str | os.PathLike, *, place: str = "") -> Topology:
     """Read a topology file; its form is told by the suffix ``.csv``, ``.yaml``, ``.yml`` or ``.json``.
 
-    Raises
-    ------
-    TopologyError
-        With ``file:line: column``: not a regular file, too large, not UTF-8, ill-formed, a bad value, a
-        self-loop, or a pair of NPUs without a path.
+    Raises TopologyError: with ``file:line: column``: not a regular file, too large, not UTF-8, ill-formed, a bad value,
+    a self-loop, or a pair of NPUs without a path.
     """
     file = Path(os.fspath(path))
     kinds = {

@@ -97,8 +97,6 @@ class FatTree:
     ``a k/2 + j`` is the j-th one above aggregation switch a of every pod. A message takes aggregation switch
     ``destination mod k/2`` and, to another pod, core j = ``(destination div k/2) mod k/2`` above it.
 
-    References
-    ----------
     Al-Fares, Loukissas, Vahdat: A scalable, commodity data center network architecture, SIGCOMM 2008.
     """
 
@@ -170,8 +168,6 @@ class Dragonfly:
     local, over one global link; of several cables one with the fewest hops is taken, and among these the first
     counting upwards, cyclically, from cable ``destination mod m``.
 
-    References
-    ----------
     Kim, Dally, Scott, Abts: Technology-driven, highly-scalable dragonfly topology, ISCA 2008.
     """
 
@@ -268,8 +264,6 @@ class Rails:
     (``cross_rail="nvlink"``: what NCCL calls PXN), or from the own NIC over a spine (``"spine"``), the
     ``(node + local number) mod spines``-th one, both of the destination.
 
-    References
-    ----------
     NVIDIA: Doubling all2all performance with NCCL 2.12 (PXN, rail-optimized fabrics), 2022.
     Wang et al.: Rail-only: a low-cost high-performance network for training LLMs, HotI 2024 (no spines).
     """

@@ -32,44 +32,24 @@ _FOLDER = Path(__file__).parents[1] / "data" / "hardware"
 class Compute:
     """What one NPU computes and remembers.
 
-    Attributes
-    ----------
-    npu : str
-    peak : mapping of str to fractions.Fraction
-        Dense operations per second by number format, e.g. ``bf16``; the format that training uses comes first.
-    memory_bandwidth : fractions.Fraction
-        Bytes per second.
-    memory : int
-        Bytes.
+    `peak`: dense operations per second by number format, e.g. ``bf16``; the format that training uses comes first.
     """
 
     npu: str
     peak: Mapping[str, Fraction]
-    memory_bandwidth: Fraction
-    memory: int
+    memory_bandwidth: Fraction  # bytes per second
+    memory: int  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """One piece of hardware.
-
-    Attributes
-    ----------
-    name, title : str
-    source : tuple of (str, str)
-        What a figure is, and the datasheet or paper that it is from.
-    topology : mapping or None
-        What `spec.build` reads, with units as text.
-    link : tuple of (fractions.Fraction, int) or None
-        Bandwidth in bytes per second of one direction, latency in ps.
-    compute : Compute or None
-    """
+    """One piece of hardware."""
 
     name: str
     title: str
-    source: tuple[tuple[str, str], ...]
-    topology: Mapping[str, Any] | None
-    link: tuple[Fraction, int] | None
+    source: tuple[tuple[str, str], ...]  # what a figure is, and the datasheet or paper that it is from
+    topology: Mapping[str, Any] | None  # what `spec.build` reads, with units as text
+    link: tuple[Fraction, int] | None  # bandwidth in bytes per second of one direction, latency in ps
     compute: Compute | None
 
 
@@ -82,10 +62,7 @@ def preset_names(kind: str = "") -> tuple[str, ...]:
 def preset(name: object, place: str = "", kind: str = "") -> Preset:
     """The preset of that name.
 
-    Raises
-    ------
-    TopologyError
-        No such preset, or it has no part of this `kind`.
+    Raises TopologyError: no such preset, or it has no part of this `kind`.
     """
     names = preset_names()
     if not isinstance(name, str) or name not in names:

@@ -457,9 +457,7 @@ def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> T
 def check_caps(npus: int, links: int, switches: int = 0, place: str = "") -> None:
     """Refuse what is too large, before anything is allocated.
 
-    Raises
-    ------
-    TopologyError
+    Raises TopologyError.
     """
     for count, cap, what in (
         (npus, NPU_CAP, "NPUs"),

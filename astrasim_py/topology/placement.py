@@ -15,25 +15,11 @@ def placement(
 ) -> tuple[int, ...]:
     """Which NPU each rank runs on; failed NPUs are skipped.
 
-    Parameters
-    ----------
-    kind : {"linear", "snake"} or sequence of int
-        ``linear``: ascending NPU ids. ``snake``: boustrophedon over the dims (reflected mixed-radix Gray
-        code), so that successive ranks sit side by side; the slowest coordinate is the last one of even size,
-        and then the last rank is a neighbour of the first on a torus as well. A topology without dims has no
-        snake. A list says it rank by rank.
-    ranks : int, optional
-        How many ranks to place; all alive NPUs by default, or as many as the list has.
-
-    Returns
-    -------
-    tuple of int
-        rank -> NPU.
-
-    Raises
-    ------
-    TopologyError
-        More ranks than NPUs; in a list: duplicates, NPUs that do not exist or have failed, a wrong length.
+    `kind`: ``linear``: ascending NPU ids. ``snake``: boustrophedon over the dims (reflected mixed-radix Gray code), so
+    that successive ranks sit side by side; the slowest coordinate is the last one of even size, and then the last rank
+    is a neighbour of the first on a torus as well. A topology without dims has no snake. A list says it rank by rank.
+    `ranks`: how many ranks to place; all alive NPUs by default, or as many as the list has. Returns rank -> NPU. Raises
+    TopologyError: more ranks than NPUs; in a list: duplicates, NPUs that do not exist or have failed, a wrong length.
     """
     if isinstance(kind, str):
         if kind == "linear":

@@ -218,8 +218,6 @@ class Loops:
 def mix(*columns: np.ndarray | int) -> np.ndarray:
     """A stable 64-bit hash of rows of integers: SplitMix64's finalizer applied after each column.
 
-    References
-    ----------
     Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014 (constants of its mix64).
     """
     state = np.zeros(np.broadcast(*columns).shape, dtype=np.uint64)
@@ -242,16 +240,8 @@ class ShortestPaths:
     at each vertex on the way back from the destination, the (hash mod count)-th of the equal links, the hash
     being that of (seed, source, destination, vertex).
 
-    Parameters
-    ----------
-    vertices, npus : int
-        NPUs are vertices 0..npus-1.
-    src, dst : numpy.ndarray
-        int32[L], ends of the links.
-    latency_ps : numpy.ndarray
-        int64[L]; the sum over any simple path must fit 63 bits.
-    seed : int, optional
-        Spread equal paths by hash (ECMP).
+    `vertices`, `npus`: NPUs are vertices 0..npus-1. `src`, `dst`: int32[L], ends of the links. `latency_ps`: int64[L];
+    the sum over any simple path must fit 63 bits. `seed`: spread equal paths by hash (ECMP).
     """
 
     def __init__(
@@ -375,10 +365,7 @@ class ShortestPaths:
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         """Routes of many pairs.
 
-        Raises
-        ------
-        TopologyError
-            A pair without a path.
+        Raises TopologyError: a pair without a path.
         """
         src, dst = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
         order = np.argsort(src, kind="stable")

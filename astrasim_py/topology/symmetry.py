@@ -27,18 +27,11 @@ _PROBES = 32
 class Rotations:
     """A group of rotations of rank numbers.
 
-    Attributes
-    ----------
-    digits : tuple of (int, int, bool)
-        (stride, size, whether it is rotated) of each digit, innermost first.
-
-    Examples
-    --------
     >>> Rotations(((1, 4, True), (4, 2, False))).class_of.tolist()
     [0, 0, 0, 0, 1, 1, 1, 1]
     """
 
-    digits: tuple[tuple[int, int, bool], ...]
+    digits: tuple[tuple[int, int, bool], ...]  # (stride, size, whether it is rotated) of each digit, innermost first
 
     @property
     def order(self) -> int:
@@ -84,18 +77,9 @@ class Rotations:
 def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarray) -> list[Rotations]:
     """Groups of rotations of a directed graph with labelled arcs.
 
-    Parameters
-    ----------
-    ranks : int
-    src, dst : numpy.ndarray
-        int[arcs]; at most one arc of a label per pair.
-    label : numpy.ndarray
-        int[arcs], 0..: an arc is mapped to one of its own label.
-
-    Returns
-    -------
-    list of Rotations
-        The largest group first; then that group without one of its digits at a time. Empty if there is none.
+    `src`, `dst`: int[arcs]; at most one arc of a label per pair. `label`: int[arcs], 0..: an arc is mapped to one of
+    its own label. Returns the largest group first; then that group without one of its digits at a time. Empty if there
+    is none.
     """
     if ranks < 2 or ranks > _MAX_RANKS or not len(src):
         return []

@@ -29,23 +29,9 @@ def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
     it, divided likewise. Links that come to join the same two vertices become one, with the sum of their bandwidths
     and the longer latency; so do parallel links of a switch.
 
-    Parameters
-    ----------
-    topology : Topology
-    degree : int
-        At least 1; from the number of ports less one on, every port is linked to every other.
-    place : str
-        For errors.
-
-    Returns
-    -------
-    Topology
-        Of the same NPUs; failed ones stay failed. It has no dimensions, and its routes are shortest paths.
-
-    Raises
-    ------
-    TopologyError
-        A topology without switches, or more than `MAX_LINKS` links.
+    `degree`: at least 1; from the number of ports less one on, every port is linked to every other. `place`: for
+    errors. Returns of the same NPUs; failed ones stay failed. It has no dimensions, and its routes are shortest paths.
+    Raises TopologyError: a topology without switches, or more than `MAX_LINKS` links.
     """
     if degree < 1:
         raise TopologyError(place, f"unwinds to a degree of {degree}", "write 1 or more")

@@ -115,28 +115,10 @@ def closed_form_ps(
 ) -> Fraction:
     """Alpha-beta-gamma time of an algorithm on links of its own.
 
-    Parameters
-    ----------
-    algorithm, collective : str
-        A key of `CLOSED_FORMS`, where each formula names its source.
-    size : int
-        Full buffer, bytes.
-    alpha_ps : int
-        Latency of a message, ps.
-    bandwidth : fractions.Fraction
-        Bytes per second.
-    gamma : fractions.Fraction
-        Reduction time, seconds per byte.
-
-    Returns
-    -------
-    fractions.Fraction
-        ps, exact; whole where the chunks divide.
-
-    Raises
-    ------
-    AlgorithmError
-        No closed form is known, or only one for powers of two.
+    `algorithm`, `collective`: a key of `CLOSED_FORMS`, where each formula names its source. `size`: full buffer, bytes.
+    `alpha_ps`: latency of a message, ps. `bandwidth`: bytes per second. `gamma`: reduction time, seconds per byte.
+    Returns ps, exact; whole where the chunks divide. Raises AlgorithmError: no closed form is known, or only one for
+    powers of two.
     """
     form = CLOSED_FORMS.get((algorithm, collective))
     if form is None:
@@ -154,17 +136,12 @@ def closed_form_ps(
 class Demand:
     """Bytes that any algorithm must move, whoever relays and in whatever order.
 
-    Attributes
-    ----------
-    ingress, egress : tuple of (int, int)
-        Bytes that must enter and leave the root, and any other member (the same twice without a root).
-    total : int
-        Bytes that the members together must receive.
+    `ingress`, `egress`: bytes that must enter and leave the root, and any other member (the same twice without a root).
     """
 
     ingress: tuple[int, int]
     egress: tuple[int, int]
-    total: int
+    total: int  # bytes that the members together must receive
 
 
 #: Collectives that move as many bytes as others do, the other way.
@@ -241,14 +218,9 @@ def _codes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class Capacities:
     """Rates of a topology, computed once: per NPU, and of some cuts.
 
-    Attributes
-    ----------
-    kind : numpy.ndarray
-        int64[npus]: NPUs of one kind have equal rates and latencies.
-    ingress, egress : list of fractions.Fraction
-        By kind, bytes per second of all links into an NPU and out of it.
-    near_in, near_out : list of int
-        By kind, ps: least latency from any other NPU to one, and from one to any other.
+    `kind`: int64[npus]: NPUs of one kind have equal rates and latencies. `ingress`, `egress`: by kind, bytes per second
+    of all links into an NPU and out of it. `near_in`, `near_out`: by kind, ps: least latency from any other NPU to one,
+    and from one to any other.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -444,21 +416,8 @@ def lower_bound_ps(
     dimension, every block of inner dimensions, half of the NPUs); the longest of the shortest latencies between
     members that must hear from each other.
 
-    Parameters
-    ----------
-    size : int
-        Full buffer, bytes.
-    npus : sequence of int
-        The members' NPUs, in the order of the group.
-    root : int
-        Position in the group.
-    capacities : Capacities or None
-        Of this topology, when already made.
-
-    Returns
-    -------
-    int
-        ps, rounded down.
+    `size`: full buffer, bytes. `npus`: the members' NPUs, in the order of the group. `root`: position in the group.
+    `capacities`: of this topology, when already made. Returns ps, rounded down.
     """
     n = len(npus)
     if n < 2:

@@ -31,22 +31,12 @@ class Race:
 
 @dataclass(slots=True)
 class Accesses:
-    """The findings of a scan of all accesses.
+    """The findings of a scan of all accesses."""
 
-    Attributes
-    ----------
-    races : int
-        Unordered pairs of steps.
-    dead : list of int
-        Steps whose write is overwritten, or left in scratch, before anybody reads it.
-    redundant : list of int
-        Steps with a dependency that their others imply.
-    """
-
-    races: int
+    races: int  # unordered pairs of steps
     first: Race | None
-    dead: list[int]
-    redundant: list[int]
+    dead: list[int]  # steps whose write is overwritten, or left in scratch, before anybody reads it
+    redundant: list[int]  # steps with a dependency that their others imply
 
 
 def scan(where: Layout, flow: Flow) -> Accesses:

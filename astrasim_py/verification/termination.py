@@ -21,32 +21,18 @@ MAX_TOLD = 24
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Why a program does not go on.
+    """Why a program does not go on."""
 
-    Attributes
-    ----------
-    chain : tuple of str
-        Each line says what waits for what; the last waits for the first.
-    crossing : tuple of str
-        Those lines in which one rank waits for another.
-    cycle : bool
-        True if the chain is closed; otherwise its end can never happen.
-    """
-
-    chain: tuple[str, ...]
-    crossing: tuple[str, ...]
-    cycle: bool
+    chain: tuple[str, ...]  # each line says what waits for what; the last waits for the first
+    crossing: tuple[str, ...]  # those lines in which one rank waits for another
+    cycle: bool  # true if the chain is closed; otherwise its end can never happen
 
 
 class Flow:
     """The graph of a program.
 
-    Attributes
-    ----------
-    sender : list of int
-        For a step that receives: the step that sends what it takes; -1 otherwise.
-    receiver : list of int
-        For a step that sends: the step that takes it; -1 otherwise.
+    `sender`: for a step that receives: the step that sends what it takes; -1 otherwise. `receiver`: for a step that
+    sends: the step that takes it; -1 otherwise.
     """
 
     def __init__(self, steps: Steps) -> None:

@@ -109,25 +109,13 @@ def terms_text(terms) -> str:
 
 @dataclass(slots=True)
 class Execution:
-    """Cells at the end.
-
-    Attributes
-    ----------
-    cells : list of int
-        Value of every cell of every rank, `Layout.stride` apart.
-    writer : list of int
-        Step that wrote a cell last, -1 for none.
-    undefined : list of int
-        Steps that read a cell which nobody had written, in order.
-    sequence : list of int
-        Steps, as they were executed.
-    """
+    """Cells at the end."""
 
     values: Values
-    cells: list[int]
-    writer: list[int]
-    undefined: list[int]
-    sequence: list[int]
+    cells: list[int]  # value of every cell of every rank, `Layout.stride` apart
+    writer: list[int]  # step that wrote a cell last, -1 for none
+    undefined: list[int]  # steps that read a cell which nobody had written, in order
+    sequence: list[int]  # steps, as they were executed
 
 
 def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Execution:
@@ -204,24 +192,12 @@ class Wrong:
 
 @dataclass(slots=True)
 class Judgement:
-    """The cells at the end, compared with the promise.
+    """The cells at the end, compared with the promise."""
 
-    Attributes
-    ----------
-    wrong : int
-        Promised cells that are wrong.
-    first : Wrong or None
-        The wrong cell that was done first: what is wrong later may follow from it.
-    same_order : bool
-        True if ranks that should hold the same sum added it in the same order.
-    differing : tuple of int, or None
-        (output chunk, one rank, another) that did not.
-    """
-
-    wrong: int
-    first: Wrong | None
-    same_order: bool
-    differing: tuple[int, int, int] | None
+    wrong: int  # promised cells that are wrong
+    first: Wrong | None  # the wrong cell that was done first: what is wrong later may follow from it
+    same_order: bool  # true if ranks that should hold the same sum added it in the same order
+    differing: tuple[int, int, int] | None  # (output chunk, one rank, another) that did not
 
 
 def judge(where: Layout, run: Execution) -> Judgement:

@@ -35,30 +35,14 @@ DEFAULT_SLOTS = 2
 class Verdict:
     """The outcome of verification. A verdict is True, False, or None if unknown.
 
-    Attributes
-    ----------
-    well_formed, terminates, correct, race_free : bool or None
-        The four verdicts; `terminates` is for `slots`.
-    order_consistent : bool or None
-        True if all ranks add in the same order, so that their results are equal to the last bit.
-    slots : int
-        Messages that a connection holds.
-    min_slots, min_slots_large : int or None
-        Fewest slots with which it ends, for small buffers (a step is one message) and for large ones (one message per
-        chunk); None where it never ends.
-    max_safe_bytes : int or None
-        Largest full buffer, bytes, with which it ends with `slots`, where small buffers pass and large ones do not.
-    wrong_cells : int or None
-        Number of promised cells that are wrong (for a barrier: pairs of ranks that do not wait for each other).
-    races : int or None
-        Number of unordered pairs of steps that touch one cell, at least one writing it.
-    problems : tuple of str
-        A sentence for each verdict that is no, the most important first.
-    unknown : str
-        Why a verdict is unknown.
-    counterexample : dict or None
-        Of the first problem: ``kind`` and ``text``, and where they apply ``rank``, ``buffer``, ``chunk``, ``holds``,
-        ``expected``, ``step``, ``line``, ``chain``.
+    `well_formed`, `terminates`, `correct`, `race_free`: the four verdicts; `terminates` is for `slots`.
+    `order_consistent`: true if all ranks add in the same order, so that their results are equal to the last bit.
+    `min_slots`, `min_slots_large`: fewest slots with which it ends, for small buffers (a step is one message) and for
+    large ones (one message per chunk); None where it never ends. `max_safe_bytes`: largest full buffer, bytes, with
+    which it ends with `slots`, where small buffers pass and large ones do not. `wrong_cells`: number of promised cells
+    that are wrong (for a barrier: pairs of ranks that do not wait for each other). `counterexample`: of the first
+    problem: ``kind`` and ``text``, and where they apply ``rank``, ``buffer``, ``chunk``, ``holds``, ``expected``,
+    ``step``, ``line``, ``chain``.
     """
 
     well_formed: bool | None = True
@@ -66,14 +50,14 @@ class Verdict:
     correct: bool | None = None
     race_free: bool | None = None
     order_consistent: bool | None = None
-    slots: int = DEFAULT_SLOTS
+    slots: int = DEFAULT_SLOTS  # messages that a connection holds
     min_slots: int | None = None
     min_slots_large: int | None = None
     max_safe_bytes: int | None = None
     wrong_cells: int | None = None
-    races: int | None = None
-    problems: tuple[str, ...] = ()
-    unknown: str = ""
+    races: int | None = None  # number of unordered pairs of steps that touch one cell, at least one writing it
+    problems: tuple[str, ...] = ()  # a sentence for each verdict that is no, the most important first
+    unknown: str = ""  # why a verdict is unknown
     warnings: tuple[str, ...] = ()
     counterexample: dict | None = None
 

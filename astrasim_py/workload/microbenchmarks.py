@@ -25,19 +25,12 @@ MAX_NODES = 2**24
 class Item:
     """Keys of every item.
 
-    Attributes
-    ----------
-    name : str
-        For `after` of other items; may be empty.
-    after : tuple of str or None
-        Names of the items that must be done on the same rank before; None means the item before in the list.
-    repeat : int
-        So many times, one after the other.
+    `after`: names of the items that must be done on the same rank before; None means the item before in the list.
     """
 
-    name: str = ""
+    name: str = ""  # for `after` of other items; may be empty
     after: tuple[str, ...] | None = None
-    repeat: int = 1
+    repeat: int = 1  # so many times, one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,27 +92,12 @@ def generate(
 ) -> Workload:
     """Make a workload.
 
-    Parameters
-    ----------
-    items : sequence of Item
-        Run one after the other on every rank that takes part, unless `after` says otherwise.
-    groups : mapping of str to sequence of sequences of int
-        Each name stands for one group or several disjoint ones; a collective on the name is one collective per
-        group. With several, they are called ``name.0``, ``name.1``, ….
-    name, place : str
-        Of the workload; and for error messages.
-
-    Returns
-    -------
-    Workload
-        Traces in the canonical attributes, and two of our own: ``coll_size`` (the exact full buffer; ``comm_size``
-        of an all_gather is a shard, rounded up) and ``duration_ps`` (exact; ``duration_micros`` is rounded up).
-        Ranks that do the same share one trace.
-
-    Raises
-    ------
-    ScenarioError
-        A rank, group, name or root that does not exist; too many nodes.
+    `items`: run one after the other on every rank that takes part, unless `after` says otherwise. `groups`: each name
+    stands for one group or several disjoint ones; a collective on the name is one collective per group. With several,
+    they are called ``name.0``, ``name.1``, …. `name`, `place`: of the workload; and for error messages. Returns traces
+    in the canonical attributes, and two of our own: ``coll_size`` (the exact full buffer; ``comm_size`` of an
+    all_gather is a shard, rounded up) and ``duration_ps`` (exact; ``duration_micros`` is rounded up). Ranks that do the
+    same share one trace. Raises ScenarioError: a rank, group, name or root that does not exist; too many nodes.
     """
     groups = {key: tuple(tuple(g) for g in listed) for key, listed in (groups or {}).items()}
     defined: dict[str, tuple[int, ...]] = {}
