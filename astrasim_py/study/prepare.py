@@ -134,10 +134,10 @@ def _network(run: Preparation) -> NetworkModel:
 def _checked(factory: Callable, text: str, place: str) -> Callable:
     """A factory of a network model that is not ours, which sees that it gives one."""
 
-    def make(engine: Any) -> Any:
-        model = factory(engine)
-        if not callable(getattr(model, "send", None)):
-            problem = f"{text} gave a {type(model).__name__}, which has no send(message, now)"
+    def make(simulation: Any) -> Any:
+        model = factory(simulation)
+        if not (callable(getattr(model, "carry", None)) and callable(getattr(model, "send", None))):
+            problem = f"{text} gave a {type(model).__name__}, which is no Network with carry(message)"
             raise ScenarioError(place, problem, "give a network model")
         return model
 
