@@ -31,7 +31,6 @@ from astrasim_py.core.fields import (
 from astrasim_py.core.registry import names
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import parse_time
-from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.topology.hardware import preset, preset_names
 
@@ -96,7 +95,7 @@ class MscclModel(StrictModel):
         """Ps that each hop of its messages takes longer."""
         return getattr(self.latency_ps, self.protocol_for(own))
 
-    def max_count_for(self, algorithm: Algorithm, size: int) -> int:
+    def max_count_for(self, algorithm: Any, size: int) -> int:
         """Chunks of an algorithm that one message holds, for a full buffer of `size` bytes."""
         return max_count(self.protocol_for(algorithm.protocol), size, algorithm.chunks)
 

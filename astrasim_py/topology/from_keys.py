@@ -109,12 +109,16 @@ _CHOICES += [
     Annotated[Any, BeforeValidator(_refuse), WithJsonSchema({"not": {}}), Tag("<refused>")],
 ]
 TopologySpec = Annotated[reduce(or_, _CHOICES), Discriminator(_tag)]
-_ADAPTER = TypeAdapter(TopologySpec)
+
+
+@cache
+def _adapter() -> TypeAdapter:
+    return TypeAdapter(TopologySpec)
 
 
 def _read(spec: Mapping[str, Any], place: str, written: bool) -> Shape | list[TopologyError]:
     try:
-        return _ADAPTER.validate_python(tuples(spec), context={"written": written})
+        return _adapter().validate_python(tuples(spec), context={"written": written})
     except ValidationError as error:
         return [TopologyError(each.path(place), each.problem, each.remedy) for each in mistakes(error)]
 

@@ -3,7 +3,7 @@
 Each JSON file in ``astrasim_py/data/hardware`` holds one preset::
 
     {"title": …, "source": [{"what": …, "where": …}, …],
-     "topology": {"shape": …, …},        # as `spec.build` reads it; optional
+     "topology": {"shape": …, …},        # as `from_keys.build` reads it; optional
      "link": {"bandwidth": …, "latency": …},   # optional
      "compute": {"npu": …, "peak": {"bf16": …}, "memory_bandwidth": …, "memory": …, "source": [...]}}   # optional
 
@@ -48,7 +48,7 @@ class Preset:
     name: str
     title: str
     source: tuple[tuple[str, str], ...]  # what a figure is, and the datasheet or paper that it is from
-    topology: Mapping[str, Any] | None  # what `spec.build` reads, with units as text
+    topology: Mapping[str, Any] | None  # what `from_keys.build` reads, with units as text
     link: tuple[Fraction, int] | None  # bandwidth in bytes per second of one direction, latency in ps
     compute: Compute | None
 
