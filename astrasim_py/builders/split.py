@@ -59,57 +59,50 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     segments, owner, start, length = _segments(whole, block)
     first = np.cumsum(segments) - segments
     segment = np.arange(len(owner)) - first[owner]
-    size = len(owner)
-    columns, rank = whole.columns, whole.rank[owner]
+    size, rank, kind = len(owner), whole.rank[owner], whole.type[owner]
+    given = {name: column[owner] for name, column in whole.columns.items()}
     scratch = np.zeros(n, dtype=np.int64)
     for side in ("src", "dst"):
-        mine = columns[f"{side}_buf"] == Buffer.SCRATCH
-        np.maximum.at(scratch, whole.rank[mine], (columns[f"{side}_off"] + whole.count)[mine])
-    instance = np.repeat(np.arange(k), size)
-
-    def tiled(values: np.ndarray) -> np.ndarray:
-        return np.tile(values, k)
-
-    def laid(values: np.ndarray) -> np.ndarray:
-        """New places of chunks of the full buffer."""
-        at = tiled(values[owner] + start)
-        return at // block * (block * k) + instance * block + at % block
-
-    message = tiled(whole.message[owner])
-    hinted = columns["channel"] != MISSING
-    channel = np.where(hinted, columns["channel"], 0) if hinted.any() else np.zeros(whole.size, dtype=np.int64)
-    values: dict[str, object] = {
-        "type": tiled(whole.type[owner]),
-        "rank": tiled(rank),
-        "order": tiled(whole.at[owner]),
-        "payload": _copies(np.where(whole.payload >= 0, first[whole.payload], NONE)[owner], segment, size, k),
-        "msg_chunk_idx": np.where(tiled(columns["msg_chunk_idx"][owner]) < 0, MISSING, laid(columns["msg_chunk_idx"])),
-        "msg_chunk_cnt": tiled(np.where(columns["msg_chunk_cnt"][owner] < 0, MISSING, length)),
-        "channel": np.where(message, tiled(channel[owner]) * k + instance, MISSING),
-        **{name: tiled(columns[name][owner]) for name in ("comm_src", "comm_dst", "comp_op", "source_line")},
-    }
-    for side in ("src", "dst"):
-        buffer, offset = tiled(columns[f"{side}_buf"][owner]), columns[f"{side}_off"]
-        own = instance * scratch[tiled(rank)] + tiled(offset[owner] + start)
-        values[f"{side}_buf"] = buffer
-        values[f"{side}_off"] = np.where(
-            buffer < 0, MISSING, np.where(buffer == Buffer.SCRATCH, own, laid(np.maximum(offset, 0)))
-        )
-    sends = np.flatnonzero(tiled(whole.type[owner]) == NodeType.COMM_SEND)
-    sender = _copies(np.where(whole.sender >= 0, first[whole.sender], NONE)[owner], segment, size, k)
-    receives = np.flatnonzero(sender >= 0)
-    tag = np.full(size * k, MISSING, dtype=np.int64)
-    tag[sends] = numbered(
-        tiled(whole.pair[owner])[sends],
-        instance[sends],
-        tiled(segment)[sends],
-        tiled(whole.turn[owner])[sends],
-        values["channel"][sends],
+        mine = given[f"{side}_buf"] == Buffer.SCRATCH
+        np.maximum.at(scratch, rank[mine], (given[f"{side}_off"] + whole.count[owner])[mine])
+    # Segments of a node take data of the same segments of others.
+    payload, sender = (
+        np.where(rows[owner] < 0, NONE, first[rows[owner]] + segment) for rows in (whole.payload, whole.sender)
     )
-    tag[receives] = tag[sender[receives]]
-    values["comm_tag"] = tag
+    channel = np.maximum(given["channel"], 0) * k
+    sends, receives = np.flatnonzero(kind == NodeType.COMM_SEND), np.flatnonzero(sender >= 0)
+    numbers = numbered(
+        *(np.tile(key[sends], k) for key in (whole.pair[owner], segment, whole.turn[owner])),
+        (channel[sends] + np.arange(k)[:, None]).ravel(),
+    ).reshape(k, -1)
     draft = Draft(n, total * k)
-    draft.extend(size * k, values)
+    for instance in range(k):
+
+        def moved(chunk: np.ndarray, instance=instance) -> np.ndarray:
+            """New places of chunks of the full buffer."""
+            at = chunk + start
+            return at // block * (block * k) + instance * block + at % block
+
+        tag = np.full(size, MISSING)
+        tag[sends] = numbers[instance]
+        tag[receives] = tag[sender[receives]]
+        values: dict[str, object] = {
+            "type": kind,
+            "rank": rank,
+            "order": whole.at[owner],
+            "payload": np.where(payload < 0, NONE, payload + instance * size),
+            "msg_chunk_idx": np.where(given["msg_chunk_idx"] < 0, MISSING, moved(given["msg_chunk_idx"])),
+            "msg_chunk_cnt": np.where(given["msg_chunk_cnt"] < 0, MISSING, length),
+            "channel": np.where(whole.message[owner], channel + instance, MISSING),
+            "comm_tag": tag,
+            **{name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "source_line")},
+        }
+        for side in ("src", "dst"):
+            buffer, offset = given[f"{side}_buf"], given[f"{side}_off"]
+            own = instance * scratch[rank] + offset + start
+            at = np.where(buffer == Buffer.SCRATCH, own, moved(np.maximum(offset, 0)))
+            values |= {f"{side}_buf": buffer, f"{side}_off": np.where(buffer < 0, MISSING, at)}
+        draft.extend(size, values)
     _depend(draft, whole, segments, first, k, size)
     made = finish(
         draft, f"{algorithm.name}_x{k}", algorithm.collective, root=algorithm.root, in_place=algorithm.in_place
@@ -160,13 +153,6 @@ def _handed_on(whole: OrderedProgram) -> list[int]:
         if giver >= 0:
             group[g] = group[giver]
     return group
-
-
-def _copies(handle: np.ndarray, segment: np.ndarray, size: int, k: int) -> np.ndarray:
-    """Handles of segments, for each of k instances."""
-    shift = np.repeat(np.arange(k) * size, len(handle))
-    own = np.tile(np.where(handle >= 0, handle + segment, NONE), k)
-    return np.where(own >= 0, own + shift, NONE)
 
 
 def _depend(draft: Draft, whole: OrderedProgram, segments: np.ndarray, first: np.ndarray, k: int, size: int) -> None:
