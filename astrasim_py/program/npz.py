@@ -7,6 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -242,86 +243,26 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
     """
     place = os.fspath(path)
     arrays = _load_npz(place)
-
-    def bad(problem: str) -> AlgorithmError:
-        return AlgorithmError(place, f"is not an .npz of an algorithm: {problem}", "write it with convert")
-
-    missing = [key for key in (*_SCALARS, *_ARRAYS, "trace_of", "lengths") if key not in arrays]
-    if missing:
-        raise bad(f"{missing[0]} is missing")
-    for key, array in arrays.items():
-        if array.dtype.kind not in "iu" or array.ndim != (0 if key in _SCALARS and key != "name" else 1):
-            raise bad(f"{key} is {array.dtype} of {array.ndim} dimensions")
-    scalars: Mapping[str, int] = {key: int(arrays[key]) for key in _SCALARS if key != "name"}
-    if scalars["version"] not in _VERSIONS:
-        raise bad(f"version {scalars['version']} is not {' or '.join(map(str, _VERSIONS))}")
-    if not -1 <= scalars["collective"] < len(_NAMES):
-        raise bad(f"collective {scalars['collective']} is unknown")
-    lengths = arrays["lengths"].astype(np.int64)
-    trace_of = arrays["trace_of"].astype(np.int64)
-    ranks = scalars["ranks"]
-    if len(trace_of) != ranks or ranks < 1 or (lengths < 0).any() or int(lengths.sum()) > MAX_NODES:
-        raise bad("its traces do not fit its ranks")
-    if not len(lengths) or int(trace_of.min()) < 0 or int(trace_of.max()) >= len(lengths):
-        raise bad("a rank has no trace")
-    total = int(lengths.sum())
-    for key in ("node_id", "type", "duration_micros", "data_ptr", "ctrl_ptr"):
-        if len(arrays[key]) != total:
-            raise bad(f"{key} has {len(arrays[key])} entries for {total} nodes")
-    bounds = np.concatenate(([0], np.cumsum(lengths)))
-    deps = {}
-    for kind in ("data", "ctrl"):
-        counts = arrays[f"{kind}_ptr"].astype(np.int64)
-        if (counts < 0).any() or int(counts.sum()) != len(arrays[f"{kind}_ids"]):
-            raise bad(f"{kind}_ptr does not fit {kind}_ids")
-        deps[kind] = np.concatenate(([0], np.cumsum(counts))), arrays[f"{kind}_ids"].astype(np.uint64)
-    columns = {}
-    for name in INT_COLUMNS:
-        if f"col_{name}" not in arrays:
-            continue
-        column = np.full(total, MISSING, dtype=np.int64)
-        values = arrays[f"col_{name}"].astype(np.int64)
-        if f"has_{name}" in arrays:
-            mask = np.unpackbits(arrays[f"has_{name}"].astype(np.uint8))[:total].astype(bool)
-        else:
-            mask = np.ones(total, dtype=bool)
-        if len(mask) != total or int(mask.sum()) != len(values):
-            raise bad(f"{name} has {len(values)} entries")
-        column[mask] = values
-        columns[name] = column
-    text = arrays.get("texts", np.empty(0)).astype(np.uint8).tobytes()
     try:
+        scalars = _scalars(arrays)
+        text = arrays.get("texts", np.empty(0)).astype(np.uint8).tobytes()
+        lengths, trace_of = arrays["lengths"].astype(np.int64), arrays["trace_of"].astype(np.int64)
+        ranks, total = scalars["ranks"], int(lengths.sum())
+        if len(trace_of) != ranks or ranks < 1 or (lengths < 0).any() or total > MAX_NODES:
+            raise ValueError("its traces do not fit its ranks")
+        if not len(lengths) or int(trace_of.min()) < 0 or int(trace_of.max()) >= len(lengths):
+            raise ValueError("a rank has no trace")
         protocol, contract, metadata = _parsed_texts(text, len(lengths), place)
-    except ValueError as error:
-        raise bad(str(error)) from None
-    traces = []
-    shared: dict[bytes, Csr] = {}
-    for which, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-        parts = {}
-        for kind, (ptr, ids) in deps.items():
-            own = ptr[begin : end + 1]
-            csr = Csr(own - own[0], ids[own[0] : own[-1]])
-            parts[kind] = shared.setdefault(csr.ptr.tobytes() + csr.ids.tobytes(), csr)
-        traces.append(
-            ExecutionTrace.from_columns(
-                node_id=arrays["node_id"][begin:end].astype(np.uint64),
-                type=arrays["type"][begin:end],
-                duration_micros=arrays["duration_micros"][begin:end].astype(np.uint64),
-                data_deps=parts["data"],
-                ctrl_deps=parts["ctrl"],
-                metadata=metadata[which],
-                place=f"{place}: rank {int(np.argmax(trace_of == which))}",
-                **{name: column[begin:end] for name, column in columns.items()},
-            )
-        )
-    if "rotation" in arrays:
-        try:
+        first_rank = [int(np.argmax(trace_of == which)) for which in range(len(lengths))]
+        places = [f"{place}: rank {rank}" for rank in first_rank]
+        traces = _traces(arrays, np.concatenate(([0], np.cumsum(lengths))), metadata, places)
+        if "rotation" in arrays:
             by_rank = _rotated(arrays, traces, ranks, place)
-        except ValueError as error:
-            raise bad(str(error)) from None
-    else:
-        by_rank = GivenTraces(traces[which] for which in trace_of.tolist())
-        check_well_formed(by_rank, place)
+        else:
+            by_rank = GivenTraces(traces[which] for which in trace_of.tolist())
+            check_well_formed(by_rank, place)
+    except ValueError as error:
+        raise AlgorithmError(place, f"is not an .npz of an algorithm: {error}", "write it with convert") from None
     return Algorithm(
         name=bytes(arrays["name"].astype(np.uint8)).decode("utf-8", "replace")[:256] or "algorithm",
         collective=CUSTOM if scalars["collective"] < 0 else _NAMES[scalars["collective"]],
@@ -335,6 +276,69 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
         contract=contract,
         protocol=protocol,
     )
+
+
+def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The single numbers of a file, all of whose arrays have the right shape; a ValueError says what is wrong."""
+    missing = [key for key in (*_SCALARS, *_ARRAYS, "trace_of", "lengths") if key not in arrays]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing")
+    for key, array in arrays.items():
+        if array.dtype.kind not in "iu" or array.ndim != (0 if key in _SCALARS and key != "name" else 1):
+            raise ValueError(f"{key} is {array.dtype} of {array.ndim} dimensions")
+    scalars = {key: int(arrays[key]) for key in _SCALARS if key != "name"}
+    if scalars["version"] not in _VERSIONS:
+        raise ValueError(f"version {scalars['version']} is not {' or '.join(map(str, _VERSIONS))}")
+    if not -1 <= scalars["collective"] < len(_NAMES):
+        raise ValueError(f"collective {scalars['collective']} is unknown")
+    return scalars
+
+
+def _traces(
+    arrays: Mapping[str, np.ndarray], bounds: np.ndarray, metadata: list[list[Attribute]], places: list[str]
+) -> list[ExecutionTrace]:
+    """The traces of a file, which lie one after the other between `bounds`."""
+    total = int(bounds[-1])
+    for key in ("node_id", "type", "duration_micros", "data_ptr", "ctrl_ptr"):
+        if len(arrays[key]) != total:
+            raise ValueError(f"{key} has {len(arrays[key])} entries for {total} nodes")
+    deps = {}
+    for kind in ("data", "ctrl"):
+        counts = arrays[f"{kind}_ptr"].astype(np.int64)
+        if (counts < 0).any() or int(counts.sum()) != len(arrays[f"{kind}_ids"]):
+            raise ValueError(f"{kind}_ptr does not fit {kind}_ids")
+        deps[f"{kind}_deps"] = np.concatenate(([0], np.cumsum(counts))), arrays[f"{kind}_ids"].astype(np.uint64)
+    columns = {}
+    for name in INT_COLUMNS:
+        if f"col_{name}" not in arrays:
+            continue
+        values, mask = arrays[f"col_{name}"].astype(np.int64), np.ones(total, dtype=bool)
+        if f"has_{name}" in arrays:
+            mask = np.unpackbits(arrays[f"has_{name}"].astype(np.uint8))[:total].astype(bool)
+        if len(mask) != total or int(mask.sum()) != len(values):
+            raise ValueError(f"{name} has {len(values)} entries")
+        columns[name] = np.full(total, MISSING, dtype=np.int64)
+        columns[name][mask] = values
+    traces = []
+    shared: dict[bytes, Csr] = {}
+    for which, (begin, end) in enumerate(pairwise(bounds.tolist())):
+        parts = {}
+        for kind, (ptr, ids) in deps.items():
+            own = ptr[begin : end + 1]
+            csr = Csr(own - own[0], ids[own[0] : own[-1]])
+            parts[kind] = shared.setdefault(csr.ptr.tobytes() + csr.ids.tobytes(), csr)
+        traces.append(
+            ExecutionTrace.from_columns(
+                node_id=arrays["node_id"][begin:end].astype(np.uint64),
+                type=arrays["type"][begin:end],
+                duration_micros=arrays["duration_micros"][begin:end].astype(np.uint64),
+                metadata=metadata[which],
+                place=places[which],
+                **parts,
+                **{name: column[begin:end] for name, column in columns.items()},
+            )
+        )
+    return traces
 
 
 def _rotated(
