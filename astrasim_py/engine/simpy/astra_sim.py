@@ -14,27 +14,11 @@ from astrasim_py.system.routes import lowest_dimension
 
 #: Ranks dispatch before every numbered event, and after SimPy's own.
 SOON = 2
-#: The number of an event is (time of scheduling, place).
-_TIME_SHIFT = 40
 
 
-class ScheduledNumbers:
-    """Numbers of events by the order in which they are scheduled."""
-
-    def __init__(self) -> None:
-        self.places = SOON
-
-    def place(self) -> int:
-        """The next place among the events that are scheduled at one time."""
-        self.places += 1
-        return self.places
-
-    def number(self, time: int, place: int = 0) -> int:
-        """Number of an event that is scheduled at `time` ps."""
-        return time << _TIME_SHIFT | (place or self.place())
-
-
-# -- the network ----------------------------------------------------------------------------------------------------
+def scheduled_number(time: int, place: int) -> int:
+    """Number of an event that is scheduled at `time` ps: events of one time have ascending places."""
+    return time << 40 | place
 
 
 class FlooredLink(Link):
@@ -79,6 +63,11 @@ class Scheduled(Network):
         yield first
         yield from journey
 
+    def number_leaving(self, message: Message) -> None:
+        """Number the end of a send, at the first link of its message."""
+        if self.injected and message.at == 0 and not message.left:
+            message.leaves = self.simulation.number()
+
 
 class ScheduledCutThrough(Scheduled, CutThrough):
     """A hop has its place among the events of one time from when its link is asked for."""
@@ -86,11 +75,10 @@ class ScheduledCutThrough(Scheduled, CutThrough):
     def carry(self, message):
         message.tail = self.env.now
         for link in message.hops():
-            place, turn = self.simulation.scheduled.place(), link.request(message)
-            if self.injected and message.at == 0 and not message.left:
-                message.leaves = self.simulation.number()
+            place, turn = next(self.simulation.places), link.request(message)
+            self.number_leaving(message)
             yield turn
-            message.number = self.simulation.scheduled.number(self.env.now, place)
+            message.number = scheduled_number(self.env.now, place)
             message.tail = self.occupy(turn)
             if message.at + 1 < len(message.route):
                 yield self.after(message, link.latency + message.extra_latency)
@@ -98,10 +86,7 @@ class ScheduledCutThrough(Scheduled, CutThrough):
 
 
 class ScheduledStoreAndForward(Scheduled, StoreAndForward):
-    """A link gets free by an event with a number, scheduled after the arrival of its message.
-
-    A hop is listed when it begins.
-    """
+    """An event with a number frees a link; it is scheduled after the arrival. A hop is listed when it begins."""
 
     def carry(self, message):
         for link in message.hops():
@@ -116,11 +101,11 @@ class ScheduledStoreAndForward(Scheduled, StoreAndForward):
         free = arrival if self.holds_latency else end
         turn.row = self.simulation.recorder.hop(message.row, link.index, turn.asked)
         turn.use(now, free)
-        arrives = At(self.env, arrival - now, self.simulation.scheduled.number(now))
-        frees = At(self.env, free - now, self.simulation.scheduled.number(now))
+        arrives = At(self.env, arrival - now, scheduled_number(now, next(self.simulation.places)))
+        frees = At(self.env, free - now, scheduled_number(now, next(self.simulation.places)))
         frees.callbacks.append(lambda _: link.release(turn))
-        if self.injected and message.at == 0 and not message.left:
-            message.leaves = self.simulation.number()
+        self.number_leaving(message)
+        if message.at == 0:
             self.leave(message, end - now)
         return arrives
 
@@ -129,9 +114,6 @@ class ScheduledStoreAndForward(Scheduled, StoreAndForward):
 
 
 SCHEDULED = {"cut_through": ScheduledCutThrough, "store_and_forward": ScheduledStoreAndForward}
-
-
-# -- the NPU --------------------------------------------------------------------------------------------------------
 
 
 class Ask(Message):
@@ -145,18 +127,14 @@ class Ask(Message):
         self.bytes = graph.npu.rendezvous
 
     def arrive(self):
-        asked = self.graph.npu.simulation.asked
-        send = asked.pop(self.mailbox, None)
+        simulation = self.graph.npu.simulation
+        send = simulation.asked.pop(self.mailbox, None)
         if send is None:
-            asked[self.mailbox] = self
+            simulation.asked[self.mailbox] = self
             return
         graph, node, since = send
-        self.meet(graph, node)
+        simulation.recorder.received(self.row, graph.row + node)
         graph.npu.launch(graph, node, self.mailbox, since)
-
-    def meet(self, graph, node: int) -> None:
-        """The send that it asks for is `node` of `graph`."""
-        graph.npu.simulation.recorder.received(self.row, graph.row + node)
 
 
 class AstraNpu(ChunkingNpu):
@@ -178,7 +156,7 @@ class AstraNpu(ChunkingNpu):
         at = self.env.now + delay
         self.simulation.next_number += 1
         if at not in self.due:
-            self.due[at] = self.simulation.scheduled.number(self.env.now)
+            self.due[at] = scheduled_number(self.env.now, next(self.simulation.places))
         At(self.env, delay, self.due[at]).callbacks.append(lambda _: self.end_timer(graph, node))
 
     def end_timer(self, graph, node: int) -> None:
@@ -187,11 +165,11 @@ class AstraNpu(ChunkingNpu):
         graph.complete(node)
 
     def access_memory(self, graph, node):
-        """Its end is scheduled when it is issued."""
         memory, now = self.simulation.memory(self.npu), self.env.now
         if memory is None or not self.scheduled:
             super().access_memory(graph, node)
             return
+        # The end of an access is scheduled when it is issued.
         free = self.simulation.memory_free
         free[memory] = end = max(free.get(memory, 0), now) + graph.lists.duration[node]
         if end > now:
@@ -200,22 +178,16 @@ class AstraNpu(ChunkingNpu):
             graph.complete(node)
 
     def end_receive(self, graph, node):
-        """A receive of a message that is there takes an event."""
-        if self.scheduled:
+        if self.scheduled:  # the receive of a message that is there takes an event
             At(self.env, 0, self.simulation.number()).callbacks.append(lambda _: graph.complete(node))
         else:
-            graph.complete(node)
+            super().end_receive(graph, node)
 
     def receive(self, graph, node):
-        """Under the rendezvous it asks for its message."""
         receive = super().receive(graph, node)
         if self.rendezvous:
             self.simulation.network.send(self.message(Ask, graph, node, receive.resource, self.env.now))
         return receive
-
-    def launch(self, graph, node: int, mailbox, since: int) -> None:
-        """The message of a send that was issued at `since` ps goes."""
-        self.simulation.network.send(self.message(Message, graph, node, mailbox, since))
 
     def send(self, graph, node):
         """Under the rendezvous a send goes once its receiver has asked for it."""
@@ -228,9 +200,13 @@ class AstraNpu(ChunkingNpu):
         if ask is None:
             asked[mailbox] = graph, node, now
             return
-        ask.meet(graph, node)
-        if self.scheduled:  # the sender receives what asks for its message, which takes an event
+        self.simulation.recorder.received(ask.row, graph.row + node)
+        if self.scheduled:  # the sender receives the message that asks, which takes an event
             event = At(self.env, 0, self.simulation.number())
             event.callbacks.append(lambda _: self.launch(graph, node, mailbox, now))
         else:
             self.launch(graph, node, mailbox, now)
+
+    def launch(self, graph, node: int, mailbox, since: int) -> None:
+        """The message of a send that was issued at `since` ps goes."""
+        self.simulation.network.send(self.message(Message, graph, node, mailbox, since))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 from astrasim_py.core.records import Records
-from astrasim_py.engine.simpy.astra_sim import SCHEDULED, Ask, AstraAnalytical, AstraNpu, FlooredLink, ScheduledNumbers
+from astrasim_py.engine.simpy.astra_sim import (
+    SCHEDULED,
+    SOON,
+    Ask,
+    AstraAnalytical,
+    AstraNpu,
+    FlooredLink,
+    scheduled_number,
+)
 from astrasim_py.engine.simpy.chunks import ChunkingNpu
 from astrasim_py.engine.simpy.counters import CountingGraph, CountingWorkload
 from astrasim_py.engine.simpy.msccl import ConnectedCountingGraph, ConnectedGraph, Connections, PacedNetwork
@@ -23,7 +32,7 @@ class DialectSimulation(Simulation):
         semantics = plan.problem.semantics
         self.npu_class = ChunkingNpu
         if semantics.event_order == "scheduled":
-            self.scheduled, self.number = ScheduledNumbers(), self.scheduled_number
+            self.number, self.places = self.number_scheduled, itertools.count(SOON + 1)
             self.models = self.models | SCHEDULED
         if semantics.event_order == "scheduled" or semantics.rendezvous_bytes:
             self.npu_class = AstraNpu
@@ -39,10 +48,10 @@ class DialectSimulation(Simulation):
         if plan.problem.network.msccl is not None:
             self.network = PacedNetwork(self, self.network)
 
-    def scheduled_number(self) -> int:
+    def number_scheduled(self) -> int:
         """The next number in the order of scheduling."""
         self.next_number += 1
-        return self.scheduled.number(self.env.now)
+        return scheduled_number(self.env.now, next(self.places))
 
     def graph_class(self, program, kind):
         return kind if program.counters is None else _COUNTING.get(kind, CountingWorkload)
