@@ -1,16 +1,16 @@
-"""Folding: where all ranks are alike, one is simulated for all.
+"""Folding: if all ranks do the same, one rank is simulated for all.
 
-`astrasim_py.system.symmetry` shows that rotations map the plan to itself. Then rank 0 runs alone, on links that stand
-for a whole class each: a message of its that goes to the rank at distance d is, rotated, the one that it receives from
-the rank at distance -d, and what it finds on a link of a class, every rank finds on its own. At the end the figures
-are those of every rank and of every link of a class.
+`astrasim_py.system.symmetry` shows that rotations map the plan to itself. Then rank 0 runs alone, and each of its links
+represents a class of links. Rank 0 sends a message to the rank at distance d; rotated, that is the message that it
+receives from the rank at distance -d. The others find on their links what rank 0 finds on the link of that class. Its
+figures are those of every rank, and the figures of a class are those of each of its links.
 
-Why that is exact. Suppose that up to some instant every rank has done the same. The events of the instant are taken in
-the order of their numbers, those of one rank alike on all ranks; what they do to a rank (nodes completed, slots freed)
-does not depend on their order, and ranks dispatch only when all are taken. What depends on the order of events of
-unlike ranks is who comes first at a link, if two ask for it at one time and were issued at one time by two ranks:
-then, and only then, the numbers of ranks decide. That is seen here, and refused. Messages that take no time at all
-could be delivered between the dispatches of two ranks at one instant; they are refused too.
+Why this is exact. Suppose that up to some instant all ranks have done the same. The events of the instant are taken in
+the order of their numbers, which is the same order within each rank. Their effects on a rank (nodes completed, slots
+freed) do not depend on that order, and ranks dispatch after all of them. Only one thing depends on the order of events
+of different ranks: which message is first at a link, if two ranks issued them at one time and both ask for it at one
+time. The simulation sees that and refuses. It also refuses messages that take no time, which could be delivered between
+the dispatches of two ranks at one instant.
 """
 
 from __future__ import annotations

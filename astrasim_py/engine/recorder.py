@@ -1,4 +1,4 @@
-"""From an engine's raw counts to Records. Rows of the node table are fixed by the Plan, whatever ran when."""
+"""Records from the counts of an engine. The Plan fixes the rows of the node table, in whatever order nodes run."""
 
 from __future__ import annotations
 
@@ -25,16 +25,12 @@ from astrasim_py.system.plan import KIND_NAMES, CollectiveCall, Plan, RankProgra
 
 
 class Recorder:
-    """Collects what the level asks for while an engine runs.
-
-    `level`: one of `astrasim_py.core.choices.LEVELS`.
-    """
+    """Collects the records of the SimPy engine at a level of `astrasim_py.core.choices.LEVELS`."""
 
     def __init__(self, plan: Plan, level: str) -> None:
         if level not in LEVELS:
             raise ValueError(f"unknown record level {level!r}")
-        self.plan = plan
-        self.level = level
+        self.plan, self.level = plan, level
         self.nodes, self.messages = level in ("nodes", "messages"), level == "messages"
         if self.nodes:
             self.start, self.end, self.released, self.ended = (
@@ -46,7 +42,7 @@ class Recorder:
     # -- nodes ----------------------------------------------------------------------------------------------
 
     def first_row(self, rank: int, index: int) -> int:
-        """Row of the first node of a slice (-1: the workload) on a rank."""
+        """Row of the first node of a call (-1: the workload) on a rank."""
         return self.plan.node_rows[0][rank, index] if self.nodes else 0
 
     def graph(self, graph) -> None:
@@ -127,9 +123,9 @@ class Recorder:
     def records(self, *, spans: Mapping[int, tuple[int, int]], links: Mapping[int, object], **counts: Any) -> Records:
         """Freeze everything; `counts` is what else `make_records` takes."""
         tables: dict[str, Table] = {}
-        if self.level in ("nodes", "messages"):
+        if self.nodes:
             tables["node"] = node_table(self.plan, self.start, self.end, self.released, self.ended)
-        if self.level == "messages":
+        if self.messages:
             tables["message"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._messages.items()})
             tables["hop"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._hops.items()})
         order = sorted(links)
@@ -246,10 +242,7 @@ def _link_table(plan: Plan, links: LinkTotals, *, counted: bool) -> Table:
             "src": topology.src[links.link].astype(np.int64),
             "dst": topology.dst[links.link].astype(np.int64),
             "bytes": links.bytes,
-            "busy": links.busy if counted else unknown,
-            "messages": links.messages if counted else unknown,
-            "max_queue": links.max_queue if counted else unknown,
-            "queued": links.queued if counted else unknown,
+            **{n: getattr(links, n) if counted else unknown for n in ("busy", "messages", "max_queue", "queued")},
         }
     )
 
@@ -259,7 +252,7 @@ def unequal_bytes(
 ) -> SimulationError:
     """The error of a matched pair of unequal bytes.
 
-    `sender`, `receiver`: rank, slice (-1: the workload) and node. `nbytes`: what is sent.
+    `sender`, `receiver`: rank, call (-1: the workload) and node. `nbytes`: what is sent.
     """
 
     def side(rank: int, index: int, node: int) -> str:
@@ -280,20 +273,8 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
 
     `start`, `end`, `released`, `ended`: int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
     """
-    known = LazyColumns(len(start), lambda: _planned(plan))
-    return Table(
-        {
-            "rank": known,
-            "node": known,
-            "instance": known,
-            "kind": known,
-            "name": known,
-            "start": start,
-            "end": end,
-            "released_by": released,
-            "ended_by": ended,
-        }
-    )
+    known = dict.fromkeys(("rank", "node", "instance", "kind", "name"), LazyColumns(len(start), lambda: _planned(plan)))
+    return Table(known | {"start": start, "end": end, "released_by": released, "ended_by": ended})
 
 
 def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
@@ -322,12 +303,12 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
         "node": node,
         "instance": instance,
         "kind": Categorical(kind, KIND_NAMES),
-        "name": Categorical(name, names.labels),
+        "name": Categorical(name, tuple(names.index)),
     }
 
 
 def _running(plan: Plan, part: CollectiveCall | None) -> Iterator[tuple[int, RankProgram]]:
-    """Ranks and what they run in a slice (None: the workload); where all run one program, that of the first."""
+    """Ranks and what they run in a call (None: the workload); where all run one program, that of the first."""
     if part is None:
         return zip(range(plan.ranks), plan.workload, strict=True)
     base = getattr(part, "base", None)
@@ -337,33 +318,26 @@ def _running(plan: Plan, part: CollectiveCall | None) -> Iterator[tuple[int, Ran
 
 
 class _Names:
-    """Names of nodes as codes of the distinct ones."""
+    """Names of nodes as codes of the distinct names."""
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
-        self.of_trace: dict[
-            int, tuple[ExecutionTrace, Categorical]
-        ] = {}  # the trace too: while it lives its id is its own
-        self.of_labels: dict[tuple[int, str], np.ndarray] = {}
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(self.index)
+        self._names: dict[ExecutionTrace, Categorical] = {}
+        self._codes: dict[tuple[ExecutionTrace, str], np.ndarray] = {}
 
     def codes(self, program: RankProgram, prefix: str) -> np.ndarray | int:
-        """Of the nodes of a program."""
+        """Codes of the names of a program, each behind a prefix."""
         trace = program.trace
         if not trace.has_names:
             return self.code(prefix.rstrip())
-        key = id(trace)
-        if key not in self.of_trace:
-            self.of_trace[key] = trace, Categorical.of(list(trace.names))
-        names = self.of_trace[key][1]
-        if (key, prefix) not in self.of_labels:
+        if trace not in self._names:
+            self._names[trace] = Categorical.of(list(trace.names))
+        names = self._names[trace]
+        if (trace, prefix) not in self._codes:
             texts = [f"{prefix}{label}".rstrip() if prefix else label for label in names.labels]
-            self.of_labels[key, prefix] = np.array([self.code(text) for text in texts], dtype=np.int32)
-        return self.of_labels[key, prefix][names.codes[program.rows]]
+            self._codes[trace, prefix] = np.array([self.code(text) for text in texts], dtype=np.int32)
+        return self._codes[trace, prefix][names.codes[program.rows]]
 
     def code(self, text: str) -> int:
-        """Of one name."""
+        """Code of one name."""
         return self.index.setdefault(text, len(self.index))

@@ -23,7 +23,7 @@ def times(repo, lesson: str, *overrides: str) -> dict[tuple[str, ...], int]:
     return {key: records.makespan for key, records in runs(repo, lesson, *overrides).items()}
 
 
-def test_a_ring_pays_for_the_longest_step_when_messages_are_stored_and_forwarded(repo):
+def test_a_ring_pays_for_its_longest_step_under_store_and_forward(repo):
     found = times(
         repo,
         "ring_vs_torus",
@@ -126,7 +126,7 @@ def test_a_neighbour_is_heard_only_where_links_are_shared(repo):
     assert packed[quiet] == packed[busy] == spread[quiet] < spread[busy]
 
 
-def test_themis_gains_where_dimensions_are_alike_and_nothing_where_they_are_balanced(repo):
+def test_themis_gains_on_equal_dimensions_only(repo):
     found = times(repo, "themis", "sweep.size=256 MiB", "sweep.chunks=[1, 16]")
     even, tapered = ({key[2:]: time for key, time in found.items() if key[0] == name} for name in ("even", "tapered"))
     assert even["1", "fixed"] == even["1", "themis"]
@@ -161,7 +161,7 @@ def test_time_does_not_tell_which_algorithm_is_right(repo):
     assert by_name["deadlock"][-1] == 2_025_265_920 < by_name["right"][-1]
 
 
-def test_with_the_slots_of_a_runtime_the_deadlock_hangs_and_the_others_do_not_mind(repo):
+def test_runtime_slots_stop_the_deadlock_only(repo):
     free = times(repo, "find_the_bug")
     for (size, name), records in runs(repo, "find_the_bug", "network.msccl=true").items():
         if name == "deadlock":

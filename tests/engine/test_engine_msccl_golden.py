@@ -78,7 +78,7 @@ def test_trees_that_need_three_slots_are_stuck_with_two(name):
         ("capi_allgather_hierarchical", 1, 2),
     ],
 )
-def test_programs_end_with_the_slots_that_verification_says_and_not_with_one_less(name, small, large):
+def test_programs_need_exactly_the_slots_of_the_verdict(name, small, large):
     algorithm = read_msccl(FOLDER / f"{name}.xml")
     flow = Flow(steps_of(algorithm))
     assert (flow.smallest(), flow.smallest(flow.split(1))) == (small, large)

@@ -193,7 +193,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("rank", [0, 1, 4])
-def test_one_difference_on_one_rank_is_no_rotation_and_the_records_are_its_own(what, rank):
+def test_one_difference_on_one_rank_is_no_rotation(what, rank):
     whole = given_by_rank(build("ring", "all_reduce", 5, chunks=2))
     assert whole.rotated is not None
     trace = whole.traces[rank]
@@ -312,7 +312,7 @@ def test_two_sizes_under_one_tag_are_told_apart(received, status):
     assert_as_apart(given, 4096, status=status)
 
 
-def test_sizes_as_written_are_those_of_all_ranks_and_sizes_in_chunks_need_their_number():
+def test_verbatim_sizes_hold_for_all_ranks_and_chunks_need_their_number():
     given = replace(given_by_rank(build("ring", "all_reduce", 5), 1000), chunks=0)
     verbatim = Semantics.native(message_match="bytes", injected_sizes="verbatim")
     assert given.rotated is not None

@@ -304,7 +304,7 @@ def test_a_count_releases_at_its_kth_completion():
     assert records.node["released_by"][rows[3]] == rows[1]
 
 
-def test_counting_from_a_node_leaves_out_what_came_before_and_the_node_itself():
+def test_a_count_from_a_node_excludes_it_and_everything_before():
     nodes = [
         comp(1, counter=0),
         comp(2, counter=0),
