@@ -16,6 +16,11 @@ from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, Erro
 if TYPE_CHECKING:
     from astrasim_py.verification.verifier import Verdict
 
+#: What JSON says of a verdict, in this order.
+_KEYS = (
+    "well_formed", "slots", "terminates", "min_slots", "min_slots_large", "max_safe_bytes", "correct",
+    "wrong_cells", "race_free", "races", "order_consistent", "problems", "unknown", "warnings", "counterexample",
+)  # fmt: skip
 #: Slots that may be asked for.
 MAX_SLOTS = 2**20
 
@@ -119,26 +124,9 @@ def _renamed(what, source: str, args: argparse.Namespace):
 
 
 def _row(source: str, what, verdict: Verdict) -> dict[str, object]:
-    return {
-        "file": source,
-        "collective": what.collective,
-        "ranks": what.ranks,
-        "well_formed": verdict.well_formed,
-        "slots": verdict.slots,
-        "terminates": verdict.terminates,
-        "min_slots": verdict.min_slots,
-        "min_slots_large": verdict.min_slots_large,
-        "max_safe_bytes": verdict.max_safe_bytes,
-        "correct": verdict.correct,
-        "wrong_cells": verdict.wrong_cells,
-        "race_free": verdict.race_free,
-        "races": verdict.races,
-        "order_consistent": verdict.order_consistent,
-        "problems": list(verdict.problems),
-        "unknown": verdict.unknown,
-        "warnings": list(verdict.warnings),
-        "counterexample": verdict.counterexample,
-    }
+    known = {name: getattr(verdict, name) for name in _KEYS}
+    known |= {name: list(known[name]) for name in ("problems", "warnings")}
+    return {"file": source, "collective": what.collective, "ranks": what.ranks, **known}
 
 
 def _text(source: str, what, verdict: Verdict) -> str:

@@ -13,32 +13,15 @@ from numbers import Integral
 from operator import index
 
 from astrasim_py.core.records import Table
-from astrasim_py.core.units import PS_PER_NS, format_time, ns_text
+from astrasim_py.core.units import PS_PER_NS, format_size, format_time, ns_text
 from astrasim_py.report.csv_io import csv_cell
 
 #: Keys of a row, in this order, in every format.
 ROW_KEYS = (
-    "scenario",
-    "point",
-    "sweep",
-    "topology",
-    "algorithm",
-    "size_bytes",
-    "npus",
-    "engine",
-    "network_model",
-    "time_ns",
-    "bound_ns",
-    "efficiency",
-    "algbw_GBps",
-    "busbw_GBps",
-    "exposed_comm_ns",
-    "messages",
-    "message_hops",
-    "busiest_link",
-    "cpu_s",
-    "status",
-)
+    "scenario", "point", "sweep", "topology", "algorithm", "size_bytes", "npus", "engine", "network_model",
+    "time_ns", "bound_ns", "efficiency", "algbw_GBps", "busbw_GBps", "exposed_comm_ns", "messages", "message_hops",
+    "busiest_link", "cpu_s", "status",
+)  # fmt: skip
 
 # -- exact numbers ----------------------------------------------------------------------------------------------
 
@@ -128,11 +111,9 @@ def _value_cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, Integral):
-        return str(int(value))
     if isinstance(value, Decimal):
         return plain(value)
-    return csv_cell(str(value))
+    return str(int(value)) if isinstance(value, Integral) else csv_cell(str(value))
 
 
 # -- what people read -------------------------------------------------------------------------------------------
@@ -176,25 +157,14 @@ def shown_rows(
     forms = [summary.get("closed_form_ns") if summary else None for summary in summaries]
     rows = [{**row, "closed_form_ns": form} for row, form in zip(rows, forms, strict=True)] if forms else rows
     keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
-    headings, columns, numeric = [], [], []
-    if keys:
-        for key in keys:
-            headings.append(key)
-            columns.append([str(row["sweep"].get(key, "")) for row in rows])
-            numeric.append(False)
-    else:
-        headings.append("point")
-        columns.append([str(row["point"]) for row in rows])
-        numeric.append(False)
+    columns = [(key, [str(row["sweep"].get(key, "")) for row in rows], False) for key in keys]
+    columns = columns or [("point", [str(row["point"]) for row in rows], False)]
     for heading, key, show in _SHOWN:
-        column = [show(row.get(key)) for row in rows]
-        if key == "status" and all(value == "done" for value in column):
-            continue
-        if any(column):
-            headings.append(heading)
-            columns.append(column)
-            numeric.append(key not in ("busiest_link", "status"))
-    return headings, [list(cells) for cells in zip(*columns, strict=True)], numeric
+        cells = [show(row.get(key)) for row in rows]
+        if any(cells) and not (key == "status" and set(cells) == {"done"}):
+            columns.append((heading, cells, key not in ("busiest_link", "status")))
+    headings, cells, numeric = zip(*columns, strict=True)
+    return list(headings), [list(row) for row in zip(*cells, strict=True)], list(numeric)
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
@@ -205,7 +175,7 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     ------  ----
     64 KiB  9 us
     """
-    cleaned = [[_one_line(cell) for cell in row] for row in (headings, *rows)]
+    cleaned = [["".join(c if c.isprintable() else " " for c in cell) for cell in row] for row in (headings, *rows)]
     widths = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
     lines = [cleaned[0], ["-" * width for width in widths], *cleaned[1:]]
     return "\n".join(
@@ -217,32 +187,15 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     )
 
 
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
 def summary_text(rows: Sequence[Mapping], summaries: Sequence[Mapping | None] = ()) -> str:
     """The rows of a run as plain text; the same characters wherever it is printed."""
     return text_table(*shown_rows(rows, summaries)) if rows else "no points"
 
 
 COLLECTIVE_KEYS = (
-    "point",
-    "instance",
-    "job",
-    "group",
-    "type",
-    "ranks",
-    "size",
-    "algorithm",
-    "start_ns",
-    "end_ns",
-    "time_ns",
-    "bound_ns",
-    "efficiency",
-    "algbw_GBps",
-    "busbw_GBps",
-)
+    "point", "instance", "job", "group", "type", "ranks", "size", "algorithm", "start_ns", "end_ns", "time_ns",
+    "bound_ns", "efficiency", "algbw_GBps", "busbw_GBps",
+)  # fmt: skip
 
 
 def bandwidth_GBps(size: int, duration_ps: int) -> Decimal | None:
@@ -281,21 +234,15 @@ def collective_rows(point: str, table: Table, factors: Mapping[str, Fraction] | 
                 "bound_ns": ns_number(bound),
                 "efficiency": efficiency_of(bound, duration) if duration > 0 else None,
                 "algbw_GBps": rate,
-                "busbw_GBps": None if rate is None or factor is None else _times(rate, factor),
+                "busbw_GBps": None if rate is None or factor is None else rounded(Fraction(rate) * factor),
             }
         )
     return rows
 
 
-def _times(rate: Decimal, factor: Fraction) -> Decimal:
-    return rounded(Fraction(rate) * factor)
-
-
 def collectives_text(rows: Sequence[Mapping]) -> str:
     """The collectives of one point as plain text: simulated time beside its bound."""
     headings = ["collective", "type", "ranks", "size", "algorithm", "time", "bound", "bound/time", "busbw GB/s"]
-    from astrasim_py.core.units import format_size
-
     cells = [
         [
             f"{row['instance']}" + (f" ({row['group']})" if row["group"] else ""),

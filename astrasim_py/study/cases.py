@@ -21,16 +21,8 @@ REQUIRED = (
     "set", "backend", "network", "npus", "workload", "system", "t_ns_per_npu", "exposed_comm_ns_per_npu", "outcome",
 )  # fmt: skip
 OPTIONAL = (
-    "collective",
-    "algorithm",
-    "size_bytes",
-    "splits",
-    "finished_npus",
-    "t_max_ns",
-    "t_min_ns",
-    "memory",
-    "flags",
-)
+    "collective", "algorithm", "size_bytes", "splits", "finished_npus", "t_max_ns", "t_min_ns", "memory", "flags",
+)  # fmt: skip
 BACKENDS = ("congestion_unaware", "congestion_aware", "congestion_aware_multidim")
 #: Nobody ships it: what it gives is informative.
 UNOFFICIAL = "congestion_aware_multidim"
@@ -213,26 +205,15 @@ def _flags(text: str, place: str) -> dict[str, object]:
             if not words or words[0].startswith("--"):
                 raise UsageError(where, "has no value", f"write {name}=…")
             value = words.pop(0)
-        if name == "--comm-group-configuration":
-            found["groups"] = value
-        elif name == "--num-queues-per-dim":
-            found["queues_per_dim"] = _whole(value, where)
-        elif name == "--rendezvous-protocol":
-            if value not in ("true", "false"):
-                raise UsageError(where, f'"{value}" is neither true nor false', "write one of them")
-            found["rendezvous"] = value == "true"
-        elif name in ("--logging-configuration", "--logging-folder"):
-            continue
-        elif name in ("--injection-scale", "--comm-scale", "--compute-scale"):
-            scale = _scale(value, where)
-            if name == "--injection-scale":
-                found["injection_scale"] = scale
-        else:
-            raise UsageError(
-                where,
-                "is no flag that changes a result",
-                "write --comm-group-configuration, --num-queues-per-dim, --injection-scale or --rendezvous-protocol",
+        if name not in _FLAGS:
+            remedy = (
+                "write --comm-group-configuration, --num-queues-per-dim, --injection-scale or --rendezvous-protocol"
             )
+            raise UsageError(where, "is no flag that changes a result", remedy)
+        field_name, read = _FLAGS[name]
+        read_value = read(value, where)
+        if field_name:
+            found[field_name] = read_value
     return found
 
 
@@ -250,6 +231,29 @@ def _whole(text: str, place: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UsageError(place, f'"{text}" is no whole number', "write digits")
     return int(text)
+
+
+def _switch(text: str, place: str) -> bool:
+    if text not in ("true", "false"):
+        raise UsageError(place, f'"{text}" is neither true nor false', "write one of them")
+    return text == "true"
+
+
+def _any(text: str, place: str) -> str:
+    return text
+
+
+#: Flag → field of a case (empty: without effect), and what reads its value.
+_FLAGS = {
+    "--comm-group-configuration": ("groups", _any),
+    "--num-queues-per-dim": ("queues_per_dim", _whole),
+    "--rendezvous-protocol": ("rendezvous", _switch),
+    "--injection-scale": ("injection_scale", _scale),
+    "--comm-scale": ("", _scale),
+    "--compute-scale": ("", _scale),
+    "--logging-configuration": ("", _any),
+    "--logging-folder": ("", _any),
+}
 
 
 def _per_npu(row: Mapping[str, str], key: str, npus: int, here: str) -> tuple[int, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
 from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
@@ -26,8 +26,7 @@ from astrasim_py.system.machine_models import Limits
 _OF_A_POINT = ({"kind": "links"}, {"kind": "gantt"}, {"kind": "breakdown"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class Explained(NamedTuple):
     """A stored point and why it took so long."""
 
     point: StoredPoint
@@ -35,8 +34,7 @@ class Explained:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class Drawn(NamedTuple):
     """Figures that were written."""
 
     figures: tuple[Path, ...]
