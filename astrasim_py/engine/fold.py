@@ -153,7 +153,7 @@ def _program(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> tup
     numbers = np.where(peers >= 0, 0, -1).astype(np.int32)
     sends = program.structure.kind == SEND
     numbers[sends] = np.searchsorted(symmetry.deltas, peers[sends])
-    return replace(program, peer=numbers), Matching(match_key=(meet,), keys=number)
+    return replace(program, peer=numbers), Matching(match_key=(meet,))
 
 
 # -- the run -----------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Matchings:
                 ends = np.where(received, other, me), np.where(received, me, other)
                 self._unnumbered.append((keys, at, np.stack([*ends, program.tag[at], program.nbytes[at]])))
                 match_key.append(keys)
-            self._made[key] = Matching(match_key=tuple(match_key), keys=0)
+            self._made[key] = Matching(match_key=tuple(match_key))
         return self._made[key]
 
     def number(self) -> None:
@@ -75,7 +75,7 @@ def _matching(programs: Sequence[RankProgram], what: str) -> Matching:
     sending = {program: bool((program.peer >= 0).any()) for program in dict.fromkeys(programs)}
     if not any(sending.values()):
         nothing = {program: np.zeros(len(program), dtype=np.int64) for program in sending}
-        return Matching(match_key=tuple(map(nothing.__getitem__, programs)), keys=0)
+        return Matching(match_key=tuple(map(nothing.__getitem__, programs)))
     tags = np.unique(np.concatenate([p.tag[p.peer >= 0] for p in programs]))
     places, channels, receives = [], [], []
     for position, program in enumerate(programs):
@@ -99,7 +99,7 @@ def _matching(programs: Sequence[RankProgram], what: str) -> Matching:
     if what and len(odd):
         pair, tag = divmod(int(known[odd[0]]), len(tags))
         raise _unmatched(what, *divmod(pair, n), int(sent[odd[0]]), int(received[odd[0]]), int(tags[tag]))
-    return Matching(match_key=tuple(match_key), keys=len(known))
+    return Matching(match_key=tuple(match_key))
 
 
 def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int) -> AlgorithmError:
@@ -123,7 +123,6 @@ class RotatedMatching:
 
     def __init__(self, rotation: Rotation, base: RankProgram, partner: np.ndarray, channels: int) -> None:
         self.rotation, self.base, self.partner, self.channels = rotation, base, partner, channels
-        self.keys = rotation.ranks * max(len(base), channels)
         self.match_key: Sequence[np.ndarray] = _MatchKeys(self)
 
 

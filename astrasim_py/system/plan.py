@@ -84,7 +84,6 @@ class Matching:
     """
 
     match_key: tuple[np.ndarray, ...]  # int64[n] per member
-    keys: int  # keys and channels are numbered below this
 
 
 @dataclass(frozen=True, slots=True, eq=False)
