@@ -18,7 +18,7 @@ from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.system.machine_models import MemoryModel
-from astrasim_py.topology.model import Dim
+from astrasim_py.topology.routing import Dim
 
 #: ASTRA-sim's words for a dimension.
 KINDS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"}

@@ -13,7 +13,8 @@ from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, Builder
 from astrasim_py.system.dimension_planner import LOCAL_FIRST, PLANNED, DimensionPlanner
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
-from astrasim_py.topology.model import Dim, Topology
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.routing import Dim
 
 #: ``make(case, collective, ranks, place) -> Algorithm``
 Make = Callable[[Builder, str, int, str], Algorithm]

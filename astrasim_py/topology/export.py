@@ -31,13 +31,6 @@ def _attributes(topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
-def _nodes(topology: Topology) -> list[tuple[int, dict[str, str]]]:
-    return [
-        (v, {"kind": "npu" if v < topology.npus else "switch", "name": topology.vertex_name(v)})
-        for v in range(topology.vertices)
-    ]
-
-
 def to_networkx(topology: Topology):
     """The topology as a `networkx.MultiDiGraph`.
 
@@ -47,7 +40,9 @@ def to_networkx(topology: Topology):
     import networkx
 
     graph = networkx.MultiDiGraph(name=topology.name, npus=topology.npus)
-    graph.add_nodes_from(_nodes(topology))
+    for vertex in range(topology.vertices):
+        kind = "npu" if vertex < topology.npus else "switch"
+        graph.add_node(vertex, kind=kind, name=topology.vertex_name(vertex))
     ends = zip(topology.src.tolist(), topology.dst.tolist(), _attributes(topology), strict=True)
     for link, (src, dst, attributes) in enumerate(ends):
         graph.add_edge(src, dst, key=link, **attributes)
@@ -55,19 +50,13 @@ def to_networkx(topology: Topology):
 
 
 def node_link_json(topology: Topology) -> str:
-    """The topology as node-link JSON, the form of ``networkx.node_link_data(graph, edges="edges")``.
+    """The topology as ``networkx.node_link_data`` gives it.
 
     Links, bandwidths and latencies survive a round trip through `edge_list.read_json` exactly; the closed-form
     routes of a shape do not.
     """
-    ends = zip(topology.src.tolist(), topology.dst.tolist(), _attributes(topology), strict=True)
-    data = {
-        "directed": True,
-        "multigraph": True,
-        "graph": {"name": topology.name, "npus": topology.npus},
-        "nodes": [{"id": v, **attributes} for v, attributes in _nodes(topology)],
-        "edges": [
-            {"source": a, "target": b, "key": link, **attributes} for link, (a, b, attributes) in enumerate(ends)
-        ],
-    }
+    import networkx
+
+    data = networkx.node_link_data(to_networkx(topology), edges="edges")
+    data["edges"].sort(key=lambda edge: edge["key"])
     return json.dumps(data, indent=1)

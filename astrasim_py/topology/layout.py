@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.topology.model import Topology
-from astrasim_py.topology.routing import DimensionOrder, Loops
+from astrasim_py.topology.routing import DimensionOrder
 
 
 def positions(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
@@ -15,7 +15,7 @@ def positions(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
     repeat the picture to the right, dims 3, 5, … upwards, a little shifted so that lines do not coincide.
     Switches of a dimension sit in the middle of their slice. Tiered networks are drawn tier over tier.
     """
-    if isinstance(topology.router, DimensionOrder | Loops) and topology.dims:
+    if isinstance(topology.router, DimensionOrder):
         return _grid(topology)
     if topology.tiers:
         return _tiers(topology.tiers)

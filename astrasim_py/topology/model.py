@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -19,10 +19,9 @@ from astrasim_py.core.fields import NPU_CAP, whole
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.topology.routing import (
+    Dim,
     DimensionOrder,
-    Loops,
     Routes,
-    Shape1D,
     ShortestPaths,
     pointers,
     reachable,
@@ -32,23 +31,6 @@ LINK_CAP = 2**24
 #: Switches included.
 VERTEX_CAP = 2**22
 
-DIM_KINDS = ("ring", "mesh", "fully_connected", "switch")
-
-
-@dataclass(frozen=True, slots=True)
-class Dim:
-    """One level of the hierarchy of NPU ids."""
-
-    #: One of `DIM_KINDS`.
-    kind: str
-    size: int
-    #: Bytes per second of one link of this level in one direction; of a switched level, of one NPU's share.
-    bandwidth: Fraction
-    #: Of one link.
-    latency_ps: int
-    #: Only a ring may be one-way.
-    bidirectional: bool = True
-
 
 class Routing(StrictModel):
     """How routes are chosen where several are shortest."""
@@ -56,13 +38,6 @@ class Routing(StrictModel):
     # ecmp spreads each pair over its equal-cost shortest paths, instead of the shape's own route.
     ecmp: bool = Field(default=False, description="spread pairs over equal routes by a hash")
     seed: whole(0, 2**63 - 1) = 0
-
-
-class Router(Protocol):
-    """Closed-form routes over the links of an undamaged shape."""
-
-    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of many pairs."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,7 +78,7 @@ class Topology:
     tiers: tuple[int, ...] = ()
     #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
     #: -1 gone); `renumbered` is None while no link is gone.
-    router: Router | None = field(default=None, repr=False)
+    router: Any = field(default=None, repr=False)
     renumbered: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
@@ -424,13 +399,10 @@ class Topology:
 
 def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> Topology:
     """A product of dimensions with dimension-order routes (see `routing.DimensionOrder`)."""
-    router = DimensionOrder(tuple(Shape1D(d.kind, d.size, d.bidirectional) for d in dims))
+    router = DimensionOrder(tuple(dims))
     npus, links, switches = router.npus, router.links, router.switches
     check_caps(npus, links, switches, place)
-    if links:
-        src, dst, which = router.ends()
-    else:
-        src = dst = which = np.empty(0, dtype=np.int32)
+    src, dst, which = router.ends()
     latency = np.array([d.latency_ps for d in dims], dtype=np.int64)
     count = sum(d.kind == "switch" and d.size > 1 for d in dims)
     names: list[tuple[str, int | None]] = []
@@ -449,7 +421,7 @@ def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> T
         bandwidths=[d.bandwidth for d in dims],
         dims=tuple(dims),
         switches=tuple(names),
-        router=router if links else Loops(),
+        router=router,
         place=place,
     )
 
@@ -467,8 +439,3 @@ def check_caps(npus: int, links: int, switches: int = 0, place: str = "") -> Non
         if count > cap:
             shown = str(count) if count < 10**20 else "more than 10^20"
             raise TopologyError(place, f"{shown} {what} are more than the cap of {cap}", "write a smaller topology")
-
-
-def vertex_ids(topology: Topology) -> Mapping[str, int]:
-    """Vertex of every name."""
-    return {topology.vertex_name(v): v for v in range(topology.vertices)}

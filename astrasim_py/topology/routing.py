@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from heapq import heappop, heappush
 from math import prod
@@ -49,11 +50,17 @@ def from_matrix(matrix: np.ndarray) -> Routes:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape1D:
-    """One dimension of a product as the router sees it."""
+class Dim:
+    """One level of the hierarchy of NPU ids."""
 
+    #: ``ring``, ``mesh``, ``fully_connected`` or ``switch``.
     kind: str
     size: int
+    #: Bytes per second of one link of this level in one direction; of a switched level, of one NPU's share.
+    bandwidth: Fraction
+    #: Of one link.
+    latency_ps: int
+    #: Only a ring may be one-way.
     bidirectional: bool = True
 
     def links_per_npu(self) -> int:
@@ -90,7 +97,7 @@ class DimensionOrder:
     source NPU, then by destination coordinate; switch: up links by NPU, then down links by NPU.
     """
 
-    dims: tuple[Shape1D, ...]
+    dims: tuple[Dim, ...]
 
     @property
     def npus(self) -> int:
@@ -146,7 +153,7 @@ class DimensionOrder:
         which = np.repeat(np.arange(len(self.dims), dtype=np.int32), [len(s) for s in sources])
         return np.concatenate(sources).astype(np.int32), np.concatenate(targets).astype(np.int32), which
 
-    def _hops(self, dim: Shape1D, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def _hops(self, dim: Dim, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         if dim.kind == "ring":
             ahead = (b - a) % dim.size
             return np.minimum(ahead, dim.size - ahead) if dim.bidirectional else ahead
@@ -204,15 +211,6 @@ class DimensionOrder:
                 links[at[moving][row] + step] = ids
             at += count
         return ptr, links
-
-
-@dataclass(frozen=True)
-class Loops:
-    """The router of a topology without links (one NPU)."""
-
-    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Empty routes."""
-        return np.zeros(len(src) + 1, dtype=np.int64), np.empty(0, dtype=np.int32)
 
 
 def mix(*columns: np.ndarray | int) -> np.ndarray:

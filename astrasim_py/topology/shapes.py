@@ -20,7 +20,8 @@ from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, FileName, Time, c
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology import fabrics
 from astrasim_py.topology.edge_list import Links, read_edge_list
-from astrasim_py.topology.model import Dim, Topology, check_caps, product_of
+from astrasim_py.topology.model import Topology, check_caps, product_of
+from astrasim_py.topology.routing import Dim
 from astrasim_py.topology.spec import MAX_DIMS, LinkPreset, Ratio, Shape, Vertex, below, link_of, needs_link
 
 

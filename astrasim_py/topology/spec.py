@@ -42,7 +42,7 @@ from astrasim_py.core.fields import (
 )
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology.hardware import preset, preset_names
-from astrasim_py.topology.model import Routing, Topology, vertex_ids
+from astrasim_py.topology.model import Routing, Topology
 from astrasim_py.topology.unwind import unwound
 
 MAX_DIMS = 32
@@ -214,7 +214,8 @@ class _Finder:
         if isinstance(item, int):
             found = item if 0 <= item < topology.vertices else None
         else:
-            self.names = vertex_ids(topology) if self.names is None else self.names
+            if self.names is None:
+                self.names = {topology.vertex_name(v): v for v in range(topology.vertices)}
             found = self.names.get(item)
         if found is not None and (what == "a vertex" or (found < topology.npus) == (what == "an NPU")):
             return found

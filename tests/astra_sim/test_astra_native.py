@@ -36,7 +36,7 @@ from astrasim_py.system.planner_api import CollectiveRequest
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
-from astrasim_py.topology.model import Dim
+from astrasim_py.topology.routing import Dim
 
 RATE = Fraction(50 * 2**30)
 LATENCY = 500

@@ -25,7 +25,7 @@ from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
-from astrasim_py.topology.model import Dim
+from astrasim_py.topology.routing import Dim
 
 _FILE = Path(__file__).resolve().parents[1] / "oracle" / "replay.py"
 _SPEC = importlib.util.spec_from_file_location("tests_replay_of_plans", _FILE)
