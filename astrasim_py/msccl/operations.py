@@ -63,6 +63,15 @@ class Operations:
         return len(self.kind) - 1
 
 
+def children_of(parents: list[list[int]]) -> list[list[int]]:
+    """The operations that wait for each."""
+    out: list[list[int]] = [[] for _ in parents]
+    for op, before in enumerate(parents):
+        for parent in before:
+            out[parent].append(op)
+    return out
+
+
 def overlap(a: tuple[int, int, int], b: tuple[int, int, int], count: int) -> bool:
     """True if two ranges share a cell but are not equal."""
     return a[2] != b[2] and abs(a[2] - b[2]) < count

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.operations import JOIN, NONE, RECEIVE, RECEIVE_REDUCE, SEND, Operations
+from astrasim_py.msccl.operations import JOIN, NONE, RECEIVE, RECEIVE_REDUCE, SEND, Operations, children_of
 
 _RECEIVES = (RECEIVE, RECEIVE_REDUCE)
 
@@ -29,7 +29,7 @@ class Blocked(Exception):
         self.receives = receives
 
 
-#: Operations on one rank's own cells that a receiving thread block takes on beside its receives.
+#: Most operations on a rank's own cells in a thread block with receives.
 _MAX_LOCAL = 64
 
 
@@ -56,6 +56,8 @@ class OrderedBlock:
     recv: int
     channel: int
     operations: list[int]
+    #: Operations on the rank's own cells beside its receives.
+    local: int = 0
 
 
 class _Channels:
@@ -129,11 +131,8 @@ def schedule(ops: Operations, ranks: int, place: str, *, channels: int, cap: int
     """
     size = len(ops)
     kinds, counts, partner = ops.kind, ops.count, ops.partner
-    children: list[list[int]] = [[] for _ in range(size)]
+    children = children_of(ops.parents)
     waiting = [len(parents) for parents in ops.parents]
-    for op, parents in enumerate(ops.parents):
-        for parent in parents:
-            children[parent].append(op)
     out = Execution([0] * size, [0] * size, [NONE] * size)
     rounds, places, channel = out.round, out.place, out.channel
     under_way, finished = bytearray(size), bytearray(size)
@@ -271,10 +270,7 @@ class Assignment:
             self._receives[peer, channel, rank] = receives
             for at, op in enumerate(receives):
                 self._position[op] = at
-        self._children: list[list[int]] = [[] for _ in range(size)]
-        for op, parents in enumerate(ops.parents):
-            for parent in parents:
-                self._children[parent].append(op)
+        self._children = children_of(ops.parents)
         fusable = {op: send for send in range(size) if (op := self._fusable(send)) >= 0}
         self._pair(fusable)
         self.fused = {
@@ -348,7 +344,6 @@ class Assignment:
         self.blocks: list[list[OrderedBlock]] = [[] for _ in range(ranks)]
         known: dict[tuple[int, int, int, int], OrderedBlock] = {}
         home: dict[int, OrderedBlock] = {}  # of local operations and their inputs
-        local: dict[int, int] = {}  # local operations by thread block
         alone: dict[int, OrderedBlock] = {}  # by rank: the thread block without peers that takes more
 
         def block(key: tuple[int, int, int, int]) -> OrderedBlock:
@@ -371,11 +366,11 @@ class Assignment:
             else:
                 # Local work is done where its data arrived.
                 mine = home.get(ops.feeder[op])
-                if mine is None or local.get(id(mine), 0) >= _MAX_LOCAL:
+                if mine is None or mine.local >= _MAX_LOCAL:
                     mine = alone.get(ops.rank[op])
                     if mine is None or len(mine.operations) >= _MAX_LOCAL:
                         mine = alone[ops.rank[op]] = OrderedBlock(NONE, NONE, 0, [])
                         self.blocks[ops.rank[op]].append(mine)
-                local[id(mine)] = local.get(id(mine), 0) + 1
+                mine.local += 1
                 home[op] = mine
             home[op].operations.append(op)
