@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from astrasim_py.core.files import read_regular
 
 #: Bytes of a configuration file.
 MAX_BYTES = 2**20
+#: What stands between keys and values.
+_BETWEEN = re.compile(r"[\s,:]*")
 #: Characters of a value that messages show.
 _SHOWN = 60
 
@@ -103,23 +106,9 @@ def _line_of(text: str, key: str) -> int:
 def _key_lines(text: str) -> dict[str, int]:
     """Line of every key of the outermost object of valid JSON."""
     lines: dict[str, int] = {}
-    depth, line, at, last = 0, 1, 0, ("", 1)
-    while at < len(text):
-        character = text[at]
-        if character == "\n":
-            line += 1
-        elif character in "{[":
-            depth += 1
-        elif character in "}]":
-            depth -= 1
-        elif character == ":" and depth == 1:
-            lines[last[0]] = last[1]
-        elif character == '"':
-            end = at + 1
-            while text[end] != '"':
-                end += 2 if text[end] == "\\" else 1
-            if depth == 1:
-                last = (json.loads(text[at : end + 1]), line)
-            at = end
-        at += 1
+    decode, at = json.JSONDecoder().raw_decode, text.index("{") + 1
+    while text[at := _BETWEEN.match(text, at).end()] != "}":
+        key, end = decode(text, at)
+        lines[key] = text.count("\n", 0, at) + 1
+        _, at = decode(text, _BETWEEN.match(text, end).end())
     return lines
