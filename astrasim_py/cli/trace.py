@@ -114,30 +114,32 @@ def _stats(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json.dumps(dataclasses.asdict(found), indent=1))
         return EXIT_OK
-    print(f"traces          {found.traces}")
-    print(f"nodes           {found.nodes}")
-    for name, count in found.by_type.items():
-        print(f"  {name:<14}{count}")
-    print(f"dependencies    {found.data_edges} data, {found.ctrl_edges} control")
-    for title, volumes in (("collectives", found.by_collective), ("groups", found.by_group)):
-        if volumes:
-            print(title)
-        for name, volume in volumes.items():
-            print(f"  {name or 'world':<22}{volume.count:>8}  {format_size(volume.bytes)}")
-    for title, volumes in (("sent to rank", found.sent), ("received from rank", found.received)):
-        if volumes:
-            print(title)
-        for peer, volume in volumes.items():
-            print(f"  {peer:<22}{volume.count:>8}  {format_size(volume.bytes)}")
-    print(f"operations      {found.flops}")
-    print(f"memory bytes    {format_size(found.memory_bytes)}")
-    print(f"recorded time   compute {found.compute_micros} us, communication {found.comm_micros} us")
+    lines = [("traces", found.traces), ("nodes", found.nodes)]
+    lines += [(f"  {name}", count) for name, count in found.by_type.items()]
+    lines.append(("dependencies", f"{found.data_edges} data, {found.ctrl_edges} control"))
+    for title, volumes in (
+        ("collectives", found.by_collective),
+        ("groups", found.by_group),
+        ("sent to rank", found.sent),
+        ("received from rank", found.received),
+    ):
+        lines += [title] if volumes else []
+        lines += [
+            f"  {'world' if key == '' else key:<22}{v.count:>8}  {format_size(v.bytes)}" for key, v in volumes.items()
+        ]
+    lines += [
+        ("operations", found.flops),
+        ("memory bytes", format_size(found.memory_bytes)),
+        ("recorded time", f"compute {found.compute_micros} us, communication {found.comm_micros} us"),
+    ]
     if found.problem:
-        print(f"no paths        {found.problem}")
+        lines.append(("no paths", found.problem))
     else:
-        print(f"depth           {found.depth} nodes")
-        print(f"critical path   {found.critical_micros} us of recorded durations")
-        print(f"width           at most {found.width} nodes side by side")
+        lines.append(("depth", f"{found.depth} nodes"))
+        lines.append(("critical path", f"{found.critical_micros} us of recorded durations"))
+        lines.append(("width", f"at most {found.width} nodes side by side"))
+    for line in lines:
+        print(line if isinstance(line, str) else f"{line[0]:<16}{line[1]}")
     return EXIT_OK
 
 

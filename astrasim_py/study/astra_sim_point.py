@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from astrasim_py.astra_sim.input_set import Inputs, read_inputs
+from astrasim_py.astra_sim.input_set import ARGUMENTS, Inputs, read_inputs
 from astrasim_py.astra_sim.result import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
 from astrasim_py.core.errors import AstraError
@@ -41,21 +41,12 @@ class Request:
     def inputs(self) -> Inputs:
         """The files, read."""
 
-        def there(name: str | None) -> str | None:
-            return name if name is None or self.folder == "." else os.path.join(self.folder, name)
-
-        return read_inputs(
-            there(self.workload) or "",
-            system=there(self.system) or "",
-            network=there(self.network) or "",
-            memory=there(self.memory),
-            groups=self.groups if self.groups == "empty" else there(self.groups),
-            backend=self.backend,
-            queues_per_dim=self.queues_per_dim,
-            injection_scale=Decimal(self.injection_scale),
-            rendezvous=self.rendezvous,
-            folder=self.folder,
-        )
+        given = {name: getattr(self, name) for name in ARGUMENTS} | {"injection_scale": Decimal(self.injection_scale)}
+        if self.folder != ".":
+            for name in ("workload", "system", "network", "memory", "groups"):
+                if given[name] not in (None, "empty"):
+                    given[name] = os.path.join(self.folder, given[name])
+        return read_inputs(**given)
 
     def files(self, inputs: Inputs) -> dict[str, str]:
         """SHA-256 of every file that decides the result."""

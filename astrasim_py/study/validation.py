@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from astrasim_py.astra_sim.input_set import ARGUMENTS, read_inputs
+from astrasim_py.astra_sim.result import run_inputs
 from astrasim_py.core.errors import AstraError, InternalError
 from astrasim_py.study.cases import Case
 from astrasim_py.study.closed_forms import ClosedForm
@@ -20,7 +22,7 @@ Item = Case | ClosedForm
 BATCH = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """How one item came out.
 
@@ -164,22 +166,7 @@ def find(item: Item, engine: str = "auto") -> Finding:
 
 def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
     """Finish and exposed communication of every rank, ns; which engine ran; and why it did not end, if so."""
-    from astrasim_py.astra_sim.input_set import read_inputs
-    from astrasim_py.astra_sim.result import run_inputs
-
-    inputs = read_inputs(
-        case.workload,
-        system=case.system,
-        network=case.network,
-        memory=case.memory,
-        groups=case.groups,
-        backend=case.backend,
-        queues_per_dim=case.queues_per_dim,
-        injection_scale=case.injection_scale,
-        rendezvous=case.rendezvous,
-        folder=case.folder,
-        cache=_read,
-    )
+    inputs = read_inputs(**{name: getattr(case, name) for name in ARGUMENTS}, cache=_read)
     result = run_inputs(inputs, engine=engine, cache=_read)
     if result.outcome.status == "limit":
         raise InternalError(result.outcome.cause)
@@ -200,19 +187,15 @@ def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: S
         where = f" ({figures[at // ranks]} of rank {at % ranks})"
     unit = "ns" if isinstance(item, Case) else "ps"
     note = f"here {ours[at]} {unit}, should be {theirs[at]} {unit}{where}"
-    return _finding(item, exact=False, rel_error=errors[at], note=note, engine=engine)
+    return _off(item, note, engine, errors[at])
 
 
 def _exact(item: Item, rel_error: float | None = None, engine: str = "") -> Finding:
-    return _finding(item, exact=True, rel_error=rel_error, note="", engine=engine)
+    return Finding(item.place, item.set, item.label, item.judged, True, rel_error, engine=engine)
 
 
-def _off(item: Item, note: str, engine: str = "") -> Finding:
-    return _finding(item, exact=False, rel_error=1.0, note=note, engine=engine)
-
-
-def _finding(item: Item, **fields) -> Finding:
-    return Finding(place=item.place, set=item.set, label=item.label, judged=item.judged, **fields)
+def _off(item: Item, note: str, engine: str = "", rel_error: float = 1.0) -> Finding:
+    return Finding(item.place, item.set, item.label, item.judged, False, rel_error, note, engine)
 
 
 def _group(name: str, judged: bool, findings: Sequence[Finding]) -> Group:
