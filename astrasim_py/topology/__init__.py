@@ -2,7 +2,7 @@
 
 from astrasim_py.topology.edge_list import read_edge_list
 from astrasim_py.topology.export import node_link_json, to_networkx
-from astrasim_py.topology.from_keys import build, check
+from astrasim_py.topology.from_keys import build
 from astrasim_py.topology.hardware import Compute, Preset, preset, preset_names
 from astrasim_py.topology.model import Routing, Topology
 from astrasim_py.topology.placement import placement
@@ -17,7 +17,6 @@ __all__ = [
     "Routing",
     "Topology",
     "build",
-    "check",
     "node_link_json",
     "placement",
     "preset",

@@ -151,7 +151,7 @@ class Links:
         if len(self.src) > LINK_CAP:
             raise TopologyError(place, f"more than {LINK_CAP} links, the cap", "write fewer links")
 
-    def add_row(self, row: Mapping[str, Any], place: str, *, both: bool, ignore: bool = False) -> None:
+    def add_row(self, row: Mapping[str, Any], place: str, *, both: bool = False, ignore: bool = False) -> None:
         """One more link, from a mapping of columns to cells."""
         names = tuple(row)
         if names not in self._headers:
@@ -295,17 +295,15 @@ def read_csv(text: str, file: str = "") -> Topology:
             where = f"{file}:{reader.line_num}"
             if header is None:
                 header = [cell.strip() for cell in row]
-                columns = read_columns(where, [name for name in header if name != "npus"])
-                src, dst, bandwidth, latency = (header.index(columns[what][0]) for what in _NEEDED)
-                count = header.index("npus") if "npus" in header else None
+                read_columns(where, [name for name in header if name != "npus"])
                 continue
             if len(row) != len(header):
                 raise TopologyError(where, f"{len(row)} cells under {len(header)} columns", f"write {','.join(header)}")
-            if count is not None and row[count].strip():
-                npus = _agree(npus, row[count], f"{where}: npus")
-            rate = links.quantity("bandwidth", columns["bandwidth"][1], row[bandwidth], f"{where}: {header[bandwidth]}")
-            time = links.quantity("latency", columns["latency"][1], row[latency], f"{where}: {header[latency]}")
-            links.add(row[src], row[dst], rate, time, where)
+            cells = dict(zip(header, row, strict=True))
+            count = cells.pop("npus", "").strip()
+            if count:
+                npus = _agree(npus, count, f"{where}: npus")
+            links.add_row(cells, where)
     except csv.Error as error:
         raise TopologyError(f"{file}:{reader.line_num}", f"not CSV: {error}", "check the quotes") from None
     if header is None:

@@ -116,13 +116,6 @@ def _adapter() -> TypeAdapter:
     return TypeAdapter(TopologySpec)
 
 
-def _read(spec: Mapping[str, Any], place: str, written: bool) -> Shape | list[TopologyError]:
-    try:
-        return _adapter().validate_python(tuples(spec), context={"written": written})
-    except ValidationError as error:
-        return [TopologyError(each.path(place), each.problem, each.remedy) for each in mistakes(error)]
-
-
 def build(spec: Mapping[str, Any], place: str = "", *, name: str = "", written: bool = False) -> Topology:
     """Make a topology from keys and values.
 
@@ -145,16 +138,12 @@ def build(spec: Mapping[str, Any], place: str = "", *, name: str = "", written: 
     Raises
     ------
     TopologyError
-        The first of the errors that `check` would give; or too many NPUs or links, or a pair of NPUs without a
+        A key or value that is wrong; too many NPUs or links, or a pair of NPUs without a
         path.
     """
-    shape = _read(spec, place, written)
-    if isinstance(shape, list):
-        raise shape[0]
+    try:
+        shape = _adapter().validate_python(tuples(spec), context={"written": written})
+    except ValidationError as error:
+        mistake = next(mistakes(error))
+        raise TopologyError(mistake.path(place), mistake.problem, mistake.remedy) from None
     return shape.build(place, name=name)
-
-
-def check(spec: Mapping[str, Any], place: str = "", *, written: bool = False) -> list[TopologyError]:
-    """Everything that is wrong with the keys and values of a spec, without making the topology."""
-    shape = _read(spec, place, written)
-    return shape if isinstance(shape, list) else []

@@ -7,7 +7,6 @@ the same NPU. Routes never depend on which other pairs are asked for, on caches,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -25,8 +24,6 @@ _BIG = np.iinfo(np.int64).max
 _BATCH_CELLS = 2**21
 #: Pairs whose routes by dimension are made at once: what that takes in passing is a multiple of the routes.
 _PAIRS_AT_ONCE = 2**16
-#: Bytes of search results that are kept.
-_CACHE_BYTES = 2**27
 
 
 def _repeat_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,7 +226,7 @@ def mix(*columns: np.ndarray | int) -> np.ndarray:
 
 
 class ShortestPaths:
-    """Routes of any graph: cheapest paths with a fixed tie-break, searched per source and cached.
+    """Routes of any graph: cheapest paths with a fixed tie-break, searched per source.
 
     The cost of a path is compared in this order: fewest NPUs that relay (are neither source nor destination),
     fewest hops, least sum of latencies. So a path through switches only is preferred to one that borrows
@@ -260,21 +257,6 @@ class ShortestPaths:
             self._in_ptr = np.searchsorted(dst[self._in_links], np.arange(vertices + 1))
         #: Cost of a relay, in hops: more than any path has.
         self._relay = vertices + 1
-        # source -> (level or predecessor link per vertex, latency per vertex); -1 where not searched
-        self._cache: dict[int, tuple[np.ndarray, ...]] = {}
-        self._cached_bytes = 0
-
-    def _known(self, source: int, targets: np.ndarray) -> bool:
-        rows = self._cache.get(source)
-        return rows is not None and bool((rows[0][targets] >= 0).all())
-
-    def _remember(self, source: int, rows: tuple[np.ndarray, ...]) -> None:
-        old = self._cache.pop(source, ())
-        self._cached_bytes += sum(r.nbytes for r in rows) - sum(r.nbytes for r in old)
-        self._cache[source] = rows
-        while self._cached_bytes > _CACHE_BYTES and len(self._cache) > 1:
-            first = next(iter(self._cache))
-            self._cached_bytes -= sum(r.nbytes for r in self._cache.pop(first))
 
     def _search(self, sources: np.ndarray, rows: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, ...]:
         """Search from several sources at once until the targets (`targets[i]` of search `rows[i]`) are met.
@@ -374,37 +356,17 @@ class ShortestPaths:
         pieces: list[tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]] = []
         for begin in range(0, len(sources), size):
             batch = sources[begin : begin + size]
-            bounds = list(zip(first[begin : begin + size], last[begin : begin + size], strict=True))
-            pairs = order[bounds[0][0] : bounds[-1][1]]
-            tables = self._tables(batch, [dst[order[a:b]] for a, b in bounds])
-            row = np.repeat(np.arange(len(batch)), [b - a for a, b in bounds])
-            steps = self._walk(tables, row, src[pairs], dst[pairs], lengths, pairs)
-            pieces.append((pairs, steps))
+            counts = (last - first)[begin : begin + size]
+            pairs = order[first[begin] : first[begin] + counts.sum()]
+            row = np.repeat(np.arange(len(batch)), counts)
+            tables = self._search(batch, row, dst[pairs])
+            pieces.append((pairs, self._walk(tables, row, src[pairs], dst[pairs], lengths, pairs)))
         ptr = pointers(lengths)
         links = np.empty(ptr[-1], dtype=np.int32)
         for _, steps in pieces:
             for back, (pairs, taken) in enumerate(steps, start=1):
                 links[ptr[pairs + 1] - back] = taken
         return ptr, links
-
-    def _tables(self, batch: np.ndarray, targets: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Search results of `batch`, from the cache where it holds all targets."""
-        missing = [i for i, s in enumerate(batch.tolist()) if not self._known(s, targets[i])]
-        if missing:
-            rows = np.repeat(np.arange(len(missing)), [len(targets[i]) for i in missing])
-            found = self._search(batch[missing], rows, np.concatenate([targets[i] for i in missing]))
-        if len(missing) == len(batch):
-            result = found
-        else:
-            known = [self._cache.get(s) for s in batch.tolist()]
-            at = {i: k for k, i in enumerate(missing)}
-            parts = 1 if self._seed is None else 2
-            result = tuple(
-                np.stack([found[p][at[i]] if i in at else known[i][p] for i in range(len(batch))]) for p in range(parts)
-            )
-        for i in missing:
-            self._remember(int(batch[i]), tuple(np.copy(t[i]) for t in result))
-        return result
 
     def _walk(self, tables, row, source, target, lengths, pairs) -> list[tuple[np.ndarray, np.ndarray]]:
         """Walk back from all targets at once; returns (pairs, link) per step and counts `lengths`."""

@@ -2,20 +2,6 @@
 
 A shape (see `shapes`) is a model of its keys with a method `make`; `Shape.build` makes the topology and applies what
 is said here.
-
-``links``
-    Overrides, applied in order: ``{from: 0, to: 1, bandwidth: 10 GB/s, latency: 2 us, directions: both}``.
-    Vertices are NPU numbers or switch names; ``directions`` is ``both`` (default) or ``one``; parallel links
-    all change.
-``failed``
-    ``{links: [[0, 1], {from: 2, to: 3, directions: one}], npus: [5], switches: [spine0]}``. Failed NPUs and
-    switches lose all their links; the remaining NPUs must still reach each other. A pair whose regular route
-    crosses something that failed takes the shortest path over what is left (`routing.ShortestPaths`), every
-    other pair keeps its regular route.
-``routing``
-    ``{ecmp: true, seed: 0}``: every pair takes one of its equal-cost shortest paths, chosen by a stable hash.
-``unwind``
-    ``2``: at last every switch is replaced by links from each of its ports to two others (see `unwind`).
 """
 
 from __future__ import annotations

@@ -307,14 +307,13 @@ def test_routes_do_not_depend_on_what_was_asked_before(graph, ecmp, random):
 
 
 @pytest.mark.parametrize("cells", [1, 40, 10**6])
-def test_routes_do_not_depend_on_batches_or_cache(monkeypatch, cells):
+def test_routes_do_not_depend_on_batches(monkeypatch, cells):
     topology = s.Torus(dims=[5, 4], bandwidth=B, latency=NS).build()
     src, dst = all_pairs(topology)
     expected = topology._search.routes(src, dst)
     from astrasim_py.topology import routing
 
     monkeypatch.setattr(routing, "_BATCH_CELLS", cells)
-    monkeypatch.setattr(routing, "_CACHE_BYTES", cells)
     again = routing.ShortestPaths(20, 20, topology.src, topology.dst, topology.latency_ps)
     for _ in range(2):
         ptr, links = again.routes(src, dst)
