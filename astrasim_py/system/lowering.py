@@ -97,12 +97,13 @@ class _Lowering:
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
         self._connections: dict[tuple[Algorithm, int], MscclConnections] = {}
         self._bounds: dict[tuple, int] = {}
-        self._npus: dict[tuple[int, str], tuple[int, ...]] = {}
 
     def instance(self, index: int, number: int, request: CollectiveRequest, place: str) -> Instance:
         """One collective call of a group of a job; `place` is the node that makes it."""
         job, first, begin = self.problem.jobs[number], self.first_rank[number], len(self.calls)
-        npus = self.npus(number, request)
+        npus = job.placement
+        if request.members != tuple(range(job.ranks)):
+            npus = tuple(npus[rank] for rank in request.members)
         planned = job.planner.plan(request) if job.planner is not None else None
         whole, chunks = None, ()
         if planned is None or isinstance(planned, Algorithm):
@@ -126,15 +127,6 @@ class _Lowering:
             algorithms=algorithms,
         )
 
-    def npus(self, number: int, request: CollectiveRequest) -> tuple[int, ...]:
-        """NPUs of the members of a group."""
-        key = number, request.group
-        if key not in self._npus:
-            job = self.problem.jobs[number]
-            whole = len(request.members) == job.ranks and request.members == tuple(range(job.ranks))
-            self._npus[key] = job.placement if whole else tuple(job.placement[r] for r in request.members)
-        return self._npus[key]
-
     def whole(
         self,
         job: Job,
@@ -152,20 +144,13 @@ class _Lowering:
             algorithm = job.algorithms.select(
                 request.type, request.full, n, request.group, root=request.root, node=request.node, npus=npus
             )
-        for wrong, problem, remedy in (
-            (
-                algorithm.ranks != n,
-                f"is made for {algorithm.ranks} ranks, and {place} calls {request.type} on {n}",
-                "inject one made for that many",
-            ),
-            (
-                algorithm.root not in (None, request.root),
-                f"has root {algorithm.root}, and {place} calls with root {request.root}",
-                "inject one with that root",
-            ),
-        ):
-            if wrong:
-                raise AlgorithmError(algorithm.source or algorithm.name, problem, remedy)
+        source = algorithm.source or algorithm.name
+        if algorithm.ranks != n:
+            wrong = f"is made for {algorithm.ranks} ranks, and {place} calls {request.type} on {n}"
+            raise AlgorithmError(source, wrong, "inject one made for that many")
+        if algorithm.root not in (None, request.root):
+            wrong = f"has root {algorithm.root}, and {place} calls with root {request.root}"
+            raise AlgorithmError(source, wrong, "inject one with that root")
         return self.call(job, first, algorithm, request.members, request.full, planned=False)
 
     def chunk(self, job: Job, first: int, planned: PlannedChunk, request: CollectiveRequest) -> Chunk:
@@ -189,11 +174,9 @@ class _Lowering:
         calls, call_of = [], {}
         for local, algorithm in phase.calls:
             if algorithm.ranks != len(local):
-                raise AlgorithmError(
-                    algorithm.source or algorithm.name,
-                    f"is made for {algorithm.ranks} ranks, and a phase of {request.type} runs it on {len(local)}",
-                    "give each slice an algorithm for its ranks",
-                )
+                wrong = f"is made for {algorithm.ranks} ranks, and a phase of {request.type} runs it on {len(local)}"
+                source = algorithm.source or algorithm.name
+                raise AlgorithmError(source, wrong, "give each slice an algorithm for its ranks")
             for rank in local:
                 if call_of.setdefault(first + rank, len(calls)) != len(calls):
                     raise _ill_planned(request, f"rank {rank} is in two slices of one phase")
@@ -290,28 +273,19 @@ def _communicators(workload: Sequence[RankProgram], calls: Sequence[tuple[int, S
 
 def check_placement(problem: Problem) -> None:
     """Raise unless every rank has an NPU of its own."""
-    used = [npu for job in problem.jobs for npu in job.placement]
-    fits = 0 <= min(used, default=0) <= max(used, default=0) < problem.topology.npus and len(set(used)) == len(used)
-    if not fits or any(len(job.placement) != job.ranks for job in problem.jobs):
-        _refuse_placement(problem)
-
-
-def _refuse_placement(problem: Problem) -> None:
-    """Raise, naming the first rank that is not placed well."""
-    used: dict[int, tuple[int, str]] = {}
     npus, name = problem.topology.npus, problem.topology.name
-    for job in problem.jobs:
+    used: dict[int, tuple[int, int]] = {}
+    for number, job in enumerate(problem.jobs):
         place = f"job {job.name}"
         if len(job.placement) != job.ranks:
             wrong = f"places {len(job.placement)} ranks, and its workload has {job.ranks}"
             raise ScenarioError(place, wrong, "give every rank one NPU")
         for rank, npu in enumerate(job.placement):
             if not 0 <= npu < npus:
-                raise ScenarioError(
-                    place, f"rank {rank} is placed on NPU {npu}, and {name} has {npus}", f"write 0..{npus - 1}"
-                )
+                wrong = f"rank {rank} is placed on NPU {npu}, and {name} has {npus}"
+                raise ScenarioError(place, wrong, f"write 0..{npus - 1}")
             if npu in used:
-                other, owner = used[npu]
-                wrong = f"rank {rank} and rank {other} of job {owner} share NPU {npu}"
+                owner, other = used[npu]
+                wrong = f"rank {rank} and rank {other} of job {problem.jobs[owner].name} share NPU {npu}"
                 raise ScenarioError(place, wrong, "give every rank an NPU of its own")
-            used[npu] = rank, job.name
+            used[npu] = number, rank

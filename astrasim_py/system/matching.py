@@ -112,7 +112,7 @@ def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int
 # -- rotations ---------------------------------------------------------------------------------------------------
 
 
-class RotatedMatching:
+class RotatedMatching(Sequence[np.ndarray]):
     """Match keys of a rotation, stored for the first member; used like a `Matching`.
 
     `partner`: int32[n]: of a send the node of the receive in its peer's program, of a receive the node of the send in
@@ -123,27 +123,21 @@ class RotatedMatching:
 
     def __init__(self, rotation: Rotation, base: RankProgram, partner: np.ndarray, channels: int) -> None:
         self.rotation, self.base, self.partner, self.channels = rotation, base, partner, channels
-        self.match_key: Sequence[np.ndarray] = _MatchKeys(self)
 
-
-class _MatchKeys(Sequence[np.ndarray]):
-    """By member, int64[n]: match keys, made when asked for."""
-
-    def __init__(self, matching: RotatedMatching) -> None:
-        self.matching = matching
+    @property
+    def match_key(self) -> Sequence[np.ndarray]:
+        """By member, int64[n]: match keys, made when asked for."""
+        return self
 
     def __len__(self) -> int:
-        return self.matching.rotation.ranks
+        return self.rotation.ranks
 
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return tuple(self[p] for p in range(len(self))[index])
-        position = range(len(self))[index]
-        base, partner = self.matching.base, self.matching.partner.astype(np.int64)
+    def __getitem__(self, position):
+        base, partner = self.base, self.partner.astype(np.int64)
         peer, received = base.peer.astype(np.int64), base.structure.kind == RECV
-        sender = np.where(received, self.matching.rotation.shift(position, peer), position)
+        sender = np.where(received, self.rotation.shift(position, peer), position)
         single = sender * len(base) + np.where(received, partner, np.arange(len(base)))
-        keys = np.where(partner >= 0, single, ~(sender * self.matching.channels + ~partner))
+        keys = np.where(partner >= 0, single, ~(sender * self.channels + ~partner))
         return np.where((peer >= 0) & (received | (base.structure.kind == SEND)), keys, 0)
 
 
