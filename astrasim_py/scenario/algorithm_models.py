@@ -48,6 +48,11 @@ class When(StrictModel):
 class AlgorithmBase(StrictModel):
     when: When | None = None
 
+    @property
+    def options(self) -> dict[str, object]:
+        """Keys beside those declared: options of a builder or function."""
+        return dict(self.model_extra or {})
+
 
 class Builder(AlgorithmBase):
     """An algorithm that the package builds; its options stand beside it."""
@@ -55,11 +60,6 @@ class Builder(AlgorithmBase):
     model_config = ConfigDict(extra="allow")
 
     builder: Text = example("ring")
-
-    @property
-    def options(self) -> dict[str, object]:
-        """Options of the builder."""
-        return dict(self.model_extra or {})
 
 
 class AlgorithmFile(AlgorithmBase):
@@ -79,11 +79,6 @@ class AlgorithmCode(AlgorithmBase):
     model_config = ConfigDict(extra="allow")
 
     python: CodeName = example("my_algorithms.py:tree")
-
-    @property
-    def options(self) -> dict[str, object]:
-        """Options of the function."""
-        return dict(self.model_extra or {})
 
 
 class Synthesis(StrictModel):

@@ -5,37 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from astrasim_py.core.document import Value, join
 from astrasim_py.scenario import variables
 from astrasim_py.scenario.keys import default, read_plain
 from astrasim_py.scenario.load import LoadedScenario
+from astrasim_py.scenario.schema import Scenario
 
 #: Depth of the places that a point carries for error messages.
 _PLACES_DEPTH = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointSpec:
-    """What a point says, typed: see the models of the same names."""
-
-    topology_name: str
-    topology: Any
-    placement: Any
-    ranks: int | None
-    workload: Any
-    groups: Mapping[str, Any]
-    algorithms: Mapping[str, Any]
-    collectives: Any
-    stragglers: Any
-    jobs: Mapping[str, Any]
-    network: Any
-    compute: Any
-    memory: Any
-    semantics: Any
-    verify: Any
-    limits: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +47,18 @@ class Point:
         return self.places.get(path, self.scenario)
 
     @cached_property
-    def spec(self) -> PointSpec:
-        """The typed form of `config`."""
+    def spec(self) -> SimpleNamespace:
+        """The typed values of `config`: the keys of `Scenario` that describe a point, and ``topology_name``."""
         semantics = read_plain("semantics", self.config.get("semantics", "native"))
         binary = semantics.binary_bandwidth
-
-        def read(key: str) -> Any:
-            if key not in self.config:
-                return default(key)
-            return read_plain(key, self.config[key], binary=binary)
-
+        typed = {
+            key: read_plain(key, self.config[key], binary=binary) if key in self.config else default(key)
+            for key in Scenario.model_fields
+            if key not in (*variables.STUDY_KEYS, "topologies", "topology", "semantics")
+        }
         name = self.config["topology_name"]
         topology = read_plain("topologies", {name: self.config["topology"]}, binary=binary)[name]
-        keys = [key for key in PointSpec.__dataclass_fields__ if key not in ("topology", "topology_name", "semantics")]
-        return PointSpec(topology_name=name, topology=topology, semantics=semantics, **{key: read(key) for key in keys})
+        return SimpleNamespace(topology_name=name, topology=topology, semantics=semantics, **typed)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the typed form, which is made again where it is needed."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import product
 from typing import NamedTuple
 
 from astrasim_py.core.document import Mark, Value, join, parse_document
@@ -181,16 +182,10 @@ def count_points(axes: Sequence[Axis]) -> int:
 
 def assignments(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Value], dict[str, str]]]:
     """Per point, in the order of nested loops (the first axis is the outermost): values and labels by key."""
-    total = count_points(axes)
-    for number in range(total):
-        values: dict[str, Value] = {}
-        labels: dict[str, str] = {}
-        rest = total
-        for axis in axes:
-            rest //= len(axis.rows)
-            row = number // rest % len(axis.rows)
-            values.update(zip(axis.keys, axis.rows[row], strict=True))
-            labels.update(zip(axis.keys, axis.labels[row], strict=True))
+    for rows in product(*(range(len(axis.rows)) for axis in axes)):
+        chosen = list(zip(axes, rows, strict=True))
+        values = {key: value for axis, i in chosen for key, value in zip(axis.keys, axis.rows[i], strict=True)}
+        labels = {key: label for axis, i in chosen for key, label in zip(axis.keys, axis.labels[i], strict=True)}
         yield values, labels
 
 

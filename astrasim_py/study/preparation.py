@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from astrasim_py.chakra.et_io import find_prefix
@@ -14,7 +15,7 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import CodeText, FileText
 from astrasim_py.core.registry import own_code
 from astrasim_py.scenario.check import confined, split_code
-from astrasim_py.scenario.expand import Point, PointSpec
+from astrasim_py.scenario.expand import Point
 from astrasim_py.study.trace_maps import WORTH, map_shared
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class Preparation:
     beside: Path | None = None
 
     @property
-    def spec(self) -> PointSpec:
+    def spec(self) -> SimpleNamespace:
         """What the point says, typed."""
         return self.point.spec
 
