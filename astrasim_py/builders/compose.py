@@ -1,11 +1,10 @@
-"""Algorithms made of algorithms: one after the other (`compose`), and one in several groups at once (`over`)."""
+"""One algorithm after the other, as one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import lcm
-from operator import index as integer
 
 import numpy as np
 
@@ -94,97 +93,6 @@ def compose(
     protocol = first.protocol if first.protocol == second.protocol else ""
     made = replace(made, source=source, contract=contract, protocol=protocol)
     return checked(made, place) if verify else made
-
-
-def over(
-    groups: Sequence[Sequence[int]],
-    algorithm: Algorithm,
-    *,
-    parts: Sequence[int] | None = None,
-    name: str = "",
-    verify: bool = True,
-) -> Algorithm:
-    """The same algorithm in several groups of ranks at once.
-
-    What it is for are hierarchies: with ``nodes = [[0, 1], [2, 3]]`` and ``columns = [[0, 2], [1, 3]]``,
-    ``over(nodes, reduce_scatter) + over(columns, all_reduce, parts=[0, 1]) + over(nodes, all_gather)`` is an
-    all_reduce, where column i works on part i of the buffer: what reduce_scatter left there.
-
-    `groups`: ranks of each group in their order, as many as the algorithm has; each rank from 0 on in one group.
-    `parts`: for each group the part of the buffer, of as many equal parts as the largest says, that it works on. By
-    default every group works on the whole buffer. Only in place. `verify`: true if the outcome is verified. Returns of
-    a custom collective, unless its contract is that of one with a name. Raises AlgorithmError: groups of another size,
-    or that share a rank.
-    """
-    place = name or f"over({algorithm.name})"
-    members = [[_whole(rank, "a rank", place) for rank in group] for group in groups]
-    m = algorithm.ranks
-    for group in members:
-        if len(group) != m:
-            raise AlgorithmError(
-                place, f"group {group} has {len(group)} ranks, {algorithm.name} has {m}", "take groups of that size"
-            )
-    n = m * len(members)
-    if not n or sorted(rank for group in members for rank in group) != list(range(n)):
-        raise AlgorithmError(place, f"its groups do not have each of {n} ranks once", f"share 0 to {n - 1} out")
-    chosen = [0] * len(members) if parts is None else [_whole(part, "a part", place) for part in parts]
-    if len(chosen) != len(members):
-        raise AlgorithmError(place, f"has {len(chosen)} parts for {len(members)} groups", "give one per group")
-    count = max(chosen) + 1
-    if parts is not None and not algorithm.in_place:
-        raise AlgorithmError(place, f"{algorithm.name} is not in place, so it has no parts", "build it in place")
-    total = algorithm.chunks * count
-    check_nodes(place, algorithm.nodes * len(members))
-    if n * total > MAX_OUTPUTS:
-        raise AlgorithmError(place, f"{n} ranks of {total} chunks are too many", "use fewer")
-    half = _Half(algorithm, algorithm.chunks)
-    own = half.contract()
-    outputs: dict[Cell, Mapping[Cell, int]] = {}
-    inputs: list[Cell] = []
-    defined = own.inputs or [(r, k) for r in range(m) for k in range(algorithm.chunks)]
-    for group, part in zip(members, chosen, strict=True):
-        shift = part * algorithm.chunks
-        last: Mapping[Cell, int] | None = None
-        for (r, k), terms in own.outputs.items():
-            if terms is not last:
-                last, moved = terms, {(group[q], c + shift): times for (q, c), times in terms.items()}
-            outputs[group[r], k + shift] = moved
-        inputs += [(group[r], k + shift) for r, k in defined]
-    everything = own.inputs is None and count == 1
-    contract = Contract(
-        ranks=n, chunks=total, outputs=outputs, inputs=None if everything else frozenset(inputs), place=place
-    )
-    roots = [] if algorithm.root is None else [group[algorithm.root] for group in members]
-    collective, root, contract = _named(contract, roots, algorithm.in_place)
-    home = Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT
-    draft = Draft(n, total)
-    size = half.size
-    for number, (group, part) in enumerate(zip(members, chosen, strict=True)):
-        shift, ranks = part * algorithm.chunks, np.array(group)
-        where = ((home, shift),) * 2 if algorithm.in_place else ((Buffer.INPUT, 0), (Buffer.OUTPUT, 0))
-        values = half.placed(where, np.zeros(m, dtype=np.int64), True)
-        _retag(half, values, 0)
-        for column in ("rank", "comm_src", "comm_dst"):
-            given = values[column]
-            values[column] = np.where(given < 0, MISSING, ranks[np.maximum(given, 0)])
-        values["msg_chunk_idx"] = np.where(values["msg_chunk_idx"] < 0, MISSING, values["msg_chunk_idx"] + shift)
-        values["order"] = half.at
-        values["payload"] = np.where(half.payload >= 0, half.payload + number * size, NONE)
-        draft.extend(size, values)
-        draft.depend(half.child + number * size, half.parent + number * size)
-    made = finish(draft, place, collective, root=root, in_place=algorithm.in_place)
-    made = replace(made, source=algorithm.source, contract=contract, protocol=algorithm.protocol)
-    return checked(made, place) if verify else made
-
-
-def _whole(value: object, what: str, place: str) -> int:
-    try:
-        number = -1 if isinstance(value, bool) else integer(value)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise AlgorithmError(place, f"{value!r} is not {what}", "write a whole number from 0 on")
-    return number
 
 
 class _Half(OrderedProgram):

@@ -77,11 +77,6 @@ class Flow:
         """True if it ends with unbounded slots."""
         return len(self.sequence) == len(self.steps)
 
-    @property
-    def longest(self) -> int:
-        """Steps of the connection with most of them."""
-        return max((len(c.sends) for c in self.steps.connections), default=0)
-
     def split(self, chunks_per_message: int) -> list[int] | None:
         """Messages of each step that moves at most so many chunks at once; None where each is one."""
         if chunks_per_message < 1 or not self.steps.count:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrasim_py.api import build_topology, collective
-from astrasim_py.builders.compose import compose, over
+from astrasim_py.builders.compose import compose
 from astrasim_py.builders.dsl import algorithm
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.builders.split import split
@@ -331,67 +331,6 @@ def test_lines_stay_with_what_they_are_of():
 
 
 # ------------------------------------------------------------------------------------------------- groups
-
-
-def grid(local: int, nodes: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Ranks by node, and by place in the node."""
-    by_node = [[node * local + i for i in range(local)] for node in range(nodes)]
-    return by_node, [list(column) for column in zip(*by_node, strict=True)]
-
-
-@pytest.mark.parametrize(("local", "nodes"), [(2, 2), (3, 2), (2, 4), (1, 3)])
-@pytest.mark.parametrize(("inner", "outer"), [("ring", "ring"), ("direct", "recursive_doubling")])
-def test_hierarchies_are_sums_over_groups(local, nodes, inner, outer):
-    by_node, columns = grid(local, nodes)
-    made_ = (
-        over(by_node, build("ring" if inner == "ring" else "direct", "reduce_scatter", local))
-        + over(columns, build(outer, "all_reduce", nodes), parts=range(local))
-        + over(by_node, build(inner, "all_gather", local))
-    )
-    assert (made_.collective, made_.verdict, made_.ranks) == ("all_reduce", True, local * nodes)
-    assert verify(made_).race_free
-    if inner == outer:
-        theirs = build("hierarchical", "all_reduce", local * nodes, dims=[local, nodes])
-        size = 64 * made_.chunks * theirs.chunks
-        assert bytes_of(made_, size) == bytes_of(theirs, size)
-
-
-def test_a_broadcast_goes_over_groups_too():
-    by_node, columns = grid(3, 2)
-    # To the first of each node, then within the nodes.
-    roots = over([[0, 3], [1, 4], [2, 5]], build("direct", "broadcast", 2))
-    assert roots.collective == "custom" and roots.contract.inputs == {(r, 0) for r in range(3)}
-    both = roots + over(by_node, build("ring", "broadcast", 3))
-    assert both.verdict is True and both.contract.outputs == {(r, 0): {(0, 0): 1} for r in range(6)}
-    assert len(columns) == 3
-
-
-def test_all_to_all_within_groups_is_out_of_place():
-    made_ = over([[0, 2], [3, 1]], build("direct", "all_to_all", 2))
-    assert made_.verdict is True and not made_.in_place
-    assert made_.contract.outputs[1, 0] == {(3, 1): 1}
-    alone = over([[2, 0, 1]], build("ring", "all_reduce", 3))
-    assert alone.collective == "all_reduce" and alone.contract is None
-
-
-@pytest.mark.parametrize(
-    ("groups", "parts", "text"),
-    [
-        ([[0, 1], [2]], None, "group [2] has 1 ranks, ring has 2"),
-        ([[0, 1], [1, 2]], None, "do not have each of 4 ranks once"),
-        ([[0, 1], [2, 4]], None, "do not have each of 4 ranks once"),
-        ([], None, "do not have each of 0 ranks once"),
-        ([[0, -1]], None, "-1 is not a rank"),
-        ([[0, "1"]], None, "'1' is not a rank"),
-        ([[0, 1]], [0, 1], "has 2 parts for 1 groups"),
-        ([[0, 1]], [2**40], "are too many"),
-        ([[0, 1]], [0.5], "0.5 is not a part"),
-    ],
-)
-def test_groups_that_are_none_are_told(groups, parts, text):
-    with pytest.raises(AlgorithmError) as caught:
-        over(groups, build("ring", "all_reduce", 2), parts=parts)
-    assert text in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------- laws on random programs
