@@ -140,74 +140,53 @@ def _packets(collective: str, plain: int, flagged: int) -> Callable[[int], dict[
     return packet
 
 
+_NO_COUNT = (MISSING,) * 3
+_ROW = ("comm_size", "comm_tag", "duration_ps", "counter", "count_of", "count_k", "count_from")
+
+
 class _Program:
     """The nodes of one rank, or of all ranks where peers are given as offsets."""
 
     def __init__(self) -> None:
-        self.type: list[int] = []
-        self.peer: list[object] = []
-        self.size: list[int] = []
-        self.tag: list[int] = []
-        self.duration: list[int] = []
-        self.counter: list[int] = []
-        self.waits: list[tuple[int, int, int]] = []
+        self.rows: list[tuple[int, ...]] = []  # type, peer, and the columns of `_ROW`
         self.deps: list[tuple[int, ...]] = []
 
-    def _add(self, kind, peer, size, tag, duration, after, counter=MISSING, waits=(MISSING,) * 3) -> int:
-        self.type.append(int(kind))
-        self.peer.append(peer)
-        self.size.append(size)
-        self.tag.append(tag)
-        self.duration.append(duration)
-        self.counter.append(counter)
-        self.waits.append(waits)
+    def _add(self, kind, peer, size, tag, duration, after, counter=MISSING, waits=_NO_COUNT) -> int:
+        self.rows.append((int(kind), peer, size, tag, duration, counter, *waits))
         self.deps.append(tuple(after))
-        return len(self.type) - 1
+        return len(self.rows) - 1
 
-    def send(self, peer, size: int, tag: int, after: Sequence[int], *, waits=(MISSING,) * 3) -> int:
+    def send(self, peer, size: int, tag: int, after: Sequence[int], *, waits=_NO_COUNT) -> int:
         return self._add(NodeType.COMM_SEND, peer, size, tag, MISSING, after, waits=waits)
 
-    def recv(self, peer, size: int, tag: int, after: Sequence[int], *, counter=MISSING, waits=(MISSING,) * 3) -> int:
+    def recv(self, peer, size: int, tag: int, after: Sequence[int], *, counter=MISSING, waits=_NO_COUNT) -> int:
         return self._add(NodeType.COMM_RECV, peer, size, tag, MISSING, after, counter, waits)
 
-    def wait(self, ns: int, after: Sequence[int] = (), *, counter=MISSING, waits=(MISSING,) * 3) -> int:
+    def wait(self, ns: int, after: Sequence[int] = (), *, counter=MISSING, waits=_NO_COUNT) -> int:
         """A packet that passes, or a join that takes no time."""
-        return self._add(NodeType.COMP, None, MISSING, MISSING, 1000 * ns, after, counter, waits)
+        return self._add(NodeType.COMP, 0, MISSING, MISSING, 1000 * ns, after, counter, waits)
 
-    def shared(self) -> dict[str, object]:
-        """Columns that do not depend on the rank."""
-        kind = np.array(self.type, dtype=np.int8)
-        ptr = np.zeros(len(kind) + 1, dtype=np.int64)
-        np.cumsum([len(each) for each in self.deps], out=ptr[1:])
-        ids = np.array([parent for each in self.deps for parent in each], dtype=np.uint64)
-        columns: dict[str, object] = {
-            "node_id": np.arange(len(kind), dtype=np.uint64),
-            "type": kind,
-            "data_deps": Csr(ptr, ids),
-            "comm_size": np.array(self.size, dtype=np.int64),
-            "comm_tag": np.array(self.tag, dtype=np.int64),
-            "duration_ps": np.array(self.duration, dtype=np.int64),
-            "detached": np.where(kind == NodeType.COMM_SEND, 1, MISSING),
-        }
-        if any(each != MISSING for each in self.counter):
-            columns["counter"] = np.array(self.counter, dtype=np.int64)
-            for name, values in zip(("count_of", "count_k", "count_from"), zip(*self.waits, strict=True), strict=True):
-                columns[name] = np.array(values, dtype=np.int64)
-        return columns
-
-    def trace(self, columns: dict[str, object], peer: np.ndarray) -> ExecutionTrace:
-        """The trace of one rank, whose peers are int64[n]."""
-        kind = columns["type"]
+    def trace(self, ranks: int) -> ExecutionTrace:
+        """The trace of rank 0 of so many, or of the one rank whose peers are given."""
+        kind, peer, *columns = np.array(self.rows, dtype=np.int64).T
+        peer = peer % ranks
+        named = dict(zip(_ROW, columns, strict=True))
+        if (named["counter"] == MISSING).all():
+            named = {name: named[name] for name in _ROW[:3]}
+        ptr = np.concatenate([[0], np.cumsum([len(each) for each in self.deps])])
         return ExecutionTrace.from_columns(
-            **columns,
+            node_id=np.arange(len(kind), dtype=np.uint64),
+            type=kind.astype(np.int8),
+            data_deps=Csr(ptr, np.array([parent for each in self.deps for parent in each], dtype=np.uint64)),
+            detached=np.where(kind == NodeType.COMM_SEND, 1, MISSING),
             comm_dst=np.where(kind == NodeType.COMM_SEND, peer, MISSING),
             comm_src=np.where(kind == NodeType.COMM_RECV, peer, MISSING),
+            **named,
         )
 
     def rotated(self, rotation: Rotation) -> RotatedTraces:
-        """Traces of ranks that differ in their peers only; given are those of rank 0."""
-        peer = np.array([0 if each is None else each for each in self.peer], dtype=np.int64) % rotation.ranks
-        return RotatedTraces.with_peers(rotation, self.trace(self.shared(), peer))
+        """Traces of ranks that differ in their peers only."""
+        return RotatedTraces.with_peers(rotation, self.trace(rotation.ranks))
 
 
 def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> RotatedTraces:
@@ -320,8 +299,7 @@ def _double_binary_tree(size: int, n: int, tree: str, charges: Charges) -> tuple
                 done = [made.wait(reduced, (made.recv(parent, size, 1, done),))]
             for child in children:
                 made.send(child, size, 1, done)
-        peer = np.array([0 if each is None else each for each in made.peer], dtype=np.int64)
-        traces.append(made.trace(made.shared(), peer))
+        traces.append(made.trace(n))
     return tuple(traces)
 
 
