@@ -39,7 +39,7 @@ ARGUMENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What ASTRA-sim is given.
+    """The input of ASTRA-sim.
 
     `network`, `system`, `memory`: the configuration files.
     """

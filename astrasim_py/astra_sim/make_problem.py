@@ -149,7 +149,7 @@ class CompatiblePlanners:
         self.table = AlgorithmTable({})
 
     def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
-        """What carries out a call."""
+        """The algorithm or the chunks of a call."""
         system = self.inputs.system
         if not system.preferred_dataset_splits:
             stated = "is missing" if system.preferred_dataset_splits is None else "is 0"
@@ -227,7 +227,7 @@ class CorrectedPlanner:
         return tuple(Implementation.parse(word) for word in self.inputs.system.implementation(collective) or ())
 
     def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
-        """What carries out a call."""
+        """The algorithm or the chunks of a call."""
         found = self.injected.algorithm(call)
         if found is not None:
             return found
@@ -235,7 +235,7 @@ class CorrectedPlanner:
         return self.planner(call.type, whole=bool(words) and words[0].whole).plan(call)
 
     def make(self, collective: str, ranks: int, dim: int, size: int) -> Algorithm:
-        """What is run in a dimension."""
+        """The algorithm of a dimension."""
         words = self.words(collective)
         # The phases of an all_reduce run what its own list names.
         if self.inputs.system.implementation("all_reduce") and not words:
@@ -244,7 +244,7 @@ class CorrectedPlanner:
         return self.built(collective, ranks, word)
 
     def fallback(self, collective: str, ranks: int, root: int) -> Algorithm:
-        """What carries out a collective that is not planned by dimension."""
+        """The algorithm of a collective that is not planned by dimension."""
         words = self.words(collective)
         if collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
             made = self.built(collective, ranks, words[0] if words else None)

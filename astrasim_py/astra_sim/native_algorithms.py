@@ -92,7 +92,7 @@ class SharedBus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charges:
-    """What a packet costs at a rank.
+    """The cost of a packet at a rank.
 
     `memory_bandwidth`: ``local-mem-bw``, 10^9 bytes per second; 0 where it is absent, and reductions then cost nothing.
     """
@@ -124,7 +124,7 @@ class Charges:
 
 
 def _packets(collective: str, plain: int, flagged: int) -> Callable[[int], dict[str, bool]]:
-    """What ASTRA-sim makes of the p-th packet (from 0, those it starts with included).
+    """ASTRA-sim's treatment of the p-th packet (from 0, those it starts with included).
 
     Packets go in cycles of `plain` ones and `flagged` ones. A reduce_scatter reduces all flagged packets, an
     all_reduce those of every other cycle, from the first.

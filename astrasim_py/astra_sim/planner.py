@@ -1,4 +1,4 @@
-"""What ASTRA-sim makes of a collective: chunks, phases and queues by its rules, quirks included.
+"""ASTRA-sim's plan of a collective: chunks, phases and queues by its rules, quirks included.
 
 `astrasim_py.system.dimension_planner` has the planner for those who want the collective done.
 """
@@ -162,7 +162,7 @@ class CompatiblePlanner:
         return tuple(streams)
 
     def turns(self, members: Sequence[int]) -> tuple[QueueTurns, ...]:
-        """Where the members' queues have got to: what the first member counted, from here on for all."""
+        """The queue counters of the first member, from here on shared by all."""
         turns = self._turns.get(members[0])
         if turns is None or any(self._turns.get(member) is not turns for member in members):
             old = turns or tuple(QueueTurns(self.queues) for _ in self.sizes)

@@ -1,4 +1,4 @@
-"""What ASTRA-sim does that is not physics. Every quirk met is warned about once.
+"""Behaviour of ASTRA-sim that is not physics. Every quirk met is warned about once.
 
 A quirk is reproduced wherever ASTRA-sim yields a number; where it hangs, crashes or loses work there is an error
 instead. ``--corrected`` does without all of them; `PAGE` says what it does in their place.

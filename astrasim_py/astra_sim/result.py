@@ -17,7 +17,7 @@ from astrasim_py.system.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AstraResult:
-    """What a run gave, in ASTRA-sim's terms.
+    """The result of a run in ASTRA-sim's terms.
 
     `finish_ns`, `exposed_ns`: by rank; None where the rank did not finish.
     """

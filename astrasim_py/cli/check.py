@@ -85,6 +85,6 @@ def _check(path: str, args: argparse.Namespace) -> dict:
 
 
 def _synthesizes(spec) -> bool:
-    """Whether an algorithm is made for the network and the placement of a point."""
+    """True if an algorithm depends on the network and the placement of a point."""
     tables = [spec.algorithms, *(job.algorithms for job in spec.jobs.values())]
     return any(hasattr(case, "synthesize") for table in tables for cases in table.values() for case in cases)

@@ -235,7 +235,7 @@ def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> 
 
 
 def _without(dialect: str, traces: Sequence) -> list[str]:
-    """What a dialect of sizes leaves out."""
+    """Names of the sizes that a dialect leaves out."""
     names = {"symbolic": ("comm_size",), "absolute": ("total_chunk_cnt", "src_buf", "dst_buf", "payload")}[dialect]
     words = {"comm_size": "absolute sizes", "total_chunk_cnt": "sizes in chunks"}
     return list(dict.fromkeys(words.get(name, "cells") for name in names if any(t.has_column(name) for t in traces)))
@@ -251,7 +251,7 @@ _KNOWN = {
 
 
 def _unread(path: str) -> list[str]:
-    """What an XML file says that is not read."""
+    """Names of the parts of an XML file that are not read."""
     with open(path, "rb") as file:
         text = file.read().decode("utf-8", "replace")
     bare = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -273,7 +273,7 @@ def _unread(path: str) -> list[str]:
 
 
 def _lost(traces: Sequence, form: str) -> list[str]:
-    """What a format cannot hold of some traces."""
+    """Names of the parts of some traces that a format cannot hold."""
     from astrasim_py.chakra.schema import INT_COLUMNS, MISSING
     from astrasim_py.program.interchange import STATED
     from astrasim_py.program.npz import kept_metadata

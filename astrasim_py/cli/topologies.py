@@ -55,7 +55,7 @@ def _yaml_file(path: str) -> Topology:
 
 
 def _is_edge_list(path: str) -> bool:
-    """Whether the keys at the margin are those of an edge list."""
+    """True if the top-level keys are those of an edge list."""
     from astrasim_py.core.files import read_regular
     from astrasim_py.topology.edge_list import MAX_YAML
 
@@ -141,7 +141,7 @@ _MOST_MATRIX, _MOST_DIGITS = 2**24, 16
 
 
 def size_matrix(path: str, ranks: int, place: str) -> tuple[tuple[int, ...], ...]:
-    """How many bytes each rank has for each other: a line per sender, a cell per receiver, divided by commas or spaces.
+    """Block sizes in bytes: a line per sender, a cell per receiver, divided by commas or spaces.
 
     A cell is a whole number of bytes, or a size with its unit; ``#`` begins a comment.
 

@@ -1,4 +1,4 @@
-"""What is costly to find out, kept: from run to run in a folder of files, within a process in memory."""
+"""Caches: files by key in the user's cache folder, and values by key in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user chooses by name: engines and record levels."""
+"""Names that a user chooses from: engines and record levels."""
 
 from __future__ import annotations
 

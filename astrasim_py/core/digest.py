@@ -93,7 +93,7 @@ class FileStamp(NamedTuple):
 
 
 def file_stamp(path: Path | str) -> FileStamp:
-    """What tells apart the states of a file without reading it.
+    """The state of a file, without reading it.
 
     Raises TraceError: it is not a regular file, or is not there.
     """

@@ -78,7 +78,7 @@ def temporary_name(kind: str = "tmp") -> str:
 
 
 def output_error(path: os.PathLike | str, error: OSError, place: str = "choose a writable place") -> OutputError:
-    """What a user reads of a file that cannot be written; `place` says which other place to choose."""
+    """The error of a file that cannot be written; `place` names another place to choose."""
     remedy = _REMEDIES.get(error.errno, "{}").format(place)
     return OutputError(os.fspath(path), f"cannot be written: {error.strerror or error}", remedy)
 

@@ -140,7 +140,7 @@ class Table(Mapping[str, np.ndarray]):
         return column.texts if isinstance(column, Categorical) else column
 
     def is_text(self, name: str) -> bool:
-        """Whether a column holds texts."""
+        """True if a column holds text."""
         column = self._column(name)
         return isinstance(column, Categorical) or column.dtype == object
 
@@ -209,7 +209,7 @@ class WaitingNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended."""
+    """The end of a run."""
 
     status: str = "done"  # ``done``, ``stuck`` or ``limit``
     cause: str = ""  # one sentence; empty when done

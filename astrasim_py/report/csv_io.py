@@ -77,7 +77,7 @@ def csv_chunks(table: Mapping[str, np.ndarray]) -> Iterator[bytes]:
 
 
 def _cells(table: Table, name: str):
-    """What makes the cells of some rows of a column: uint8[rows, width]."""
+    """A function from a slice of rows to the cells of a column, uint8[rows, width]."""
     if table.is_text(name):
         codes, labels = table.coded(name)
         texts = [csv_cell(str(label)).encode() for label in labels]

@@ -21,7 +21,7 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """How busy one link was."""
+    """The load of one link."""
 
     link: int
     name: str
@@ -34,7 +34,7 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Where the time of a run went.
+    """The critical path, exposed communication and link loads of a run.
 
     `messages`: row of the message table → source rank, destination rank, bytes; for messages on the path.
     """

@@ -14,7 +14,7 @@ from astrasim_py.report.critical_path import Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """What one collective (or all point-to-point messages) cost beside compute.
+    """Exposed communication of one collective, or of all point-to-point messages.
 
     Attributes
     ----------

@@ -91,7 +91,7 @@ def say_nothing_finished(axes) -> None:
 
 
 def pen(index: int, count: int) -> dict:
-    """How a series is drawn: later ones are thinner and lie inside earlier ones, so that equals stay visible."""
+    """Line style of a series: later ones are thinner and lie inside earlier ones, so that equals stay visible."""
     share = index / max(count - 1, 1)
     return {
         "color": PALETTE[index % len(PALETTE)],

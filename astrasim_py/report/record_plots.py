@@ -19,7 +19,7 @@ _MAX_LANES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What the record figures (links, gantt) need of one point.
+    """The input of a figure of records (links, gantt) for one point.
 
     `tables`: ``link`` and ``vertex``, ``edge`` (links), ``node`` (gantt).
     """
@@ -91,7 +91,7 @@ def draw_links(panels: Sequence[Panel], heading: str):
 
 
 def _places(vertex: Table, edge: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where vertices are drawn; an irregular topology by its distance from the NPUs, tier over tier."""
+    """Positions of vertices; an irregular topology in tiers by distance from the NPUs."""
     switch = vertex["kind"] == "switch"
     x, y = (np.asarray(vertex[name], dtype=float).copy() for name in ("x", "y"))
     if not np.isnan(x).any():

@@ -145,7 +145,7 @@ def _numbers(axes, schedule: Schedule, chunk, start, end, lane, colours) -> None
 
 
 def _map(figure, axes, schedule: Schedule, resource, start, end, factor: int) -> None:
-    """Which share of the links into each NPU are in use, over time."""
+    """Share of the links into each NPU in use, over time."""
     network, topology = schedule.network, schedule.network.topology
     rank_of = np.full(topology.vertices, -1, dtype=np.int64)
     rank_of[list(network.npus)] = np.arange(network.ranks)
@@ -183,7 +183,7 @@ def _coverage(row: np.ndarray, start: np.ndarray, end: np.ndarray, rows: int, ti
 
 
 def _use(axes, schedule: Schedule, links: int, start, end, factor: int) -> None:
-    """How many of the links are in use, and which part of the transfers have arrived, over time."""
+    """Share of links in use and of transfers delivered, over time."""
     if len(start) <= 20_000:
         moments = np.concatenate([start, end])
         change = np.repeat([1, -1], len(start))

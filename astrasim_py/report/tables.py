@@ -149,7 +149,7 @@ _SHOWN = (
 def shown_rows(
     rows: Sequence[Mapping], summaries: Sequence[Mapping | None] = ()
 ) -> tuple[list[str], list[list[str]], list[bool]]:
-    """What a person is shown of the rows of a run.
+    """Headings, cells and alignment of the table of a run.
 
     `summaries`: summary of each row's point: adds the closed form of an algorithm on links of its own, to be compared.
     Returns one list per row. Returns columns to be aligned to the right.

@@ -59,7 +59,7 @@ class Case:
 
     @property
     def judged(self) -> bool:
-        """Whether a difference counts."""
+        """True if a difference counts."""
         return self.backend != UNOFFICIAL
 
 

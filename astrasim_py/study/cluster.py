@@ -107,8 +107,8 @@ def _client(address: str) -> Iterator[Any]:
         thread.join(CONNECT_S + 2)
         client = found[0] if found else TimeoutError(f"no answer within {CONNECT_S:.0f} s")
         if isinstance(client, Exception):
-            told = isinstance(client, OSError | TimeoutError)
-            reason = " ".join(str(client).split())[:200] if told else "what answers there is none"
+            known = isinstance(client, OSError | TimeoutError)
+            reason = " ".join(str(client).split())[:200] if known else "what answers there is none"
             remedy = "start one (dask scheduler) or write its address"
             raise UsageError("--cluster", f"finds no scheduler at {address}: {reason}", remedy)
         try:
@@ -121,7 +121,7 @@ def _client(address: str) -> Iterator[Any]:
 
 
 def work(task: Task, probe: str, version: str) -> Result:
-    """What a worker does for a task."""
+    """Run a task on a worker."""
     with _one_at_a_time:
         return _refusal(task, probe, version) or run_task(task)
 
@@ -200,7 +200,7 @@ class _Run:
         return CheckFailed("--cluster", f"the scheduler at {self.address} is lost", "run it again to go on")
 
     def result(self, future: Any) -> Result | Killed:
-        """What became of a task that is over."""
+        """The result of a finished task."""
         from distributed.scheduler import KilledWorker
 
         if future.status == "cancelled":

@@ -39,7 +39,7 @@ def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoi
 
 
 def panel(point: StoredPoint, kind: str) -> Panel:
-    """What a figure of links or a Gantt chart needs of a point."""
+    """The input of a figure of links or a Gantt chart for one point."""
     names = ("link", "vertex", "edge") if kind == "links" else ("node", "collective")
     sweep = point.row["sweep"]
     title = ", ".join(map(str, sweep.values())) or point.manifest["point"]

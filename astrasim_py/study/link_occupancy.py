@@ -37,7 +37,7 @@ def write_occupancy(path: str | os.PathLike, schedule: Schedule) -> None:
 
 
 def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "") -> Occupied:
-    """What a file says that another schedule holds.
+    """Read when another schedule holds links.
 
     `topology`: on which that schedule runs. `place`: before the name of the file, in errors. Raises ScenarioError: not
     such a file, or one of another topology.

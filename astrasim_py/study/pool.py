@@ -32,9 +32,9 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def _begin_worker(told: bool) -> None:
-    """Leave Ctrl-C to the parent, and end with it even if it is killed; say what is compiled where the parent does."""
-    jit.announce = _say if told else None
+def _begin_worker(announce: bool) -> None:
+    """Leave Ctrl-C to the parent, end with it, and announce compiling if the parent does."""
+    jit.announce = _say if announce else None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()

@@ -9,7 +9,7 @@ from astrasim_py.core.units import format_time
 
 
 class Progress:
-    """What `run_scenario` tells while it runs; this one says nothing."""
+    """Receives the progress of a run; this class prints nothing."""
 
     def begin(self, points: int, reused: int) -> None:
         """So many points, of which so many are finished already."""

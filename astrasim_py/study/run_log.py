@@ -1,4 +1,4 @@
-"""What a run says of itself: versions, limits, what it cost, and lines for a person."""
+"""Facts of a run beside its results: versions, limits, cost, and notes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def limits_json(limits: Limits) -> dict[str, int | None]:
 
 
 class RunLog:
-    """Lines for a person about what was done beside what was asked, each once."""
+    """Notes of a run for its user, each once."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -52,7 +52,7 @@ class Usage:
         self.clock, self.cpu_s = jit.clock(), jit.cpu_s()
 
     def volatile(self, records: Records, source: str, **more: object) -> dict[str, object]:
-        """What ``run.json`` says.
+        """The content of ``run.json``.
 
         `source`: the folder that names in the point are relative to. `more`: what else it says.
         """

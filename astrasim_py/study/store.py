@@ -143,7 +143,7 @@ def scratch(folder: Path) -> Iterator[Path | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How a point is run. These decide how far it is computed and how fast, not what comes out."""
+    """Options of a run. None of them changes a result: they set its detail, its limits and its speed."""
 
     level: str = "links"  # record level; ``messages`` where a timeline is asked for
     timeline: bool = False
@@ -156,7 +156,7 @@ class RunOptions:
             object.__setattr__(self, "level", "messages")
 
     def met_by(self, manifest: Mapping) -> bool:
-        """Whether a stored point holds what these ask for.
+        """True if a stored point satisfies these options.
 
         A point that ended by a limit is of use only under the very same limits. A full run is as good as a folded one,
         unless it reached a limit or both engines are to be compared; a folded one never serves for a full one.

@@ -1,4 +1,4 @@
-"""What is kept of a finished simulation: its row, its summary, and its records as files."""
+"""The stored form of a finished simulation: its row, its summary, and its records as files."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _factors(calls: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Fraction
 
 
 def breakdown(records: Records) -> dict:
-    """Where the time of the rank with most exposed communication went: compute, exposed communication, the rest."""
+    """Time of the rank with most exposed communication: compute, exposed communication, the rest."""
     if not len(records.exposed_comm):
         return {"rank": None, "compute_ns": ns_number(0), "exposed_comm_ns": ns_number(0), "other_ns": ns_number(0)}
     rank = int(records.exposed_comm.argmax())

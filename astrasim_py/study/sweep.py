@@ -55,7 +55,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What came of running a scenario.
+    """The result of running a scenario.
 
     `summaries`: ``summary.json`` of each row's point, None where it has none.
     """

@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a task ended."""
+    """The outcome of a task."""
 
     row: dict
     exit_code: int = EXIT_OK

@@ -1,4 +1,4 @@
-"""What one worker process of a run has read, for the others: mapped from a file instead of read again.
+"""Share read traces between the worker processes of a run by memory-mapped files.
 
 The first worker that needs it reads it and writes its columns into a folder that only this run uses and that goes with
 it; the others wait, and map them: one copy in memory, however many workers.
@@ -28,7 +28,7 @@ _ALIGNED = 64
 
 
 def map_shared(folder: Path | None, key: str, make: Callable[[], T]) -> T:
-    """What `make` gives, made by one of the processes that ask for it.
+    """The value of `make`, made by the first process that asks for it.
 
     `folder`: of this run, which nobody else can write; None: every process makes its own. So it is where files cannot
     be locked or written, too. `key`: what tells it apart; a name of a file. `make`: gives a value that does not change

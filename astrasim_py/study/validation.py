@@ -24,7 +24,7 @@ BATCH = 12
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one item came out.
+    """The comparison of one item.
 
     `rel_error`: largest of |ours - theirs| / theirs over ranks and figures; 1 where one side alone yields figures; None
     where neither does.
@@ -61,12 +61,12 @@ class Report:
 
     @property
     def judged(self) -> Group:
-        """What counts, together."""
+        """All judged findings as one group."""
         return _group("all", True, [f for f in self.findings if f.judged])
 
     @property
     def engines(self) -> dict[str, int]:
-        """How many items each engine ran, by its name."""
+        """Engine name → number of items it ran."""
         return dict(sorted(Counter(f.engine for f in self.findings if f.engine).items()))
 
     @property
