@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
-from astrasim_py.system.plan import KIND_NAMES, RECV, Plan
+from astrasim_py.system.plan import KIND_NAMES, RECV, Plan, RankProgram
 
 #: Waiting nodes kept per rank.
 _PER_RANK = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Posted:
+class Posted(NamedTuple):
     """A receive that waits for its message, or a message that waits for its receive; since when it was issued."""
 
     rank: int
@@ -29,6 +29,13 @@ class Posted:
     since: int
     kind: int
     row: int
+
+    @classmethod
+    def of(cls, program: RankProgram, node: int, *, rank: int, call: int, peer: int, since: int) -> Posted:
+        """A node of the program of a rank in a call; `peer` is a rank, or -1."""
+        columns = (program.node_id, program.tag, program.nbytes, program.structure.kind, program.rows)
+        number, tag, nbytes, kind, row = (int(column[node]) for column in columns)
+        return cls(rank, call, number, peer, tag, nbytes, since, kind, row)
 
 
 def explain_stuck(

@@ -190,14 +190,4 @@ class Waiting:
         peer = int(program.peer[node])
         if peer >= 0:
             peer = members[peer] if members is not None else self.plan.first_rank[self.plan.job_of[rank]] + peer
-        return Posted(
-            rank=rank,
-            call=index,
-            node=int(program.node_id[node]),
-            peer=peer,
-            tag=int(program.tag[node]),
-            bytes=int(program.nbytes[node]),
-            since=since,
-            kind=int(program.structure.kind[node]),
-            row=int(program.rows[node]),
-        )
+        return Posted.of(program, node, rank=rank, call=index, peer=peer, since=since)

@@ -12,38 +12,29 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from astrasim_py.engine.simpy.npu import Npu
+from astrasim_py.engine.simpy.simulation import OpenCall
 from astrasim_py.system.plan import Chunk, Instance, Phase
 
 
-class Pipeline:
-    """A planned collective under way."""
-
-    def __init__(self, instance: Instance, start: int) -> None:
-        self.instance, self.start, self.end, self.left = instance, start, -1, len(instance.members)
-
-
-class RankPipeline:
+class RankCollective:
     """A planned collective on one rank: its node in the workload, and how many chunks are not done.
 
     Where the planner gives turns, `turn` is the next turn of each queue, `turns` their number, and `early` holds the
     chunks that came before their turn.
     """
 
-    def __init__(self, pipeline: Pipeline, node: int) -> None:
-        chunks = pipeline.instance.chunks
-        self.pipeline, self.node, self.left = pipeline, node, len(chunks)
+    def __init__(self, instance: Instance, opened, node: int) -> None:
+        self.instance, self.opened, self.node, self.left = instance, opened, node, len(instance.chunks)
         self.turn: Counter[int] = Counter()
-        self.turns = Counter(phase.queue for chunk in chunks if chunk.turns for phase in chunk.phases)
+        self.turns = Counter(phase.queue for chunk in instance.chunks if chunk.turns for phase in chunk.phases)
         self.early: dict[tuple[int, int], RankChunk] = {}
 
 
 class RankChunk:
-    """One chunk on one rank."""
+    """A chunk on one rank: `place` is the phase that it runs or waits for, `arrival` its place among all waiters."""
 
-    def __init__(self, pipeline: RankPipeline, chunk: Chunk) -> None:
-        self.pipeline, self.chunk, self.place = pipeline, chunk, 0
-        #: Its place in the order in which chunks came to the queues of this NPU.
-        self.arrival = 0
+    def __init__(self, collective: RankCollective, chunk: Chunk) -> None:
+        self.collective, self.chunk, self.place, self.arrival = collective, chunk, 0, 0
 
     @property
     def phase(self) -> Phase:
@@ -63,15 +54,15 @@ class Queue:
         self.running: list[RankChunk] = []
         self.line: list[tuple[int, int, int, RankChunk]] = []
         #: Collectives that have turns left here, in order of dispatch.
-        self.pipelines: deque[RankPipeline] = deque()
+        self.collectives: deque[RankCollective] = deque()
 
     def join(self, chunk: RankChunk) -> None:
         """Add a chunk to the line; before its turn it is held back."""
-        pipeline = chunk.pipeline
+        collective = chunk.collective
         if chunk.chunk.turns:
             turn = chunk.chunk.turns[chunk.place]
-            if self.pipelines[0] is not pipeline or turn != pipeline.turn[self.number]:
-                pipeline.early[self.number, turn] = chunk
+            if self.collectives[0] is not collective or turn != collective.turn[self.number]:
+                collective.early[self.number, turn] = chunk
                 return
         self.wait(chunk)
 
@@ -79,66 +70,83 @@ class Queue:
         """Add a chunk to the line."""
         heappush(self.line, (-chunk.chunk.priority, -chunk.phase.priority, chunk.arrival, chunk))
 
-    def next(self) -> RankChunk | None:
-        """The chunk that starts now; None if none waits, or no more can run."""
-        if not self.line or len(self.running) == self.capacity:
-            return None
-        chunk = heappop(self.line)[-1]
-        self.running.append(chunk)
-        if chunk.chunk.turns:
-            self.took_turn(chunk.pipeline)
-        return chunk
+    def starting(self) -> Iterator[RankChunk]:
+        """Chunks that start now, as many as can run."""
+        while self.line and len(self.running) < self.capacity:
+            chunk = heappop(self.line)[-1]
+            self.running.append(chunk)
+            if chunk.chunk.turns:
+                self.take_turn(chunk.collective)
+            yield chunk
 
-    def took_turn(self, pipeline: RankPipeline) -> None:
+    def take_turn(self, collective: RankCollective) -> None:
         """A chunk has taken the turn of its collective; a chunk that was held back may be next."""
-        pipeline.turn[self.number] += 1
-        if pipeline.turn[self.number] == pipeline.turns[self.number]:
-            self.pipelines.popleft()
-        if self.pipelines:
-            first = self.pipelines[0]
+        collective.turn[self.number] += 1
+        if collective.turn[self.number] == collective.turns[self.number]:
+            self.collectives.popleft()
+        if self.collectives:
+            first = self.collectives[0]
             following = first.early.pop((self.number, first.turn[self.number]), None)
             if following is not None:
                 self.wait(following)
 
 
-class ChunkQueues:
-    """All queues of one NPU."""
+class ChunkingNpu(Npu):
+    """An NPU with queues of chunks, where a planner cuts collectives."""
 
-    def __init__(self, npu: Npu, capacity: tuple[int, ...]) -> None:
-        self.npu = npu
-        self.queues = [Queue(number, most) for number, most in enumerate(capacity)]
+    def __init__(self, simulation, rank: int) -> None:
+        super().__init__(simulation, rank)
+        planner = simulation.plan.problem.jobs[simulation.plan.job_of[rank]].planner
+        self.queues = [] if planner is None else [Queue(number, most) for number, most in enumerate(planner.capacity)]
         #: Chunks whose turn it is, with the row of the node that let them begin.
-        self._starting: deque[tuple[RankChunk, int]] = deque()
-        self._arrivals = 0
-        self._busy = False
+        self.starting: deque[tuple[RankChunk, int]] = deque()
+        self.arrivals, self.splicing = 0, False
 
-    def begin(self, pipeline: Pipeline, node: int) -> None:
-        """This rank dispatches a planned collective, `node` of its workload."""
-        mine = RankPipeline(pipeline, node)
-        if not pipeline.instance.chunks:
-            self.done(mine, -1)
+    def collective(self, graph, node):
+        instance = self.simulation.plan.instances[graph.lists.instance[node]]
+        if instance.whole is not None:
+            super().collective(graph, node)
             return
-        for queue in mine.turns:
-            self.queues[queue].pipelines.append(mine)
-        for chunk in pipeline.instance.chunks:
-            if chunk.phases:
-                self.join(RankChunk(mine, chunk))
+        begun = self.simulation.begun
+        if instance.index not in begun:
+            begun[instance.index] = OpenCall(instance.members, None, self.env.now)
+        collective = RankCollective(instance, begun[instance.index], node)
+        for queue in collective.turns:
+            self.queues[queue].collectives.append(collective)
+        for chunk in (RankChunk(collective, chunk) for chunk in instance.chunks):
+            if chunk.chunk.phases:
+                self.join(chunk)
             else:
-                self.finish(RankChunk(mine, chunk), -1)
+                self.end_chunk(chunk, -1)
+        if not instance.chunks:
+            self.end_collective(collective, -1)
         for queue in self.queues:
-            self.serve(queue, self.npu.graphs[-1].row + node)
-        self.start()
+            self.serve(queue, graph.row + node)
+        self.splice_chunks()
 
     def join(self, chunk: RankChunk) -> None:
         """A chunk arrives at the queue of its phase."""
-        self._arrivals += 1
-        chunk.arrival = self._arrivals
+        self.arrivals += 1
+        chunk.arrival = self.arrivals
         self.queues[chunk.phase.queue].join(chunk)
 
     def serve(self, queue: Queue, row: int) -> None:
         """Start as many chunks of a queue as can run."""
-        while (chunk := queue.next()) is not None:
-            self._starting.append((chunk, row))
+        self.starting.extend((chunk, row) for chunk in queue.starting())
+
+    def splice_chunks(self) -> None:
+        """Splice the calls of all chunks whose turn it is; one with nothing to do on this rank ends at once."""
+        if self.splicing:
+            return
+        self.splicing = True
+        while self.starting:
+            self.splice_chunk(*self.starting.popleft())
+        self.splicing = False
+
+    def splice_chunk(self, chunk: RankChunk, row: int) -> None:
+        """Splice the call of the phase of a chunk."""
+        parent = self.graphs[-1].row + chunk.collective.node
+        self.splice(chunk.call(self.rank), parent, row, lambda last: self.end_phase(chunk, last))
 
     def end_phase(self, chunk: RankChunk, row: int) -> None:
         """A chunk has ended its phase on this rank, with the node in `row`."""
@@ -150,62 +158,27 @@ class ChunkQueues:
             self.join(chunk)
             self.serve(self.queues[chunk.phase.queue], row)
         else:
-            self.finish(chunk, row)
-        self.start()
+            self.end_chunk(chunk, row)
+        self.splice_chunks()
 
-    def finish(self, chunk: RankChunk, row: int) -> None:
+    def end_chunk(self, chunk: RankChunk, row: int) -> None:
         """A chunk is done."""
-        chunk.pipeline.left -= 1
-        if not chunk.pipeline.left:
-            self.done(chunk.pipeline, row)
+        chunk.collective.left -= 1
+        if not chunk.collective.left:
+            self.end_collective(chunk.collective, row)
 
-    def done(self, mine: RankPipeline, row: int) -> None:
+    def end_collective(self, collective: RankCollective, row: int) -> None:
         """This rank is done with a planned collective."""
-        pipeline = mine.pipeline
-        pipeline.left -= 1
-        if not pipeline.left:
-            pipeline.end = self.npu.env.now
-        self.npu.graphs[-1].complete(mine.node, row)
-
-    def start(self) -> None:
-        """Splice the calls of all chunks whose turn it is; one with nothing to do on this rank ends at once."""
-        if self._busy:
-            return
-        self._busy = True
-        while self._starting:
-            self.splice(*self._starting.popleft())
-        self._busy = False
-
-    def splice(self, chunk: RankChunk, row: int) -> None:
-        """Splice the call of the phase of a chunk."""
-        parent = self.npu.graphs[-1].row + chunk.pipeline.node
-        self.npu.splice(chunk.call(self.npu.rank), parent, row, lambda last: self.end_phase(chunk, last))
+        collective.opened.left -= 1
+        if not collective.opened.left:
+            collective.opened.end = self.env.now
+        self.graphs[-1].complete(collective.node, row)
 
     def waiting(self) -> Iterator[tuple[int, int, int, tuple[int, ...]]]:
         """Chunks that wait: this rank, the call, the queue, and the calls that run there."""
-        rank = self.npu.rank
         for queue in self.queues:
-            running = tuple(chunk.call(rank) for chunk in queue.running)
-            early = dict.fromkeys(chunk for user in queue.running for chunk in user.pipeline.early.values())
+            running = tuple(chunk.call(self.rank) for chunk in queue.running)
+            early = dict.fromkeys(chunk for user in queue.running for chunk in user.collective.early.values())
             line = [entry[-1] for entry in sorted(queue.line, key=lambda entry: entry[:3])]
             for chunk in (*line, *(chunk for chunk in early if chunk.phase.queue == queue.number)):
-                yield rank, chunk.call(rank), queue.number, running
-
-
-class ChunkingNpu(Npu):
-    """An NPU with queues of chunks, where a planner cuts collectives."""
-
-    def __init__(self, simulation, rank: int) -> None:
-        super().__init__(simulation, rank)
-        planner = simulation.plan.problem.jobs[simulation.plan.job_of[rank]].planner
-        self.queues = None if planner is None else ChunkQueues(self, planner.capacity)
-
-    def collective(self, graph, node):
-        number, begun = graph.lists.instance[node], self.simulation.begun
-        instance = self.simulation.plan.instances[number]
-        if instance.whole is not None:
-            super().collective(graph, node)
-            return
-        if number not in begun:
-            begun[number] = Pipeline(instance, self.env.now)
-        self.queues.begin(begun[number], node)
+                yield self.rank, chunk.call(self.rank), queue.number, running

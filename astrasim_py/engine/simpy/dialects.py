@@ -74,7 +74,7 @@ class DialectSimulation(Simulation):
             "held": sorted(posted(*send) for send in held),
             "unasked": sorted(posted(*send) for send in self.asked.values() if not isinstance(send, Ask)),
             "uncounted": sorted((posted(graph, node, -1), *count) for graph, node, count in counting),
-            "queued": [entry for npu in self.npus if npu.queues is not None for entry in npu.queues.waiting()],
+            "queued": [entry for npu in self.npus for entry in npu.waiting()],
         }
 
 

@@ -15,16 +15,7 @@ import simpy
 
 from astrasim_py.engine.recorder import unequal_bytes
 from astrasim_py.engine.simpy.network import At, Message, Receive, Signal
-from astrasim_py.system.plan import (
-    COLLECTIVE,
-    COMM_SLOT,
-    COMPUTE,
-    COMPUTE_SLOT,
-    CPU_SLOT,
-    RECV,
-    SEND,
-    RankProgram,
-)
+from astrasim_py.system.plan import COMM_SLOT, COMPUTE, COMPUTE_SLOT, CPU_SLOT, INSTANT, MEMORY, SEND, RankProgram
 
 #: Ranks dispatch after every timed action of the same time, lowest first.
 DISPATCH = 1 << 60
@@ -297,7 +288,7 @@ class Npu:
 
     def account(self, kind: int, begins: int) -> None:
         """A node of the workload begins (1) or ends (-1): charge the time since the last such change."""
-        if kind not in (COMPUTE, SEND, RECV, COLLECTIVE):
+        if kind in (MEMORY, INSTANT):
             return
         elapsed, self.accounted = self.env.now - self.accounted, self.env.now
         if self.computing:

@@ -40,13 +40,10 @@ class Simulation:
         self.messages = self.hops = 0
         self.next_number, self.max_events = FIRST_NUMBER, plan.problem.limits.max_events
         topology, network = plan.problem.topology, plan.problem.network
-        rates = topology.bandwidths
-        self.links = {
-            i: self.link_class(
-                self.env, i, int(topology.latency_ps[i]), rates[topology.bandwidth_class[i]], self.recorder
-            )
-            for i in used_links(plan).tolist()
-        }
+        self.links: dict[int, Link] = {}
+        for i in used_links(plan).tolist():
+            rate = topology.bandwidths[topology.bandwidth_class[i]]
+            self.links[i] = self.link_class(self.env, i, int(topology.latency_ps[i]), rate, self.recorder)
         self.network = (network.factory or self.models[network.model])(self)
         self.open_calls: dict[int, OpenCall] = {}
         #: Collectives that have begun, by instance.
@@ -208,15 +205,6 @@ class Simulation:
 
 def posted(graph: Graph, node: int, since: int) -> Posted:
     """A node that waits, for the stuck report."""
-    lists, program, peer = graph.lists, graph.lists.program, graph.lists.peer[node]
-    return Posted(
-        rank=graph.npu.rank,
-        call=graph.index,
-        node=int(program.node_id[node]),
-        peer=graph.members[peer] if peer >= 0 else -1,
-        tag=lists.tag[node],
-        bytes=lists.nbytes[node],
-        since=since,
-        kind=lists.kind[node],
-        row=int(program.rows[node]),
-    )
+    peer = graph.lists.peer[node]
+    rank = graph.members[peer] if peer >= 0 else -1
+    return Posted.of(graph.lists.program, node, rank=graph.npu.rank, call=graph.index, peer=rank, since=since)
