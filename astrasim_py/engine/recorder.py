@@ -206,29 +206,19 @@ def make_records(
 
 def _collective_table(plan: Plan, spans: np.ndarray) -> Table:
     instances, jobs = plan.instances, plan.problem.jobs
-
-    def text(values: list[str]) -> np.ndarray:
-        column = np.empty(len(values), dtype=object)
-        column[:] = values
-        return column
-
-    def number(values: list[int]) -> np.ndarray:
-        return np.array(values, dtype=np.int64)
-
-    return Table(
-        {
-            "instance": number([i.index for i in instances]),
-            "job": text([jobs[i.job].name for i in instances]),
-            "group": text([i.group for i in instances]),
-            "type": text([i.type for i in instances]),
-            "size": number([i.size for i in instances]),
-            "algorithm": text([i.algorithm_name for i in instances]),
-            "ranks": number([len(i.members) for i in instances]),
-            "start": spans[:, 0],
-            "end": spans[:, 1],
-            "bound": number([i.bound for i in instances]),
-        }
-    )
+    columns = {
+        "instance": [i.index for i in instances],
+        "job": [jobs[i.job].name for i in instances],
+        "group": [i.group for i in instances],
+        "type": [i.type for i in instances],
+        "size": [i.size for i in instances],
+        "algorithm": [i.algorithm_name for i in instances],
+        "ranks": [len(i.members) for i in instances],
+    }
+    texts = ("job", "group", "type", "algorithm")
+    table = {n: np.array(values, dtype=object if n in texts else np.int64) for n, values in columns.items()}
+    bounds = np.array([i.bound for i in instances], dtype=np.int64)
+    return Table(table | {"start": spans[:, 0], "end": spans[:, 1], "bound": bounds})
 
 
 def _link_table(plan: Plan, links: LinkTotals, *, counted: bool) -> Table:

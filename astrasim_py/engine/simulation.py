@@ -10,6 +10,7 @@ from astrasim_py.core.choices import AUTO, BOTH, COMPILED, ENGINES, FOLDED, LEVE
 from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import run_both
+from astrasim_py.engine.fold import run_folded
 from astrasim_py.engine.simpy import dialects
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import SEND, Plan, RankProgram
@@ -61,14 +62,8 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
         raise UsageError("engine", f'"{engine}" is unknown', f"write one of {', '.join(ENGINES)}")
     if level not in LEVELS:
         raise UsageError("record", f'"{level}" is unknown', f"write one of {', '.join(LEVELS)}")
-    if isinstance(problem, Plan):
-        plan = problem
-    else:
-        plan = plan_for(problem, engine, fold=fold)
-    if fold:
-        chosen = BOTH if engine == BOTH else FOLDED
-    else:
-        chosen = engine_for(plan, engine)
+    plan = problem if isinstance(problem, Plan) else plan_for(problem, engine, fold=fold)
+    chosen = engine_for(plan, engine) if not fold else BOTH if engine == BOTH else FOLDED
     jobs = ", ".join(job.name for job in plan.problem.jobs)
 
     def run(name: str) -> Records:
@@ -127,12 +122,13 @@ def predicted_hops(plan: Plan) -> int:
 def _too_large(plan: Plan) -> str:
     """Names of the jobs whose own times or bytes, added up, go beyond 63 bits; of all where none do alone."""
     jobs, topology = plan.problem.jobs, plan.problem.topology
-    names = [each.name for each in jobs] if len(jobs) > 1 else [jobs[0].workload.name or jobs[0].name]
     if len(jobs) == 1:
-        return names[0]
-    slowest = float(min(topology.bandwidths, default=1))
-    latency = float(topology.latency_ps.max(initial=0))
-    totals = np.zeros((len(jobs), 2))
+        return jobs[0].workload.name or jobs[0].name
+    slowest, latency = float(min(topology.bandwidths, default=1)), float(topology.latency_ps.max(initial=0))
+    delays = zip(plan.first_rank, jobs, strict=True)
+    totals = np.array(
+        [[max(plan.start_delay[first : first + job.ranks], default=0), 0] for first, job in delays], float
+    )
 
     def add(job: int, program: RankProgram, times: int = 1) -> None:
         sent = program.structure.kind == SEND
@@ -140,25 +136,21 @@ def _too_large(plan: Plan) -> str:
         took = program.duration.sum(dtype=np.float64) + nbytes / slowest * 1e12 + sent.sum() * latency
         totals[job] += times * np.array([took, nbytes])
 
-    for job, (first, each) in enumerate(zip(plan.first_rank, jobs, strict=True)):
-        totals[job, 0] += max(plan.start_delay[first : first + each.ranks], default=0)
-        for program in plan.workload[first : first + each.ranks]:
-            add(job, program)
-    for index, part in enumerate(plan.calls):
-        job = plan.instances[plan.instance_of[index]].job
-        if part.rotation is not None:
-            add(job, part.base, len(part.members))
-        else:
-            for program in part.programs:
-                add(job, program)
+    for job, program in zip(plan.job_of, plan.workload, strict=True):
+        add(job, program)
+    for index, call in enumerate(plan.calls):
+        for program in call.different:
+            copies = 1 if call.rotation is None else len(call.members)
+            add(plan.instances[plan.instance_of[index]].job, program, copies)
+    names = [job.name for job in jobs]
     return ", ".join([n for n, total in zip(names, totals.max(axis=1), strict=True) if total >= 2**63] or names)
 
 
 def _engine(name: str) -> Callable[[Plan, str], Records]:
     if name == FOLDED:
-        from astrasim_py.engine.fold import run_folded as run
-    elif name == COMPILED:
-        from astrasim_py.engine.compiled.engine import run
-    else:
-        run = dialects.run
+        return run_folded
+    if name == SIMPY:
+        return dialects.run
+    from astrasim_py.engine.compiled.engine import run
+
     return run

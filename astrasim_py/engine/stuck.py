@@ -181,30 +181,23 @@ def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wante
 
 def _cycle(waits_for: Mapping[int, set[int]]) -> tuple[int, ...]:
     """Ranks of one ring of waits, starting at its lowest; empty if there is none."""
-    state: dict[int, int] = {}
+    done: set[int] = set()
     for start in sorted(waits_for):
-        if start in state:
-            continue
-        path: list[int] = []
-        stack = [(start, iter(sorted(waits_for[start])))]
-        state[start] = 1
-        path.append(start)
-        while stack:
-            rank, successors = stack[-1]
-            for successor in successors:
-                if state.get(successor) == 1:
-                    ring = path[path.index(successor) :]
-                    low = ring.index(min(ring))
-                    return tuple(ring[low:] + ring[:low])
-                if successor not in state and successor in waits_for:
-                    state[successor] = 1
-                    path.append(successor)
-                    stack.append((successor, iter(sorted(waits_for[successor]))))
-                    break
-            else:
-                state[rank] = 2
-                path.pop()
-                stack.pop()
+        path: dict[int, None] = {}
+        branches = [iter((start,))]
+        while branches:
+            rank = next(branches[-1], None)
+            if rank is None:
+                branches.pop()
+                if path:
+                    done.add(path.popitem()[0])
+            elif rank in path:
+                ring = list(path)[list(path).index(rank) :]
+                low = ring.index(min(ring))
+                return tuple(ring[low:] + ring[:low])
+            elif rank in waits_for and rank not in done:
+                path[rank] = None
+                branches.append(iter(sorted(waits_for[rank])))
     return ()
 
 

@@ -11,6 +11,7 @@ from simpy.resources.resource import Request
 from simpy.resources.store import StoreGet
 
 from astrasim_py.core.units import transfer_ps
+from astrasim_py.system.machine_models import NETWORK_MODELS
 
 
 class At(simpy.Event):
@@ -289,4 +290,4 @@ class Analytical(Network):
         yield self.after(message, total)
 
 
-MODELS = {"cut_through": CutThrough, "store_and_forward": StoreAndForward, "analytical": Analytical}
+MODELS = dict(zip(NETWORK_MODELS, (CutThrough, StoreAndForward, Analytical), strict=True))
