@@ -157,12 +157,12 @@ class AstraNpu(ChunkingNpu):
         self.simulation.next_number += 1
         if at not in self.due:
             self.due[at] = scheduled_number(self.env.now, next(self.simulation.places))
-        At(self.env, delay, self.due[at]).callbacks.append(lambda _: self.end_timer(graph, node))
 
-    def end_timer(self, graph, node: int) -> None:
-        """A timer ends."""
-        self.due.pop(self.env.now, None)
-        graph.complete(node)
+        def end(_) -> None:
+            self.due.pop(at, None)
+            graph.complete(node)
+
+        At(self.env, delay, self.due[at]).callbacks.append(end)
 
     def access_memory(self, graph, node):
         memory, now = self.simulation.memory(self.npu), self.env.now

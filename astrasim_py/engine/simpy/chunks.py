@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from functools import partial
 from heapq import heappop, heappush
 
 from astrasim_py.engine.simpy.npu import Npu
@@ -31,7 +32,7 @@ class RankCollective:
 
 
 class RankChunk:
-    """A chunk on one rank: `place` is the phase that it runs or waits for, `arrival` its place among all waiters."""
+    """A chunk on one rank: `place` numbers the phase that it runs or waits for, `arrival` its place in the line."""
 
     def __init__(self, collective: RankCollective, chunk: Chunk) -> None:
         self.collective, self.chunk, self.place, self.arrival = collective, chunk, 0, 0
@@ -57,7 +58,7 @@ class Queue:
         self.collectives: deque[RankCollective] = deque()
 
     def join(self, chunk: RankChunk) -> None:
-        """Add a chunk to the line; before its turn it is held back."""
+        """A chunk waits here; before its turn it is held back."""
         collective = chunk.collective
         if chunk.chunk.turns:
             turn = chunk.chunk.turns[chunk.place]
@@ -140,13 +141,10 @@ class ChunkingNpu(Npu):
             return
         self.splicing = True
         while self.starting:
-            self.splice_chunk(*self.starting.popleft())
+            chunk, row = self.starting.popleft()
+            parent = self.graphs[-1].row + chunk.collective.node
+            self.splice(chunk.call(self.rank), parent, row, partial(self.end_phase, chunk))
         self.splicing = False
-
-    def splice_chunk(self, chunk: RankChunk, row: int) -> None:
-        """Splice the call of the phase of a chunk."""
-        parent = self.graphs[-1].row + chunk.collective.node
-        self.splice(chunk.call(self.rank), parent, row, lambda last: self.end_phase(chunk, last))
 
     def end_phase(self, chunk: RankChunk, row: int) -> None:
         """A chunk has ended its phase on this rank, with the node in `row`."""

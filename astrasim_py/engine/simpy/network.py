@@ -164,10 +164,6 @@ class Message:
             self.at = at
             yield link
 
-    def sent(self) -> None:
-        """The send is done."""
-        self.graph.complete(self.node)
-
     def arrive(self) -> None:
         """The message is at its destination."""
         self.mailbox.put(self)
@@ -200,14 +196,14 @@ class Network:
         """The last byte of a message is in the network `delay` ps from now: ``send_completes: injected``."""
         if self.injected and not message.left:
             message.left = True
-            At(self.env, delay, message.leaves).callbacks.append(lambda _: message.sent())
+            At(self.env, delay, message.leaves).callbacks.append(lambda _: message.graph.complete(message.node))
 
     def deliver(self, message: Message) -> Iterator[simpy.Event]:
         """Carry a message to its receiver."""
         yield from self.carry(message)
         self.simulation.recorder.delivered(message.row, self.env.now)
         if not message.left:
-            message.sent()
+            message.graph.complete(message.node)
         message.arrive()
 
     def count_waiting(self) -> None:
@@ -215,11 +211,11 @@ class Network:
 
 
 class LinkByLink(Network):
-    """Models in which a message asks for the links of its route."""
+    """Models in which a message asks for the links of its route.
 
-    def times(self, message: Message, link: Link, start: int) -> tuple[int, int]:
-        """When (ps) the last byte of a message leaves a link that it has from `start` on, and is at the other end."""
-        raise NotImplementedError
+    ``times(message, link, start)`` says when (ps) the last byte of a message leaves a link that it has from `start` on,
+    and when it is at the other end.
+    """
 
     def occupy(self, turn: Turn) -> int:
         """A message has its turn and keeps it; returns when (ps) its last byte is at the other end."""
