@@ -1,43 +1,15 @@
 """Blocks: what a rank runs of a template. Opening and leaving calls, splicing, and who talks to whom."""
 
+# ruff: noqa: F403, F405
+
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    blocks,
-    calls,
-    channels,
-    counters,
-    instances,
-    ints,
-    longs,
-    matches,
-    node_rows,
-    nodes,
-    progress,
-    ranks,
-    small,
-    states,
-    templates,
-    waiting,
-)
+from astrasim_py.engine.compiled.memory import *
 from astrasim_py.engine.compiled.queue import NONE, give, give_row, make_ready, take, take_row, take_zeros
-from astrasim_py.engine.compiled.records import (
-    BLOCKS,
-    COUNTS,
-    EMPTY,
-    JOINT,
-    JOINT_BLOCK,
-    MATCHES,
-    ROTATED,
-    ROTATED_BLOCK,
-    SHARED,
-    SPLICED,
-    UNEVEN_BLOCK,
-)
+from astrasim_py.engine.compiled.records import *
 
 
 @lean

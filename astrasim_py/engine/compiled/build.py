@@ -25,18 +25,8 @@ _MODELS = {
 def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
     """The kernel's input of a Plan.
 
-    Parameters
-    ----------
-    plan : Plan
-    rows : bool
-        Whether nodes will be recorded.
-
-    Raises
-    ------
-    UsageError
-        A network model of the user's own.
-    SimulationError
-        More than 2^31 - 1 nodes, or links of routes.
+    `rows`: whether nodes will be recorded. Raises UsageError: a network model of the user's own. Raises
+    SimulationError: more than 2^31 - 1 nodes, or links of routes.
     """
     return _Building(plan, rows).input()
 

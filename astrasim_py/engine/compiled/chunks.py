@@ -4,31 +4,17 @@ A chunk that ends its phase on a rank leaves the queue, whose first waiter start
 phase at the back. None of this takes time.
 """
 
+# ruff: noqa: F403, F405
+
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import lean
 from astrasim_py.engine.compiled.blocks import leave_call, position_in, splice
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    blocks,
-    chunks,
-    instances,
-    ints,
-    longs,
-    phases,
-    progress,
-    queues,
-    ranks,
-    runs,
-    shares,
-)
+from astrasim_py.engine.compiled.memory import *
 from astrasim_py.engine.compiled.queue import NONE, give, take, take_zeros
-from astrasim_py.engine.compiled.records import QUEUE_WORDS, RUN_WORDS, SHARE_WORDS
-
-#: Words of the records in `longs`.
-CHUNK_WORDS, PHASE_WORDS = np.int64(4), np.int64(5)
+from astrasim_py.engine.compiled.records import *
 
 
 @lean

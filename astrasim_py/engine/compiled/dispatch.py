@@ -1,6 +1,6 @@
 """Nodes: what happens when a rank issues a node, and when a node completes."""
 
-# ruff: noqa: SIM109
+# ruff: noqa: F403, F405, SIM109
 
 from __future__ import annotations
 
@@ -33,34 +33,7 @@ from astrasim_py.engine.compiled.events import (
     time_together,
     unequal,
 )
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    arena_heap,
-    blocks,
-    capacity,
-    counters,
-    counting,
-    due,
-    events,
-    instances,
-    ints,
-    longs,
-    matches,
-    message_rows,
-    message_slots,
-    node_rows,
-    nodes,
-    prefetch,
-    progress,
-    ranks,
-    servers,
-    shares,
-    slots,
-    states,
-    templates,
-    waiting,
-    wave,
-)
+from astrasim_py.engine.compiled.memory import *
 from astrasim_py.engine.compiled.queue import (
     NODE_MASK,
     NONE,
@@ -72,32 +45,9 @@ from astrasim_py.engine.compiled.queue import (
     take,
     wake,
 )
-from astrasim_py.engine.compiled.records import (
-    ADMITTED,
-    ARRIVED,
-    ASKED,
-    CONNECTED,
-    COUNTS,
-    DETACHED,
-    FREE,
-    GO,
-    HAS_ARRIVED,
-    MOST_NEEDS,
-    NEEDS,
-    OVERFLOW,
-    POSTED,
-    RECEIVE_POSTED,
-    SEND_POSTED,
-    SHARE_WORDS,
-    TIMER,
-    UNASKED,
-    WAITED,
-    WORKLOAD,
-)
+from astrasim_py.engine.compiled.records import *
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
-#: Kinds of a slot: those of `astrasim_py.system.plan`, and a record for none.
-SLOT_KINDS = np.int64(4)
 COMPUTE_SLOT = np.int64(2)
 
 

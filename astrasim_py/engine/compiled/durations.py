@@ -16,11 +16,7 @@ from astrasim_py.system.routes import lowest_dimension
 class Durations:
     """Times of the sizes of a run.
 
-    Parameters
-    ----------
-    problem : Problem
-    every, sent : numpy.ndarray
-        int64: the bytes of all messages, ascending; and of those that are sent.
+    `every`, `sent`: int64: the bytes of all messages, ascending; and of those that are sent.
     """
 
     def __init__(self, problem: Problem, every: np.ndarray, sent: np.ndarray) -> None:
@@ -64,12 +60,7 @@ class Durations:
     def delays(self, classes: list[tuple[int, int, Fraction]], variants: Sequence[int]) -> np.ndarray:
         """Analytical model: int64[classes, variants, sizes, 2], delivery and injection.
 
-        Parameters
-        ----------
-        classes : list of (int, int, Fraction)
-            Of `route_classes`.
-        variants : sequence of int
-            ps that every hop takes longer.
+        `classes`: of `route_classes`. `variants`: ps that every hop takes longer.
         """
         table = np.full((len(classes), len(variants), self.count, 2), -1, dtype=np.int64)
         for c, (hops, latency, rate) in enumerate(classes):
@@ -98,13 +89,7 @@ def route_classes(
 ) -> tuple[np.ndarray, list[tuple[int, int, Fraction]]]:
     """Class of each route, and of each class the hops, the sum of their latencies, and the lowest rate.
 
-    Parameters
-    ----------
-    problem : Problem
-    ptr, path : numpy.ndarray
-        CSR of the links of each route.
-    pairs : numpy.ndarray
-        int64[routes]: src NPU × NPUs + dst NPU.
+    `ptr`, `path`: CSR of the links of each route. `pairs`: int64[routes]: src NPU × NPUs + dst NPU.
     """
     topology = problem.topology
     if lowest_only(problem):

@@ -1,6 +1,6 @@
 """Messages and events: what happens when a message is sent, reaches a link, arrives, and when a timer ends."""
 
-# ruff: noqa: SIM109
+# ruff: noqa: F403, F405, SIM109
 
 from __future__ import annotations
 
@@ -16,26 +16,7 @@ from astrasim_py.engine.compiled.blocks import (
     size_of,
     state_of,
 )
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    blocks,
-    calls,
-    due,
-    events,
-    hop_rows,
-    ints,
-    links,
-    longs,
-    matches,
-    message_rows,
-    node_rows,
-    nodes,
-    progress,
-    ranks,
-    states,
-    templates,
-    waits,
-)
+from astrasim_py.engine.compiled.memory import *
 from astrasim_py.engine.compiled.queue import (
     NODE_MASK,
     NONE,
@@ -46,31 +27,7 @@ from astrasim_py.engine.compiled.queue import (
     take_row,
     wake,
 )
-from astrasim_py.engine.compiled.records import (
-    ANALYTICAL,
-    ARRIVED,
-    ASKED,
-    BEGIN,
-    CUT_THROUGH,
-    DELIVER,
-    END,
-    ENTER,
-    EVENTS,
-    FREED,
-    GO,
-    HAS_ARRIVED,
-    HOP,
-    OVERFLOW,
-    PACED,
-    POSTED,
-    RECEIVE_POSTED,
-    RUNNING,
-    STORE_AND_FORWARD,
-    TIMER,
-    UNASKED,
-    UNEQUAL_BYTES,
-    WAITS,
-)
+from astrasim_py.engine.compiled.records import *
 from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link, set_out
 
 # -- what all share -----------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ The kernel returns only where nothing is half done: when it has worked for a whi
 caller makes the pool larger and calls it again.
 """
 
+# ruff: noqa: F403, F405
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,7 +18,7 @@ from astrasim_py.core.jit import kernel, lean
 from astrasim_py.engine.compiled.blocks import new_block, new_states
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.events import apply, begin_rank, carry, fail, new_event, number_event, send
-from astrasim_py.engine.compiled.memory import blocks, longs, pools, queues, ranks, times
+from astrasim_py.engine.compiled.memory import *
 from astrasim_py.engine.compiled.queue import (
     NONE,
     advance_time,
@@ -26,32 +28,14 @@ from astrasim_py.engine.compiled.queue import (
     push,
     take_zeros,
 )
-from astrasim_py.engine.compiled.records import (
-    BEGIN,
-    BLOCKS,
-    EVENTS,
-    FINISHED,
-    MATCHES,
-    QUEUE_WORDS,
-    ROWS,
-    RUNNING,
-    SPARE,
-    SPLICED,
-    TOO_LATE,
-    TOO_MANY_EVENTS,
-    UNBORN,
-    WAITS,
-)
+from astrasim_py.engine.compiled.records import *
 
 
 @kernel("the engine", lean=True)
 def advance(held):
     """Work until nothing is left to do, something is wrong, a pool could run out, or the steps allowed are taken.
 
-    Parameters
-    ----------
-    held : numpy.ndarray
-        The state, `astrasim_py.engine.compiled.records.STATE`, as an array of one.
+    `held`: the state, `astrasim_py.engine.compiled.records.STATE`, as an array of one.
     """
     state = held[0]
     state.budget = 0

@@ -32,13 +32,7 @@ def _row(context, builder, args, field: str, size: int):
 def rows(field: str, dtype: np.dtype, unit: int = 0):
     """``function(state, index)``: the record at `index` of a table.
 
-    Parameters
-    ----------
-    field : str
-        The table: one of `records.ADDRESSES`.
-    dtype : numpy.dtype
-    unit : int
-        Bytes from one index to the next; 0: those of a record.
+    `field`: the table: one of `records.ADDRESSES`. `unit`: bytes from one index to the next; 0: those of a record.
     """
 
     @intrinsic

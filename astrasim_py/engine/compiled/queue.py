@@ -8,27 +8,16 @@ the bucket of a time, and a list is sorted when its time comes, if it is not in 
 the present time while it lasts are kept apart, in order.
 """
 
+# ruff: noqa: F403, F405
+
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    blocks,
-    buckets,
-    dirty,
-    events,
-    free_words,
-    hashed,
-    level_words,
-    pools,
-    ranks,
-    times,
-    wave,
-)
-from astrasim_py.engine.compiled.records import BUCKETS, SPREAD
+from astrasim_py.engine.compiled.memory import *
+from astrasim_py.engine.compiled.records import *
 
 #: de Bruijn multiplication finds the lowest bit of a word.
 DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)

@@ -1,8 +1,10 @@
 """Records of the compiled engine: the tables that the kernel works on, with named fields.
 
-`KernelInput` (`astrasim_py.engine.compiled.build`) holds the tables that do not change, `State`
+`KernelInput` (`astrasim_py.engine.compiled.tables`) holds the tables that do not change, `State`
 (`astrasim_py.engine.compiled.state`) those that do. A record that the kernel touches for every message or node takes
-one or two cache lines. "Place" is an index into the arena (64-bit words) or, where said, into `ints` or `longs`.
+one or two cache lines. A *place* is an index into the arena (64-bit words); other indices name their table: `ints`,
+`longs` or `small`. An *entry* is ``block << 32 | node``. -1 means none, and so does 0 where places are meant.
+Constants are numpy integers: numba would compile functions anew for each Python integer that they are called with.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import numpy as np
 from astrasim_py.core.heap import ENTRY as ENTRY
 
 
-def _record(kind: str, /, *names: str, itemsize: int | None = None, **others: str) -> np.dtype:
-    """A record of fields of one kind, then `others` with kinds of their own; `itemsize`: its bytes."""
-    fields = [(name, kind) for name in names] + list(others.items())
+def _record(names: str, kind: str = "i8", *, itemsize: int | None = None, **others: str) -> np.dtype:
+    """A record of fields of one kind, then `others` as names by kind; `itemsize`: its bytes."""
+    fields = [(name, kind) for name in names.split()]
+    fields += [(name, other) for other, more in others.items() for name in more.split()]
     made = np.dtype(fields, align=True)
     if itemsize is None:
         return made
@@ -26,381 +29,174 @@ def _record(kind: str, /, *names: str, itemsize: int | None = None, **others: st
     return np.dtype(layout | {"itemsize": itemsize}, align=True)
 
 
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 CUT_THROUGH, STORE_AND_FORWARD, ANALYTICAL = map(np.int64, range(3))
 
 # -- input ------------------------------------------------------------------------------------------------------
 
-NODE = _record(
-    "i4",
-    "kind",  # kind | slot << 3 | DETACHED
-    "size",  # index of its bytes (send, receive) or its duration (compute, memory); instance (collective)
-    "peer",  # position of the other rank; in a rotated call the number of its delta
-    "partner",  # partner's node in the partner's template; ~channel where several messages can match
-    "successor",  # first of its successors, in `ints`
-    "successors",
-    "route",  # number of the route to the peer
-    "count",  # its number among nodes with MOST_NEEDS dependencies or more, else -1
-)
+# kind: kind | slot << 3 | DETACHED; size: index of its bytes (send, receive) or its duration (compute, memory), or
+# its instance; peer: position of the other rank, in a rotated call the number of its delta; partner: the partner's
+# node in the partner's template, ~channel where several messages can match; successor: the first, in `ints`; route:
+# its number; count: its number among nodes with MOST_NEEDS dependencies or more.
+NODE = _record("kind size peer partner successor successors route count", "i4")
 DETACHED = np.int64(1 << 6)
 
-# A node of a block has a byte of state: the dependencies that are left, and two flags.
+# A node of a block has a byte of state: the dependencies that are left (MOST_NEEDS: a word of the block counts them),
+# and two flags.
 NEEDS, POSTED, ARRIVED = map(np.int64, (63, 64, 128))
-MOST_NEEDS = np.int64(63)  # or more: they are counted in a word of the block
+MOST_NEEDS = np.int64(63)
 
+# first: its first node; roots: in `ints`; counts: in `ints`, dependencies of nodes with many; counting: in `longs`,
+# COUNTING of each node; waiting: in `longs`, WAITING of each counter; connections: in `ints`, the slots that the
+# nodes need, those that they free, and their connections; longer: ps that every hop takes longer; variant: number of
+# that; words: of the arena for one block; counter_word: the first of its counters.
 TEMPLATE = _record(
-    "i8",
-    "first",  # its first node
-    "nodes",
-    "roots",  # in `ints`
-    "root_count",
-    "flags",
-    "counts",  # in `ints`: dependencies of nodes with many
-    "count_count",
-    "counters",
-    "counting",  # in `longs`: COUNTING of each node
-    "waiting",  # in `longs`: WAITING of each counter
-    "connections",  # in `ints`: the slot each node needs, the slot it frees, and its connection; one after the other
-    "longer",  # ps that every hop takes longer
-    "variant",  # analytical: number of that extra latency
-    "words",  # of the arena for one block
-    "counter_word",  # word of a block at which its counters begin
+    "first nodes roots root_count flags counts count_count counters counting waiting connections longer variant words"
+    " counter_word"
 )
 COUNTS, ADMITTED, CONNECTED, PACED, WORKLOAD = map(np.int64, (1, 2, 4, 8, 16))
 
-COUNTING = _record(
-    "i8",
-    "counts",  # counter that its completion advances, -1: none
-    "waits_for",  # counter
-    "target",  # count that it waits for, from when it begins to count
-    "starters",  # in `longs`: nodes that begin to count when it completes
-    "starter_count",
-)
-WAITING = _record("i8", "word", "room", "first", "count")  # heap in the block's words; its first entries, in `longs`
+# counts: the counter that its completion advances; waits_for: the counter that must advance by `target` from when the
+# node begins to count; starters: in `longs`, nodes that begin to count when it completes.
+COUNTING = _record("counts waits_for target starters starter_count")
+# word: of a block, where the heap of waiting nodes begins; first: in `longs`, those that wait from the start.
+WAITING = _record("word room first count")
 
+# One algorithm among some ranks. ranks: in `ints`, members by position; templates: in `ints` by position, of a
+# rotated call the template itself; peers, routes: in `ints`, by position and column (rotated: delta), `deltas`
+# columns; -1: computed, or found by the pair of NPUs; dims: in `ints`, number of dimensions, these, digits of each
+# delta; extra_bytes: in `small`, by position and node, added to its size; rows: in `longs`, first row of the node
+# table.
 CALL = _record(
-    "i8",
-    "instance",
-    "members",
-    "ranks",  # in `ints`: members by position
-    "templates",  # in `ints`, by position; of a rotated call the template itself
-    "flags",
-    "channels",
-    "peers",  # rotated, in `ints`: peer by position and delta; -1: computed
-    "routes",  # in `ints`: route by position and column (rotated: delta); -1: found by the pair of NPUs
-    "deltas",  # columns of the two
-    "dims",  # rotated, in `ints`: number of dimensions, these, digits of each delta
-    "extra_bytes",  # rotated, in `small`: by position and node, what is added to its size; -1: nothing
-    "messages",  # under the MSCCL link model
-    "connections",
-    "rows",  # in `longs`: first row of the node table by position, -1: not recorded
+    "instance members ranks templates flags channels peers routes deltas dims extra_bytes messages connections rows"
 )
 # JOINT: the states of its blocks lie together, node by node: members do the same at the same time, so that states
 # which are needed together share a cache line.
 ROTATED, SHARED, EMPTY, JOINT = map(np.int64, (1, 2, 4, 16))
 
-INSTANCE = _record(
-    "i8",
-    "first",  # call
-    "members",
-    "sorted",  # in `ints`: members ascending, then their positions
-    "chunks",  # in `longs`: CHUNK of each
-    "chunk_count",
-    "turns",  # in `longs`: turns by queue
-    "planned",  # whether its calls are run as chunks
-)
-CHUNK = _record("i8", "priority", "phases", "phase_count", "turns")  # phases in `longs`; whether it has turns
-PHASE = _record("i8", "queue", "priority", "call", "turn", "members")  # in `ints`: call and position by member
+# first: its first call; sorted: in `ints`, members ascending, then their positions; chunks: in `longs`; turns: in
+# `longs`, by queue; planned: whether its calls run as chunks.
+INSTANCE = _record("first members sorted chunks chunk_count turns planned")
+# phases: in `longs`; turns: whether it has turns.
+CHUNK = _record("priority phases phase_count turns")
+# call: the first; members: in `ints`, call (from the first) and position by member.
+PHASE = _record("queue priority call turn members")
 
 # -- state: tables ----------------------------------------------------------------------------------------------
 
-EVENT = _record(
-    "i8",
-    "scheduled",  # ps at which it was scheduled, where that is the order
-    "number",  # of the action
-    # ps at which the tail reaches the next link; of a message that waits for a link, when it asked; analytical: number
-    # of the route; of a timer, when it ends
-    "tail",
-    # next link << 32 | end of the route; computed routes: NPU << 32 | destination; of a timer that is the first of its
-    # time, the next such timer + 1, 0: none
-    "route",
-    "row",  # of the message table
-    next="i4",
-    block="i4",
-    node="i4",
-    match="i4",  # -1: it is the only message that its receive can match
-    size="i4",  # index of its bytes
-    kind="i1",
-    moved="i1",  # whether the message has taken a link
-    asks="i1",  # whether it is a request of the rendezvous
-)
+# scheduled, number: its order among events of one time; tail: ps at which the tail reaches the next link, when a
+# message that waits for a link has asked, when a timer ends, analytical: number of the route; route: next link << 32
+# | end, computed: NPU << 32 | destination, of a timer that is the first of its time the next such + 1; row: of the
+# message table; size: index of its bytes; match: -1 if no other message can match its receive; asks: a rendezvous
+# request.
+EVENT = _record("scheduled number tail route row", i4="next block node match size", i1="kind moved asks")
 HOP, DELIVER, ENTER, END, TIMER, BEGIN, FREED, GO = map(np.int64, range(8))
 
-MATCH = _record(
-    "i8",
-    "flags",  # -1: free
-    "receive",  # block << 32 | node
-    "send",  # block << 32 | node
-    "row",  # of the message table
-    "sender_row",  # of the node table
-    next="i4",
-    size="i4",  # index of the message's bytes
-    rank="i4",  # sender
-    call="i4",  # of the sender, -1: its workload
-)
+# flags: -1 if it is free; receive, send: entries; rank, call: of the sender.
+MATCH = _record("flags receive send row sender_row", i4="next size rank call")
 RECEIVE_POSTED, SEND_POSTED, HAS_ARRIVED, ASKED, UNASKED = map(np.int64, (1, 2, 4, 8, 16))
 
+# rank: -1 if it is free; first: its first node; words: a place; left: nodes that have not completed; parent: the node
+# of the workload that it carries out; ranks: in `ints`, members, of a workload the first rank of its job; row: first
+# of the node table; references: messages under way; run: of its chunk, a place. The state of a node is byte 8 × words
+# + offset + node × step.
 BLOCK = _record(
-    "i4",
-    "rank",  # -1: free
-    "template",
-    "first",  # its first node
-    "words",  # place
-    "left",  # nodes that have not completed
-    "parent",  # workload node that it carries out, -1: it is the workload
-    "call",  # -1: it is the workload
-    "position",
-    "ranks",  # in `ints`: members; of a workload the first rank of its job
-    "row",  # first row of the node table
-    "references",  # messages under way
-    "next",
-    "run",  # of its chunk, a place; 0: none
-    "flags",  # of its template, and these
-    "offset",  # the state of a node is byte 8 × words + offset + node × step
-    "step",
+    "rank template first words left parent call position ranks row references next run flags offset step", "i4"
 )
-#: SPLICED: its rank has begun it.
+#: Flags beside those of the template. SPLICED: its rank has begun it.
 ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 9, 1 << 10, 1 << 11))
 
+# entry: the first ready node; others: place of the others, with `room`; timers: the first of those that are the first
+# of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
+# rank of its job; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table. The size
+# is no power of two: the first lines of all rows would share a few places of the cache.
 RANK = _record(
-    "i8",
-    "entry",  # first of its ready nodes: block << 32 | node
-    "ready",  # how many there are
-    "others",  # place of the others …
-    "room",  # … for how many
-    "awake",
-    "next_awake",  # rank that was woken next
-    "npu",
-    "timers",  # first of the timers that are the first of their time (event + 1), 0: none
-    "finish",
-    "computing",  # compute nodes that run
-    "communicating",
-    "accounted",
-    "compute",  # ps
-    "exposed",  # ps
-    "compute_sum",  # ps
-    "server",
-    "channels",  # number of the first channel of its job
-    "queues",  # number of queues of chunks
-    "queue",  # place of these
-    "arrivals",
-    "template",
-    "first",  # first rank of its job
-    "delay",  # ps before its first dispatch
-    "capacities",  # in `longs`: chunks that each queue runs at once
-    "row",  # first row of its workload in the node table
-    # Not a power of two: the first lines of all rows would share a few places of the cache.
+    "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
+    " compute_sum server channels queues queue arrivals template first delay capacities row",
     itemsize=320,
 )
-#: What a rank has in its slots of one kind; a rank has one of each kind, the first unused.
-SLOT = _record("i8", "used", "refused", "refused_room", "refused_count")  # heap of nodes that found no slot, a place
+#: The slots of one kind of a rank, which has SLOT_KINDS, the first unused. refused: place of a heap of waiting nodes.
+SLOT = _record("used refused refused_room refused_count")
+SLOT_KINDS = np.int64(4)
 
+# hold, hop: in `longs`, ps by size, hop -1: hold + latency; first, last: of its WAITs; free_scheduled, free_number:
+# order of the event at which it gets free; line: the messages that wait for it.
 LINK = _record(
-    "i8",
-    "free",
-    "latency",
-    "hold",  # in `longs`: ps by size
-    "hop",  # in `longs`: ps by size, -1: hold + latency
-    "bytes",
-    "messages",
-    "busy",
-    "queued",
-    "most_waiting",
-    "waiting",
-    "first",  # of its WAITS
-    "last",
-    "free_scheduled",  # order of the event at which it gets free
-    "free_number",
-    "line",  # first message that waits for it, -1: none
-    "line_last",
+    "free latency hold hop bytes messages busy queued most_waiting waiting first last free_scheduled free_number line"
+    " line_last"
 )
-WAIT = _record("i8", "start", "next")
+WAIT = _record("start next")
 
-PROGRESS = _record(
-    "i8",
-    "start",  # -1: nobody has come
-    "left",
-    "end",
-    "blocks",  # place: block by position
-    "channels",  # place
-    "slots",  # place: SLOT_OF_MESSAGE of each message, then a word a connection
-    "states",  # joint: place …
-    "state_words",  # … and how many words
-)
-CHANNEL = _record("i8", "first", "last")  # matches + 1 that are incomplete, 0: none
-#: A slot of a connection: TAKEN, FREE, or the send that waits for it (block << 32 | node) + WAITED; and since when.
-MESSAGE_SLOT = _record("i8", "state", "since")
+# Of a call or an instance. start: -1 before anybody has come; blocks: place of the block of each position; slots:
+# place of a MESSAGE_SLOT a message, then a word a connection; states: place of joint states.
+PROGRESS = _record("start left end blocks channels slots states state_words")
+CHANNEL = _record("first last")  # matches + 1 that are incomplete
+#: A slot of a connection: TAKEN, FREE, or the entry of the send that waits for it + WAITED; and since when.
+MESSAGE_SLOT = _record("state since")
 TAKEN, FREE, WAITED = map(np.int64, range(3))
-COUNTER = _record("i8", "count", "waiting")  # in a block's words: completions, and nodes that wait for a count
+COUNTER = _record("count waiting")  # completions, and nodes that wait for a count
 
-BUCKET = _record("i8", "time", "first", "last", "ascending", "next", itemsize=64)
-#: A pool: rows that have been used, the first of those that are free again (-1: none), and rows that there are.
-POOL = _record("i8", "top", "free", "room")
+BUCKET = _record("time first last ascending next", itemsize=64)
+#: A pool: rows that have been used, the first of those that are free again, and rows that there are.
+POOL = _record("top free room")
 EVENTS, MATCHES, BLOCKS, BUCKETS, WAITS = map(np.int64, range(5))
-DUE = _record("i8", "block", "node", "cause")  # cause: row of the node that caused the completion
+DUE = _record("block node cause")  # cause: row of the node that caused the completion
 
-# -- state: chunks, in the arena -------------------------------------------------------------------------------
+# -- state: chunks, in the arena --------------------------------------------------------------------------------
 
 #: One rank's part in a planned collective; behind it the turns taken of each queue, then the next share of each.
-SHARE = _record("i8", "instance", "node", "left", "early", "next", "cause", "rank")
+SHARE = _record("instance node left early next cause rank")
 #: One chunk on one rank.
-RUN = _record("i8", "share", "chunk", "phase", "arrival", "next", "next_running", "cause")
+RUN = _record("share chunk phase arrival next next_running cause")
 #: A queue: runs that run, runs that wait, and shares with turns left.
-QUEUE = _record("i8", "running", "first", "last", "line", "line_last", "shares", "shares_last", "capacity")
-SHARE_WORDS, RUN_WORDS, QUEUE_WORDS = (np.int64(kind.itemsize // 8) for kind in (SHARE, RUN, QUEUE))
-
-# -- what is recorded -------------------------------------------------------------------------------------------
-
-NODE_ROW = _record("i8", "start", "end", "released", "ended")
-MESSAGE_ROW = _record(
-    "i8",
-    "call",
-    "src",
-    "dst",
-    "node",
-    "bytes",
-    "posted",
-    "start",
-    "delivered",
-    "hops",
-    "queued",
-    "sender",
-    "receiver",
+QUEUE = _record("running first last line line_last shares shares_last capacity")
+SHARE_WORDS, RUN_WORDS, QUEUE_WORDS, CHUNK_WORDS, PHASE_WORDS = (
+    np.int64(kind.itemsize // 8) for kind in (SHARE, RUN, QUEUE, CHUNK, PHASE)
 )
-HOP_ROW = _record("i8", "message", "link", "requested", "start", "end")
+
+# -- recorded rows ----------------------------------------------------------------------------------------------
+
+NODE_ROW = _record("start end released ended")
+MESSAGE_ROW = _record("call src dst node bytes posted start delivered hops queued sender receiver")
+HOP_ROW = _record("message link requested start end")
 
 # -- the state itself -------------------------------------------------------------------------------------------
 
 RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = map(np.int64, range(7))
 
-#: Constants of a run.
-CONSTANTS = (
-    "model",
-    "hold_latency",  # whether a message holds a link for its latency too
-    "injected",  # whether sends complete on injection
-    "scheduled",  # whether events of one time go in the order of their scheduling
-    "counts_references",  # whether blocks can end before their messages are delivered
-    "has_servers",  # whether memory requests queue at servers
-    "max_events",
-    "max_time",  # ps, -1: none
-    "request",  # rendezvous: index of the size of control messages; -1: none
-    "duration",  # in `longs`
-    "nbytes",  # in `longs`: bytes by index
-    "sizes",
-    "route_ptr",  # in `longs`
-    "delays",  # in `longs`: analytical (delivery, injection) by class of route, variant and size
-    "route_class",  # in `ints`: analytical class of each route
-    "variants",  # analytical: different extra latencies
-    "pace",  # in `longs`: ps by size at which connections take messages; -1: at once
-    "rank_count",
-    "call_count",
-    "computed",  # whether routes are computed
-    "npus",
-    "pair_count",
-    "shape",  # in `ints`: dims, for computed routes
-    "dims",
-    "steps",  # in `ints`: link from each NPU in each dimension, up and down
-    "wraps",  # in `ints`: by dimension, whether it is a ring
-    "arena_step",  # words of the arena that one step can take at most
-    "block_step",  # blocks that one step can make at most
-    "shared_channels",  # channels that all jobs share, -1: none
+#: Constants of a run. counts_references: whether blocks can end before their messages are delivered; request: index of
+#: the size of rendezvous requests; duration, nbytes, route_ptr, delays (analytical: delivery and injection by class of
+#: route, variant and size), pace (ps by size): in `longs`; route_class (analytical, of each route), shape, steps (link
+#: from each NPU in each dimension, up and down), wraps (whether each dimension is a ring): in `ints`; computed: whether
+#: routes are computed; arena_step, block_step: words and blocks that one step can take at most.
+CONSTANTS = _words(
+    "model hold_latency injected scheduled counts_references has_servers max_events max_time request duration nbytes "
+    "sizes route_ptr delays route_class variants pace rank_count call_count computed npus pair_count shape dims steps "
+    "wraps arena_step block_step shared_channels"
 )
-#: Tables of the state and of the input, by address.
-ADDRESSES = (
-    "nodes",
-    "ints",
-    "longs",
-    "small",
-    "path",
-    "route_pairs",
-    "templates",
-    "calls",
-    "instances",
-    "capacity",  # nodes in flight by slot kind, -1: any number
-    "events",
-    "matches",
-    "blocks",
-    "ranks",
-    "slots",
-    "servers",
-    "links",
-    "waits",
-    "arena",
-    "buckets",
-    "times",
-    "hash",
-    "pools",
-    "dirty",
-    "level_words",
-    "wave",
-    "progress",
-    "due",
-    "free_words",
-    "node_rows",
-    "message_rows",
-    "hop_rows",
+#: Tables of the input and of the state, by address.
+ADDRESSES = _words(
+    "nodes ints longs small path route_pairs templates calls instances capacity events matches blocks ranks slots "
+    "servers links waits arena buckets times hash pools dirty level_words wave progress due free_words node_rows "
+    "message_rows hop_rows"
 )
-VARIABLES = (
-    "now",
-    "issued",  # timed actions
-    "schedulings",
-    "sent",  # messages
-    "hops",
-    "status",
-    "record_links",
-    "record_nodes",
-    "record_messages",
-    "arena_top",
-    "time_count",  # times that are pending
-    "hash_mask",
-    "last_time",  # time of the bucket that was used last …
-    "last_bucket",  # … and the bucket
-    "current",  # first event of the present time, -1: none
-    "joined",  # first event that was made for the present time at it, in order
-    "joined_last",
-    "levels",  # of the set of dirty ranks, whose first words are in `level_words`
-    "awake",  # first rank that waits to dispatch, in order of waking
-    "awake_last",
-    "rank",  # rank that dispatches, -1: none
-    "wave_next",
-    "wave_size",
-    "wave_room",
-    "due_count",  # completions that are due
-    "done",  # first share that is done, 0: none
-    "done_last",
-    "sender",  # block of a message to be sent, -1: none
-    "send_node",
-    "send_match",
-    "carried",  # message that goes on to its next link, -1: none
-    "taken_scheduled",  # order of the event that was taken last
-    "taken_number",
-    "message_row_count",
-    "hop_row_count",
-    "most_ready",  # ready nodes of one rank so far
-    "wrong_receive",  # of unequal bytes: the receive, block << 32 | node …
-    "wrong_sender",  # … and the send: rank, call, node, index of its bytes
-    "wrong_call",
-    "wrong_node",
-    "wrong_size",
-    "begin",  # first chunk that begins now, 0: none
-    "begin_last",
-    "channels",  # place of the channels of workloads
-    "steps_left",  # that the kernel may take before it returns
-    "budget",  # steps until the kernel checks again whether a pool could run out
-    "arena_limit",  # a step may begin while no more of the arena is in use
-    "arena_room",
-    "row_room",
+#: Variables. issued: timed actions; sent, hops: messages and their hops; current: first event of the present time;
+#: joined: first that was made for it while it lasts; levels: of the set of dirty ranks; rank: the one that dispatches;
+#: due_count: completions that are due; done: first share that is done; sender, send_node, send_match: a message to be
+#: sent; carried: a message that goes on; taken_…: order of the last event; most_ready: ready nodes of one rank so far;
+#: wrong_…: a receive and the send of other bytes; begin: first run that begins now; channels: place of those of
+#: workloads; steps_left: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words.
+VARIABLES = _words(
+    "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
+    "last_time last_bucket current joined joined_last levels awake awake_last rank wave_next wave_size wave_room "
+    "due_count done done_last sender send_node send_match carried taken_scheduled taken_number message_row_count "
+    "hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin begin_last channels "
+    "steps_left budget arena_limit arena_room row_room"
 )
-STATE = _record("i8", *CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VARIABLES)
+STATE = _record(" ".join([*CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VARIABLES]))
 
 #: Completions that can be due at once, and free lists of the arena.
 MOST_DUE, SIZE_CLASSES = map(np.int64, (8, 176))

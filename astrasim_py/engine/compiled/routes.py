@@ -4,13 +4,15 @@ A route is one number: from a table the next link << 32 | the end, both as place
 present NPU << 32 | the destination.
 """
 
+# ruff: noqa: F403, F405
+
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled.memory import blocks, calls, events, ints, longs, nodes, path, ranks, route_pairs
-from astrasim_py.engine.compiled.records import ANALYTICAL, ROTATED
+from astrasim_py.engine.compiled.memory import *
+from astrasim_py.engine.compiled.records import *
 
 _LOW = np.int64(0xFFFFFFFF)
 

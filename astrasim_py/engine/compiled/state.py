@@ -18,14 +18,8 @@ _POOLS = ("events", "matches", "blocks", "buckets", "waits")
 class State:
     """Everything that changes while the kernel runs.
 
-    Attributes
-    ----------
-    input : KernelInput
-    scalars : numpy.ndarray
-        The record `records.STATE`.
-    tables : dict of str to numpy.ndarray
-        The tables of `records.ADDRESSES`. Of `progress` the instances are behind the calls; `node_rows`,
-        `message_rows` and `hop_rows` are what was recorded, of one row where nothing was.
+    `scalars`: the record `records.STATE`. `tables`: the tables of `records.ADDRESSES`. Of `progress` the instances are
+    behind the calls; `node_rows`, `message_rows` and `hop_rows` are what was recorded, of one row where nothing was.
     """
 
     def __init__(self, given: KernelInput, *, nodes: int = 0, messages: bool = False, counting: bool = True) -> None:

@@ -114,11 +114,7 @@ class _Rows:
 class Tables:
     """A `KernelInput` in the making.
 
-    Parameters
-    ----------
-    problem : Problem
-    constants : dict of str to int
-        Those of `records.CONSTANTS` that follow from the problem alone.
+    `constants`: those of `records.CONSTANTS` that follow from the problem alone.
     """
 
     def __init__(self, problem: Problem, constants: dict[str, int]) -> None:
@@ -184,20 +180,10 @@ class Tables:
     ) -> int:
         """A program, from which blocks are made; returns its number.
 
-        Parameters
-        ----------
-        program : RankProgram
-        partner : numpy.ndarray
-            int[n]: of a send the node of its receive in the peer's program, of a receive that of its send; or
-            ``~channel`` where several messages can match.
-        route : numpy.ndarray, optional
-            int[n]: number of the route to the peer (a workload); column of the call's table of routes (a call).
-        workload : bool
-            Its nodes take slots.
-        peer, nbytes : numpy.ndarray, optional
-            In place of the program's own.
-        connected : Connected, optional
-            Under the MSCCL link model.
+        `partner`: int[n]: of a send the node of its receive in the peer's program, of a receive that of its send; or
+        ``~channel`` where several messages can match. `route`: int[n]: number of the route to the peer (a workload);
+        column of the call's table of routes (a call). `workload`: its nodes take slots. `peer`, `nbytes`: in place of
+        the program's own. `connected`: under the MSCCL link model.
         """
         structure, n = program.structure, len(program)
         if structure.key not in self.structures:
@@ -275,16 +261,8 @@ class Tables:
     def call(self, instance: int, members: Sequence[int], rows: np.ndarray | None, **fields: int) -> int:
         """One algorithm among some ranks; returns its number.
 
-        Parameters
-        ----------
-        instance : int
-            The instance that it is of; ascending.
-        members : sequence of int
-            Ranks by position.
-        rows : numpy.ndarray or None
-            int64[members]: first row of each in the node table, if that is recorded.
-        **fields : int
-            Of `records.CALL`.
+        `instance`: the instance that it is of; ascending. `members`: ranks by position. `rows`: int64[members]: first
+        row of each in the node table, if that is recorded. `fields`: of `records.CALL`.
         """
         row = {"flags": 0, "peers": -1, "routes": -1, "extra_bytes": -1, "channels": 0, "messages": 0, "connections": 0}
         row |= {"instance": instance, "members": len(members), "ranks": self.ranks_of(members)[0]} | fields
@@ -315,15 +293,8 @@ class Tables:
     ) -> dict[str, int]:
         """Fields of a call with one template for all.
 
-        Parameters
-        ----------
-        template : int
-        rotation : Rotated
-        members : int
-        routes : numpy.ndarray, optional
-            int[members, deltas]: number of the route from each member by the number of the delta.
-        extra : numpy.ndarray, optional
-            uint8[members, nodes] of 0 or 1: what a member's messages are longer than those of the template.
+        `routes`: int[members, deltas]: number of the route from each member by the number of the delta. `extra`:
+        uint8[members, nodes] of 0 or 1: what a member's messages are longer than those of the template.
         """
         row = self.templates.rows[template]
         fields = {"templates": template, "flags": records.ROTATED, **rotation._asdict()}
@@ -341,13 +312,8 @@ class Tables:
     def rotation(self, peers: np.ndarray | None, dims: tuple[int, ...], deltas: np.ndarray) -> Rotated:
         """Peers in the calls of a rotated program.
 
-        Parameters
-        ----------
-        peers : numpy.ndarray or None
-            int64[members, deltas]: peer by position and number of a delta; None: computed by the kernel.
-        dims : tuple of int
-        deltas : numpy.ndarray
-            int64[deltas]: what is added to a position, digit by digit.
+        `peers`: int64[members, deltas]: peer by position and number of a delta; None: computed by the kernel. `deltas`:
+        int64[deltas]: what is added to a position, digit by digit.
         """
         digits, rest = [], np.asarray(deltas, dtype=np.int64)
         for size in dims:
@@ -362,13 +328,8 @@ class Tables:
     ) -> dict[str, int]:
         """Fields of a planned instance.
 
-        Parameters
-        ----------
-        chunks : sequence of (int, bool, phases)
-            Priority, whether it has turns, and phases as (queue, priority, first call, turn, where in `ints` the call
-            and the position of each member are).
-        queues : int
-            Queues of its planner.
+        `chunks`: priority, whether it has turns, and phases as (queue, priority, first call, turn, where in `ints` the
+        call and the position of each member are). `queues`: queues of its planner.
         """
         flat, turns = [], [0] * max(queues, 1)
         for priority, has_turns, phases in chunks:
@@ -393,10 +354,7 @@ class Tables:
     def input(self) -> KernelInput:
         """All together.
 
-        Raises
-        ------
-        SimulationError
-            More nodes than 2^31 - 1.
+        Raises SimulationError: more nodes than 2^31 - 1.
         """
         kind = self._column([t.program.structure.kind for t in self.made], np.int8).astype(np.int32)
         if len(kind) >= 2**31 - 1 or self.ints.size >= 2**31 - 1 or len(self.path) >= 2**31 - 1:

@@ -22,11 +22,7 @@ def _unreceived(match: np.void) -> bool:
 class Waiting:
     """Reads the final tables of a run.
 
-    Parameters
-    ----------
-    plan : Plan
-    state : State
-        With nodes recorded where it is to tell since when something waits.
+    `state`: with nodes recorded where it is to tell since when something waits.
     """
 
     def __init__(self, plan: Plan, state: State) -> None:
