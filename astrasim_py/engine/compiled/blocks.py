@@ -1,21 +1,37 @@
 """Blocks: what a rank runs of a template. Opening and leaving calls, splicing, and who talks to whom."""
 
-# ruff: noqa: F403, F405
-
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled.memory import *
+from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    blocks,
+    calls,
+    channels,
+    counters,
+    instances,
+    ints,
+    longs,
+    matches,
+    node_rows,
+    nodes,
+    progress,
+    ranks,
+    small,
+    states,
+    templates,
+    waiting,
+)
 from astrasim_py.engine.compiled.queue import NONE, give, give_row, make_ready, take, take_row, take_zeros
-from astrasim_py.engine.compiled.records import *
 
 
 @lean
 def new_block(state, number, rank, words):
     """A block of a template for a rank; the caller sets where it belongs."""
-    block = np.int64(take_row(state, blocks, BLOCKS))
+    block = np.int64(take_row(state, blocks, records.BLOCKS))
     template, row = templates(state, number), blocks(state, block)
     row.rank = rank
     row.template = number
@@ -45,7 +61,7 @@ def new_states(state, number):
     counts = words + ((template.nodes + 7) >> 3)
     for i in range(template.count_count):
         arena(state)[counts + i] = ints(state)[template.counts + i]
-    if template.flags & COUNTS:
+    if template.flags & records.COUNTS:
         base = words + template.counter_word
         for c in range(template.counters):
             first = waiting(state, template.waiting + 4 * c)
@@ -68,10 +84,10 @@ def state_of(state, block, node):
 def free_block(state, block):
     """Give back a block that has ended and that nothing refers to."""
     row = blocks(state, block)
-    if not row.flags & JOINT_BLOCK:
+    if not row.flags & records.JOINT_BLOCK:
         give(state, np.int64(row.words), templates(state, row.template).words)
     row.rank = -1
-    give_row(state, blocks, BLOCKS, block)
+    give_row(state, blocks, records.BLOCKS, block)
 
 
 @lean
@@ -92,11 +108,11 @@ def open_call(state, number):
     members = call.members
     now_at.start = state.now
     now_at.left = members
-    if not call.flags & EMPTY:
+    if not call.flags & records.EMPTY:
         now_at.blocks = take(state, members)
         for i in range(members):
             arena(state)[now_at.blocks + i] = -1
-    if call.flags & JOINT:
+    if call.flags & records.JOINT:
         template = templates(state, call.templates)
         now_at.state_words = (template.nodes * members + 7) >> 3
         now_at.states = take(state, now_at.state_words)
@@ -119,9 +135,9 @@ def leave_call(state, number):
     if now_at.left:
         return
     now_at.end = state.now
-    if not call.flags & EMPTY:
+    if not call.flags & records.EMPTY:
         give(state, now_at.blocks, call.members)
-    if call.flags & JOINT:
+    if call.flags & records.JOINT:
         give(state, now_at.states, now_at.state_words)
     if call.channels:
         give(state, now_at.channels, 2 * call.channels)
@@ -134,7 +150,7 @@ def leave_call(state, number):
 def template_of(state, number, position):
     """Template of a member of a call."""
     call = calls(state, number)
-    if call.flags & ROTATED:
+    if call.flags & records.ROTATED:
         return call.templates
     return np.int64(ints(state)[call.templates + position])
 
@@ -154,12 +170,12 @@ def block_at(state, call, position):
 def make_block(state, number, position):
     """A block of a member of a call."""
     call, template = calls(state, number), template_of(state, number, position)
-    joint = call.flags & JOINT
+    joint = call.flags & records.JOINT
     words = progress(state, number).states if joint else new_states(state, template)
     block = new_block(state, template, np.int64(ints(state)[call.ranks + position]), words)
     row = blocks(state, block)
     if joint:
-        row.flags |= JOINT_BLOCK
+        row.flags |= records.JOINT_BLOCK
         row.offset = position
         row.step = call.members
     row.call = number
@@ -167,10 +183,10 @@ def make_block(state, number, position):
     row.ranks = call.ranks
     if call.rows >= 0 and state.record_nodes:
         row.row = longs(state)[call.rows + position]
-    if call.flags & ROTATED:
-        row.flags |= ROTATED_BLOCK
+    if call.flags & records.ROTATED:
+        row.flags |= records.ROTATED_BLOCK
         if call.extra_bytes >= 0:
-            row.flags |= UNEVEN_BLOCK
+            row.flags |= records.UNEVEN_BLOCK
     return block
 
 
@@ -181,7 +197,7 @@ def splice(state, call, position, rank, node, run, cause):
     `run` is the chunk's (0: none), `cause` the row of the node that released it.
     """
     open_call(state, call)
-    if calls(state, call).flags & EMPTY:
+    if calls(state, call).flags & records.EMPTY:
         return NONE
     template = templates(state, template_of(state, call, position))
     if template.nodes == 0:
@@ -190,7 +206,7 @@ def splice(state, call, position, rank, node, run, cause):
     row = blocks(state, block)
     row.parent = node
     row.run = run
-    row.flags |= SPLICED
+    row.flags |= records.SPLICED
     for i in range(template.root_count):
         root = np.int64(ints(state)[template.roots + i])
         make_ready(state, rank, block, root)
@@ -236,7 +252,7 @@ def peer_of(state, block, node):
     """Position of the rank that a node sends to or receives from (of a workload: its rank in the job)."""
     row = blocks(state, block)
     peer = np.int64(nodes(state, np.int64(row.first) + node).peer)
-    if row.flags & ROTATED_BLOCK:
+    if row.flags & records.ROTATED_BLOCK:
         call = calls(state, row.call)
         if call.peers >= 0:
             return np.int64(ints(state)[call.peers + row.position * call.deltas + peer])
@@ -267,7 +283,7 @@ def size_of(state, block, node):
     """Index of the bytes of a node."""
     row = blocks(state, block)
     size = np.int64(nodes(state, np.int64(row.first) + node).size)
-    if row.flags & UNEVEN_BLOCK:
+    if row.flags & records.UNEVEN_BLOCK:
         count = templates(state, row.template).nodes
         size += small(state)[calls(state, row.call).extra_bytes + row.position * count + node]
     return size
@@ -283,7 +299,7 @@ def sent_size(state, block, node, peer):
         return np.int64(nodes(state, first + partner).size)
     template = templates(state, template_of(state, np.int64(row.call), peer))
     size = np.int64(nodes(state, template.first + partner).size)
-    if row.flags & UNEVEN_BLOCK:
+    if row.flags & records.UNEVEN_BLOCK:
         size += small(state)[calls(state, row.call).extra_bytes + peer * template.nodes + partner]
     return size
 
@@ -296,9 +312,9 @@ def channel_of(state, block, node, sends):
     if row.call < 0:
         return state.channels + 2 * (ranks(state, row.rank).channels + channel)
     call = calls(state, row.call)
-    if call.flags & SHARED:
+    if call.flags & records.SHARED:
         return state.channels + 2 * channel
-    if call.flags & ROTATED:
+    if call.flags & records.ROTATED:
         sender = np.int64(row.position) if sends else peer_of(state, block, node)
         channel += sender * (call.channels // call.members)
     return progress(state, row.call).channels + 2 * channel
@@ -315,7 +331,7 @@ def new_match(state, place, flags):
             match.flags |= flags
             channel.first = match.next + 1
             return number
-    number = np.int64(take_row(state, matches, MATCHES))
+    number = np.int64(take_row(state, matches, records.MATCHES))
     match = matches(state, number)
     match.flags = flags
     match.next = -1
@@ -333,4 +349,4 @@ def new_match(state, place, flags):
 def free_match(state, number):
     """Give back a match that is complete."""
     matches(state, number).flags = -1
-    give_row(state, matches, MATCHES, number)
+    give_row(state, matches, records.MATCHES, number)

@@ -4,36 +4,47 @@ A chunk that ends its phase on a rank leaves the queue, whose first waiter start
 phase at the back. None of this takes time.
 """
 
-# ruff: noqa: F403, F405
-
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import lean
+from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.blocks import leave_call, position_in, splice
-from astrasim_py.engine.compiled.memory import *
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    blocks,
+    chunks,
+    instances,
+    ints,
+    longs,
+    phases,
+    progress,
+    queues,
+    ranks,
+    runs,
+    shares,
+)
 from astrasim_py.engine.compiled.queue import NONE, give, take, take_zeros
-from astrasim_py.engine.compiled.records import *
 
 
 @lean
 def chunk_of(state, run):
     """The chunk of a run."""
     row = runs(state, run)
-    return chunks(state, instances(state, shares(state, row.share).instance).chunks + CHUNK_WORDS * row.chunk)
+    return chunks(state, instances(state, shares(state, row.share).instance).chunks + records.CHUNK_WORDS * row.chunk)
 
 
 @lean
 def phase_of(state, run):
     """The phase that a run is at."""
-    return phases(state, chunk_of(state, run).phases + PHASE_WORDS * runs(state, run).phase)
+    return phases(state, chunk_of(state, run).phases + records.PHASE_WORDS * runs(state, run).phase)
 
 
 @lean
 def queue_of(state, rank, number):
     """Place of a queue of a rank."""
-    return ranks(state, rank).queue + number * QUEUE_WORDS
+    return ranks(state, rank).queue + number * records.QUEUE_WORDS
 
 
 @lean
@@ -72,13 +83,13 @@ def stand_in_line(state, place, run):
 @lean
 def turns_taken(state, share, number):
     """Place of the count of turns that a share has taken of a queue."""
-    return share + SHARE_WORDS + number
+    return share + records.SHARE_WORDS + number
 
 
 @lean
 def next_share(state, share, rank, number):
     """Place of the next share with turns left in a queue of a rank."""
-    return share + SHARE_WORDS + ranks(state, rank).queues + number
+    return share + records.SHARE_WORDS + ranks(state, rank).queues + number
 
 
 @lean
@@ -168,7 +179,7 @@ def end_share(state, share, cause):
 def end_run(state, run, cause):
     """A chunk is done on this rank."""
     share = runs(state, run).share
-    give(state, run, RUN_WORDS)
+    give(state, run, records.RUN_WORDS)
     shares(state, share).left -= 1
     if shares(state, share).left == 0:
         end_share(state, share, cause)
@@ -208,7 +219,7 @@ def begin_chunks(state, rank, number, node):
         whole.start = state.now
         whole.left = instance.members
     queue_count = ranks(state, rank).queues
-    share = take_zeros(state, SHARE_WORDS + 2 * queue_count)
+    share = take_zeros(state, records.SHARE_WORDS + 2 * queue_count)
     row = shares(state, share)
     row.instance = number
     row.node = node
@@ -227,7 +238,7 @@ def begin_chunks(state, rank, number, node):
                 queue.shares = share
             queue.shares_last = share
     for chunk in range(instance.chunk_count):
-        run = take(state, RUN_WORDS)
+        run = take(state, records.RUN_WORDS)
         runs(state, run).share = share
         runs(state, run).chunk = chunk
         runs(state, run).phase = 0

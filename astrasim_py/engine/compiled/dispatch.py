@@ -1,6 +1,6 @@
 """Nodes: what happens when a rank issues a node, and when a node completes."""
 
-# ruff: noqa: F403, F405, SIM109
+# ruff: noqa: SIM109
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean
+from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.blocks import (
     channel_of,
     free_block,
@@ -33,7 +34,34 @@ from astrasim_py.engine.compiled.events import (
     time_together,
     unequal,
 )
-from astrasim_py.engine.compiled.memory import *
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    arena_heap,
+    blocks,
+    capacity,
+    counters,
+    counting,
+    due,
+    events,
+    instances,
+    ints,
+    longs,
+    matches,
+    message_rows,
+    message_slots,
+    node_rows,
+    nodes,
+    prefetch,
+    progress,
+    ranks,
+    servers,
+    shares,
+    slots,
+    states,
+    templates,
+    waiting,
+    wave,
+)
 from astrasim_py.engine.compiled.queue import (
     NODE_MASK,
     NONE,
@@ -45,7 +73,6 @@ from astrasim_py.engine.compiled.queue import (
     take,
     wake,
 )
-from astrasim_py.engine.compiled.records import *
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
@@ -70,7 +97,7 @@ def account(state, number):
 @lean
 def refuse(state, rank, kind, node):
     """A ready node of a workload finds no slot free."""
-    slot = slots(state, SLOT_KINDS * rank + kind)
+    slot = slots(state, records.SLOT_KINDS * rank + kind)
     count, room = slot.refused_count, slot.refused_room
     if count == room:
         more = max(2 * room, np.int64(4))
@@ -93,7 +120,7 @@ def slot_freed(state, rank, kind, node):
     Where there is one slot, no need to wake more nodes than up to the first that is sure to hold it for some time: the
     others would be refused again, without effect.
     """
-    slot, row = slots(state, SLOT_KINDS * rank + kind), blocks(state, rank)
+    slot, row = slots(state, records.SLOT_KINDS * rank + kind), blocks(state, rank)
     slot.used -= 1
     while slot.refused_count:
         refused = arena_heap(state, slot.refused)
@@ -120,10 +147,10 @@ def release_slot(state, block, message, node):
     """A node frees the slot of a message of a connection: the send that waits for it is ready again."""
     slot = slot_of(state, block, message)
     before = slot.state
-    slot.state = FREE
-    if before < WAITED:
+    slot.state = records.FREE
+    if before < records.WAITED:
         return
-    other, send = (before - WAITED) >> 32, (before - WAITED) & NODE_MASK
+    other, send = (before - records.WAITED) >> 32, (before - records.WAITED) & NODE_MASK
     if state.record_nodes:
         node_rows(state, blocks(state, other).row + send).released = blocks(state, block).row + node
     rank = np.int64(blocks(state, other).rank)
@@ -138,8 +165,8 @@ def enter_slot(state, block, node, kind):
     needed = np.int64(ints(state)[template.connections + node])
     if needed >= 0:
         slot = slot_of(state, block, needed)
-        if slot.state != FREE:
-            slot.state = entry_of(block, node) + WAITED
+        if slot.state != records.FREE:
+            slot.state = entry_of(block, node) + records.WAITED
             slot.since = state.now
             return False
     freed = np.int64(ints(state)[template.connections + template.nodes + node])
@@ -152,7 +179,7 @@ def enter_slot(state, block, node, kind):
 def admit_workload(state, rank, node, kind, slot_kind):
     """Give a node of a workload its slot, and count its time; False if no slot is free."""
     if slot_kind and capacity(state)[slot_kind] >= 0:
-        slot = slots(state, SLOT_KINDS * rank + slot_kind)
+        slot = slots(state, records.SLOT_KINDS * rank + slot_kind)
         if slot.used >= capacity(state)[slot_kind]:
             refuse(state, rank, slot_kind, node)
             return False
@@ -164,7 +191,7 @@ def admit_workload(state, rank, node, kind, slot_kind):
         if slot_kind == COMPUTE_SLOT:
             row.compute_sum += longs(state)[state.duration + nodes(state, blocks(state, rank).first + node).size]
             if row.compute_sum < 0:
-                fail(state, OVERFLOW)
+                fail(state, records.OVERFLOW)
     elif kind == SEND or kind == RECV or kind == COLLECTIVE:
         account(state, rank)
         row.communicating += 1
@@ -183,13 +210,13 @@ def issue(state):
     row = blocks(state, block)
     whole = np.int64(nodes(state, row.first + node).kind)
     kind = whole & 7
-    if row.flags & WORKLOAD:
+    if row.flags & records.WORKLOAD:
         if not admit_workload(state, rank, node, kind, (whole >> 3) & 3):
             return
-    elif row.flags & ADMITTED:
-        if row.flags & CONNECTED and not enter_slot(state, block, node, kind):
+    elif row.flags & records.ADMITTED:
+        if row.flags & records.CONNECTED and not enter_slot(state, block, node, kind):
             return
-        if whole & DETACHED:
+        if whole & records.DETACHED:
             # It leaves the block now.
             row.left -= 1
             if row.left == 0:
@@ -218,7 +245,7 @@ def issue_send(state, block, node):
         # Until the message is delivered.
         row.references += 1
     if nodes(state, row.first + node).partner < 0:
-        match = new_match(state, channel_of(state, block, node, True), SEND_POSTED)
+        match = new_match(state, channel_of(state, block, node, True), records.SEND_POSTED)
         posted = matches(state, match)
         posted.send = entry_of(block, node)
         posted.rank = row.rank
@@ -236,23 +263,23 @@ def may_send(state, block, node, number):
     row, request = blocks(state, block), NONE
     if number >= 0:
         match = matches(state, number)
-        if not match.flags & ASKED:
-            match.flags |= UNASKED
+        if not match.flags & records.ASKED:
+            match.flags |= records.UNASKED
             return False
         request = match.row
     else:
         own = state_of(state, block, node)
-        if not states(state)[own] & ARRIVED:
-            states(state)[own] |= np.uint8(POSTED)
+        if not states(state)[own] & records.ARRIVED:
+            states(state)[own] |= np.uint8(records.POSTED)
             return False
-        states(state)[own] &= ~np.uint8(ARRIVED)
+        states(state)[own] &= ~np.uint8(records.ARRIVED)
         request = stored_row(state, row.row + node)
     if state.record_messages:
         message_rows(state, request).receiver = row.row + node
     if not state.scheduled:
         return True
     # ASTRA-sim's sender receives the request, which takes an event like every receive of what is there.
-    e = new_event(state, GO, block, node)
+    e = new_event(state, records.GO, block, node)
     events(state, e).match = number
     number_event(state, e)
     push(state, state.now, e)
@@ -274,7 +301,7 @@ def issue_receive(state, block, node):
     """A receive is posted; it completes now if its message is there, else, under the rendezvous, asks for it."""
     row, match = blocks(state, block), NONE
     if nodes(state, row.first + node).partner < 0:
-        match = new_match(state, channel_of(state, block, node, False), RECEIVE_POSTED)
+        match = new_match(state, channel_of(state, block, node, False), records.RECEIVE_POSTED)
         arrived = receive_match(state, block, node, match)
     else:
         arrived = receive_partner(state, block, node)
@@ -292,7 +319,7 @@ def receive_match(state, block, node, number):
     """Whether the message of a receive, one of several, has arrived."""
     match = matches(state, number)
     match.receive = entry_of(block, node)
-    if not match.flags & HAS_ARRIVED:
+    if not match.flags & records.HAS_ARRIVED:
         return False
     size = np.int64(match.size)
     if size != size_of(state, block, node):
@@ -308,10 +335,10 @@ def receive_match(state, block, node, number):
 def receive_partner(state, block, node):
     """Whether the only message that a receive can match has arrived."""
     own, row = state_of(state, block, node), blocks(state, block)
-    if not states(state)[own] & ARRIVED:
-        states(state)[own] |= np.uint8(POSTED)
+    if not states(state)[own] & records.ARRIVED:
+        states(state)[own] |= np.uint8(records.POSTED)
         return False
-    states(state)[own] &= ~np.uint8(ARRIVED)
+    states(state)[own] &= ~np.uint8(records.ARRIVED)
     if state.record_messages:
         message_rows(state, stored_row(state, row.row + node)).receiver = row.row + node
     peer = peer_of(state, block, node)
@@ -332,11 +359,11 @@ def issue_timed(state, rank, block, node, kind):
         end = max(servers(state)[server], state.now) + duration
         servers(state)[server] = end
     if end < state.now:
-        fail(state, OVERFLOW)
+        fail(state, records.OVERFLOW)
     elif end == state.now:
         complete_next(state, block, node, NONE)
     elif state.scheduled:
-        e = new_event(state, TIMER, block, node)
+        e = new_event(state, records.TIMER, block, node)
         state.issued += 1
         time_together(state, e, rank, end)
         if state.counts_references:
@@ -372,7 +399,7 @@ def complete(state):
         row = shares(state, share)
         state.done = row.next
         block, node, cause = row.rank, row.node, row.cause
-        give(state, share, SHARE_WORDS + 2 * ranks(state, block).queues)
+        give(state, share, records.SHARE_WORDS + 2 * ranks(state, block).queues)
     else:
         state.due_count -= 1
         last = due(state, state.due_count)
@@ -381,7 +408,7 @@ def complete(state):
     rank, first_row = np.int64(row.rank), np.int64(row.row)
     if node >= 0:
         whole = np.int64(nodes(state, row.first + node).kind)
-        if whole & DETACHED:
+        if whole & records.DETACHED:
             if state.record_nodes:
                 node_rows(state, first_row + node).end = state.now
             return
@@ -394,7 +421,7 @@ def complete(state):
         cause = first_row + node if state.record_nodes else NONE
     if row.left == 0:
         end_block(state, block, cause)
-    elif row.flags & COUNTS and node >= 0:
+    elif row.flags & records.COUNTS and node >= 0:
         count_completion(state, block, node)
     if ranks(state, rank).ready:
         wake(state, rank)
@@ -404,7 +431,7 @@ def complete(state):
 def leave_slot(state, block, node, whole):
     """A node that completes gives back its slot, and its time is counted."""
     row, kind = blocks(state, block), whole & 7
-    if row.flags & WORKLOAD:
+    if row.flags & records.WORKLOAD:
         rank = block
         if kind == COMPUTE:
             account(state, rank)
@@ -415,7 +442,7 @@ def leave_slot(state, block, node, whole):
         slot = (whole >> 3) & 3
         if slot and capacity(state)[slot] >= 0:
             slot_freed(state, rank, slot, node)
-    elif row.flags & CONNECTED and kind != SEND:
+    elif row.flags & records.CONNECTED and kind != SEND:
         template = templates(state, row.template)
         freed = np.int64(ints(state)[template.connections + template.nodes + node])
         if freed >= 0:
@@ -432,11 +459,11 @@ def release_successors(state, block, node):
         successor = np.int64(ints(state)[i])
         place = own + step * successor
         left = np.int64(states(state)[place])
-        if left & NEEDS == MOST_NEEDS:
+        if left & records.NEEDS == records.MOST_NEEDS:
             ready = lose_need(state, block, successor)
         else:
             states(state)[place] = left - 1
-            ready = (left & NEEDS) == 1
+            ready = (left & records.NEEDS) == 1
         if ready:
             make_ready(state, np.int64(row.rank), block, successor)
             if state.record_nodes:
@@ -448,14 +475,14 @@ def lose_need(state, block, node):
     """A node needs one completion less; whether it is ready now."""
     own = state_of(state, block, node)
     left = np.int64(states(state)[own])
-    if left & NEEDS == MOST_NEEDS:
+    if left & records.NEEDS == records.MOST_NEEDS:
         row = blocks(state, block)
         words = row.words + ((templates(state, row.template).nodes + 7) >> 3)
         place = words + nodes(state, row.first + node).count
         arena(state)[place] -= 1
         return arena(state)[place] == 0
     states(state)[own] = left - 1
-    return (left & NEEDS) == 1
+    return (left & records.NEEDS) == 1
 
 
 @lean

@@ -1,12 +1,11 @@
 """Messages and events: what happens when a message is sent, reaches a link, arrives, and when a timer ends."""
 
-# ruff: noqa: F403, F405, SIM109
-
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
+from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.blocks import (
     free_match,
     partner_block,
@@ -16,7 +15,26 @@ from astrasim_py.engine.compiled.blocks import (
     size_of,
     state_of,
 )
-from astrasim_py.engine.compiled.memory import *
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    blocks,
+    calls,
+    due,
+    events,
+    hop_rows,
+    ints,
+    links,
+    longs,
+    matches,
+    message_rows,
+    node_rows,
+    nodes,
+    progress,
+    ranks,
+    states,
+    templates,
+    waits,
+)
 from astrasim_py.engine.compiled.queue import (
     NODE_MASK,
     NONE,
@@ -27,7 +45,6 @@ from astrasim_py.engine.compiled.queue import (
     take_row,
     wake,
 )
-from astrasim_py.engine.compiled.records import *
 from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link, set_out
 
 # -- what all share -----------------------------------------------------------------------------------------------
@@ -36,7 +53,7 @@ from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link, set
 @lean
 def fail(state, status):
     """The run cannot go on."""
-    if state.status == RUNNING:
+    if state.status == records.RUNNING:
         state.status = status
         state.budget = 0
 
@@ -44,7 +61,7 @@ def fail(state, status):
 @lean
 def new_event(state, kind, block, node):
     """An event that is about a node."""
-    e = np.int64(take_row(state, events, EVENTS))
+    e = np.int64(take_row(state, events, records.EVENTS))
     event = events(state, e)
     event.block = block
     event.node = node
@@ -81,7 +98,7 @@ def reschedule(state, e, time):
 def push_checked(state, time, e):
     """Schedule an event, unless its time has overflowed."""
     if time < state.now:
-        fail(state, OVERFLOW)
+        fail(state, records.OVERFLOW)
     else:
         push(state, time, e)
 
@@ -99,7 +116,7 @@ def complete_next(state, block, node, cause):
 @lean
 def end_later(state, block, node, time):
     """Schedule the end of a node, by an event of its own."""
-    ended = new_event(state, END, block, node)
+    ended = new_event(state, records.END, block, node)
     number_event(state, ended)
     if state.counts_references:
         blocks(state, block).references += 1
@@ -112,7 +129,7 @@ def end_later(state, block, node, time):
 @lean
 def new_message(state, block, node, match, size, asks):
     """A message of a node, not on its way yet."""
-    e = new_event(state, HOP, block, node)
+    e = new_event(state, records.HOP, block, node)
     event, peer = events(state, e), rank_at(state, block, peer_of(state, block, node))
     event.match = match
     event.size = size
@@ -156,7 +173,7 @@ def send(state):
         state, block, state.send_node, state.send_match, size_of(state, block, state.send_node), np.int64(0)
     )
     state.carried = e
-    if blocks(state, block).flags & PACED and state.pace >= 0:
+    if blocks(state, block).flags & records.PACED and state.pace >= 0:
         enter_connection(state, e)
 
 
@@ -172,11 +189,11 @@ def enter_connection(state, e):
     hold = longs(state)[links(state, next_link(state, event.route)).hold + event.size]
     enters = max(arena(state)[place], state.now)
     if pace < 0 or hold < 0 or enters + pace < 0:
-        fail(state, OVERFLOW)
+        fail(state, records.OVERFLOW)
     arena(state)[place] = enters + pace
     asks = enters + max(pace - hold, np.int64(0))
     if asks > state.now:
-        event.kind = ENTER
+        event.kind = records.ENTER
         push(state, asks, e)
         state.carried = -1
 
@@ -189,7 +206,7 @@ def carry(state):
     """A message goes on: under the analytical model to its end, else over its next link."""
     e = state.carried
     state.carried = -1
-    injection = deliver_later(state, e) if state.model == ANALYTICAL else take_link(state, e)
+    injection = deliver_later(state, e) if state.model == records.ANALYTICAL else take_link(state, e)
     event = events(state, e)
     if state.injected and injection >= 0 and not event.asks:
         end_later(state, np.int64(event.block), np.int64(event.node), injection)
@@ -208,13 +225,13 @@ def deliver_later(state, e):
     if state.record_messages:
         message_rows(state, event.row).start = now
     row, variant = blocks(state, event.block), np.int64(0)
-    if row.flags & PACED and not event.asks:
+    if row.flags & records.PACED and not event.asks:
         variant = templates(state, row.template).variant
     place = (ints(state)[state.route_class + event.tail] * state.variants + variant) * state.sizes + event.size
     delivery, injection = longs(state)[state.delays + 2 * place], longs(state)[state.delays + 2 * place + 1]
-    event.kind = DELIVER
+    event.kind = records.DELIVER
     if delivery < 0 or injection < 0:
-        fail(state, OVERFLOW)
+        fail(state, records.OVERFLOW)
     else:
         push_checked(state, now + delivery, e)
     return now + injection
@@ -231,11 +248,11 @@ def take_link(state, e):
     link, row = links(state, number), blocks(state, event.block)
     hold = longs(state)[link.hold + event.size]
     if hold < 0:
-        fail(state, OVERFLOW)
+        fail(state, records.OVERFLOW)
         return NONE
     requested, start = now, max(link.free, now)
     # Where events go in the order of their scheduling, messages wait in a line of their own.
-    lined, was_freed = state.model == STORE_AND_FORWARD and state.scheduled != 0, event.kind == FREED
+    lined, was_freed = state.model == records.STORE_AND_FORWARD and state.scheduled != 0, event.kind == records.FREED
     if lined:
         if was_freed:
             requested, start = event.tail, now
@@ -243,10 +260,10 @@ def take_link(state, e):
             wait_in_line(state, e, number)
             return NONE
     longer = np.int64(0)
-    if row.flags & PACED and not event.asks:
+    if row.flags & records.PACED and not event.asks:
         longer = templates(state, row.template).longer
     end, latency = start + hold, link.latency + longer
-    if state.model == CUT_THROUGH:
+    if state.model == records.CUT_THROUGH:
         end = max(end, event.tail) if end >= 0 else end
         head, tail = start + latency, end + latency
         event.tail = tail
@@ -256,10 +273,10 @@ def take_link(state, e):
             hop = longs(state)[link.hop + event.size]
             tail = start + hop + longer
             if hop < 0:
-                fail(state, OVERFLOW)
+                fail(state, records.OVERFLOW)
         head = tail
     if end < 0 or tail < 0 or head < 0:
-        fail(state, OVERFLOW)
+        fail(state, records.OVERFLOW)
         return NONE
     free = tail if state.hold_latency else end
     reserve(state, number, requested, start, free, longs(state)[state.nbytes + event.size])
@@ -272,7 +289,7 @@ def take_link(state, e):
     event.route = route
     event.moved = 1
     arrived = at_end(route)
-    event.kind = DELIVER if arrived else HOP
+    event.kind = records.DELIVER if arrived else records.HOP
     push(state, tail if arrived else head, e)
     if lined:
         state.schedulings += 1
@@ -290,7 +307,7 @@ def reserve(state, number, requested, start, free, nbytes):
     link.free = free
     link.bytes += nbytes
     if link.bytes < 0 or free < 0:
-        fail(state, OVERFLOW)
+        fail(state, records.OVERFLOW)
     if state.record_links:
         count_use(state, number, requested, start, free)
 
@@ -305,10 +322,10 @@ def count_use(state, number, requested, start, free):
         first = link.first
         link.first = waits(state, first).next
         link.waiting -= 1
-        give_row(state, waits, WAITS, first)
+        give_row(state, waits, records.WAITS, first)
     if start > requested:
         link.queued += start - requested
-        waiting = take_row(state, waits, WAITS)
+        waiting = take_row(state, waits, records.WAITS)
         waits(state, waiting).start = start
         waits(state, waiting).next = -1
         if link.first >= 0:
@@ -319,7 +336,7 @@ def count_use(state, number, requested, start, free):
         link.waiting += 1
         link.most_waiting = max(link.most_waiting, link.waiting)
     if link.busy < 0 or link.queued < 0:
-        fail(state, OVERFLOW)
+        fail(state, records.OVERFLOW)
 
 
 @lean
@@ -367,7 +384,7 @@ def wait_in_line(state, e, number):
 @lean
 def free_later(state, number):
     """Schedule that a busy link gets free."""
-    e, link = new_event(state, FREED, np.int64(0), number), links(state, number)
+    e, link = new_event(state, records.FREED, np.int64(0), number), links(state, number)
     events(state, e).scheduled = link.free_scheduled
     events(state, e).number = link.free_number
     push(state, link.free, e)
@@ -379,7 +396,7 @@ def link_freed(state, number):
     link = links(state, number)
     state.carried = link.line
     link.line = events(state, state.carried).next
-    events(state, state.carried).kind = FREED
+    events(state, state.carried).kind = records.FREED
 
 
 # -- arriving -----------------------------------------------------------------------------------------------------
@@ -388,13 +405,13 @@ def link_freed(state, number):
 @lean
 def unequal(state, receive, sender, call, node, size):
     """A send and a receive of unequal bytes have matched."""
-    if state.status == RUNNING:
+    if state.status == records.RUNNING:
         state.wrong_receive = receive
         state.wrong_sender = sender
         state.wrong_call = call
         state.wrong_node = node
         state.wrong_size = size
-    fail(state, UNEQUAL_BYTES)
+    fail(state, records.UNEQUAL_BYTES)
 
 
 @lean
@@ -407,13 +424,13 @@ def message_arrives(state, e):
     else:
         other, partner = partner_block(state, block, node), np.int64(partner_of(state, block, node))
         own = state_of(state, other, partner)
-        if states(state)[own] & POSTED:
-            states(state)[own] &= ~np.uint8(POSTED)
+        if states(state)[own] & records.POSTED:
+            states(state)[own] &= ~np.uint8(records.POSTED)
             if size_of(state, other, partner) != size:
                 row = blocks(state, block)
                 unequal(state, entry_of(other, partner), np.int64(row.rank), np.int64(row.call), node, size)
         else:
-            states(state)[own] |= np.uint8(ARRIVED)
+            states(state)[own] |= np.uint8(records.ARRIVED)
             if state.record_messages:
                 # The row of the receive keeps it until then.
                 node_rows(state, blocks(state, other).row + partner).ended = -2 - event.row
@@ -440,8 +457,8 @@ def matched_arrival(state, e):
     event = events(state, e)
     number, size = np.int64(event.match), np.int64(event.size)
     match = matches(state, number)
-    if not match.flags & RECEIVE_POSTED:
-        match.flags |= HAS_ARRIVED
+    if not match.flags & records.RECEIVE_POSTED:
+        match.flags |= records.HAS_ARRIVED
         match.size = size
         match.row = event.row
         return NONE, NONE
@@ -459,22 +476,22 @@ def request_arrives(state, e):
     block, node = np.int64(event.block), np.int64(event.node)
     if event.match >= 0:
         match = matches(state, event.match)
-        if match.flags & UNASKED:
-            match.flags &= ~UNASKED
+        if match.flags & records.UNASKED:
+            match.flags &= ~records.UNASKED
             state.sender = match.send >> 32
             state.send_node = match.send & NODE_MASK
         else:
-            match.flags |= ASKED
+            match.flags |= records.ASKED
             match.row = event.row
     else:
         other, partner = partner_block(state, block, node), np.int64(partner_of(state, block, node))
         own = state_of(state, other, partner)
-        if states(state)[own] & POSTED:
-            states(state)[own] &= ~np.uint8(POSTED)
+        if states(state)[own] & records.POSTED:
+            states(state)[own] &= ~np.uint8(records.POSTED)
             state.sender = other
             state.send_node = partner
         else:
-            states(state)[own] |= np.uint8(ARRIVED)
+            states(state)[own] |= np.uint8(records.ARRIVED)
             if state.record_messages:
                 node_rows(state, blocks(state, other).row + partner).ended = -2 - event.row
     state.send_match = event.match
@@ -535,28 +552,28 @@ def apply(state, e):
     kind, block, node = event.kind, np.int64(event.block), np.int64(event.node)
     state.taken_scheduled = event.scheduled
     state.taken_number = event.number
-    if kind == HOP or kind == ENTER:
+    if kind == records.HOP or kind == records.ENTER:
         state.carried = e
         return
-    if kind == DELIVER:
+    if kind == records.DELIVER:
         if state.record_messages:
             message_rows(state, event.row).delivered = state.now
         if event.asks:
             request_arrives(state, e)
         else:
             message_arrives(state, e)
-    elif kind == FREED:
+    elif kind == records.FREED:
         link_freed(state, node)
-    elif kind == BEGIN:
+    elif kind == records.BEGIN:
         begin_rank(state, node)
-    elif kind == GO:
+    elif kind == records.GO:
         state.sender = block
         state.send_node = node
         state.send_match = event.match
     else:
-        if kind == TIMER:
+        if kind == records.TIMER:
             forget_timer(state, e)
         complete_next(state, block, node, NONE)
         if state.counts_references:
             release_block(state, block)
-    give_row(state, events, EVENTS, e)
+    give_row(state, events, records.EVENTS, e)

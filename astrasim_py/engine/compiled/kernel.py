@@ -8,17 +8,16 @@ The kernel returns only where nothing is half done: when it has worked for a whi
 caller makes the pool larger and calls it again.
 """
 
-# ruff: noqa: F403, F405
-
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
+from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.blocks import new_block, new_states
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.events import apply, begin_rank, carry, fail, new_event, number_event, send
-from astrasim_py.engine.compiled.memory import *
+from astrasim_py.engine.compiled.memory import blocks, longs, pools, queues, ranks, times
 from astrasim_py.engine.compiled.queue import (
     NONE,
     advance_time,
@@ -28,7 +27,6 @@ from astrasim_py.engine.compiled.queue import (
     push,
     take_zeros,
 )
-from astrasim_py.engine.compiled.records import *
 
 
 @kernel("the engine", lean=True)
@@ -39,7 +37,7 @@ def advance(held):
     """
     state = held[0]
     state.budget = 0
-    if state.status == UNBORN:
+    if state.status == records.UNBORN:
         begin_run(state)
     while True:
         if state.due_count or state.done:
@@ -74,7 +72,7 @@ def next_wave(state):
     rank.awake = 0
     state.rank = -1
     if state.issued + state.hops > state.max_events:
-        fail(state, TOO_MANY_EVENTS)
+        fail(state, records.TOO_MANY_EVENTS)
     return True
 
 
@@ -94,10 +92,10 @@ def take_next(state):
         if state.rank >= 0:
             return True
     if state.time_count == 0:
-        state.status = FINISHED
+        state.status = records.FINISHED
         return False
     if state.max_time >= 0 and times(state, 0)[0].key > state.max_time:
-        state.status = TOO_LATE
+        state.status = records.TOO_LATE
         return False
     advance_time(state)
     return True
@@ -106,16 +104,18 @@ def take_next(state):
 @lean
 def has_room(state):
     """Whether another step may be taken; sets for how many it need not be asked again, while the arena lasts."""
-    if state.status != RUNNING or state.steps_left <= 0:
+    if state.status != records.RUNNING or state.steps_left <= 0:
         return False
     state.arena_limit = state.arena_room - state.arena_step - 4 * state.most_ready
     if state.arena_top > state.arena_limit:
         return False
     free = state.row_room - max(state.message_row_count, state.hop_row_count)
-    for pool in (EVENTS, MATCHES, WAITS):
+    for pool in (records.EVENTS, records.MATCHES, records.WAITS):
         free = min(free, pools(state, pool).room - pools(state, pool).top)
-    steps = min(free // ROWS, (pools(state, BLOCKS).room - pools(state, BLOCKS).top) // state.block_step)
-    if steps < SPARE:
+    steps = min(
+        free // records.ROWS, (pools(state, records.BLOCKS).room - pools(state, records.BLOCKS).top) // state.block_step
+    )
+    if steps < records.SPARE:
         return False
     steps = min(steps, state.steps_left)
     state.steps_left -= steps
@@ -126,20 +126,20 @@ def has_room(state):
 @lean
 def begin_run(state):
     """Make the blocks of all workloads, and let their ranks begin."""
-    state.status = RUNNING
+    state.status = records.RUNNING
     for number in range(state.rank_count):
         rank = ranks(state, number)
         block = blocks(state, new_block(state, rank.template, number, new_states(state, rank.template)))
         block.ranks = rank.first
-        block.flags |= SPLICED
+        block.flags |= records.SPLICED
         block.row = rank.row if state.record_nodes else NONE
         if rank.queues:
-            rank.queue = take_zeros(state, QUEUE_WORDS * rank.queues)
+            rank.queue = take_zeros(state, records.QUEUE_WORDS * rank.queues)
             for i in range(rank.queues):
-                queues(state, rank.queue + QUEUE_WORDS * i).capacity = longs(state)[rank.capacities + i]
+                queues(state, rank.queue + records.QUEUE_WORDS * i).capacity = longs(state)[rank.capacities + i]
     for number in range(state.rank_count):
         if ranks(state, number).delay:
-            e = new_event(state, BEGIN, np.int64(0), number)
+            e = new_event(state, records.BEGIN, np.int64(0), number)
             number_event(state, e)
             push(state, ranks(state, number).delay, e)
         else:

@@ -8,16 +8,27 @@ the bucket of a time, and a list is sorted when its time comes, if it is not in 
 the present time while it lasts are kept apart, in order.
 """
 
-# ruff: noqa: F403, F405
-
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled.memory import *
-from astrasim_py.engine.compiled.records import *
+from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled.memory import (
+    arena,
+    blocks,
+    buckets,
+    dirty,
+    events,
+    free_words,
+    hashed,
+    level_words,
+    pools,
+    ranks,
+    times,
+    wave,
+)
 
 #: de Bruijn multiplication finds the lowest bit of a word.
 DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -141,12 +152,12 @@ def push_elsewhere(state, time, e):
     if time == state.now:
         join_present(state, e)
         return
-    slot = ((time * SPREAD) >> 20) & state.hash_mask
+    slot = ((time * records.SPREAD) >> 20) & state.hash_mask
     bucket = np.int64(hashed(state)[slot])
     while bucket >= 0 and buckets(state, bucket).time != time:
         bucket = buckets(state, bucket).next
     if bucket < 0:
-        bucket = take_row(state, buckets, BUCKETS)
+        bucket = take_row(state, buckets, records.BUCKETS)
         new = buckets(state, bucket)
         new.time = time
         new.first = -1
@@ -190,7 +201,7 @@ def advance_time(state):
     state.now = time
     state.time_count = heap.pop(times(state, 0), state.time_count)
     bucket = buckets(state, number)
-    slot = ((time * SPREAD) >> 20) & state.hash_mask
+    slot = ((time * records.SPREAD) >> 20) & state.hash_mask
     behind = np.int64(hashed(state)[slot])
     if behind == number:
         hashed(state)[slot] = bucket.next
@@ -201,7 +212,7 @@ def advance_time(state):
     if state.last_time == time:
         state.last_time = -1
     state.current = bucket.first if bucket.ascending else sort_events(state, bucket.first)
-    give_row(state, buckets, BUCKETS, number)
+    give_row(state, buckets, records.BUCKETS, number)
 
 
 @lean

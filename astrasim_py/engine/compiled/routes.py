@@ -4,15 +4,13 @@ A route is one number: from a table the next link << 32 | the end, both as place
 present NPU << 32 | the destination.
 """
 
-# ruff: noqa: F403, F405
-
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled.memory import *
-from astrasim_py.engine.compiled.records import *
+from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled.memory import blocks, calls, events, ints, longs, nodes, path, ranks, route_pairs
 
 _LOW = np.int64(0xFFFFFFFF)
 
@@ -26,7 +24,7 @@ def route_number(state, block, node, other):
         return np.int64(at.route)
     call = calls(state, row.call)
     if call.routes >= 0:
-        column = at.peer if call.flags & ROTATED else at.route
+        column = at.peer if call.flags & records.ROTATED else at.route
         return np.int64(ints(state)[call.routes + row.position * call.deltas + column])
     pair = ranks(state, row.rank).npu * state.npus + ranks(state, other).npu
     low, high = np.int64(0), state.pair_count
@@ -43,7 +41,7 @@ def route_number(state, block, node, other):
 def set_out(state, e, block, node, other):
     """Give the message of a node to rank `other` its route; returns the number of its links."""
     number = np.int64(0)
-    if not state.computed or state.model == ANALYTICAL:
+    if not state.computed or state.model == records.ANALYTICAL:
         number = route_number(state, block, node, other)
     if state.computed:
         route = (ranks(state, blocks(state, block).rank).npu << 32) | ranks(state, other).npu
@@ -51,7 +49,7 @@ def set_out(state, e, block, node, other):
         place = state.route_ptr + number
         route = (longs(state)[place] << 32) | longs(state)[place + 1]
     event = events(state, e)
-    event.tail = number if state.model == ANALYTICAL else state.now
+    event.tail = number if state.model == records.ANALYTICAL else state.now
     event.route = route
     if state.computed:
         return computed_hops(state, route)
