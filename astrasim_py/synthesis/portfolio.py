@@ -53,11 +53,9 @@ def synthesize(
 ) -> Schedule:
     """The best schedule found of a collective on a topology, checked.
 
-    `collective`: one of `SPREADING` or `ROUTED`. `size`: full buffer, bytes. `npus`: rank → NPU; all that are alive by
-    default. `chunks`: per shard (of broadcast and reduce: of the buffer). `root`: rank. `cost`, `relays`, `occupied`:
-    of the `Network`. `record`: false: only count the transfers. `effort`: of `Effort`: seed, rounds, budget, jobs,
-    progress. The budget is for bounds, searches and the check, what is compiled excepted, and a schedule is finished in
-    any case. Raises TopologyError, AlgorithmError.
+    `size` is the full buffer in bytes, `chunks` a number per shard (of broadcast and reduce: of the buffer). Without
+    `record` transfers are only counted. `effort`: fields of `Effort`; its budget is for bounds, searches and the check,
+    and a schedule is finished in any case. Raises TopologyError, AlgorithmError.
     """
     network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
     demand = Demand.of(collective, network.ranks, chunks, size, root)
@@ -287,13 +285,10 @@ _SHARE = 10
 def best_chunks(
     run: Callable[[int, int, float | None], Schedule], rounds: int, budget: float | None
 ) -> tuple[Schedule, int]:
-    """The fastest schedule over numbers of chunks, and that number.
+    """The fastest schedule over numbers of chunks, and that number, by ``run(chunks, rounds, budget)``.
 
     More chunks fill the pipes better and pay the latency more often, so times fall and then rise again: short searches
     find the number, and a long one uses it.
-
-    `run`: ``run(chunks, rounds, budget) -> Schedule``. `rounds`: of the last, long search; the short ones have a tenth
-    of them each. `budget`: seconds of all searches together; at least one run of each is finished.
     """
     best: Schedule | None = None
     chosen = made = worse = 0

@@ -61,11 +61,7 @@ class Found:
 
 
 def solve(request: Request, *, record: bool = True, jobs: int | None = None, progress: Callable | None = None) -> Found:
-    """Search for the schedule of a request.
-
-    Without `record` transfers are only counted; `jobs` is a number of threads; `progress` is called with a
-    `multi_start.Progress` after every run. Raises TopologyError, AlgorithmError.
-    """
+    """Search for the schedule of a request. Raises TopologyError, AlgorithmError."""
     from astrasim_py.synthesis.portfolio import best_chunks, find_schedule
     from astrasim_py.synthesis.search.multi_start import Effort
 

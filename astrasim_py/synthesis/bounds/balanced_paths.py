@@ -19,10 +19,7 @@ _COST_BITS = 34
 
 
 class Paths(NamedTuple):
-    """Paths of messages.
-
-    `arc`, `length`: int32[messages, stride], int32[messages].
-    """
+    """Paths of messages: arc int32[messages, stride], length int32[messages]."""
 
     arc: np.ndarray
     length: np.ndarray
@@ -56,10 +53,7 @@ def _balance(net, calendar, growth, origin, goal, kind, order, passes, stop, arc
 
 
 class Messages:
-    """The chunks of a demand with one receiver each that must move, and their paths.
-
-    `chunk`, `origin`, `receiver`, `kind`: int32[messages]: chunk of the demand, its ends, its class of size.
-    """
+    """The chunks of a demand with one receiver each that must move: int32[messages] columns."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
         self.network, self.demand = network, demand

@@ -86,10 +86,7 @@ def _flow_time(rooms: _Rooms, supply: np.ndarray, need: np.ndarray, floor: int, 
 
 
 def _least(feasible: Callable[[int], bool], floor: int, stop: np.ndarray = GO) -> int:
-    """The least time from `floor` on that is feasible, feasibility growing with time.
-
-    After a stop signal, the least time that is not known to be infeasible.
-    """
+    """The least time from `floor` on that is feasible; after a stop signal, the least not known to be infeasible."""
     if stop[0] or feasible(floor):
         return floor
     step = max(floor // 8, 1)

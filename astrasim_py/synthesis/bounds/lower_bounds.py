@@ -34,25 +34,20 @@ def lower_bounds(
     stop: np.ndarray = GO,
     known: dict | None = None,
 ) -> list[Bound]:
-    """Bounds of a demand on a network, the greatest first.
+    """Bounds of a demand on a network (not reversed), the greatest first.
 
-    `network`: not reversed. `halves`: of an all_reduce: bound only the half that reduces (True) or copies (False).
-    `largest`: take all chunks to be as large as the largest: no bound where they differ by a byte, but what a schedule
-    that treats them alike can reach. `cuts`: false: without those by cuts (where a chunk goes to everybody, and not for
-    all_reduce), which take longest. `stop`: not 0: time is over, and what is left of the bounds by cuts and weights is
-    left out. `known`: of calls for one demand: what they have found is looked up in it.
+    `halves` bounds only the half of an all_reduce that reduces (True) or copies (False). `largest` takes all chunks to
+    be as large as the largest: a schedule that treats them alike cannot beat that. Without `cuts`, and after a stop
+    signal, the slow bounds are left out. `known` keeps bounds of one demand between calls.
 
-    * *ingress*: what must enter a rank comes over its ports, whole chunks one after the other on each, in the gaps
-      that are left where others hold a port (no other bound knows of those);
-    * *egress*: likewise what must leave one;
-    * *work*: all that must enter ranks comes over all ports together; an all_reduce needs 2 (n - 1) transfers per chunk
-      (complete gossip: Harary & Schwenk, J. Franklin Inst. 1974), and each rank one in and one out at least;
-    * *cut*: what must cross from some ranks to the others, over the links between them (see `cuts`);
-    * *path*: the longest of the shortest paths between ranks that must hear from each other, a chunk of the smallest
-      size being held up nowhere.
+    * *ingress*: the ports of a rank carry its chunks one after the other, in the intervals that others leave idle;
+    * *egress*: likewise what must leave a rank;
+    * *work*: all ports together carry all chunks; an all_reduce needs 2 (n - 1) transfers per chunk (complete gossip:
+      Harary & Schwenk, J. Franklin Inst. 1974), and each rank one in and one out at least;
+    * *cut*: the links between two parts of the ranks carry what must cross (see `cuts`);
+    * *path*: the longest of the shortest paths between ranks that must hear from each other.
 
-    A demand that reduces is bounded on the reversed network, where it copies; all_reduce by the longer of its
-    halves.
+    A demand that reduces is bounded on the reversed network, where it copies; all_reduce by the longer of its halves.
     """
     if demand.ranks < 2:
         return [Bound(0, "none")]
@@ -132,10 +127,7 @@ def _ports(network: Network, timing: Timing, need: np.ndarray, *, inward: bool) 
 
 
 def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray, ...]:
-    """The ports of all ranks, by rank: (rank, ps that one chunk holds it, ps of the rest of the way, resource).
-
-    Times are those of the transfer that has the least of them.
-    """
+    """(rank, ps that one chunk holds it, ps of the rest of the route, resource) of the ports of all ranks, by rank."""
     end = network.dst if inward else network.src
     # A port is the last (first) link of an arc, of a reversed network the other one.
     last = inward == (network.base is None)
@@ -150,10 +142,7 @@ def _ends(network: Network, timing: Timing, *, inward: bool) -> tuple[np.ndarray
 
 
 def _taken(network: Network, timing: Timing, port: np.ndarray) -> dict[int, tuple[int, int, list[int], list[int]]]:
-    """Per row of `port`: least ps before and after it on the route, and intervals of others (starts, ends).
-
-    A reversed network is seen as it is: its transfers run forward there, over the same links.
-    """
+    """Per row of `port`: least ps before and after it on the route, and intervals of others (starts, ends)."""
     real = network.base or network
     if not len(real.occupied_start):
         return {}

@@ -44,16 +44,11 @@ def clock_needed(network: Network) -> bool:
 
 
 def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
-    """The algorithm that does what a schedule says.
+    """The algorithm of a schedule with recorded transfers.
 
-    `schedule`: with its transfers recorded. `clock`: let a clock post every send at its claimed start; by default where
-    `clock_needed`. Returns sizes are symbolic. Without a clock it may be used for other sizes, too. Raises
-    AlgorithmError: the transfers were counted only, or are too many for memory; or blocks of stated sizes of which a
-    message holds too many units (see `Layout`).
-
-    Blocks of stated sizes (`Demand.blocks`) are no collective with a name: the algorithm is a custom one with a
-    `Contract`. Its unit is the greatest that divides all chunks; the input of a rank is what it has for the others,
-    by receiver, its output what it gets, by sender, and the full buffer is as long as the longest of them.
+    A `clock` posts every send at its claimed start; by default where `clock_needed`. Without one the algorithm is right
+    for other sizes, too. Blocks of stated sizes make a custom algorithm with a `Contract`: its unit divides all chunks,
+    inputs are sorted by receiver, outputs by sender. Raises AlgorithmError: transfers counted only, or too many.
     """
     network, demand = schedule.network, schedule.demand
     if not schedule.recorded:
@@ -71,15 +66,15 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     cause = _causes(schedule, reductions)
     index, covers = layout.sent[schedule.chunk], layout.covers[schedule.chunk]
     tag = _numbers(schedule.arc)
-    cells = _cells(schedule, layout, cause)
+    buffer, sent, received, handed = _cells(schedule, layout, cause)
     draft.recv(
-        rank=schedule.dst, peer=schedule.src, tag=tag, idx=index, cnt=covers, dst=cells.received,
+        rank=schedule.dst, peer=schedule.src, tag=tag, idx=index, cnt=covers, dst=received,
         order=schedule.arrival * _KINDS + _RECV,
     )  # fmt: skip
     if len(sums):
         draft.reduce(
-            payload=sums, rank=schedule.dst[sums], idx=index[sums], src=(cells.buffer, index[sums]),
-            dst=(cells.buffer, index[sums]), after=(_chain(schedule, sums, reductions),),
+            payload=sums, rank=schedule.dst[sums], idx=index[sums], src=(buffer, index[sums]),
+            dst=(buffer, index[sums]), after=(_chain(schedule, sums, reductions),),
             order=schedule.arrival[sums] * _KINDS + _REDUCE,
         )  # fmt: skip
     durations = None
@@ -88,7 +83,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     else:
         waits = _order(draft, schedule, cause)
     draft.send(
-        rank=schedule.src, peer=schedule.dst, tag=tag, idx=index, cnt=covers, src=cells.sent, payload=cells.handed,
+        rank=schedule.src, peer=schedule.dst, tag=tag, idx=index, cnt=covers, src=sent, payload=handed,
         after=(cause, *waits), order=schedule.start * _KINDS + _SEND,
     )  # fmt: skip
     exchange = demand.collective == "all_to_all"
@@ -108,11 +103,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Offsets of the chunks of a demand in the buffers, in chunks of the algorithm.
-
-    `sent`, `received`, `covers`: int64[C]: where each chunk of the demand begins with its sender and with its receiver,
-    and how much it covers.
-    """
+    """Offsets of the chunks of a demand with their senders and receivers, in chunks of the algorithm; int64[C]."""
 
     chunks: int  # T, of the full buffer
     sent: np.ndarray
@@ -121,10 +112,7 @@ class Layout:
 
     @classmethod
     def of(cls, demand: Demand) -> Layout:
-        """The layout of a demand.
-
-        Raises AlgorithmError: stated sizes in units so small that there are more than `MAX_UNITS` of them.
-        """
+        """The layout of a demand. Raises AlgorithmError: more than `MAX_UNITS` units."""
         number = np.arange(demand.count, dtype=np.int64)
         if demand.stated is not None:
             unit = max(int(np.gcd.reduce(demand.stated)), 1)
@@ -167,34 +155,28 @@ def _packed(owner: np.ndarray, other: np.ndarray, covers: np.ndarray) -> tuple[n
     return out, int((begin + covers[order]).max(initial=0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """(buffer, offset) of data sent and received, and the receive whose data a send passes on."""
-
-    buffer: Buffer
-    sent: tuple
-    received: tuple
-    handed: np.ndarray
-
-
-def _cells(schedule: Schedule, layout: Layout, cause: np.ndarray) -> _Cells:
+def _cells(schedule: Schedule, layout: Layout, cause: np.ndarray) -> tuple:
+    """(buffer, cells sent, cells received, the receive whose data a send passes on)."""
     demand = schedule.demand
     index = layout.sent[schedule.chunk]
-    handed = np.full(len(index), NONE, dtype=np.int64)
     if demand.collective == "all_to_all":
         # A rank does not store the chunks that it passes on.
         first = schedule.src == demand.origin[schedule.chunk]
         last = schedule.dst == demand.receivers[schedule.chunk]
-        sent = np.where(first, int(Buffer.INPUT), MISSING), np.where(first, index, MISSING)
         place = layout.received[schedule.chunk]
-        received = np.where(last, int(Buffer.OUTPUT), MISSING), np.where(last, place, MISSING)
-        return _Cells(Buffer.INPUT, sent, received, np.where(first, NONE, cause))
+        return (
+            Buffer.INPUT,
+            _where(first, Buffer.INPUT, index),
+            _where(last, Buffer.OUTPUT, place),
+            np.where(first, NONE, cause),
+        )
     buffer = Buffer.OUTPUT if demand.collective in ("all_gather", "gather") else Buffer.INPUT
-    received = (
-        np.where(schedule.reduces, MISSING, int(buffer)),
-        np.where(schedule.reduces, MISSING, index),
-    )
-    return _Cells(buffer, (buffer, index), received, handed)
+    return buffer, (buffer, index), _where(~schedule.reduces, buffer, index), np.full(len(index), NONE, dtype=np.int64)
+
+
+def _where(some: np.ndarray, buffer: Buffer, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(buffer, offset) of some transfers; the others have no cell."""
+    return np.where(some, int(buffer), MISSING), np.where(some, offset, MISSING)
 
 
 def _numbers(arc: np.ndarray) -> np.ndarray:
@@ -241,10 +223,7 @@ def _causes(schedule: Schedule, reductions: np.ndarray) -> np.ndarray:
 
 
 def _order(draft: Draft, schedule: Schedule, cause: np.ndarray) -> list[np.ndarray]:
-    """Dependencies that keep the sends of a link in order, besides their own causes.
-
-    Returns columns of handles, int64[transfers].
-    """
+    """Dependencies that keep the sends of a link in order, besides their own causes: columns of handles."""
     network = schedule.network
     first = network.hop[network.hop_ptr[:-1]].astype(np.int64)[schedule.arc]
     order = np.argsort(first, kind="stable")

@@ -64,45 +64,22 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """Chunks to be moved over arcs that hold resources; all that the model is made of.
-
-    Attributes
-    ----------
-    ranks : int
-    origin, size_class : numpy.ndarray
-        int[C].
-    receivers : numpy.ndarray or None
-        int[C]: the only rank that needs a chunk; None: all do.
-    src, dst : numpy.ndarray
-        int[arcs].
-    ptr, resource : numpy.ndarray
-        CSR by arc: the resources that it holds.
-    offset, hold : numpy.ndarray
-        int64[classes, holds], ps.
-    delay : numpy.ndarray
-        int64[classes, arcs], ps.
-    busy : sequence of (int, int, int)
-        (resource, start, end) ps: taken by others.
-    group : Rotations or None
-        Shifts of ranks that map the problem to itself.
-    sums : bool
-        Chunks are summed at their origin before they are copied.
-    """
+    """Chunks to be moved over arcs that hold resources."""
 
     ranks: int
-    origin: np.ndarray
-    size_class: np.ndarray
-    receivers: np.ndarray | None = None
-    src: np.ndarray
+    origin: np.ndarray  # int[C]
+    size_class: np.ndarray  # int[C]
+    receivers: np.ndarray | None = None  # int[C]: the only rank that needs a chunk; None: all do
+    src: np.ndarray  # int[arcs]
     dst: np.ndarray
-    ptr: np.ndarray
+    ptr: np.ndarray  # CSR by arc: the resources that it holds
     resource: np.ndarray
-    offset: np.ndarray
+    offset: np.ndarray  # int64[classes, holds], ps
     hold: np.ndarray
-    delay: np.ndarray
-    busy: Sequence[tuple[int, int, int]] = ()
-    group: Rotations | None = None
-    sums: bool = False
+    delay: np.ndarray  # int64[classes, arcs], ps
+    busy: Sequence[tuple[int, int, int]] = ()  # (resource, start, end) ps: taken by others
+    group: Rotations | None = None  # rotations of ranks that map the problem to itself
+    sums: bool = False  # chunks are summed at their origin before they are copied
 
     @classmethod
     def of(cls, network: Network, demand: Demand, *, sums: bool = False) -> Problem:
@@ -172,10 +149,7 @@ class Problem:
 
 
 def solver():
-    """The module of the solver.
-
-    Raises AlgorithmError: it is not installed.
-    """
+    """The module of the solver. Raises AlgorithmError: it is not installed."""
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
@@ -426,10 +400,7 @@ class _Model:
 
 
 def admit(ranks: int, limit: float = LIMIT) -> None:
-    """Refuse what `prove` cannot do, before anything is searched.
-
-    Raises AlgorithmError: more than `MAX_RANKS` ranks, a limit that is none, or no solver.
-    """
+    """Refuse a problem that `prove` cannot solve, before anything is searched."""
     if ranks > MAX_RANKS:
         problem = f"{ranks} ranks are more than the {MAX_RANKS} for which the fastest schedule is searched"
         raise AlgorithmError("exact", problem, "leave the exact mode out, or choose a smaller group")
@@ -441,11 +412,9 @@ def admit(ranks: int, limit: float = LIMIT) -> None:
 def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedule:
     """The fastest schedule of a demand, or the best one found and a bound on the fastest.
 
-    `schedule`: where to begin, with its transfers recorded: what the greedy search found. `limit`: wall-clock seconds.
-    Where it cut the search ``search.cut`` says so; else the result is the same everywhere. Returns never slower than
-    `schedule`; of bound kind ``exact`` where the solver raised the bound. An all_reduce that sums chunks elsewhere than
-    at their homes is none that the model knows: it is returned as it is. Raises AlgorithmError: more than `MAX_RANKS`
-    ranks, a model that is too large, transfers that take no time, or no solver.
+    Begins at a recorded schedule and searches for `limit` wall-clock seconds; ``search.cut``: they ended the search.
+    The model does not know an all_reduce that sums chunks elsewhere than at their homes: it is returned as it is.
+    Raises AlgorithmError: too many ranks, a model that is too large, transfers that take no time, or no solver.
     """
     network, demand = schedule.network, schedule.demand
     admit(network.ranks, limit)

@@ -19,16 +19,12 @@ _MOST = 20
 
 
 def check(schedule: Schedule) -> list[str]:
-    """List the faults of a schedule; empty if there are none.
+    """List the faults of a recorded schedule; empty if there are none.
 
-    Checked are: that every transfer crosses the route of its ends and begins at or after 0; that no link is held by
-    two transfers at once, nor while somebody else has it (where nobody else is, a transfer may wait in a switch, and
-    those that ask first go first); that a rank sends only what it has (of a reduction: that it
-    sends a partial sum once, after everything that is added to it has come); that in the end everybody has what the
-    collective promises (of a reduction: every contribution exactly once); and that the claimed time is that of the
-    last arrival.
-
-    `schedule`: with its transfers recorded.
+    Every transfer crosses the route of its ends and begins at or after 0. No two transfers hold a link at once, nor
+    does one while others have it; where there are no others, transfers may wait in switches in the order of asking. A
+    rank sends only what it has, and a partial sum once, after everything that is added to it has come. In the end
+    everybody has what the collective promises, with every contribution once, at the claimed time.
     """
     if not schedule.recorded:
         return ["its transfers were counted, not recorded: nothing can be checked"]
@@ -129,10 +125,7 @@ def _meetings(links: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarr
 
 
 def _queue(cost, links, ptr, starts, alone, latency, hold, topology, found: list[str]) -> np.ndarray:
-    """Arrivals where messages wait for links in the order of asking, of equals in that of starts; fills the holds.
-
-    A first link must be free when its transfer begins, for the sender alone decides when that is.
-    """
+    """Arrivals where messages wait for links in the order of asking, then of starts; fills the holds."""
     start, end = hold
     through, keeps = cost.model == "cut_through", cost.link_busy == "latency+bytes"
     links, bounds, alone, latency = links.tolist(), ptr.tolist(), alone.tolist(), latency.tolist()
@@ -223,9 +216,7 @@ def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -
 def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found: list[str]):
     """(cell of rank and chunk, time) at which each sum is whole; every rank must contribute exactly once.
 
-    A rank that sends its partial sum once, after all that is added to it arrived, along a tree that ends at the home
-    contributes once; two sends of one rank would count it twice. In the end of an all_reduce everybody has the sum, so
-    any rank may be the home: the one that sends no part of it.
+    In an all_reduce everybody has the sum in the end, so the home may be any rank: one that sends no part of it.
     """
     demand = schedule.demand
     n, count = demand.ranks, len(demand.origin)

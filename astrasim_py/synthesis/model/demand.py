@@ -19,12 +19,8 @@ MAX_CHUNKS = 2**24
 class Demand:
     """Chunks, where each is at the start, and who needs it.
 
-    A collective that reduces is the reverse of one that copies: its demand states the chunks' *homes*, where their
-    sums belong, as `origin`, and everyone (or `receivers`) as those who contribute.
-
-    `origin`: int32[C]: rank that has a chunk at the start (that owns its sum, of one that reduces). `receivers`:
-    int32[C]: the only rank that needs a chunk (the only contributor); None: every rank needs all of them. `stated`:
-    int64[C]: bytes of every chunk where they follow from no rule; None: the buffer is cut evenly.
+    A collective that reduces is the reverse of one that copies: `origin` is then the *home* of a chunk, where its sum
+    belongs, and everyone (or `receivers`) contributes.
     """
 
     collective: str
@@ -40,15 +36,10 @@ class Demand:
 
     @classmethod
     def of(cls, collective: str, ranks: int, per_rank: int, size: int, root: int | None = None) -> Demand:
-        """The demand of a collective whose shards (or, of one without shards, whose buffer) are cut up.
+        """The demand of a collective whose shards (of broadcast, reduce: whose buffer) are cut into `per_rank` chunks.
 
-        `collective`: any of `COLLECTIVES` but barrier. `per_rank`: chunks of a shard; all_reduce: of the part that one
-        rank owns; broadcast, reduce: of the buffer. `size`: full buffer, bytes. Raises AlgorithmError: not such a
-        collective, no root where one is needed, or too many chunks.
-
-        Chunk numbers: all_gather, gather, reduce_scatter, scatter and all_reduce number the chunks of the full
-        buffer, so ``r * per_rank + k`` is the k-th of rank r; all_to_all has ``(a * ranks + b) * per_rank + k``
-        for the k-th from a to b, those with a == b included, which need no transfer.
+        Chunk ``r * per_rank + k`` is the k-th of rank r; of an all_to_all ``(a * ranks + b) * per_rank + k`` is that
+        from a to b, a == b included. Raises AlgorithmError: not such a collective, no root, or too many chunks.
         """
         if collective not in COLLECTIVES or collective == "barrier":
             raise AlgorithmError(collective, "cannot be synthesized", "name a collective that moves data")
@@ -86,11 +77,9 @@ class Demand:
 
     @classmethod
     def blocks(cls, nbytes: Sequence[Sequence[int]], per_block: int = 1, unit: int = 1) -> Demand:
-        """The demand of an all_to_all(v): how many bytes each rank has for each other.
+        """The demand of an all_to_all(v): bytes from a to b at [a][b], each block in `per_block` chunks at most.
 
-        `nbytes`: bytes from a to b at [a][b]; what a rank has for itself needs no transfer, and what is empty none
-        either. `per_block`: chunks of a block at most; they differ by a unit at most. `unit`: bytes that are not cut;
-        they must divide all sizes. Raises AlgorithmError: not a square of sizes, or too many chunks.
+        `unit` divides all sizes and is not cut. Raises AlgorithmError: not a square of sizes, or too many chunks.
         """
         n = len(nbytes)
         for a, row in enumerate(nbytes):

@@ -61,48 +61,24 @@ def components(network: Network, keep: np.ndarray) -> tuple[np.ndarray, int]:
     return _components(network.ranks, *network.out, network.dst, keep)
 
 
-@kernel("the synthesizer")
-def _distances_from(n, out_ptr, out_arc, dst, delay, source):
-    """Label correcting with a queue of ranks."""
-    reach = np.full(n, _FAR, dtype=np.int64)
-    queue, waits = np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
-    reach[source], queue[0], waits[source] = 0, source, True
-    first, size = 0, 1
-    while size:
-        v = queue[first]
-        first = first + 1 if first + 1 < n else 0
-        size -= 1
-        waits[v] = False
-        for i in range(out_ptr[v], out_ptr[v + 1]):
-            a = out_arc[i]
-            u, there = dst[a], reach[v] + delay[a]
-            if there < reach[u]:
-                reach[u] = there
-                if not waits[u]:
-                    waits[u] = True
-                    at = first + size
-                    queue[at if at < n else at - n] = u
-                    size += 1
-    return reach
-
-
 @kernel("the synthesizer", threads=True)
-def _distances_to(n, in_ptr, src, cost):
-    """Label correcting from every rank."""
-    reach = np.full((n, n), _FAR, dtype=np.int64)
+def _distances(n, ptr, arcs, ends, cost, roots):
+    """Label correcting from every root, with a queue of ranks: int64[roots, n]."""
+    reach = np.full((len(roots), n), _FAR, dtype=np.int64)
     queue, waits = np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
-    for r in range(n):
-        reach[r, r], queue[0], waits[r] = 0, r, True
+    for row in range(len(roots)):
+        reach[row, roots[row]], queue[0], waits[roots[row]] = 0, roots[row], True
         first, size = 0, 1
         while size:
             v = queue[first]
             first = first + 1 if first + 1 < n else 0
             size -= 1
             waits[v] = False
-            for a in range(in_ptr[v], in_ptr[v + 1]):
-                u, there = src[a], reach[r, v] + cost[a]
-                if there < reach[r, u]:
-                    reach[r, u] = there
+            for i in range(ptr[v], ptr[v + 1]):
+                a = arcs[i]
+                u, there = ends[a], reach[row, v] + cost[a]
+                if there < reach[row, u]:
+                    reach[row, u] = there
                     if not waits[u]:
                         waits[u] = True
                         at = first + size
@@ -113,9 +89,11 @@ def _distances_to(n, in_ptr, src, cost):
 
 def distances_from(network: Network, delay: np.ndarray, source: int) -> np.ndarray:
     """int64[n]: sums of delays (int64[arcs]) over the shortest paths from a rank."""
-    return _distances_from(network.ranks, *network.out, network.dst, np.ascontiguousarray(delay), source)
+    delay = np.ascontiguousarray(delay)
+    return _distances(network.ranks, *network.out, network.dst, delay, np.array([source]))[0]
 
 
 def distances_to(network: Network, cost: np.ndarray) -> np.ndarray:
     """int64[n, n]: the least sum of costs (int64[arcs]) from rank v to rank r, at [r, v]; 2**62: there is no path."""
-    return _distances_to(network.ranks, network.in_ptr, network.src, np.ascontiguousarray(cost))
+    arcs, cost = np.arange(network.arcs, dtype=np.int32), np.ascontiguousarray(cost)
+    return _distances(network.ranks, network.in_ptr, arcs, network.src, cost, np.arange(network.ranks))

@@ -39,11 +39,7 @@ class Calendars(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """The preferences and the memory of `grow`.
-
-    `stamp`, `note`, `heap`, `begins`: int64[1], int64[4, n], ENTRY[arcs], int64[arcs]: memory. `arcs`, `starts`: int32,
-    int64[n]: the tree or path that the last call found.
-    """
+    """The preferences, the memory and the result (`arcs`, `starts`) of `grow`."""
 
     ahead: np.ndarray  # int64[goals, n]: the least time from a rank to the goal; one row of zeros for trees
     weight: int  # how much the load of a link, in units of `grain` ps, counts among equals
@@ -106,10 +102,7 @@ def _turn(calendar, r, moment):
 
 @lean
 def hold(net, calendar, a, t, z, sign):
-    """Take (sign 1) or give back (-1) the links of a transfer over arc a; False: there is no room.
-
-    Calendars without room are not kept at all.
-    """
+    """Take (sign 1) or give back (-1) the links of a transfer over arc a; False: there is no room."""
     for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
         r = np.int64(net.hop[h])
         calendar.load[r] += sign * net.hold[z, h]
@@ -232,11 +225,10 @@ def _to_goal(net, arcs, starts, found, goal):
 
 @lean
 def grow(net, calendar, growth, root, goal, moment, forward, limit, z):
-    """Grow a tree to all ranks, or the path to one, from (root, moment); calendars stay as they are.
+    """Grow a tree to all ranks (goal -1), or the path to one, from (root, moment); calendars stay as they are.
 
-    `goal`: the rank that a path leads to; -1: everyone. `moment`: ps. `forward`: copies spread from `moment` on; else
-    parts of a sum come until then. `limit`: ps: what arrives later is of no use. `z`: class of size. Returns fewer
-    transfers than it takes (none of a path) where it did not come about; -1 where room was lacking.
+    Forward, copies spread from `moment` on; else parts of a sum come until then. Arrivals after `limit` are useless.
+    Returns (last arrival, transfers): too few transfers if it failed, -1 where room was lacking.
     """
     g = growth
     n = len(net.in_ptr) - 1

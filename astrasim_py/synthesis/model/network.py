@@ -23,10 +23,7 @@ from astrasim_py.topology.placement import placement
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """When links are taken by somebody else: intervals ``[start, end)`` of a link of the topology.
-
-    `start`, `end`: int64[k], ps.
-    """
+    """Intervals ``[start, end)`` (int64[k], ps) in which somebody else holds links of the topology."""
 
     link: np.ndarray  # int32[k], links of the topology
     start: np.ndarray
@@ -37,47 +34,26 @@ class Occupied:
 class Network:
     """Arcs between the ranks of a group. Make one with `Network.of`.
 
-    Attributes
-    ----------
-    topology : Topology
-    npus : tuple of int
-        rank → NPU.
-    cost : CostModel
-    relays : bool
-        Whether routes through NPUs outside the group are used.
-    src, dst : numpy.ndarray
-        int32[arcs], ranks; arcs are sorted by (dst, src), and there is at most one per pair.
-    hop_ptr : numpy.ndarray
-        int64[arcs + 1].
-    hop : numpy.ndarray
-        int32[hops]: arc a crosses the resources ``hop[hop_ptr[a]:hop_ptr[a + 1]]``, in that order.
-    links : numpy.ndarray
-        int32[resources]: the link of the topology that a resource is.
-    occupied_ptr, occupied_start, occupied_end : numpy.ndarray
-        int64, CSR by resource: intervals in which others hold it, ascending and disjoint.
-    base : Network or None
-        The network of which this is the reverse (see `reversed`).
-    base_arc : numpy.ndarray or None
-        int32[arcs]: the arc of `base` that is reversed here.
-    waits : bool
-        Whether times are those of messages that may have waited in switches (see `timing.transfer_times`).
+    Arcs are sorted by (dst, src), with at most one per pair. Arc a crosses the resources
+    ``hop[hop_ptr[a]:hop_ptr[a + 1]]``, in that order. Others hold resource r in the intervals
+    ``occupied_ptr[r]:occupied_ptr[r + 1]``, ascending and disjoint.
     """
 
     topology: Topology
-    npus: tuple[int, ...]
+    npus: tuple[int, ...]  # rank → NPU
     cost: CostModel
-    relays: bool
-    src: np.ndarray = field(repr=False)
+    relays: bool  # whether routes through NPUs outside the group are used
+    src: np.ndarray = field(repr=False)  # int32[arcs], ranks
     dst: np.ndarray = field(repr=False)
-    hop_ptr: np.ndarray = field(repr=False)
-    hop: np.ndarray = field(repr=False)
-    links: np.ndarray = field(repr=False)
-    occupied_ptr: np.ndarray = field(repr=False)
-    occupied_start: np.ndarray = field(repr=False)
+    hop_ptr: np.ndarray = field(repr=False)  # int64[arcs + 1]
+    hop: np.ndarray = field(repr=False)  # int32[hops]
+    links: np.ndarray = field(repr=False)  # int32[resources]: links of the topology
+    occupied_ptr: np.ndarray = field(repr=False)  # int64[resources + 1]
+    occupied_start: np.ndarray = field(repr=False)  # int64, ps
     occupied_end: np.ndarray = field(repr=False)
-    base: Network | None = field(default=None, repr=False)
-    base_arc: np.ndarray | None = field(default=None, repr=False)
-    waits: bool = field(default=False, repr=False)
+    base: Network | None = field(default=None, repr=False)  # the network of which this is the reverse
+    base_arc: np.ndarray | None = field(default=None, repr=False)  # int32[arcs]: the arc of `base`
+    waits: bool = field(default=False, repr=False)  # messages may have waited in switches, see `transfer_times`
 
     @classmethod
     def of(
@@ -90,24 +66,7 @@ class Network:
         occupied: Iterable[Occupied] = (),
         place: str = "",
     ) -> Network:
-        """Arcs of a group on a topology.
-
-        Parameters
-        ----------
-        topology : Topology
-        npus : sequence of int, optional
-            rank → NPU; all NPUs that are alive by default.
-        cost : CostModel, optional
-        relays : bool
-            Use routes through NPUs that are not in the group.
-        occupied : iterable of Occupied
-            What other schedules hold.
-
-        Raises
-        ------
-        TopologyError
-            A bad list of NPUs; ranks that cannot reach each other; too many ranks behind switches.
-        """
+        """Arcs of a group on a topology, all NPUs that are alive by default. Raises TopologyError."""
         members = np.array(placement(topology, "linear" if npus is None else list(npus), place=place), dtype=np.int64)
         source, target, ptr, path = find_arcs(topology, members, relays, place)
         order = np.lexsort((source, target))
@@ -157,13 +116,7 @@ class Network:
         return {}
 
     def timing(self, sizes: Sequence[int]) -> Timing:
-        """Arcs and times of transfers of each of these sizes in bytes, computed once.
-
-        Raises
-        ------
-        TopologyError
-            A transfer that takes longer than 2**52 ps (75 minutes).
-        """
+        """Arcs and times of transfers of each of these sizes in bytes, computed once. Raises TopologyError."""
         key = tuple(int(size) for size in sizes)
         if key not in self._timings:
             self._timings[key] = Timing(

@@ -40,10 +40,9 @@ _State = namedtuple("_State", "heap rank at tail number left right top looks boo
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of posted transfers.
+    """The course of posted transfers: start, arrival (int64[transfers]) and holds of their hops, in ps.
 
-    `start`, `arrival`: int64[transfers], ps. `begin`, `end`: int64[hops]: the hold of each hop's link, ps.
-    `open_order`: whether some two transfers ask for a link at the same moment that were posted at the same moment, too.
+    `open_order`: two transfers ask for a link at the same moment that were posted at the same moment, too.
     """
 
     start: np.ndarray
@@ -123,10 +122,9 @@ def _serve(ports, posts, state, times, i, t, step, size):
 
 @kernel("the synthesizer", threads=True, lean=True)
 def execute(ports, posts, state, times, apart, until):
-    """Execute transfers; returns how many arrived, and whether two asked for a link at once that were posted at once.
+    """Execute transfers until a time: (how many arrived, whether the order of two requests was open).
 
-    `ports`, `posts`, `state`, `times`: of the transfers that may be posted on one link the first one is; none is before
-    its release. `apart`: whether no two are posted at once. `until`: ps after which nothing more is of use.
+    The first of the transfers that may be posted on a link is posted; with `apart` no two at once.
     """
     m, size, made = len(posts.arc), np.int64(0), np.int64(0)
     open_order, step = False, np.int64(m + len(state.free) + 1)
@@ -171,10 +169,7 @@ def execute(ports, posts, state, times, apart, until):
 
 
 class Queues:
-    """Executes transfers on a network that nobody else uses.
-
-    `network`: not reversed.
-    """
+    """Executes transfers on a network, not reversed, that nobody else uses."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
         self.network, self.demand = network, demand
@@ -188,8 +183,7 @@ class Queues:
     def course(self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62) -> Course | None:
         """The course of transfers, the most urgent first; None: some are not done by `until`, in ps.
 
-        `arc`, `chunk`, `reduces`: int32, int32, bool[transfers]. `release`: int64[transfers], ps before which they are
-        not posted. `apart`: post no two at the same moment.
+        None is posted before its `release`; with `apart` no two are posted at the same moment.
         """
         network, count = self.network, self.demand.count
         arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)

@@ -16,10 +16,7 @@ MAX_PAIRED_RANKS = 2048
 def find_arcs(
     topology: Topology, members: np.ndarray, relays: bool, place: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(source ranks, target ranks, pointers, links) of every arc of a group of NPUs.
-
-    Raises TopologyError: too many ranks behind switches; ranks that cannot reach each other.
-    """
+    """(source ranks, target ranks, pointers, links) of every arc of a group of NPUs. Raises TopologyError."""
     n = len(members)
     rank_of = np.full(topology.vertices, -1, dtype=np.int64)
     rank_of[members] = np.arange(n)

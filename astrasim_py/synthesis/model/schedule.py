@@ -23,10 +23,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How a schedule was found.
-
-    `cut`: whether a limit of wall-clock time ended the search: another machine may then find another schedule.
-    """
+    """How a schedule was found; `cut`: a limit of wall-clock time ended the search."""
 
     seed: int  # of the whole search
     policy: str  # of the run that found it
@@ -46,11 +43,7 @@ class Search:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Schedule:
-    """Transfers of chunks over arcs, sorted by start.
-
-    `arc`, `chunk`: int32[transfers]. `reduces`: bool[transfers]: it carries a partial sum that is added to the
-    receiver's, rather than a copy.
-    """
+    """Transfers of chunks over arcs, sorted by start; `reduces`: a transfer carries a partial sum, not a copy."""
 
     network: Network
     demand: Demand

@@ -19,10 +19,7 @@ from astrasim_py.synthesis.model.transfers import Transfers
 
 @kernel("the synthesizer", threads=True, lean=True)
 def _simulate(net, calendar, arc, chunk, order, size_class, free, known, start):
-    """Fill `start` with the earliest times, the transfers being taken in `order`; returns the last arrival.
-
-    `free` (int64[resources]) and `known` (int64[n, chunks]) are zeros.
-    """
+    """Fill `start` with the earliest times, the transfers being taken in `order`; returns the last arrival."""
     last = np.int64(0)
     for i in range(len(order)):
         row = order[i]

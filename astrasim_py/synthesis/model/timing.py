@@ -42,11 +42,7 @@ class CostModel:
 
 
 class Timing(NamedTuple):
-    """The arcs of a network and the times of transfers over them, as compiled code takes them.
-
-    `src`, `dst`, `in_ptr`, `out_ptr`, `out_arc`, `hop_ptr`, `hop`: of the `Network`. `offset`, `hold`: int64[size
-    classes, hops] ps: when a hop's link is first held, counted from the start, and for how long.
-    """
+    """Arcs of a network and the times of transfers by class of size, as compiled code takes them."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -61,11 +57,7 @@ class Timing(NamedTuple):
 
 
 def hop_services(topology: Topology, links: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Times of hops that nobody else uses.
-
-    `links`: the link of each hop. `sizes`: bytes. Returns ps that a message of each size takes to pass a hop's link,
-    and its latency in ps. Raises TopologyError: a transfer that takes longer than 2**52 ps (75 minutes).
-    """
+    """(int64[sizes, hops], int64[hops]): ps that a message of each size takes to pass a hop alone, and its latency."""
     alone = np.empty((len(sizes), len(links)), dtype=np.int64)
     for row, size in enumerate(sizes):
         times = [transfer_ps(int(size), b) for b in topology.bandwidths]
@@ -80,8 +72,7 @@ def transfer_times(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(offset, hold, delay) of a `Timing`, from what `hop_services` gives.
 
-    With `waits` a link that is faster than the one before it is held no longer than it needs, at the end of the time
-    in which the message comes in, as if the message had waited in the switch.
+    With `waits` a link that is faster than the one before it is held only as long as it needs, at the end.
     """
     lengths, arcs = np.diff(hop_ptr), len(hop_ptr) - 1
     offset = np.zeros(alone.shape, dtype=np.int64)

@@ -29,10 +29,7 @@ class Found:
 def mirrored(network: Network, demand: Demand, columns: Columns) -> Transfers:
     """A schedule that copies on the reversed network, as one that reduces on `network`.
 
-    Reversing a broadcast tree gives a reduce tree: the transfer that arrives at s before the end begins at s after
-    the beginning.
-
-    `network`: not reversed. `columns`: (arc of ``network.reversed``, chunk, start).
+    Reversing a broadcast tree gives a reduce tree: a transfer that ends s before the end begins s after the beginning.
     """
     back = network.reversed
     arc, chunk, start = columns

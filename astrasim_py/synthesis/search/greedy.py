@@ -402,11 +402,9 @@ def _arrive(p, options, h, g, s, t, entry):
 
 @kernel("the synthesizer", threads=True, lean=True)
 def greedy(p, options, h, g, record, state, random, stop):
-    """One greedy run.
+    """One greedy run: (time in ps, status).
 
-    `p`, `options`, `h`, `g`, `record`: nothing is recorded where a record has no room. `state`: zeros, and the laziness
-    of the policy; counters when it has ended. `random`: state of the generator, not 0. `stop`: not 0: give up now.
-    Then, where there is room: ps up to which everything is decided, and transfers so far.
+    `stop` is not 0: give up. Where it has room, the run writes up to when all is decided, and its transfers so far.
     """
     s, t, lines = state[0], np.int64(0), len(h.has)
     _begin_run(p, options, h, g, s)

@@ -36,10 +36,7 @@ Made = tuple[int | None, int, Columns | None]
 
 
 class GreedyRuns:
-    """Greedy runs of one problem.
-
-    `demand`: every rank needs every chunk.
-    """
+    """Greedy runs of a problem in which every rank needs every chunk."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
         self.network, self.demand = network, demand
@@ -127,11 +124,7 @@ class GreedyRuns:
     def polish(
         self, columns: Columns, seed: int, bound: int, moves: int = MAX_MOVES, *, stop: np.ndarray | None = None
     ) -> tuple[int, Columns | None]:
-        """(time, columns) of a schedule made faster, if that succeeds; no columns: there is no room.
-
-        `columns`: every rank gets every chunk once. `bound`: ps: done when it is met. `moves`: at most; fewer for many
-        ranks.
-        """
+        """(time, columns) of a schedule made faster by `moves` at most; no columns: there is no room."""
         network, demand, timing = self.network, self.demand, self.timing
         arc, chunk, start = columns
         came = np.full((demand.count, network.ranks), ORIGIN, dtype=np.int64)
@@ -164,10 +157,7 @@ class GreedyRuns:
     def run_symmetric(
         self, policy: SymmetricPolicy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None
     ) -> Made:
-        """One run up to rotations, as `run`.
-
-        The columns are those of the chunks decided for; `rotate` makes the whole schedule of them.
-        """
+        """One run up to rotations, as `run`; `rotate` makes the whole schedule of its columns."""
         network, each = self.network, self.symmetric
         origin = np.repeat(each.group.rank_at[:, 0], self.demand.count // network.ranks)
         overtake = policy.overtake and self._slow and len(origin) * network.arcs <= MAX_OVERTAKING

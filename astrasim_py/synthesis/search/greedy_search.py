@@ -13,11 +13,10 @@ import numpy as np
 
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Search
 from astrasim_py.synthesis.model.transfers import Columns, Found
 from astrasim_py.synthesis.search.greedy import Policy
 from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
-from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, seed_of
+from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, search_of, seed_of
 from astrasim_py.synthesis.search.polish import Polish
 from astrasim_py.synthesis.search.symmetric_greedy import SymmetricPolicy
 
@@ -55,10 +54,7 @@ def policies(runs: GreedyRuns) -> list:
 
 
 def search(network: Network, demand: Demand, bound: int, effort: Effort, *, record: bool = True) -> Found:
-    """The fastest schedule found for a demand in which every rank needs every chunk.
-
-    `bound`: ps that cannot be beaten: a run that meets it ends the search. `record`: false: only count the transfers.
-    """
+    """The fastest schedule found where every rank needs every chunk; a run that meets `bound` ends the search."""
     runs = GreedyRuns(network, demand)
     offered = policies(runs)
     if not record and network.ranks > _COUNTED:
@@ -88,7 +84,7 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
         # Symmetric runs may all get stuck, where what is alike is in each other's way; the others never do.
         took, transfers, columns = runs.run(Policy(), seed_of(effort.seed, effort.rounds), record=record)
         found = Outcome(took, Policy(), (columns, transfers), rounds=effort.rounds + 1)
-    how = Search(seed=effort.seed, policy=str(found.policy), rounds=found.rounds, cut=found.cut, seconds=found.seconds)
+    how = search_of(found, effort, str(found.policy))
     return Found(found.time, _whole(runs, found) if record else None, found.result[1], how)
 
 

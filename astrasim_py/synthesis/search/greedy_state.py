@@ -114,8 +114,7 @@ def expect(h, v, c):
 def pick(h, u, v, k, first, samples, random):
     """A chunk that u holds, v does not expect and (k >= 0) row k of `present` lacks; the rarest of some, or -1.
 
-    Lines are looked at in turn from line `first` on, one candidate a word. Which words have any is found first, for
-    the branches of a search word by word go either way and cost more than that.
+    Lines are looked at from `first` on, one candidate a word. To find first which words have any avoids branches.
     """
     x = random[0]
     x ^= x >> A

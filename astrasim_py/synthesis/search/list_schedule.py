@@ -60,10 +60,7 @@ def _rank(net, messages, state, rule, m):
 
 @kernel("the synthesizer", threads=True, lean=True)
 def _schedule(net, calendar, messages, state, rule, noise, random, limit, stop, start):
-    """Fill `start` (int64[messages, stride]) with a list schedule; returns its end, or 2**62 past `limit`.
-
-    Where `stop` is not 0 it gives up, as past `limit`.
-    """
+    """Fill `start` with a list schedule; returns its end, or 2**62 past `limit` or after a stop signal."""
     arcs, size, end = len(state.top), np.int64(0), np.int64(0)
     # The messages that wait at an arc form a skew heap; each such arc has one entry in the main heap.
     for m in range(len(messages.kind)):
@@ -117,10 +114,7 @@ def _schedule(net, calendar, messages, state, rule, noise, random, limit, stop, 
 def list_schedule(
     network: Network, timing: Timing, paths: Paths, kind, turn, rule: int, noise: int, seed: int, limit: int, stop=None
 ) -> tuple[int, np.ndarray] | None:
-    """(end in ps, int64[messages, stride] starts) of a list schedule over paths; None: not before `limit`.
-
-    `kind`, `turn`: class of size, and rank by turns. `noise`: ps added to urgencies at random, at most.
-    """
+    """(end in ps, int64[messages, stride] starts) of a list schedule over paths; None: not before `limit`."""
     count, start = len(kind), np.zeros(paths.arc.shape, dtype=np.int64)
     state = _State(
         np.empty(count + network.arcs, dtype=ENTRY), *np.empty((4, count), dtype=np.int64), np.full(network.arcs, -1),

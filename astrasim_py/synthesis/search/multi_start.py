@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.core.jit import clock
+from astrasim_py.synthesis.model.schedule import Search
 
 #: Seconds between two looks at the clock, and between two lines about a run that takes long.
 _BEAT, _TOLD = 0.02, 2.0
@@ -27,11 +28,9 @@ _PATIENCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a search.
+    """The state of a search; times in ps, `best` 0 while there is none.
 
-    `best`, `bound`: ps; `best` is 0 while there is none. `rounds`, `of`: runs made, and at most to come. `search`:
-    which of several searches this is, in words, e.g. ``half with sums`` where times are of that half of an all_reduce;
-    else empty.
+    `search` names one of several searches, as ``half with sums``, whose times these are.
     """
 
     best: int
@@ -84,12 +83,14 @@ class Outcome:
     seconds: float = 0.0  # wall-clock time, compilation excluded
 
 
-class Watch:
-    """Beside a search: tells it when its time is over, and says now and then how far a long run is.
+def search_of(found: Outcome, effort: Effort, policy: str, rounds: int | None = None) -> Search:
+    """The `Search` of an outcome."""
+    made = found.rounds if rounds is None else rounds
+    return Search(seed=effort.seed, policy=policy, rounds=made, cut=found.cut, seconds=found.seconds)
 
-    `stop`: the first number becomes 1 when time is over. `budget`: seconds; what is compiled meanwhile is not charged.
-    `tell`: called every few seconds.
-    """
+
+class Watch:
+    """Sets a stop signal when the time of a search is over (compilation is free), and calls `tell` now and then."""
 
     def __init__(self, stop: np.ndarray, budget: float | None, tell: Callable[[], None] | None = None) -> None:
         self._stop, self._budget, self._tell = stop, budget, tell
@@ -127,10 +128,7 @@ class Watch:
 
 
 def in_turn(offered: Sequence, tried: int) -> Callable:
-    """A line-up in which policies are tried in turn at first; then the best run is repaired.
-
-    When that has come to nothing for a while, one run in four begins anew with another seed.
-    """
+    """A line-up: first policies in turn, then repairs; after dry generations one run in four begins anew."""
 
     def lineup(made: int, size: int, best: Outcome | None, scores: dict, dry: int) -> list:
         entries: list[tuple[Any, Outcome | None]] = []
@@ -153,12 +151,10 @@ def compete(
 ) -> Outcome | None:
     """The best of many runs; None if none came about.
 
-    `lineup`: ``lineup(made, size, best, scores, dry)`` returns the next runs as (policy, outcome to repair or None),
-    given the number of runs made, the best outcome, the least time by policy, and the generations since a better one.
-    `run`: ``run(policy, seed, limit, stop, start)`` returns (time in ps, result), or None if it found nothing as fast
-    as `limit`; `start` is the outcome to repair or None; when ``stop[0]`` is not 0, it should end. `bound`: ps that
-    cannot be beaten: a run that meets it ends the search. `generation`: runs that are settled at once. `part`: how much
-    of a long run under way is done.
+    ``lineup(made, size, best, scores, dry)`` gives the next runs as (policy, outcome to repair or None), from the
+    number of runs made, the best outcome, the least time by policy, and the generations since a better one.
+    ``run(policy, seed, limit, stop, start)`` gives (time in ps, result), or None if nothing is as fast as `limit`.
+    A run that meets `bound` ends the search. `part` says how much of a long run is done.
     """
     stop = np.zeros(1, dtype=np.int64)
     rounds, progress, jobs = effort.rounds, effort.progress, effort.jobs or os.cpu_count() or 1

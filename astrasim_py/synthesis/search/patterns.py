@@ -23,7 +23,7 @@ from astrasim_py.synthesis.model.graphs import components
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
-from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn
+from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
 
 #: Ranks, and hops of all transfers, beyond which nothing is tried.
 MAX_RANKS, MAX_HOPS = 2**11, 2**23
@@ -46,10 +46,7 @@ SHAPES: dict[str, Callable[[int], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of trees, and an order of posts.
-
-    `between`, `within`: shapes among groups and within the smallest.
-    """
+    """One kind of trees, and an order of posts."""
 
     between: str = "star"
     within: str = "star"
@@ -133,10 +130,7 @@ def _trees(roots: np.ndarray, pattern: Pattern, levels: list[np.ndarray], back: 
 
 
 class Patterns:
-    """Transfers of patterns, and what becomes of them.
-
-    `network`, `demand`: of chunks with one receiver each: as they are, over the direct arc.
-    """
+    """The transfers of patterns, and their execution."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
         self.network, self.demand = network, demand
@@ -247,11 +241,7 @@ def applies(network: Network, demand: Demand) -> bool:
 
 
 def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> Schedule | None:
-    """The schedule of the fastest pattern.
-
-    `bound`: of the demand. `enough`: ps; a pattern that meets this is the last one. `effort`: at least four patterns
-    are tried, all of them on small problems, whatever its rounds are.
-    """
+    """The schedule of the fastest pattern; one that meets `enough` is the last one tried."""
     offered = made.offered()
     hops = made.demand.count * int(np.diff(made.network.hop_ptr).max(initial=1))
     hops *= 1 if made.demand.receivers is not None else made.network.ranks
@@ -264,8 +254,7 @@ def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> S
     found = compete(in_turn(offered, tried), run, enough, replace(effort, rounds=tried))
     if found is None:
         return None
-    how = Search(seed=effort.seed, policy=str(found.policy), rounds=0, cut=found.cut, seconds=found.seconds)
-    return made.schedule(found.result, how, bound)
+    return made.schedule(found.result, search_of(found, effort, str(found.policy), 0), bound)
 
 
 def in_queues(made: Patterns, schedule: Schedule) -> Schedule:

@@ -97,10 +97,7 @@ def _note(trees, removed, row, c, v):
 
 @lean
 def _take_out(net, calendar, trees, removed, c, v, gone):
-    """Take chunk c from rank v (from all but its origin, if that is v) and all who have it from there.
-
-    They are noted from row `gone` on; returns the rows.
-    """
+    """Take chunk c from rank v (if that is its origin: from all others) and all who have it from there; noted rows."""
     z, at, u = np.int64(trees.size_class[c]), gone, v
     if trees.arc[c, v] != ORIGIN:
         _note(trees, removed, gone, c, v)
@@ -233,10 +230,7 @@ def _take_some_out(net, calendar, trees, move, goal):
 
 @kernel("the synthesizer", threads=True, lean=True)
 def _polish(net, calendar, trees, best, move, moves, bound, stop):
-    """Make a schedule faster; its time, or -1 where there was no room for the calendars of the schedule.
-
-    `best` is filled with the fastest; `trees` is memory afterwards.
-    """
+    """Fill `best` with a faster schedule: its time, or -1 where there was no room. `trees` is memory afterwards."""
     grain, total = _load(net, calendar, trees), np.int64(0)
     if grain < 0:
         return grain
@@ -277,11 +271,7 @@ def polish(
     timing: Timing, calendar: Calendars, origin, size_class, came: np.ndarray, arrival: np.ndarray, moves: int,
     seed: int, bound: int, stop: np.ndarray,
 ) -> tuple[int, np.ndarray, np.ndarray]:  # fmt: skip
-    """(time, came, arrival) of a schedule made faster; the time is -1 where calendars have too little room.
-
-    `origin`, `size_class`: int32[chunks]. `came`, `arrival`: the arc over which a rank gets a chunk (`ORIGIN` where it
-    begins), and when it is there. Memory afterwards. `bound`: ps: done when it is met. `stop`: not 0: end now.
-    """
+    """(time, came, arrival) of a schedule made faster; the time is -1 where calendars have too little room."""
     chunks, n = came.shape
     trees = _Trees(came, arrival, origin, size_class)
     best = _Trees(came.copy(), arrival.copy(), origin, size_class)

@@ -23,7 +23,7 @@ from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Search
 from astrasim_py.synthesis.model.transfers import Columns, Found, copied, mirrored
 from astrasim_py.synthesis.search.list_schedule import list_schedule
-from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn
+from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
 from astrasim_py.synthesis.search.tree_packing_search import Chunks, Packer, Rows
 
 #: Ranks × chunks beyond which nothing is routed: the checker looks at every chunk at every rank.
@@ -39,11 +39,7 @@ _VICTIMS, _REPAIR = 12, 400_000
 
 @dataclass(frozen=True, slots=True)
 class RoutePolicy:
-    """One way of making a run.
-
-    `rule`: of a list: farthest first, most loaded link first, by turns (the distance between the numbers of the ranks),
-    or the most crowded path first. Of an insertion: the order of messages, in the same numbers.
-    """
+    """One way of making a run: `rule` is that of `list_schedule`, or the order of insertion."""
 
     way: str = "list"  # ``list`` or ``insert``
     rule: int = 0
@@ -134,12 +130,7 @@ def policies(network: Network, demand: Demand) -> list[RoutePolicy]:
 
 
 def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found:
-    """The fastest schedule found for a demand of chunks with one receiver each.
-
-    `demand`: with `receivers`. `bound`: ps; a run that meets it ends the search. `effort`: problems of many transfers
-    get fewer rounds. Returns its columns are (arc, chunk, start, reduces) on `network`. Raises AlgorithmError: too many
-    chunks for so many ranks.
-    """
+    """The fastest schedule found for a demand of chunks with one receiver each; a run that meets `bound` ends it."""
     if network.ranks * demand.count > MAX_CELLS:
         problem = f"{demand.count} chunks among {network.ranks} ranks are too many"
         raise AlgorithmError(demand.collective, problem, "use fewer chunks, or a smaller group")
@@ -171,8 +162,5 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found
         # Causes come before effects.
         order = by_time(columns[2])
         transfers = copied(mirrored(network, demand, tuple(column[order] for column in columns))[:3])
-    how = Search(
-        seed=effort.seed, policy=str(best.policy) + ", repaired" * best.repaired, rounds=best.rounds, cut=best.cut,
-        seconds=best.seconds,
-    )  # fmt: skip
+    how = search_of(best, effort, str(best.policy) + ", repaired" * best.repaired)
     return Found(best.time, transfers, len(columns[0]), how)

@@ -294,11 +294,7 @@ def _arrive(p, h, s, record, t):
 
 @kernel("the synthesizer", threads=True, lean=True)
 def symmetric_greedy(p, options, h, record, state, random, stop):
-    """One greedy run on a network up to rotations; (time in ps, status).
-
-    `state`: zeros, and the laziness of the policy; counters when it has ended. `random`: uint64[1]. `stop`: not 0: give
-    up now.
-    """
+    """One greedy run on a network up to rotations; (time in ps, status)."""
     s, t, n, chunks = state[0], np.int64(0), len(p.net.in_ptr) - 1, len(p.origin)
     for q in range(chunks):
         h.state[q * n + p.origin[q]] = HELD
@@ -333,10 +329,9 @@ def symmetric_greedy(p, options, h, record, state, random, stop):
 
 @dataclass(frozen=True, slots=True)
 class SymmetricPolicy:
-    """Preferences of a run.
+    """Preferences of a run, as of `greedy.Policy`.
 
-    `samples`, `hierarchy`, `overtake`, `lazy`: as in `greedy.Policy`. `scarce`, `spread`: weights of how many arcs can
-    serve a target (few are better), and to how many it can pass the chunk on.
+    `scarce` weighs how many arcs can serve a target, `spread` to how many it can pass the chunk on.
     """
 
     samples: int = 8
@@ -357,15 +352,7 @@ def run(
     timing: Timing, each: SymmetricNetwork, origin: np.ndarray, levels: tuple, policy: SymmetricPolicy, overtake: bool,
     random: np.ndarray, limit: int, stop: np.ndarray,
 ) -> tuple[int, int, Record, int]:  # fmt: skip
-    """One run: (time in ps, status, record, its rows).
-
-    Parameters
-    ----------
-    timing, each, origin
-        Network, network up to rotations, int64[chunks]: origins of the chunks to decide for.
-    levels : (level, part, parts)
-        As in `greedy.Problem`, level by class; and the number of parts, 0 without hierarchy.
-    """
+    """One run: (time in ps, status, record, its rows). `levels`: as in `Problem`, by class, and the number of parts."""
     level, part, parts = levels
     n, arcs, chunks, classes = len(timing.in_ptr) - 1, len(timing.src), len(origin), len(each.delay)
     # Transfers that were overtaken take room until they would have arrived.

@@ -23,11 +23,7 @@ _MAX_SHARED_HOPS = 2**20
 
 @dataclass(frozen=True, eq=False)
 class SymmetricNetwork:
-    """A network up to rotations.
-
-    `resource_ptr`, `resource`: CSR by class of arcs: int64[classes + 1], int32: the classes of links that its arcs
-    hold. `offset`, `hold`: int64, parallel to `resource`, for the largest chunks.
-    """
+    """A network up to rotations; resources are classes of links, times those of the largest chunks."""
 
     group: Rotations
     class_of: np.ndarray  # int32[arcs]: class of an arc; -1 for arcs whose rotations would meet on one link

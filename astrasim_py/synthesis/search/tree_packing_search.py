@@ -32,11 +32,11 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import FAR, GO, NEVER, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below
-from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
+from astrasim_py.synthesis.model.schedule import Bound, Schedule
 from astrasim_py.synthesis.model.simulate_schedule import as_schedule
 from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.synthesis.model.transfers import Found, Transfers
-from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn
+from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
 
 #: Failures of a run, returned negative.
 _FULL, _STUCK = np.int64(1), np.int64(2)
@@ -55,11 +55,7 @@ _REPAIRS, _GENERATION = 12, 4
 
 
 class Chunks(NamedTuple):
-    """Chunks to be inserted.
-
-    `origin`, `goal`, `size_class`: int32[chunks]: where it is at first, or is summed; who needs it (-1: everyone); its
-    class of size. `sums`, `spreads`: whether chunks are summed at first, and whether they are copied (then).
-    """
+    """Chunks to be inserted: origin, goal (-1: everyone), class of size; whether they are summed, and then copied."""
 
     origin: np.ndarray
     goal: np.ndarray
@@ -70,10 +66,7 @@ class Chunks(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Transfers of every chunk: those that reduce, the last first, and those that copy.
-
-    `arc`, `start`: int32, int64[chunks, most].
-    """
+    """Transfers of every chunk: those that reduce, the last first, and those that copy."""
 
     arc: np.ndarray
     start: np.ndarray
@@ -134,8 +127,7 @@ def _shuffle(what, first, size, random):
 def _grow_from(net, calendar, tree, chunks, memory, c, root, until):
     """Grow what a chunk needs from a root: (last arrival, copies; negative: no room, or it never succeeds).
 
-    The earliest moment at which the sum can be whole is found by galloping from that of the chunk before: it is
-    possible at `high` and not at `low`, in units of the grain. The copies spread from there on.
+    Galloping from the chunk before finds the earliest grain at which the sum can be whole; copies spread from there.
     """
     z, goal, edges = np.int64(chunks.size_class[c]), np.int64(chunks.goal[c]), len(net.in_ptr) - 2
     if not chunks.sums:
@@ -272,11 +264,7 @@ def _undo(net, calendar, chunks, rows, memory, waiting, done):
 
 @kernel("the synthesizer", threads=True, lean=True)
 def pack(net, calendar, tree, chunks, options, rows, memory, stop):
-    """Insert all chunks, then repair.
-
-    `net`, `calendar`, `tree`, `chunks`, `options`, `rows`, `memory`: chunks that have rows already are inserted as they
-    are. `stop`: not 0: end now. Returns ps; negative where there is no room, or it was given up.
-    """
+    """Insert all chunks, those with rows as they are, then repair: ps; negative: no room, or it was given up."""
     waiting, turn = np.int64(len(chunks.origin)), 0
     while True:
         worst, worth = options.limit - 1, FAR
@@ -304,10 +292,7 @@ def pack(net, calendar, tree, chunks, options, rows, memory, stop):
 
 
 class Packer:
-    """Runs of one problem, which share what is known of the room that calendars take.
-
-    `stride`: transfers of a path for which there is room at first. `victims`: chunks that a repair takes out at most.
-    """
+    """Runs of one problem, which remember the room that calendars take."""
 
     def __init__(self, network: Network, timing: Timing, chunks: Chunks, stride: int = 0, victims=_VICTIMS) -> None:
         self.network, self.timing, self.chunks = network, timing, chunks
@@ -320,19 +305,7 @@ class Packer:
         self, seed: int, *, rows: Rows | None = None, order: np.ndarray | None = None, roots: int = 0, weight: int = 0,
         mean: int = 0, repairs: int = 0, bound: int = 0, limit: int = NEVER, stop: np.ndarray | None = None,
     ) -> tuple[int, Rows] | None:  # fmt: skip
-        """One run: (ps, rows), or None if it was given up.
-
-        Parameters
-        ----------
-        rows : Rows, optional
-            A schedule to repair.
-        order : int64[chunks], optional
-            In which chunks are inserted; random by default.
-        roots, repairs, bound, limit
-            See `Options`.
-        weight, mean
-            See `insertion.Growth`.
-        """
+        """One run, over `rows` to repair or in an `order`: (ps, rows), or None if it was given up."""
         network, chunks, count = self.network, self.chunks, len(self.chunks.origin)
         random = np.random.Generator(np.random.PCG64(seed))
         order = random.permutation(count) if order is None else order
@@ -370,10 +343,7 @@ def _rows(count: int, stride: int) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class TreePolicy:
-    """Preferences of a run.
-
-    `roots`: random roots of a sum among which the one whose last copy arrives first is taken; 0: the rank that owns it.
-    """
+    """Preferences of a run; a sum takes the best of some random `roots` (0: the rank that owns it)."""
 
     roots: int = 0
     weight: int = 0  # how much the load of a link counts among arcs that are as early, against chance
@@ -394,12 +364,9 @@ SUMS = tuple(TreePolicy(0, *each) for each in ((64, True), (1, False), (0, True)
 
 
 def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Effort) -> Found | None:
-    """The fastest packing of trees found, of a demand that reduces; None where the problem or too little time is left.
+    """The fastest packing of trees found, of a demand that reduces; None: too large, or too little time.
 
     As much work goes into repairing the best runs as into those that begin anew.
-
-    `demand`: all_reduce, reduce_scatter or reduce. `bound`: ps that cannot be beaten: a run that meets it ends the
-    search. `effort`: fewer rounds on large problems.
     """
     each = demand.count * network.arcs
     if each > LARGEST or network.ranks < 2:
@@ -424,7 +391,7 @@ def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Ef
     if found is None:
         return None
     label = f"{'joint' if both else 'trees'}: {found.policy}"
-    how = Search(seed=effort.seed, policy=label, rounds=found.rounds, cut=found.cut, seconds=found.seconds)
+    how = search_of(found, effort, label)
     return Found(found.time, packing.transfers(found.result), found.result.arc.size, how)
 
 
@@ -461,11 +428,7 @@ class Packing:
 
 
 def improved(schedule: Schedule, enough: int, effort: Effort) -> Schedule:
-    """The better of a schedule of a demand that reduces and the best packing of trees found.
-
-    `enough`: ps; where it meets this, no other one is sought. Returns its policy begins with ``trees`` (of an
-    all_reduce: ``joint``) or is that of `schedule`; its rounds and seconds are those of both searches.
-    """
+    """The better of a schedule of a demand that reduces and the best packing of trees, unless it meets `enough`."""
     if schedule.time <= enough:
         return schedule
     found = tree_packing_search(schedule.network, schedule.demand, enough, effort)
