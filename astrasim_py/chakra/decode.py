@@ -56,8 +56,6 @@ def decode(
         kernel = sum(len(data) for data, _ in files) >= KERNEL_BYTES
     if not kernel:
         return [_by_protobuf(data, place, ints, text) for data, place in files]
-    from astrasim_py.chakra import decode_large
-
     out: list[FileColumns] = []
     while len(out) < len(files):
         group, held = [], 0
@@ -66,6 +64,11 @@ def decode(
                 break
             group.append(file)
             held += len(file[0])
+        if held > GROUP_BYTES:
+            # Compiled code copies a file: refuse a large one before that if its records are damaged.
+            frame(*group[0])
+        from astrasim_py.chakra import decode_large  # loads numba
+
         for file, columns in zip(group, decode_large.decode(group, ints, text), strict=True):
             out.append(_by_protobuf(*file, ints, text) if columns is None else columns)
     return out
