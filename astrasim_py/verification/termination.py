@@ -11,7 +11,7 @@ ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from astrasim_py.program.steps import NEVER, Steps
 
@@ -115,25 +115,19 @@ class Flow:
 
 
 class _Run:
-    """The graph for a number of slots. With several messages per step its nodes are messages, else steps."""
+    """The graph of messages for a number of slots; a step that sends or receives none counts as one message."""
 
     def __init__(self, flow: Flow, slots: int, parts: list[int] | None) -> None:
-        self.flow, self.slots, self.parts = flow, slots, parts
-        size = len(flow.steps)
-        if parts is None:
-            self.base = None
-            self.size = size
-            self.queues = [(c.sends, c.receives) for c in flow.steps.connections if len(c.sends) > slots]
-        else:
-            base = [0]
-            for count in parts:
-                base.append(base[-1] + count)
-            self.base, self.size = base, base[-1]
+        self.flow, self.slots, self.single = flow, slots, parts is None
+        parts = [1] * len(flow.steps) if parts is None else parts
+        #: First message of every step, and the number of all messages.
+        self.base = base = [0, *accumulate(parts)]
+        self.step_of = [g for g, count in enumerate(parts) for _ in range(count)]
 
-            def units(rows: list[int]) -> list[int]:
-                return [u for g in rows for u in range(base[g], base[g + 1])]
+        def messages(rows: list[int]) -> list[int]:
+            return rows if self.single else [u for g in rows for u in range(base[g], base[g + 1])]
 
-            self.queues = [(units(c.sends), units(c.receives)) for c in flow.steps.connections]
+        self.queues = [(messages(c.sends), messages(c.receives)) for c in flow.steps.connections]
         #: After each message that is received, the send that gets its slot; and the reverse.
         self.frees: dict[int, int] = {}
         self.frees_from: dict[int, int] = {}
@@ -147,18 +141,14 @@ class _Run:
 
     def ends(self) -> bool:
         flow = self.flow
-        if self.parts is None:
-            if not self.frees and not self.full:
-                return flow.ends
-            at = [-1] * self.size
+        if self.single and flow.ends and not self.full:
+            at = [-1] * len(flow.steps)
             for i, g in enumerate(flow.sequence):
                 at[g] = i
             # The order for unbounded slots also holds for these slots if every slot is free in time.
-            if flow.ends and not self.full and all(at[r] < at[s] for r, s in self.frees.items()):
+            if all(at[r] < at[s] for r, s in self.frees.items()):
                 return True
-            children, need = flow.children, flow.need.copy()
-        else:
-            children, need = self._units()
+        children, need = self._graph()
         frees = self.frees
         for s in self.frees_from:
             need[s] += 1
@@ -176,12 +166,12 @@ class _Run:
                 if not need[s]:
                     ready.append(s)
         self.left = need
-        return len(ready) == self.size
+        return len(ready) == self.base[-1]
 
-    def _units(self) -> tuple[list[list[int]], list[int]]:
+    def _graph(self) -> tuple[list[list[int]], list[int]]:
         flow, base = self.flow, self.base
-        children: list[list[int]] = [[] for _ in range(self.size)]
-        need = [0] * self.size
+        children: list[list[int]] = [[] for _ in range(base[-1])]
+        need = [0] * base[-1]
         for g, (first, after) in enumerate(pairwise(base)):
             for u in range(first, after - 1):
                 children[u].append(u + 1)
@@ -201,14 +191,9 @@ class _Run:
     # -- why not ----------------------------------------------------------------------------------------------
 
     def blocked(self) -> Blocked:
-        """Follow what a blocked step waits for until a step comes again, or something that never happens."""
-        if not self.left:
-            self.parts_left()
-        flow, steps = self.flow, self.flow.steps
+        """Follow a blocked step to what it waits for, until a step comes again or something never happens."""
+        flow, steps, base, step_of = self.flow, self.flow.steps, self.base, self.step_of
         stuck = {u for u, n in enumerate(self.left) if n > 0}
-        step_of: list[int] | range = range(self.size)
-        if self.base is not None:
-            step_of = [g for g, count in enumerate(self.parts) for _ in range(count)]
         sends_of = {r: s for sends, receives in self.queues for s, r in zip(sends, receives, strict=False)}
         u = min(stuck)
         seen: dict[int, int] = {}
@@ -217,7 +202,6 @@ class _Run:
         while u not in seen:
             seen[u] = len(chain)
             g = step_of[u]
-            first = self.base is None or u == self.base[g]
             nxt, why = -1, ""
             if self.frees_from.get(u) in stuck:
                 nxt = self.frees_from[u]
@@ -230,23 +214,21 @@ class _Run:
             elif u in self.full:
                 target = steps.connections[steps.gives[g]].target
                 closed, why = False, f"cannot send to rank {target}, which does not receive all messages before it"
-            elif not first:
+            elif u != base[g]:
                 nxt, why = u - 1, "has not sent or received its messages before this one"
             elif steps.takes[g] >= 0 and flow.sender[g] < 0:
-                closed, why = (
-                    False,
-                    f"waits for a message from rank {steps.connections[steps.takes[g]].source} that is never sent",
-                )
+                source = steps.connections[steps.takes[g]].source
+                closed, why = False, f"waits for a message from rank {source} that is never sent"
             elif NEVER in steps.parents[g]:
                 closed, why = False, "waits for a step that never says it is done"
             else:
-                sender = sends_of.get(u, flow.sender[g]) if self.base is not None else flow.sender[g]
+                sender = sends_of.get(u, -1)
                 if sender >= 0 and sender in stuck:
                     nxt = sender
                     why = f"waits for the message of {steps.place(step_of[nxt])}"
                 else:
                     for p in steps.parents[g]:
-                        last = p if self.base is None else self.base[p + 1] - 1
+                        last = base[p + 1] - 1
                         if last in stuck:
                             nxt = last
                             same = steps.chain[p] == steps.chain[g] and steps.chain[g] >= 0
@@ -265,13 +247,3 @@ class _Run:
         if len(lines) > MAX_TOLD:
             lines = [*lines[: MAX_TOLD // 2], f"… {len(lines) - MAX_TOLD} more …", *lines[-MAX_TOLD // 2 :]]
         return Blocked(tuple(lines), crossing, closed)
-
-    def parts_left(self) -> None:
-        """Counts of what is still waited for, where the quick way was taken."""
-        flow = self.flow
-        need = flow.need.copy()
-        for g in flow.sequence:
-            for c in flow.children[g]:
-                need[c] -= 1
-        done = set(flow.sequence)
-        self.left = [0 if g in done else max(n, 1) for g, n in enumerate(need)]
