@@ -21,7 +21,6 @@ from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText
 from astrasim_py.core.registry import names, provided
-from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, Collectives
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.workload_models import (
     BarrierItem,
@@ -33,7 +32,7 @@ from astrasim_py.scenario.workload_models import (
     TraceWorkload,
 )
 from astrasim_py.study.dimension_plans import plan_by_dimension
-from astrasim_py.study.injected import choices_of, maker, table_of
+from astrasim_py.study.injected import choices_of, table_of
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, MscclModel, NetworkModel
@@ -169,21 +168,13 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
             raise ScenarioError(run.at(key, "stragglers"), problem, f"write 0 to {count - 1}")
     placed = placement(topology, kind, count, where)
     choices = choices_of(run, job, key, topology)
-    table, planner = table_of(choices), None
-    by_dimension = any(isinstance(each.said, AlgorithmByDimension) for listed in choices.values() for each in listed)
-    if run.spec.collectives is not None or by_dimension:
-        spec = run.spec.collectives or Collectives()
-
-        def make(builder: Any, collective: str, ranks: int, place: str):
-            return maker(run, builder, place)(collective, ranks, 0)
-
-        planner = plan_by_dimension(spec, choices, table, topology, placed, make, run.at("collectives"), run.warnings)
+    table = table_of(choices)
     return Job(
         name=name,
         workload=workload,
         placement=placed,
         algorithms=table,
-        planner=planner,
+        planner=plan_by_dimension(run, choices, table, topology, placed),
         start_delay_ps=job.stragglers.start_delay,
         compute_speed=job.stragglers.compute_speed,
         dependencies=dependencies,

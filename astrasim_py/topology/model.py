@@ -104,23 +104,20 @@ class Topology:
         TopologyError
             A latency so long that a route's sum might not fit 63 bits; a pair of NPUs without a path.
         """
-        order = sorted(set(bandwidths))
-        position = {b: i for i, b in enumerate(order)}
-        recode = np.array([position[b] for b in bandwidths], dtype=np.int32)
+        used = {i: bandwidths[i] for i in np.unique(bandwidth_class).tolist()}
+        order = sorted(set(used.values()))
+        position = {rate: i for i, rate in enumerate(order)}
+        recode = np.zeros(len(bandwidths) + 1, dtype=np.int32)
+        recode[list(used)] = [position[rate] for rate in used.values()]
         latency = np.ascontiguousarray(latency_ps, dtype=np.int64)
         if len(latency) and int(latency.max()) * vertices > INT64_MAX:
             problem = f"a latency of {int(latency.max())} ps over up to {vertices} hops does not fit 63 bits"
             raise TopologyError(place, problem, "write a shorter latency")
-        codes = recode[bandwidth_class] if len(recode) else np.empty(0, dtype=np.int32)
-        used = np.flatnonzero(np.bincount(codes))
-        if len(used) < len(order):
-            codes = np.searchsorted(used, codes).astype(np.int32)
-            order = [order[i] for i in used.tolist()]
         columns = {
             "src": np.ascontiguousarray(src, dtype=np.int32),
             "dst": np.ascontiguousarray(dst, dtype=np.int32),
             "latency_ps": latency,
-            "bandwidth_class": codes,
+            "bandwidth_class": recode[bandwidth_class],
         }
         for column in columns.values():
             column.setflags(write=False)

@@ -41,17 +41,21 @@ def _latency(description: str) -> Any:
     return _optional(description, "500 ns")
 
 
-class _OneLink(Shape):
-    """Shapes whose links are alike, but for those that have keys of their own."""
-
-    bandwidth: Bandwidth | None = _bandwidth("of one link, in one direction")
-    latency: Time | None = _latency("of one link")
-    link_preset: LinkPreset | None = _optional("bandwidth and latency of a kind of link", "nvlink3")
+class _Linked(Shape):
+    """Shapes whose links come from keys or from a link preset."""
 
     @model_validator(mode="after")
     def _complete(self):
         needs_link(self)
         return self
+
+
+class _OneLink(_Linked):
+    """Shapes whose links are alike, but for those that have keys of their own."""
+
+    bandwidth: Bandwidth | None = _bandwidth("of one link, in one direction")
+    latency: Time | None = _latency("of one link")
+    link_preset: LinkPreset | None = _optional("bandwidth and latency of a kind of link", "nvlink3")
 
 
 class _Npus(_OneLink):
@@ -103,7 +107,7 @@ class Hypercube(_Npus):
         return product_of(f"hypercube {self.npus}", "hypercube", rows, place)
 
 
-class _Grid(Shape):
+class _Grid(_Linked):
     """Grids of any number of dimensions, with dimension-order routes from dimension 0."""
 
     dims: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_DIMS)] = _required(
@@ -112,11 +116,6 @@ class _Grid(Shape):
     bandwidth: either(Bandwidth, tuple[Bandwidth, ...]) | None = _bandwidth("of one link, in one direction")
     latency: either(Time, tuple[Time, ...]) | None = _latency("of one link")
     link_preset: LinkPreset | None = _optional("bandwidth and latency of a kind of link", "nvlink3")
-
-    @model_validator(mode="after")
-    def _complete(self):
-        needs_link(self)
-        return self
 
     def npu_count(self) -> int:
         return prod(self.dims)
