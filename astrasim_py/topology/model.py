@@ -104,7 +104,7 @@ class Topology:
         TopologyError
             A latency so long that a route's sum might not fit 63 bits; a pair of NPUs without a path.
         """
-        used = {i: bandwidths[i] for i in np.unique(bandwidth_class).tolist()}
+        used = {i: bandwidths[i] for i in np.flatnonzero(np.bincount(bandwidth_class)).tolist()}
         order = sorted(set(used.values()))
         position = {rate: i for i, rate in enumerate(order)}
         recode = np.zeros(len(bandwidths) + 1, dtype=np.int32)
