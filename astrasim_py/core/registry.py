@@ -23,7 +23,7 @@ from astrasim_py.core.errors import AstraError, ScenarioError
 
 GROUP = "astrasim_py.producers"
 KINDS = ("algorithm", "shape", "network")
-#: What names of modules that are files of the user's own begin with.
+#: Prefix of the module names of the user's own files.
 _OWN = "astrasim_py_own_"
 
 
@@ -46,7 +46,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def provided(kind: str, name: str) -> Callable:
-    """What another package provides under a name; imported now.
+    """The producer of another package by name; imported now.
 
     Raises ScenarioError: it cannot be imported.
     """

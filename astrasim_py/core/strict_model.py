@@ -11,7 +11,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.core.fields import did_you_mean, shown, written, wrong
 
-#: What pydantic's own errors say in our words: (problem, remedy).
+#: Problem and remedy in our words, by the type of a pydantic error.
 _WORDS = {
     "string_type": ("{value} is not text", "put it in quotes"),
     "string_too_long": ("a text of more than {max_length} characters", "write less"),
@@ -40,7 +40,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True, populate_by_name=True
     )
-    #: What Python code gets for a wrong value, and the place that it names.
+    #: Error for a wrong value in Python code, and its place.
     _error: ClassVar[type[AstraError]] = ScenarioError
     _place: ClassVar[str] = ""
     #: Fields that nobody can write.
@@ -136,7 +136,7 @@ class Mistake(NamedTuple):
 
 
 def mistakes(error: ValidationError) -> Iterator[Mistake]:
-    """What pydantic found, in plain sentences."""
+    """The errors of pydantic in plain sentences."""
     return map(_mistake, error.errors(include_url=False))
 
 

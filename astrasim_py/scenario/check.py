@@ -1,4 +1,4 @@
-"""What a scenario may get wrong although every value is well-formed: names, ranks, files that do not fit."""
+"""Checks of one job against its topology: names, ranks, groups, algorithms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a point although each of its keys is well-formed."""
+"""Checks of a point across its keys: jobs, machines, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a scenario as a whole: its keys, its sweep, its figures."""
+"""Checks of a scenario as a whole: its keys, its sweep, its figures."""
 
 from __future__ import annotations
 

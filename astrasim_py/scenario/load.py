@@ -41,7 +41,7 @@ class LoadedScenario:
 
     @property
     def points(self) -> int:
-        """How many points it has."""
+        """Number of points."""
         return variables.count_points(self.axes)
 
 
@@ -137,7 +137,7 @@ class _Loading:
         )
 
     def _constant_sections(self) -> None:
-        """Where the sweep itself is wrong: read at least what does not depend on it."""
+        """Read keys without variables, if the sweep itself is wrong."""
         for key, value in self.document.data.items():
             if key not in Scenario.model_fields or key in variables.STUDY_KEYS:
                 continue

@@ -1,4 +1,4 @@
-"""What a scenario may say: strict models, one per thing, from which the JSON Schema is generated too.
+"""The keys of a scenario as strict models, and the JSON Schema made from them.
 
 The models are validated once variables (``$name``) have their values, so every field has its plain type here;
 `json_schema` adds the variables back for editors.

@@ -1,4 +1,4 @@
-"""From a document to the documents of its points: ``--set``, sweep axes, and ``$name`` in its values."""
+"""Values of a scenario that vary: ``--set``, the axes of a sweep, and ``$name`` in texts."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]
 
 
 def count_points(axes: Sequence[Axis]) -> int:
-    """How many points the axes span."""
+    """Number of points that the axes span."""
     return math.prod(len(axis.rows) for axis in axes)
 
 

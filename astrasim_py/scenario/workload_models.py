@@ -174,7 +174,7 @@ class Item(StrictModel):
 
     @property
     def body(self) -> ItemBase:
-        """What it says."""
+        """The model of its kind."""
         return getattr(self, self.kind)
 
 

@@ -39,7 +39,7 @@ ROUNDS: Mapping[tuple[str, str], Callable[[int, int], list[int]]] = {
     ("dissemination", "barrier"): lambda n, s: [0] * (n.bit_length() - 1),
 }
 
-#: Where every pair of ranks has links of its own in each round: links that a message crosses, by shape.
+#: Links that a message crosses, by shape; every pair of ranks has links of its own.
 HOPS = {"fully_connected": 1, "switch": 2}
 #: One round sends to all ranks at once: through a switch those messages would share a link.
 _AT_ONCE = "direct"

@@ -66,7 +66,7 @@ def table_of(choices: dict[str, list[Choice]]) -> AlgorithmTable:
 
 
 def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], Algorithm]:
-    """What makes the algorithm of a case."""
+    """The function that makes the algorithm of a case."""
 
     def make(collective: str, ranks: int, root: int) -> Algorithm:
         rooted = _rooted(collective, root)
@@ -126,7 +126,7 @@ def _from_files(run: Preparation, said: AlgorithmFile, collective: str, place: s
 
 
 def _made(run: Preparation, factory, text, said, collective, ranks, rooted, place) -> Algorithm:
-    """What a function of the user's or of another package builds: trusted with nothing."""
+    """An algorithm from the user's own function or another package; everything about it is checked."""
     try:
         algorithm = factory(collective, ranks, **rooted, **said.options)
     except AstraError:
@@ -145,7 +145,7 @@ def _made(run: Preparation, factory, text, said, collective, ranks, rooted, plac
 def _synthesizer(
     run: Preparation, said: AlgorithmSynthesis, topology: Topology, place: str
 ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
-    """What synthesizes the algorithm of a case for the NPUs and the size of a call."""
+    """The function that synthesizes the algorithm of a case for the NPUs and the size of a call."""
     from astrasim_py.study.synthesized import algorithm_of
     from astrasim_py.synthesis.request import Request
 

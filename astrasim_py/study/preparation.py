@@ -33,7 +33,7 @@ class Preparation:
 
     @property
     def spec(self) -> SimpleNamespace:
-        """What the point says, typed."""
+        """The typed keys of the point."""
         return self.point.spec
 
     def at(self, *path: str) -> str:
@@ -61,7 +61,7 @@ class Preparation:
         return files
 
     def read_once(self, memo: Any, files: Sequence[Path], options: tuple, read: Callable[[], T]) -> T:
-        """What files hold, read once per process; if they are large, once for all processes of a run."""
+        """Contents of files: read once per process, or once per run if they are large."""
         stamps = tuple(file_stamp(file) for file in files)
         key = (stamps, options)
         beside = self.beside if sum(stamp.bytes for stamp in stamps) >= WORTH else None

@@ -54,7 +54,7 @@ class Semantics(StrictModel):
 
     _place = "semantics"
 
-    #: Where the rules that are not given come from.
+    #: The named set that fills in rules that are not given.
     name: choice("native", "astra_sim") = Field(default="native", alias="base")
     #: Edges honoured in workload traces. Algorithm traces honour both kinds always.
     dependencies: choice(DATA, DATA_AND_CTRL) | None = None

@@ -65,7 +65,7 @@ Columns = Mapping[str, tuple[str, str]]
 
 
 def read_columns(place: str, names: Iterable[str], *, ignore: bool = False) -> Columns:
-    """What the columns, or keys, of an edge list mean; names that mean nothing are refused, or ignored."""
+    """Meanings of columns or keys; unknown names are refused, or ignored."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         known = _meaning(place, name)

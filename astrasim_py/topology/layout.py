@@ -1,4 +1,4 @@
-"""Where to draw the vertices of regular topologies."""
+"""Coordinates for drawing regular topologies."""
 
 from __future__ import annotations
 

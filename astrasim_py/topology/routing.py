@@ -55,7 +55,7 @@ class Dim:
     size: int
     #: Bytes per second of one link of this level in one direction; of a switched level, of one NPU's share.
     bandwidth: Fraction
-    #: Of one link.
+    #: Latency of one link.
     latency_ps: int
     #: Only a ring may be one-way.
     bidirectional: bool = True
@@ -316,7 +316,7 @@ class ShortestPaths:
                         buckets[then] = []
                         heappush(queue, then)
                     buckets[then].append(fresh)
-        # What no search reached is unknown too; no level is as large as that of a search that never ended.
+        # Vertices beyond the end of a search, or never reached, are unknown.
         unsettled = (level > np.repeat(ended, vertices)) | (level == _BIG)
         shape = (len(sources), vertices)
         if self._seed is None:

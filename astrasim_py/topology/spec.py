@@ -1,4 +1,4 @@
-"""What every topology may say, whatever its shape: single links, failures, routing, unwinding.
+"""Keys of every topology, whatever its shape: single links, failures, routing, unwinding.
 
 A shape (see `shapes`) is a model of its keys with a method `make`; `Shape.build` makes the topology and applies what
 is said here.
@@ -138,7 +138,7 @@ class Shape(StrictModel):
 
     @property
     def failed_npus(self) -> int:
-        """How many NPUs are down."""
+        """Number of failed NPUs."""
         return len(self.failed.npus) if self.failed is not None else 0
 
     def npu_count(self) -> int | None:
