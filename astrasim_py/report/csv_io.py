@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -167,24 +167,23 @@ _FRAMES = _frames()
 # -- reading ----------------------------------------------------------------------------------------------------
 
 
-def read_csv(data: bytes, text_columns: Iterable[str] = TEXT_COLUMNS) -> Table:
+def read_csv(data: bytes) -> Table:
     """The table that `csv_chunks` wrote.
 
-    `data`: a whole file. `text_columns`: names of columns that hold text; the others hold whole numbers, or numbers
-    with a point (empty: NaN). Raises ValueError: rows of unequal length, or a cell that is no number.
+    Columns beside `TEXT_COLUMNS` hold whole numbers, or numbers with a point (empty: NaN). Raises ValueError: rows of
+    unequal length, or a cell that is no number.
     """
-    texts = frozenset(text_columns)
     stream = io.StringIO(data.decode(), newline="")
     names = [csv_text(cell) for line in csv.reader([stream.readline()]) for cell in line]
     begin = stream.tell()
     try:
-        cells = _cells_of(stream, [object if name in texts else np.int64 for name in names])
+        cells = _cells_of(stream, [object if name in TEXT_COLUMNS else np.int64 for name in names])
     except ValueError:  # fractions, empty cells, numbers beyond int64
         stream.seek(begin)
         cells = _cells_of(stream, [object] * len(names))
     columns: dict[str, np.ndarray | Categorical] = {}
     for name, column in zip(names, cells, strict=True):
-        if name in texts:
+        if name in TEXT_COLUMNS:
             found = Categorical.of(column.tolist())
             columns[name] = Categorical(found.codes, [csv_text(cell) for cell in found.labels])
         else:

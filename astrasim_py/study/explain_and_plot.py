@@ -143,20 +143,17 @@ def records_of(stored: StoredPoint) -> Records:
     )
 
 
-def at_level(stored: StoredPoint, level: str, notes: RunLog, *, timeline: bool = False) -> StoredPoint:
+def at_level(stored: StoredPoint, level: str, notes: RunLog) -> StoredPoint:
     """The point with records of at least `level`: as it is, or run again (and the notes say so).
 
     Raises UsageError: what it was computed from has changed since. Raises AstraError: it cannot be run any more.
     """
     manifest = stored.manifest
-    enough = LEVELS.index(manifest["level"]) >= LEVELS.index(level) and (manifest["timeline"] or not timeline)
-    if enough:
+    if LEVELS.index(manifest["level"]) >= LEVELS.index(level):
         return stored
-
     name, ran = manifest["point"], manifest.get("engine") or AUTO
     options = RunOptions(
         level=level,
-        timeline=timeline,
         # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
         engine=AUTO if ran.endswith(FOLDED) else ran,
         limits=Limits(**{key: value for key, value in manifest["limits"].items() if value is not None}),
