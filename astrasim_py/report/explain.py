@@ -20,19 +20,6 @@ _FEW = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkUse:
-    """The load of one link."""
-
-    link: int
-    name: str
-    bytes: int
-    busy: int
-    messages: int
-    queued: int
-    max_queue: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """The critical path, exposed communication and link loads of a run.
 
@@ -43,7 +30,7 @@ class Explanation:
     path: tuple[Segment, ...]  # the critical path from 0 to `makespan`, without gaps
     totals: Mapping[str, int]  # category → ps; they add up to the makespan
     exposures: tuple[Exposure, ...]  # by collective, the most exposed first
-    links: tuple[LinkUse, ...]  # the busiest first
+    links: tuple[dict, ...]  # rows of the link table with the name of the link, the busiest first
     labels: Mapping[int, str]  # row of the node table → what it is, for rows on the path
     messages: Mapping[int, tuple[int, int, int]]
     link_names: Mapping[int, str]  # of links on the path
@@ -58,25 +45,13 @@ class Explanation:
         return [(self.link_names.get(link, f"link {link}"), ps) for link, ps in ordered]
 
 
-def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tuple[LinkUse, ...]:
-    """The links that were busy longest (by bytes where busy times were not recorded), the busiest first."""
+def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tuple[dict, ...]:
+    """Rows of the links that were busy longest (by bytes where busy times were not recorded), the busiest first."""
     if not link.height:
         return ()
-    busy = np.maximum(link["busy"], 0)
-    order = np.lexsort((link["link"], -link["bytes"], -busy))[:count]
-    first = Table({name: column[order] for name, column in link.items()})
-    return tuple(
-        LinkUse(
-            link=r["link"],
-            name=names.get(r["link"], f"{r['src']}->{r['dst']}"),
-            bytes=r["bytes"],
-            busy=max(r["busy"], 0),
-            messages=max(r["messages"], 0),
-            queued=max(r["queued"], 0),
-            max_queue=max(r["max_queue"], 0),
-        )
-        for r in first.rows()
-    )
+    order = np.lexsort((link["link"], -link["bytes"], -np.maximum(link["busy"], 0)))[:count]
+    first = Table({name: np.maximum(column[order], 0) for name, column in link.items()})
+    return tuple(row | {"name": names.get(row["link"], f"{row['src']}->{row['dst']}")} for row in first.rows())
 
 
 def explain(records: Records, edges: Table | None = None, longer: Mapping[int, int] | None = None) -> Explanation:
@@ -152,12 +127,12 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
     if e.links:
         cells = [
             [
-                use.name,
-                format_time(use.busy),
-                _share(use.busy, e.makespan),
-                format_size(use.bytes),
-                str(use.messages),
-                format_time(use.queued),
+                use["name"],
+                format_time(use["busy"]),
+                _share(use["busy"], e.makespan),
+                format_size(use["bytes"]),
+                str(use["messages"]),
+                format_time(use["queued"]),
             ]
             for use in e.links
         ]

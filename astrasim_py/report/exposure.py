@@ -12,7 +12,7 @@ from astrasim_py.core.units import format_size
 from astrasim_py.report.critical_path import Segment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Exposure:
     """Exposed communication of one collective, or of all point-to-point messages.
 
@@ -92,29 +92,15 @@ def exposures_of(records: Records, path: Sequence[Segment]) -> tuple[Exposure, .
     for piece in path:
         if piece.instance >= 0 or piece.message >= 0:
             on_path[piece.instance] = on_path.get(piece.instance, 0) + piece.end - piece.start
+
+    def exposure(instance: int, name: str, duration: int) -> Exposure:
+        exposed, where = longest.get(instance, (0, -1))
+        return Exposure(instance, name, duration, exposed, where, on_path.get(instance, 0))
+
     result = []
     for c in collective.rows():
-        exposed, where = longest.get(c["instance"], (0, -1))
-        result.append(
-            Exposure(
-                instance=c["instance"],
-                name=f"{c['type']} {format_size(c['size'])}" + (f" ({c['algorithm']})" if c["algorithm"] else ""),
-                duration=max(c["end"] - c["start"], 0),
-                exposed=exposed,
-                rank=where,
-                on_path=on_path.get(c["instance"], 0),
-            )
-        )
+        name = f"{c['type']} {format_size(c['size'])}" + (f" ({c['algorithm']})" if c["algorithm"] else "")
+        result.append(exposure(c["instance"], name, max(c["end"] - c["start"], 0)))
     if len(p2p):
-        exposed, where = longest.get(-1, (0, -1))
-        result.append(
-            Exposure(
-                instance=-1,
-                name="point-to-point",
-                duration=int(end[p2p].max() - start[p2p].min()),
-                exposed=exposed,
-                rank=where,
-                on_path=on_path.get(-1, 0),
-            )
-        )
+        result.append(exposure(-1, "point-to-point", int(end[p2p].max() - start[p2p].min())))
     return tuple(sorted(result, key=lambda e: (-e.exposed, -e.on_path, e.instance)))

@@ -106,8 +106,8 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         "status": records.outcome.status,
     }
     busiest = busiest_links(records.link, {}, 1)
-    if busiest and (busiest[0].busy or busiest[0].bytes):
-        row["busiest_link"] = topology.link_name(busiest[0].link)
+    if busiest and (busiest[0]["busy"] or busiest[0]["bytes"]):
+        row["busiest_link"] = topology.link_name(busiest[0]["link"])
     instance = only_collective(plan)
     if instance is not None:
         row |= {"algorithm": instance.algorithm_name or None, "size_bytes": instance.size}

@@ -212,5 +212,5 @@ def test_busiest_links_are_ordered_by_time_then_bytes_then_number():
         }
     )
     uses = busiest_links(table, {2: "two"}, 3)
-    assert [use.name for use in uses] == ["two", "1->2", "0->1"]
-    assert uses[0].queued == 0
+    assert [use["name"] for use in uses] == ["two", "1->2", "0->1"]
+    assert uses[0]["queued"] == 0
