@@ -97,18 +97,7 @@ def algorithm(
     >>> star(4).messages
     3
     """
-    options = {
-        "collective": collective,
-        "ranks": ranks,
-        "chunks": chunks,
-        "root": root,
-        "in_place": in_place,
-        "contract": contract,
-        "scratch": scratch,
-        "protocol": protocol,
-        "name": name,
-        "verify": verify,
-    }
+    options = dict(locals())
     if callable(collective):
         raise AlgorithmError(
             place_of(sys._getframe(1)), "@algorithm names no collective", 'write e.g. @algorithm("all_reduce")'

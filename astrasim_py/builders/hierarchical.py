@@ -99,11 +99,7 @@ def _builder(build_phase: Builder, spec: str | Mapping, place: str) -> tuple[str
             place, f"{spec!r} is not the algorithm of a dimension", "write the name of a builder, e.g. ring"
         )
 
-    return name, partial(_build, build_phase, name, options)
-
-
-def _build(build_phase: Builder, name: str, options: Mapping, collective: str, ranks: int, **more) -> Algorithm:
-    return build_phase(name, collective, ranks, **options, **more)
+    return name, partial(build_phase, name, **options)
 
 
 def _ragged(bounds: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

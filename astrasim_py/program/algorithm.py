@@ -118,9 +118,9 @@ class Algorithm:
         """The rotation that makes every rank's program of rank 0's; None where there is none."""
         return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
 
-    @cached_property
+    @property
     def program(self) -> Program:
-        """The nodes of all ranks as one table."""
+        """The nodes of all ranks as one table, which is made anew unless a builder made it."""
         if isinstance(self.traces, ProgramTraces):
             return self.traces.program
         return Program.of_traces(self.traces)

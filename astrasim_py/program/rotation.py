@@ -155,12 +155,6 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         for start in range(0, len(ranks), block):
             yield from self.some(ranks[start : start + block])
 
-    def __add__(self, other: Sequence[ExecutionTrace]) -> tuple[ExecutionTrace, ...]:
-        return (*self, *other)
-
-    def __mul__(self, times: int) -> tuple[ExecutionTrace, ...]:
-        return tuple(self) * times
-
     def __reduce__(self):
         return type(self), (self.rotation, self.base, self._columns, self._kept if self.given else None)
 

@@ -2,7 +2,7 @@
 
 ::
 
-    program = algorithm.program            # made once, by the builder or from the traces
+    program = algorithm.program            # of the builder, or made from the traces
     program.bounds                         # int64[ranks + 1]: rank r has rows bounds[r] to bounds[r + 1] - 1
     program.rank, program.type, program.node_id                    # of every row
     program.column("comm_tag")             # int64[rows]; MISSING where a node has none; see `has`
@@ -206,17 +206,14 @@ class ProgramTraces(Sequence[ExecutionTrace]):
     def __len__(self) -> int:
         return self.program.ranks
 
+    def __reduce__(self):
+        return type(self), (self.program,)
+
     def __getitem__(self, index):
         return self._made[index]
 
     def __iter__(self) -> Iterator[ExecutionTrace]:
         return iter(self._made)
-
-    def __add__(self, other: Sequence[ExecutionTrace]) -> tuple[ExecutionTrace, ...]:
-        return (*self, *other)
-
-    def __mul__(self, times: int) -> tuple[ExecutionTrace, ...]:
-        return self._made * times
 
 
 def _declared(traces: Sequence[ExecutionTrace], name: str) -> int:

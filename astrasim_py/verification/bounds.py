@@ -243,7 +243,7 @@ class Capacities:
         self.kind, first = _codes(*into.T, *out.T, near_in, near_out)
         self.ingress, self.egress = rates(into[first]), rates(out[first])
         self.near_in, self.near_out = near_in[first].tolist(), near_out[first].tolist()
-        self._sides = self._cuts()
+        self.cuts = self._cuts()
 
     def _near(self, own: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Least latency over one link, or two where the first end is a switch; int64[npus]."""
@@ -263,7 +263,7 @@ class Capacities:
         return sum((count * rate for count, rate in zip(counts, self.ingress, strict=True)), Fraction(0))
 
     def _cuts(self) -> list[tuple[np.ndarray, Fraction, Fraction]]:
-        """Some cuts: (NPUs inside, rate out of them, rate into them)."""
+        """Some cuts: (bool[npus] inside, bytes per second out, bytes per second in)."""
         topology = self.topology
         n = topology.npus
         ids = np.arange(n)
@@ -299,10 +299,6 @@ class Capacities:
     def _rate(self, links: np.ndarray) -> Fraction:
         counts = np.bincount(self.topology.bandwidth_class[links], minlength=len(self.topology.bandwidths))
         return sum((int(c) * b for c, b in zip(counts.tolist(), self.topology.bandwidths, strict=True)), Fraction(0))
-
-    def cuts(self) -> Sequence[tuple[np.ndarray, Fraction, Fraction]]:
-        """(bool[npus] inside, bytes per second out, bytes per second in) of every cut considered."""
-        return self._sides
 
     def latency(self, sources: Sequence[int], targets: Sequence[int]) -> int:
         """A latency, ps, that some message from a source to a target must have: a maximum over shortest paths."""
@@ -432,7 +428,7 @@ def lower_bound_ps(
             capacities.near_in[kind] for kind in np.flatnonzero(np.bincount(capacities.kind[members])).tolist()
         )
         best = max(best, nearest + _ps(need.total, capacities.rate_in(members)))
-    for inside, rate_out, rate_in in capacities.cuts():
+    for inside, rate_out, rate_in in capacities.cuts:
         count = int(inside[members].sum())
         over, back = cut_demand(collective, size, n, count, bool(inside[npus[root]]))
         best = max(best, _ps(over, rate_out), _ps(back, rate_in))

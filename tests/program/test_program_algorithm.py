@@ -154,7 +154,7 @@ def test_npz_keeps_foreign_ids_and_shared_traces(tmp_path):
     write_npz(tmp_path / "a.npz", odd)
     assert read_npz(tmp_path / "a.npz").digest() == odd.digest()
     empty = build("direct", "all_gather", 1)
-    three = Algorithm(name="x", collective="broadcast", ranks=3, traces=empty.traces * 3, root=2, chunks=1)
+    three = Algorithm(name="x", collective="broadcast", ranks=3, traces=[*empty.traces] * 3, root=2, chunks=1)
     write_npz(tmp_path / "b.npz", three)
     back = read_npz(tmp_path / "b.npz")
     assert back.traces[0] is back.traces[2]
