@@ -77,6 +77,7 @@ class _Rank:
     """Nodes of one rank while they are made."""
 
     nodes: list[dict]
+    serials: list[int]  # of the nodes; ranks that share a node have its number
     deps: list[tuple[int, ...]]
     last: tuple[int, ...]  # nodes of the item before
     named: dict[str, tuple[int, ...]]
@@ -105,9 +106,9 @@ def generate(
         for index, members in enumerate(listed):
             defined[key if len(listed) == 1 else f"{key}.{index}"] = members
     alike = all(_for_all(item) for item in items)
-    state = [_Rank([], [], (), {}) for _ in range(1 if alike else ranks)]
+    state = [_Rank([], [], [], (), {}) for _ in range(1 if alike else ranks)]
     names: set[str] = set()
-    total = 0
+    total = serial = 0
     for number, item in enumerate(items):
         where = f"{place}[{number}]"
         for wanted in item.after or ():
@@ -118,9 +119,14 @@ def generate(
         total += len(made) * item.repeat
         if total > MAX_NODES:
             raise ScenarioError(where, f"the workload has {total} nodes, more than {MAX_NODES}", "repeat less")
+        serials, last = [], None
+        for _, node in made:
+            serial += node is not last
+            serials.append(serial)
+            last = node
         for _ in range(item.repeat if made else 0):
             added: dict[int, list[int]] = {}
-            for rank, node in made:
+            for (rank, node), which in zip(made, serials, strict=True):
                 mine = state[rank]
                 if rank in own:
                     deps = own[rank]
@@ -130,6 +136,7 @@ def generate(
                     deps = tuple(n for wanted in item.after for n in mine.named.get(wanted, ()))
                 added.setdefault(rank, []).append(len(mine.nodes))
                 mine.nodes.append(node)
+                mine.serials.append(which)
                 mine.deps.append(deps)
             own = {rank: tuple(nodes) for rank, nodes in added.items()}
         for rank, nodes in own.items():
@@ -141,8 +148,7 @@ def generate(
     known: dict[tuple, ExecutionTrace] = {}
     traces = []
     for mine in state:
-        # Ranks that take part in the same items hold the same node objects.
-        key = tuple(map(id, mine.nodes)), tuple(mine.deps)
+        key = tuple(mine.serials), tuple(mine.deps)
         if key not in known:
             known[key] = _trace(mine)
         traces.append(known[key])
