@@ -15,7 +15,7 @@ import numpy as np
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import CHAKRA_COLUMNS, COLUMN_KINDS, COUNTS, MISSING, NodeType
-from astrasim_py.chakra.storage import Csr, FileColumns, RawFile, compact_columns, expand
+from astrasim_py.chakra.storage import Csr, RawFile, compact_columns, expand
 from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_node, node_place, text_of
 from astrasim_py.core.errors import TraceError
 
@@ -44,7 +44,7 @@ def decode(
     text: str = "pg_name",
     *,
     kernel: bool | None = None,
-) -> list[FileColumns]:
+) -> list[dict[str, Any]]:
     """Decode files into columns.
 
     `files`: content (unzipped) and name of each. `ints`: names of the integer attributes wanted. `text`: name of the
@@ -56,7 +56,7 @@ def decode(
         kernel = sum(len(data) for data, _ in files) >= KERNEL_BYTES
     if not kernel:
         return [_by_protobuf(data, place, ints, text) for data, place in files]
-    out: list[FileColumns] = []
+    out: list[dict[str, Any]] = []
     while len(out) < len(files):
         group, held = [], 0
         for file in files[len(out) :]:
@@ -80,13 +80,13 @@ def decode_attribute(raw: RawFile, name: str, place: str) -> np.ndarray:
     Raises TraceError: a node has the attribute, but not as a whole number.
     """
     (columns,) = decode([(raw.data, place)], (name,))
-    return expand(columns.ints.get(name, MISSING), len(raw.start))
+    return expand(columns["_columns"].get(name, MISSING), len(raw.start))
 
 
 def decode_text(raw: RawFile, name: str, place: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """A text attribute of any name: int32[n] codes (-1 where a node has none) and the texts they stand for."""
     (columns,) = decode([(raw.data, place)], (), name)
-    return columns.group
+    return columns["_groups"]
 
 
 def attribute_kinds(raw: RawFile, names: Sequence[str]) -> dict[tuple[str, str], int]:
@@ -116,7 +116,7 @@ def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
     return errors
 
 
-def _by_protobuf(data: bytes, place: str, ints: Sequence[str], text: str) -> FileColumns:
+def _by_protobuf(data: bytes, place: str, ints: Sequence[str], text: str) -> dict[str, Any]:
     raw, version = frame(data, place)
     nodes = _Nodes(data, place, ints, text, len(raw.start))
     for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
@@ -201,23 +201,23 @@ class _Nodes:
         elif kind and not free:
             raise _IllTyped(f"{self.text} is a {kind}, not text")
 
-    def columns(self, raw: RawFile, version: str) -> FileColumns:
-        """The columns of the decoded nodes."""
-        return FileColumns(
-            raw=raw,
-            version=version,
-            node_id=np.array(self.ids, np.uint64),
-            type=np.array(self.types, np.int8),
-            start_time_micros=np.array(self.started, np.uint64),
-            duration_micros=np.array(self.duration, np.uint64),
-            names=tuple(self.names),
-            ctrl_deps=Csr(np.array(self.ctrl_ptr, np.int64), np.array(self.ctrl, np.uint64)),
-            data_deps=Csr(np.array(self.data_ptr, np.int64), np.array(self.deps, np.uint64)),
-            ints=compact_columns(
+    def columns(self, raw: RawFile, version: str) -> dict[str, Any]:
+        """Fields of the trace of the decoded nodes."""
+        return {
+            "raw": raw,
+            "version": version,
+            "node_id": np.array(self.ids, np.uint64),
+            "type": np.array(self.types, np.int8),
+            "start_time_micros": np.array(self.started, np.uint64),
+            "duration_micros": np.array(self.duration, np.uint64),
+            "names": tuple(self.names),
+            "ctrl_deps": Csr(np.array(self.ctrl_ptr, np.int64), np.array(self.ctrl, np.uint64)),
+            "data_deps": Csr(np.array(self.data_ptr, np.int64), np.array(self.deps, np.uint64)),
+            "_columns": compact_columns(
                 {name: np.array(self.values[name], np.int64) for name in self.ints if name in self.values}, self.size
             ),
-            group=(np.array(self.codes, np.int32), tuple(self.labels)),
-        )
+            "_groups": (np.array(self.codes, np.int32), tuple(self.labels)),
+        }
 
 
 def _whole_number(attribute: Any, name: str, free: bool) -> int | None:

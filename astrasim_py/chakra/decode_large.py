@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from astrasim_py.chakra.decode_kernel import (
 )
 from astrasim_py.chakra.framing import MAX_NODES, MAX_RECORD, check_metadata
 from astrasim_py.chakra.schema import COUNTS, MISSING
-from astrasim_py.chakra.storage import MISSING32, Csr, FileColumns, Names, RawFile
+from astrasim_py.chakra.storage import MISSING32, Csr, Names, RawFile
 from astrasim_py.chakra.wire import ATTRIBUTE
 
 #: Zero bytes behind the files, so that eight bytes can be loaded anywhere.
@@ -103,7 +103,7 @@ def _scratch(names: int) -> Scratch:
     )
 
 
-def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -> Iterator[FileColumns | None]:
+def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -> Iterator[dict[str, Any] | None]:
     """Columns of files, in order; None for a file that is left to protobuf.
 
     `files`: content and name of each. `ints`: names of the integer attributes wanted, fewer than `NAME_CELLS`. `text`:
@@ -224,7 +224,7 @@ def _columns(
     source: Bytes,
     tally: Tally,
     out: Out,
-) -> FileColumns:
+) -> dict[str, Any]:
     (low, ctrl, deps, label), (high, ctrl_end, deps_end, label_end) = tally.first[f : f + 2].tolist()
     columns: dict[str, int | np.ndarray] = {}
     for index in np.flatnonzero(tally.held[f, :, 0]).tolist():
@@ -233,16 +233,16 @@ def _columns(
         columns[ints[index]] = pool[begin : begin + high - low] if width else int(tally.held[f, index, 1])
     spans = zip(out.text_start[label:label_end].tolist(), out.text_length[label:label_end].tolist(), strict=True)
     labels = tuple(source.data[at : at + length].tobytes().decode() for at, length in spans)
-    return FileColumns(
-        raw=RawFile(data, metadata, tally.start[low:high], tally.stop[low:high]),
-        version=version,
-        node_id=out.node_id[low:high],
-        type=out.type[low:high],
-        start_time_micros=out.begun[low:high],
-        duration_micros=out.lasts[low:high],
-        names=Names(data, out.name_start[low:high], out.name_length[low:high]),
-        ctrl_deps=Csr(out.ctrl_ptr[low + f : high + f + 1], out.ctrl_deps[ctrl:ctrl_end]),
-        data_deps=Csr(out.data_ptr[low + f : high + f + 1], out.data_deps[deps:deps_end]),
-        ints=columns,
-        group=(out.codes[low:high], labels),
-    )
+    return {
+        "raw": RawFile(data, metadata, tally.start[low:high], tally.stop[low:high]),
+        "version": version,
+        "node_id": out.node_id[low:high],
+        "type": out.type[low:high],
+        "start_time_micros": out.begun[low:high],
+        "duration_micros": out.lasts[low:high],
+        "names": Names(data, out.name_start[low:high], out.name_length[low:high]),
+        "ctrl_deps": Csr(out.ctrl_ptr[low + f : high + f + 1], out.ctrl_deps[ctrl:ctrl_end]),
+        "data_deps": Csr(out.data_ptr[low + f : high + f + 1], out.data_deps[deps:deps_end]),
+        "_columns": columns,
+        "_groups": (out.codes[low:high], labels),
+    }

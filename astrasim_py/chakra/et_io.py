@@ -8,11 +8,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from astrasim_py.chakra import encode
 from astrasim_py.chakra.decode import decode
 from astrasim_py.chakra.framing import frame
-from astrasim_py.chakra.storage import Csr, FileColumns, check_unique, frozen
+from astrasim_py.chakra.storage import Csr, check_unique, frozen
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import OutputError, TraceError
 from astrasim_py.core.files import open_regular, write_file, write_files
@@ -98,23 +99,14 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
     return b"".join(parts)
 
 
-def _trace(columns: FileColumns, place: str, rank: int | None, keep_raw: bool) -> ExecutionTrace:
-    check_unique(columns.node_id, place, columns.raw.start)
-    trace = ExecutionTrace(
-        node_id=frozen(columns.node_id),
-        type=frozen(columns.type),
-        duration_micros=frozen(columns.duration_micros),
-        start_time_micros=frozen(columns.start_time_micros),
-        data_deps=Csr(*map(frozen, columns.data_deps)),
-        ctrl_deps=Csr(*map(frozen, columns.ctrl_deps)),
-        names=columns.names,
-        version=columns.version,
-        place=place,
-        rank=rank,
-        raw=columns.raw,
-        _columns=columns.ints,
-        _groups=(frozen(columns.group[0]), columns.group[1]),
-    )
+def _trace(fields: dict[str, Any], place: str, rank: int | None, keep_raw: bool) -> ExecutionTrace:
+    check_unique(fields["node_id"], place, fields["raw"].start)
+    for name in ("node_id", "type", "duration_micros", "start_time_micros"):
+        fields[name] = frozen(fields[name])
+    for name in ("data_deps", "ctrl_deps"):
+        fields[name] = Csr(*map(frozen, fields[name]))
+    codes, names = fields["_groups"]
+    trace = ExecutionTrace(**fields | {"_groups": (frozen(codes), names)}, place=place, rank=rank)
     return trace if keep_raw else trace.without_raw()
 
 

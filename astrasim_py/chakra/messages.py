@@ -78,13 +78,7 @@ def parse_node(data: bytes, place: str = "") -> Node:
 
     Raises TraceError: bytes that protobuf refuses, for instance text that is not UTF-8.
     """
-    message = _parse("Node", data, place)
-    try:
-        return node_view(message)
-    except UnicodeDecodeError as error:
-        raise TraceError(
-            place, f"node {message.id} holds text that is not UTF-8: {error.reason}", "write the text as UTF-8"
-        ) from None
+    return node_view(_parse("Node", data, place))
 
 
 def parse_metadata(data: bytes, place: str = "") -> tuple[str, tuple[Attribute, ...]]:
@@ -93,12 +87,7 @@ def parse_metadata(data: bytes, place: str = "") -> tuple[str, tuple[Attribute, 
     Raises TraceError: bytes that protobuf refuses.
     """
     message = _parse("GlobalMetadata", data, place)
-    try:
-        return message.version, _attributes(message.attr)
-    except UnicodeDecodeError as error:
-        raise TraceError(
-            place, f"metadata holds text that is not UTF-8: {error.reason}", "write the text as UTF-8"
-        ) from None
+    return message.version, _attributes(message.attr)
 
 
 def _put_attributes(target, attributes: Iterable[Attribute]) -> None:

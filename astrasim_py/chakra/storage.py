@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,23 +50,6 @@ class RawFile(NamedTuple):
     metadata: tuple[int, int]  # start and end of the metadata message
     start: np.ndarray
     end: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileColumns:
-    """Columns of one file: arrays as in `ExecutionTrace`; `ints` as `compact_columns` stores them."""
-
-    raw: RawFile
-    version: str
-    node_id: np.ndarray
-    type: np.ndarray
-    start_time_micros: np.ndarray
-    duration_micros: np.ndarray
-    names: Sequence[str]
-    ctrl_deps: Csr
-    data_deps: Csr
-    ints: dict[str, int | np.ndarray]
-    group: tuple[np.ndarray, tuple[str, ...]]
 
 
 class Names(Sequence[str]):

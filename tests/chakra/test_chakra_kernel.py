@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from astrasim_py.chakra import decode, decode_large, et_io
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.schema import COLUMN_KINDS
-from astrasim_py.chakra.storage import FileColumns, Names
+from astrasim_py.chakra.storage import Names
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
 from astrasim_py.core.errors import TraceError
@@ -24,7 +24,7 @@ from astrasim_py.core.errors import TraceError
 INTS = tuple(COLUMN_KINDS)
 
 
-def facts(columns: FileColumns) -> dict[str, object]:
+def facts(columns: dict[str, object]) -> dict[str, object]:
     """All that a file decodes to, types included."""
 
     def plainly(value: object) -> object:
@@ -34,7 +34,7 @@ def facts(columns: FileColumns) -> dict[str, object]:
             return tuple(map(plainly, value))
         return {key: plainly(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
 
-    return {name: plainly(getattr(columns, name)) for name in FileColumns.__slots__}
+    return {name: plainly(value) for name, value in columns.items()}
 
 
 def outcome(contents: list[tuple[bytes, str]], kernel: bool) -> object:
@@ -133,10 +133,10 @@ def test_usual_files_are_read_by_the_kernel():
     data = a_file(*usual_nodes(60))
     assert read_by_kernel(data)
     (facts_,) = check_equal(data)
-    assert facts_["ints"]["comm_size"][0] == "int64"
-    assert facts_["ints"]["comm_dst"][0] == "int32"
-    assert facts_["ints"]["comm_dst"][1][3] == 150
-    assert facts_["group"][1][0] == "a group of process 1"
+    assert facts_["_columns"]["comm_size"][0] == "int64"
+    assert facts_["_columns"]["comm_dst"][0] == "int32"
+    assert facts_["_columns"]["comm_dst"][1][3] == 150
+    assert facts_["_groups"][1][0] == "a group of process 1"
     check_equal(a_file(), data, b"", b"\x00", data)
 
 
@@ -171,10 +171,10 @@ def test_numbers_of_every_width_follow_learnt_heads():
         node.attr.add(name="payload_", int64_val=power)
         nodes.append(node)
     (facts_,) = check_equal(a_file(*nodes))
-    assert facts_["ints"]["payload"][1] == [*(2**power - 1 for power in range(63)), -5]
+    assert facts_["_columns"]["payload"][1] == [*(2**power - 1 for power in range(63)), -5]
     overlong = b"\x08\x63\x18\x07\x52\x12\x0a\x0dcomm_priority\x38\x85\x00"
     (facts_,) = check_equal(a_file(*nodes, overlong))
-    assert facts_["ints"]["comm_priority"][1][-1] == 5
+    assert facts_["_columns"]["comm_priority"][1][-1] == 5
 
 
 def test_more_texts_than_the_kernel_holds_and_texts_that_collide():

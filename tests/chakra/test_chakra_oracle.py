@@ -98,14 +98,14 @@ def test_many_files_at_once_are_the_same_as_one_by_one(case):
     data, content = case
     other = b"\x00\x02\x08\x05"
     batch = decode.decode([(data, "a"), (other, "b"), (data, "c")] * 6)
-    assert [len(columns.node_id) for columns in batch] == [len(content), 1, len(content)] * 6
+    assert [len(columns["node_id"]) for columns in batch] == [len(content), 1, len(content)] * 6
     alone = et_io.parse_trace(data)
     for columns in (batch[0], batch[-1]):
-        assert columns.node_id.tolist() == alone.node_id.tolist()
-        assert columns.data_deps.ids.tolist() == alone.data_deps.ids.tolist()
-        assert columns.data_deps.ptr.tolist() == alone.data_deps.ptr.tolist()
-        for name, column in columns.ints.items():
-            assert expand(column, len(columns.node_id)).tolist() == alone.column(name).tolist()
+        assert columns["node_id"].tolist() == alone.node_id.tolist()
+        assert columns["data_deps"].ids.tolist() == alone.data_deps.ids.tolist()
+        assert columns["data_deps"].ptr.tolist() == alone.data_deps.ptr.tolist()
+        for name, column in columns["_columns"].items():
+            assert expand(column, len(columns["node_id"])).tolist() == alone.column(name).tolist()
 
 
 @st.composite
