@@ -142,12 +142,11 @@ def _numbered(key: np.ndarray, keys: int) -> _Numbered:
 # -- collectives --------------------------------------------------------------------------------------------------
 
 
-class _Calls:
+class _Calls(NamedTuple):
     """Collective calls of one trace to one group, and their node ids."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, int, int]] = []
-        self.ids: list[int] = []
+    calls: list[tuple[int, int, int]]
+    ids: list[int]
 
 
 def _calls(trace: ExecutionTrace, order: np.ndarray) -> dict[str, _Calls]:
@@ -161,7 +160,7 @@ def _calls(trace: ExecutionTrace, order: np.ndarray) -> dict[str, _Calls]:
     calls = zip(kind.tolist(), size.tolist(), root.tolist(), strict=True)
     for code, call, node in zip(codes[rows].tolist(), calls, trace.node_id[rows].tolist(), strict=True):
         name = names[code] if code >= 0 else ""
-        of_group = out.setdefault("" if name == "0" else name, _Calls())
+        of_group = out.setdefault("" if name == "0" else name, _Calls([], []))
         of_group.calls.append(call)
         of_group.ids.append(node)
     return out
@@ -236,7 +235,7 @@ def _compare(
     traces: Traces, by_rank: Sequence[Mapping[str, _Calls]], name: str, ranks: Sequence[int]
 ) -> Finding | None:
     """The first call in which members of a group differ."""
-    none = _Calls()
+    none = _Calls([], [])
     calls = [by_rank[rank].get(name, none) for rank in ranks]
     mine, best = calls[0], None
     for other, theirs in zip(ranks[1:], calls[1:], strict=True):
