@@ -208,12 +208,6 @@ class Kernel(Function):
             self._compile, made.compile = made.compile, self.compile
             return made
 
-    def prepare(self, *args: Any) -> None:
-        """Compile it for arguments of these types, or load it from the cache; it is not run."""
-        import numba
-
-        self._outside.compile(tuple(map(numba.typeof, args)))
-
     def compile(self, signature: tuple) -> Any:
         """Compile it for a signature, or load it from the cache."""
         with _compiling():

@@ -106,14 +106,6 @@ def test_no_clock_goes_on_while_anything_is_compiled(load, monkeypatch):
     assert jit.clock() - begin == 2.0
 
 
-def test_it_can_be_made_ready_without_being_run(load):
-    total = load()
-    total.prepare(VALUES)
-    assert len(load.said) == 1
-    assert total(VALUES) == 10
-    assert len(load.said) == 1
-
-
 def test_constants_of_other_modules_are_sources(load):
     assert load(step=1)(VALUES) == 10
     assert load(step=20)(VALUES) == 86

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled import queue, records
 from astrasim_py.engine.compiled.memory import (
     arena,
     blocks,
@@ -25,13 +25,12 @@ from astrasim_py.engine.compiled.memory import (
     templates,
     waiting,
 )
-from astrasim_py.engine.compiled.queue import NONE, give, give_row, make_ready, take, take_row, take_zeros
 
 
 @lean
 def new_block(state, number, rank, words):
     """A block of a template for a rank; the caller sets where it belongs."""
-    block = np.int64(take_row(state, blocks, records.BLOCKS))
+    block = np.int64(queue.take_row(state, blocks, records.BLOCKS))
     template, row = templates(state, number), blocks(state, block)
     row.rank = rank
     row.template = number
@@ -55,7 +54,7 @@ def new_block(state, number, rank, words):
 def new_states(state, number):
     """The words of a block of a template: states of its nodes, and its counters. Returns their place."""
     template = templates(state, number)
-    words = take(state, template.words)
+    words = queue.take(state, template.words)
     for i in range(template.nodes):
         states(state)[8 * words + i] = small(state)[template.first + i]
     counts = words + ((template.nodes + 7) >> 3)
@@ -85,9 +84,9 @@ def free_block(state, block):
     """Give back a block that has ended and that nothing refers to."""
     row = blocks(state, block)
     if not row.flags & records.JOINT_BLOCK:
-        give(state, np.int64(row.words), templates(state, row.template).words)
+        queue.give(state, np.int64(row.words), templates(state, row.template).words)
     row.rank = -1
-    give_row(state, blocks, records.BLOCKS, block)
+    queue.give_row(state, blocks, records.BLOCKS, block)
 
 
 @lean
@@ -109,22 +108,22 @@ def open_call(state, number):
     now_at.start = state.now
     now_at.left = members
     if not call.flags & records.EMPTY:
-        now_at.blocks = take(state, members)
+        now_at.blocks = queue.take(state, members)
         for i in range(members):
             arena(state)[now_at.blocks + i] = -1
     if call.flags & records.JOINT:
         template = templates(state, call.templates)
         now_at.state_words = (template.nodes * members + 7) >> 3
-        now_at.states = take(state, now_at.state_words)
+        now_at.states = queue.take(state, now_at.state_words)
         for i in range(template.nodes):
             begin = 8 * now_at.states + i * members
             for k in range(begin, begin + members):
                 states(state)[k] = small(state)[template.first + i]
     if call.channels:
-        now_at.channels = take_zeros(state, 2 * call.channels)
+        now_at.channels = queue.take_zeros(state, 2 * call.channels)
     words = 2 * call.messages + call.connections
     if words:
-        now_at.slots = take_zeros(state, words)
+        now_at.slots = queue.take_zeros(state, words)
 
 
 @lean
@@ -136,14 +135,14 @@ def leave_call(state, number):
         return
     now_at.end = state.now
     if not call.flags & records.EMPTY:
-        give(state, now_at.blocks, call.members)
+        queue.give(state, now_at.blocks, call.members)
     if call.flags & records.JOINT:
-        give(state, now_at.states, now_at.state_words)
+        queue.give(state, now_at.states, now_at.state_words)
     if call.channels:
-        give(state, now_at.channels, 2 * call.channels)
+        queue.give(state, now_at.channels, 2 * call.channels)
     words = 2 * call.messages + call.connections
     if words:
-        give(state, now_at.slots, words)
+        queue.give(state, now_at.slots, words)
 
 
 @inlined
@@ -198,10 +197,10 @@ def splice(state, call, position, rank, node, run, cause):
     """
     open_call(state, call)
     if calls(state, call).flags & records.EMPTY:
-        return NONE
+        return queue.NONE
     template = templates(state, template_of(state, call, position))
     if template.nodes == 0:
-        return NONE
+        return queue.NONE
     block = block_at(state, call, position)
     row = blocks(state, block)
     row.parent = node
@@ -209,7 +208,7 @@ def splice(state, call, position, rank, node, run, cause):
     row.flags |= records.SPLICED
     for i in range(template.root_count):
         root = np.int64(ints(state)[template.roots + i])
-        make_ready(state, rank, block, root)
+        queue.make_ready(state, rank, block, root)
         if state.record_nodes:
             node_rows(state, row.row + root).released = cause
     return block
@@ -331,7 +330,7 @@ def new_match(state, place, flags):
             match.flags |= flags
             channel.first = match.next + 1
             return number
-    number = np.int64(take_row(state, matches, records.MATCHES))
+    number = np.int64(queue.take_row(state, matches, records.MATCHES))
     match = matches(state, number)
     match.flags = flags
     match.next = -1
@@ -349,4 +348,4 @@ def new_match(state, place, flags):
 def free_match(state, number):
     """Give back a match that is complete."""
     matches(state, number).flags = -1
-    give_row(state, matches, records.MATCHES, number)
+    queue.give_row(state, matches, records.MATCHES, number)

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled import queue, records
 from astrasim_py.engine.compiled.blocks import (
     channel_of,
     free_block,
@@ -62,33 +62,36 @@ from astrasim_py.engine.compiled.memory import (
     waiting,
     wave,
 )
-from astrasim_py.engine.compiled.queue import (
-    NODE_MASK,
-    NONE,
-    entry_of,
-    give,
-    make_ready,
-    note_ready,
-    push,
-    take,
-    wake,
-)
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
 
 
-@inlined
-def account(state, number):
-    """Charge the time since the last change to compute, or to exposed communication."""
+@lean
+def count_time(state, number, kind, change):
+    """Charge the time so far to compute or to communication: a node of a kind begins (change 1) or ends (-1)."""
     rank = ranks(state, number)
     elapsed = state.now - rank.accounted
-    if elapsed:
-        if rank.computing:
-            rank.compute += elapsed
-        elif rank.communicating:
-            rank.exposed += elapsed
-        rank.accounted = state.now
+    if kind != COMPUTE and kind != SEND and kind != RECV and kind != COLLECTIVE:
+        return
+    if rank.computing:
+        rank.compute += elapsed
+    elif rank.communicating:
+        rank.exposed += elapsed
+    rank.accounted = state.now
+    if kind == COMPUTE:
+        rank.computing += change
+    else:
+        rank.communicating += change
+
+
+@inlined
+def release(state, block, node, cause):
+    """A node is ready; the node in row `cause` has released it."""
+    row = blocks(state, block)
+    queue.make_ready(state, np.int64(row.rank), block, node)
+    if state.record_nodes:
+        node_rows(state, row.row + node).released = cause
 
 
 # -- slots and connections ----------------------------------------------------------------------------------------
@@ -101,14 +104,14 @@ def refuse(state, rank, kind, node):
     count, room = slot.refused_count, slot.refused_room
     if count == room:
         more = max(2 * room, np.int64(4))
-        place = take(state, 3 * more)
+        place = queue.take(state, 3 * more)
         for i in range(3 * count):
             arena(state)[place + i] = arena(state)[slot.refused + i]
         if room:
-            give(state, slot.refused, 3 * room)
+            queue.give(state, slot.refused, 3 * room)
         slot.refused = place
         slot.refused_room = more
-        note_ready(state, 3 * more)
+        queue.note_ready(state, 3 * more)
     heap.push(arena_heap(state, slot.refused), count, node, np.int64(0), node)
     slot.refused_count = count + 1
 
@@ -126,9 +129,7 @@ def slot_freed(state, rank, kind, node):
         refused = arena_heap(state, slot.refused)
         again = refused[0].item
         slot.refused_count = heap.pop(refused, slot.refused_count)
-        make_ready(state, rank, rank, again)
-        if state.record_nodes:
-            node_rows(state, row.row + again).released = row.row + node
+        release(state, rank, again, row.row + node)
         if capacity(state)[kind] == 1:
             at = nodes(state, row.first + again)
             what = at.kind & 7
@@ -150,12 +151,9 @@ def release_slot(state, block, message, node):
     slot.state = records.FREE
     if before < records.WAITED:
         return
-    other, send = (before - records.WAITED) >> 32, (before - records.WAITED) & NODE_MASK
-    if state.record_nodes:
-        node_rows(state, blocks(state, other).row + send).released = blocks(state, block).row + node
-    rank = np.int64(blocks(state, other).rank)
-    make_ready(state, rank, other, send)
-    wake(state, rank)
+    other, send = (before - records.WAITED) >> 32, (before - records.WAITED) & queue.NODE_MASK
+    release(state, other, send, blocks(state, block).row + node)
+    queue.wake(state, np.int64(blocks(state, other).rank))
 
 
 @lean
@@ -166,7 +164,7 @@ def enter_slot(state, block, node, kind):
     if needed >= 0:
         slot = slot_of(state, block, needed)
         if slot.state != records.FREE:
-            slot.state = entry_of(block, node) + records.WAITED
+            slot.state = queue.entry_of(block, node) + records.WAITED
             slot.since = state.now
             return False
     freed = np.int64(ints(state)[template.connections + template.nodes + node])
@@ -184,17 +182,12 @@ def admit_workload(state, rank, node, kind, slot_kind):
             refuse(state, rank, slot_kind, node)
             return False
         slot.used += 1
-    row = ranks(state, rank)
-    if kind == COMPUTE:
-        account(state, rank)
-        row.computing += 1
-        if slot_kind == COMPUTE_SLOT:
-            row.compute_sum += longs(state)[state.duration + nodes(state, blocks(state, rank).first + node).size]
-            if row.compute_sum < 0:
-                fail(state, records.OVERFLOW)
-    elif kind == SEND or kind == RECV or kind == COLLECTIVE:
-        account(state, rank)
-        row.communicating += 1
+    count_time(state, rank, kind, np.int64(1))
+    if kind == COMPUTE and slot_kind == COMPUTE_SLOT:
+        row = ranks(state, rank)
+        row.compute_sum += longs(state)[state.duration + nodes(state, blocks(state, rank).first + node).size]
+        if row.compute_sum < 0:
+            fail(state, records.OVERFLOW)
     return True
 
 
@@ -206,7 +199,7 @@ def issue(state):
     """The rank that dispatches issues the next node of its wave."""
     rank, entry = state.rank, wave(state, state.wave_next)[0].item
     state.wave_next += 1
-    block, node = entry >> 32, entry & NODE_MASK
+    block, node = entry >> 32, entry & queue.NODE_MASK
     row = blocks(state, block)
     whole = np.int64(nodes(state, row.first + node).kind)
     kind = whole & 7
@@ -220,7 +213,7 @@ def issue(state):
             # It leaves the block now.
             row.left -= 1
             if row.left == 0:
-                complete_next(state, block, NONE, row.row + node if state.record_nodes else NONE)
+                complete_next(state, block, queue.NONE, row.row + node if state.record_nodes else queue.NONE)
     if state.record_nodes:
         node_rows(state, row.row + node).start = state.now
         # Ranks take turns, each with rows of its own: by its next turn the line behind this one has come.
@@ -234,20 +227,20 @@ def issue(state):
     elif kind == COLLECTIVE:
         issue_collective(state, rank, block, node)
     else:
-        complete_next(state, block, node, NONE)
+        complete_next(state, block, node, queue.NONE)
 
 
 @lean
 def issue_send(state, block, node):
     """A send is posted; its message goes now or, under the rendezvous, once its receiver has asked for it."""
-    row, match = blocks(state, block), NONE
+    row, match = blocks(state, block), queue.NONE
     if state.counts_references:
         # Until the message is delivered.
         row.references += 1
     if nodes(state, row.first + node).partner < 0:
         match = new_match(state, channel_of(state, block, node, True), records.SEND_POSTED)
         posted = matches(state, match)
-        posted.send = entry_of(block, node)
+        posted.send = queue.entry_of(block, node)
         posted.rank = row.rank
         posted.call = row.call
         posted.sender_row = row.row + node
@@ -260,7 +253,7 @@ def issue_send(state, block, node):
 @lean
 def may_send(state, block, node, number):
     """Under the rendezvous: whether a message has been asked for, and goes at once."""
-    row, request = blocks(state, block), NONE
+    row, request = blocks(state, block), queue.NONE
     if number >= 0:
         match = matches(state, number)
         if not match.flags & records.ASKED:
@@ -282,7 +275,7 @@ def may_send(state, block, node, number):
     e = new_event(state, records.GO, block, node)
     events(state, e).match = number
     number_event(state, e)
-    push(state, state.now, e)
+    queue.push(state, state.now, e)
     return False
 
 
@@ -290,7 +283,7 @@ def may_send(state, block, node, number):
 def stored_row(state, row):
     """Row of the message that came before its node, which has kept it; -1 where messages are not recorded."""
     if not state.record_messages:
-        return NONE
+        return queue.NONE
     message = -2 - node_rows(state, row).ended
     node_rows(state, row).ended = -1
     return message
@@ -299,7 +292,7 @@ def stored_row(state, row):
 @lean
 def issue_receive(state, block, node):
     """A receive is posted; it completes now if its message is there, else, under the rendezvous, asks for it."""
-    row, match = blocks(state, block), NONE
+    row, match = blocks(state, block), queue.NONE
     if nodes(state, row.first + node).partner < 0:
         match = new_match(state, channel_of(state, block, node, False), records.RECEIVE_POSTED)
         arrived = receive_match(state, block, node, match)
@@ -309,7 +302,7 @@ def issue_receive(state, block, node):
         if state.scheduled:
             end_later(state, block, node, state.now)
         else:
-            complete_next(state, block, node, NONE)
+            complete_next(state, block, node, queue.NONE)
     elif state.request >= 0:
         state.carried = new_message(state, block, node, match, state.request, np.int64(1))
 
@@ -318,13 +311,13 @@ def issue_receive(state, block, node):
 def receive_match(state, block, node, number):
     """Whether the message of a receive, one of several, has arrived."""
     match = matches(state, number)
-    match.receive = entry_of(block, node)
+    match.receive = queue.entry_of(block, node)
     if not match.flags & records.HAS_ARRIVED:
         return False
     size = np.int64(match.size)
     if size != size_of(state, block, node):
         sender, call = np.int64(match.rank), np.int64(match.call)
-        unequal(state, match.receive, sender, call, match.send & NODE_MASK, size)
+        unequal(state, match.receive, sender, call, match.send & queue.NODE_MASK, size)
     if state.record_messages:
         message_rows(state, match.row).receiver = blocks(state, block).row + node
     free_match(state, number)
@@ -345,7 +338,7 @@ def receive_partner(state, block, node):
     size = sent_size(state, block, node, peer)
     if size != size_of(state, block, node):
         partner = np.int64(nodes(state, row.first + node).partner)
-        unequal(state, entry_of(block, node), rank_at(state, block, peer), np.int64(row.call), partner, size)
+        unequal(state, queue.entry_of(block, node), rank_at(state, block, peer), np.int64(row.call), partner, size)
     return True
 
 
@@ -361,14 +354,14 @@ def issue_timed(state, rank, block, node, kind):
     if end < state.now:
         fail(state, records.OVERFLOW)
     elif end == state.now:
-        complete_next(state, block, node, NONE)
+        complete_next(state, block, node, queue.NONE)
     elif state.scheduled:
         e = new_event(state, records.TIMER, block, node)
         state.issued += 1
         time_together(state, e, rank, end)
         if state.counts_references:
             blocks(state, block).references += 1
-        push(state, end, e)
+        queue.push(state, end, e)
     else:
         end_later(state, block, node, end)
 
@@ -385,7 +378,7 @@ def issue_collective(state, rank, block, node):
     position = position_in(state, number, rank)
     if splice(state, instance.first, position, rank, node, np.int64(0), row.row + node) < 0:
         leave_call(state, instance.first)
-        complete_next(state, block, node, NONE)
+        complete_next(state, block, node, queue.NONE)
 
 
 # -- completing ---------------------------------------------------------------------------------------------------
@@ -399,7 +392,7 @@ def complete(state):
         row = shares(state, share)
         state.done = row.next
         block, node, cause = row.rank, row.node, row.cause
-        give(state, share, records.SHARE_WORDS + 2 * ranks(state, block).queues)
+        queue.give(state, share, records.SHARE_WORDS + 2 * ranks(state, block).queues)
     else:
         state.due_count -= 1
         last = due(state, state.due_count)
@@ -418,13 +411,13 @@ def complete(state):
             node_rows(state, first_row + node).ended = cause
         release_successors(state, block, node)
         row.left -= 1
-        cause = first_row + node if state.record_nodes else NONE
+        cause = first_row + node if state.record_nodes else queue.NONE
     if row.left == 0:
         end_block(state, block, cause)
     elif row.flags & records.COUNTS and node >= 0:
         count_completion(state, block, node)
     if ranks(state, rank).ready:
-        wake(state, rank)
+        queue.wake(state, rank)
 
 
 @inlined
@@ -432,16 +425,10 @@ def leave_slot(state, block, node, whole):
     """A node that completes gives back its slot, and its time is counted."""
     row, kind = blocks(state, block), whole & 7
     if row.flags & records.WORKLOAD:
-        rank = block
-        if kind == COMPUTE:
-            account(state, rank)
-            ranks(state, rank).computing -= 1
-        elif kind == SEND or kind == RECV or kind == COLLECTIVE:
-            account(state, rank)
-            ranks(state, rank).communicating -= 1
+        count_time(state, block, kind, queue.NONE)
         slot = (whole >> 3) & 3
         if slot and capacity(state)[slot] >= 0:
-            slot_freed(state, rank, slot, node)
+            slot_freed(state, block, slot, node)
     elif row.flags & records.CONNECTED and kind != SEND:
         template = templates(state, row.template)
         freed = np.int64(ints(state)[template.connections + template.nodes + node])
@@ -453,26 +440,14 @@ def leave_slot(state, block, node, whole):
 def release_successors(state, block, node):
     """The successors of a node that completes need one completion less."""
     row = blocks(state, block)
-    at, own, step = nodes(state, row.first + node), state_of(state, block, np.int64(0)), np.int64(row.step)
-    first = np.int64(at.successor)
-    for i in range(first, first + at.successors):
-        successor = np.int64(ints(state)[i])
-        place = own + step * successor
-        left = np.int64(states(state)[place])
-        if left & records.NEEDS == records.MOST_NEEDS:
-            ready = lose_need(state, block, successor)
-        else:
-            states(state)[place] = left - 1
-            ready = (left & records.NEEDS) == 1
-        if ready:
-            make_ready(state, np.int64(row.rank), block, successor)
-            if state.record_nodes:
-                node_rows(state, row.row + successor).released = row.row + node
+    at = nodes(state, row.first + node)
+    for i in range(np.int64(at.successor), np.int64(at.successor) + at.successors):
+        lose_need(state, block, np.int64(ints(state)[i]), row.row + node)
 
 
-@lean
-def lose_need(state, block, node):
-    """A node needs one completion less; whether it is ready now."""
+@inlined
+def lose_need(state, block, node, cause):
+    """A node needs one completion less; without any it is ready."""
     own = state_of(state, block, node)
     left = np.int64(states(state)[own])
     if left & records.NEEDS == records.MOST_NEEDS:
@@ -480,9 +455,12 @@ def lose_need(state, block, node):
         words = row.words + ((templates(state, row.template).nodes + 7) >> 3)
         place = words + nodes(state, row.first + node).count
         arena(state)[place] -= 1
-        return arena(state)[place] == 0
-    states(state)[own] = left - 1
-    return (left & records.NEEDS) == 1
+        ready = arena(state)[place] == 0
+    else:
+        states(state)[own] = left - 1
+        ready = (left & records.NEEDS) == 1
+    if ready:
+        release(state, block, node, cause)
 
 
 @lean
@@ -519,14 +497,10 @@ def count_completion(state, block, node):
             waiter = entries[0].item
             counter.waiting = heap.pop(entries, counter.waiting)
             # It waits behind the heap: what it releases must not count before.
-            heap.place(entries, counter.waiting, NONE, NONE, waiter)
+            heap.place(entries, counter.waiting, queue.NONE, queue.NONE, waiter)
             reached += 1
         for i in range(reached):
-            waiter = entries[counter.waiting + i].item
-            if lose_need(state, block, waiter):
-                if state.record_nodes:
-                    node_rows(state, row.row + waiter).released = row.row + node
-                make_ready(state, np.int64(row.rank), block, waiter)
+            lose_need(state, block, entries[counter.waiting + i].item, row.row + node)
     for i in range(own.starter_count):
         waiter = longs(state)[own.starters + i]
         its = counting(state, template.counting + 5 * waiter)

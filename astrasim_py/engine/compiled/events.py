@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled import queue, records
 from astrasim_py.engine.compiled.blocks import (
     free_match,
     partner_block,
@@ -35,16 +35,6 @@ from astrasim_py.engine.compiled.memory import (
     templates,
     waits,
 )
-from astrasim_py.engine.compiled.queue import (
-    NODE_MASK,
-    NONE,
-    entry_of,
-    give_row,
-    make_ready,
-    push,
-    take_row,
-    wake,
-)
 from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link, set_out
 
 # -- what all share -----------------------------------------------------------------------------------------------
@@ -61,7 +51,7 @@ def fail(state, status):
 @lean
 def new_event(state, kind, block, node):
     """An event that is about a node."""
-    e = np.int64(take_row(state, events, records.EVENTS))
+    e = np.int64(queue.take_row(state, events, records.EVENTS))
     event = events(state, e)
     event.block = block
     event.node = node
@@ -100,7 +90,7 @@ def push_checked(state, time, e):
     if time < state.now:
         fail(state, records.OVERFLOW)
     else:
-        push(state, time, e)
+        queue.push(state, time, e)
 
 
 @lean
@@ -194,7 +184,7 @@ def enter_connection(state, e):
     asks = enters + max(pace - hold, np.int64(0))
     if asks > state.now:
         event.kind = records.ENTER
-        push(state, asks, e)
+        queue.push(state, asks, e)
         state.carried = -1
 
 
@@ -220,7 +210,7 @@ def deliver_later(state, e):
     while not at_end(left):
         link = next_link(state, left)
         hold = longs(state)[links(state, link).hold + event.size]
-        reserve(state, link, now, now, now + hold if hold >= 0 else NONE, longs(state)[state.nbytes + event.size])
+        reserve(state, link, now, now, now + hold if hold >= 0 else queue.NONE, longs(state)[state.nbytes + event.size])
         left = after_hop(state, left)
     if state.record_messages:
         message_rows(state, event.row).start = now
@@ -249,7 +239,7 @@ def take_link(state, e):
     hold = longs(state)[link.hold + event.size]
     if hold < 0:
         fail(state, records.OVERFLOW)
-        return NONE
+        return queue.NONE
     requested, start = now, max(link.free, now)
     # Where events go in the order of their scheduling, messages wait in a line of their own.
     lined, was_freed = state.model == records.STORE_AND_FORWARD and state.scheduled != 0, event.kind == records.FREED
@@ -258,7 +248,7 @@ def take_link(state, e):
             requested, start = event.tail, now
         elif link.line >= 0 or not is_free(state, number):
             wait_in_line(state, e, number)
-            return NONE
+            return queue.NONE
     longer = np.int64(0)
     if row.flags & records.PACED and not event.asks:
         longer = templates(state, row.template).longer
@@ -277,20 +267,20 @@ def take_link(state, e):
         head = tail
     if end < 0 or tail < 0 or head < 0:
         fail(state, records.OVERFLOW)
-        return NONE
+        return queue.NONE
     free = tail if state.hold_latency else end
     reserve(state, number, requested, start, free, longs(state)[state.nbytes + event.size])
     if state.record_messages:
         record_hop(state, e, number, requested, start, free)
     if state.scheduled:
         reschedule(state, e, start)
-    injection = NONE if event.moved else end
+    injection = queue.NONE if event.moved else end
     route = after_hop(state, event.route)
     event.route = route
     event.moved = 1
     arrived = at_end(route)
     event.kind = records.DELIVER if arrived else records.HOP
-    push(state, tail if arrived else head, e)
+    queue.push(state, tail if arrived else head, e)
     if lined:
         state.schedulings += 1
         link.free_scheduled = now
@@ -322,10 +312,10 @@ def count_use(state, number, requested, start, free):
         first = link.first
         link.first = waits(state, first).next
         link.waiting -= 1
-        give_row(state, waits, records.WAITS, first)
+        queue.give_row(state, waits, records.WAITS, first)
     if start > requested:
         link.queued += start - requested
-        waiting = take_row(state, waits, records.WAITS)
+        waiting = queue.take_row(state, waits, records.WAITS)
         waits(state, waiting).start = start
         waits(state, waiting).next = -1
         if link.first >= 0:
@@ -387,7 +377,7 @@ def free_later(state, number):
     e, link = new_event(state, records.FREED, np.int64(0), number), links(state, number)
     events(state, e).scheduled = link.free_scheduled
     events(state, e).number = link.free_number
-    push(state, link.free, e)
+    queue.push(state, link.free, e)
 
 
 @lean
@@ -428,19 +418,19 @@ def message_arrives(state, e):
             states(state)[own] &= ~np.uint8(records.POSTED)
             if size_of(state, other, partner) != size:
                 row = blocks(state, block)
-                unequal(state, entry_of(other, partner), np.int64(row.rank), np.int64(row.call), node, size)
+                unequal(state, queue.entry_of(other, partner), np.int64(row.rank), np.int64(row.call), node, size)
         else:
             states(state)[own] |= np.uint8(records.ARRIVED)
             if state.record_messages:
                 # The row of the receive keeps it until then.
                 node_rows(state, blocks(state, other).row + partner).ended = -2 - event.row
-            other = NONE
+            other = queue.NONE
     if other >= 0:
         if state.record_messages:
             message_rows(state, event.row).receiver = blocks(state, other).row + partner
         complete_next(state, other, partner, blocks(state, block).row + node)
     if not state.injected:
-        complete_next(state, block, node, NONE)
+        complete_next(state, block, node, queue.NONE)
     if state.counts_references:
         release_block(state, block)
 
@@ -461,10 +451,10 @@ def matched_arrival(state, e):
         match.flags |= records.HAS_ARRIVED
         match.size = size
         match.row = event.row
-        return NONE, NONE
-    other, partner = match.receive >> 32, match.receive & NODE_MASK
+        return queue.NONE, queue.NONE
+    other, partner = match.receive >> 32, match.receive & queue.NODE_MASK
     if size_of(state, other, partner) != size:
-        unequal(state, match.receive, np.int64(match.rank), np.int64(match.call), match.send & NODE_MASK, size)
+        unequal(state, match.receive, np.int64(match.rank), np.int64(match.call), match.send & queue.NODE_MASK, size)
     free_match(state, number)
     return other, partner
 
@@ -479,7 +469,7 @@ def request_arrives(state, e):
         if match.flags & records.UNASKED:
             match.flags &= ~records.UNASKED
             state.sender = match.send >> 32
-            state.send_node = match.send & NODE_MASK
+            state.send_node = match.send & queue.NODE_MASK
         else:
             match.flags |= records.ASKED
             match.row = event.row
@@ -524,7 +514,7 @@ def forget_timer(state, e):
     """A timer of a rank ends: if it is the first of its time, no other goes with it any more."""
     event = events(state, e)
     rank = ranks(state, blocks(state, event.block).rank)
-    behind, first = NONE, rank.timers
+    behind, first = queue.NONE, rank.timers
     while first and first != e + 1:
         behind, first = first - 1, events(state, first - 1).route
     if first == 0:
@@ -540,9 +530,9 @@ def begin_rank(state, rank):
     """The first nodes of a rank are ready."""
     template = templates(state, ranks(state, rank).template)
     for i in range(template.root_count):
-        make_ready(state, rank, rank, np.int64(ints(state)[template.roots + i]))
+        queue.make_ready(state, rank, rank, np.int64(ints(state)[template.roots + i]))
     if ranks(state, rank).ready:
-        wake(state, rank)
+        queue.wake(state, rank)
 
 
 @lean
@@ -573,7 +563,7 @@ def apply(state, e):
     else:
         if kind == records.TIMER:
             forget_timer(state, e)
-        complete_next(state, block, node, NONE)
+        complete_next(state, block, node, queue.NONE)
         if state.counts_references:
             release_block(state, block)
-    give_row(state, events, records.EVENTS, e)
+    queue.give_row(state, events, records.EVENTS, e)

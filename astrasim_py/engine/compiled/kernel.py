@@ -13,20 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled import queue, records
 from astrasim_py.engine.compiled.blocks import new_block, new_states
 from astrasim_py.engine.compiled.dispatch import complete, issue
 from astrasim_py.engine.compiled.events import apply, begin_rank, carry, fail, new_event, number_event, send
 from astrasim_py.engine.compiled.memory import blocks, longs, pools, queues, ranks, times
-from astrasim_py.engine.compiled.queue import (
-    NONE,
-    advance_time,
-    make_wave,
-    next_awake,
-    next_event,
-    push,
-    take_zeros,
-)
 
 
 @kernel("the engine", lean=True)
@@ -67,7 +58,7 @@ def next_wave(state):
     if rank.ready > state.wave_room:
         return False
     if rank.ready:
-        make_wave(state, state.rank)
+        queue.make_wave(state, state.rank)
         return True
     rank.awake = 0
     state.rank = -1
@@ -80,15 +71,15 @@ def next_wave(state):
 def take_next(state):
     """Take the next event, or the next rank that dispatches, or go to the next time; False: that is all."""
     if state.scheduled:
-        state.rank = next_awake(state)
+        state.rank = queue.next_awake(state)
         if state.rank >= 0:
             return True
-    e = np.int64(next_event(state))
+    e = np.int64(queue.next_event(state))
     if e >= 0:
         apply(state, e)
         return True
     if not state.scheduled:
-        state.rank = next_awake(state)
+        state.rank = queue.next_awake(state)
         if state.rank >= 0:
             return True
     if state.time_count == 0:
@@ -97,7 +88,7 @@ def take_next(state):
     if state.max_time >= 0 and times(state, 0)[0].key > state.max_time:
         state.status = records.TOO_LATE
         return False
-    advance_time(state)
+    queue.advance_time(state)
     return True
 
 
@@ -132,15 +123,15 @@ def begin_run(state):
         block = blocks(state, new_block(state, rank.template, number, new_states(state, rank.template)))
         block.ranks = rank.first
         block.flags |= records.SPLICED
-        block.row = rank.row if state.record_nodes else NONE
+        block.row = rank.row if state.record_nodes else queue.NONE
         if rank.queues:
-            rank.queue = take_zeros(state, records.QUEUE_WORDS * rank.queues)
+            rank.queue = queue.take_zeros(state, records.QUEUE_WORDS * rank.queues)
             for i in range(rank.queues):
                 queues(state, rank.queue + records.QUEUE_WORDS * i).capacity = longs(state)[rank.capacities + i]
     for number in range(state.rank_count):
         if ranks(state, number).delay:
             e = new_event(state, records.BEGIN, np.int64(0), number)
             number_event(state, e)
-            push(state, ranks(state, number).delay, e)
+            queue.push(state, ranks(state, number).delay, e)
         else:
             begin_rank(state, number)
