@@ -26,6 +26,7 @@ from astrasim_py.engine.compiled.memory import (
     level_words,
     pools,
     ranks,
+    runs,
     times,
     wave,
 )
@@ -365,7 +366,7 @@ def make_ready(state, number, block, node):
 
 @lean
 def make_wave(state, number):
-    """Take the ready nodes of a rank, in ascending (call, node)."""
+    """Take the ready nodes of a rank, in ascending (call, node); scheduled chunks in the order of their arrival."""
     rank, entries = ranks(state, number), wave(state, 0)
     count = rank.ready
     rank.ready = 0
@@ -374,7 +375,11 @@ def make_wave(state, number):
     ascending = True
     for i in range(count):
         entry = arena(state)[rank.others + i - 1] if i else rank.entry
-        key = entry_of(blocks(state, entry >> 32).call + 1, entry & NODE_MASK)
+        block = blocks(state, entry >> 32)
+        order = block.call + 1
+        if state.scheduled and block.run:
+            order = runs(state, block.run).arrival
+        key = entry_of(order, entry & NODE_MASK)
         if i and key < entries[i - 1].key:
             ascending = False
         heap.place(entries, i, key, np.int64(i), entry)

@@ -102,6 +102,8 @@ class ChunkingNpu(Npu):
         #: Chunks whose turn it is, with the row of the node that let them begin.
         self.starting: deque[tuple[RankChunk, int]] = deque()
         self.arrivals, self.splicing = 0, False
+        #: ASTRA-sim starts a chunk as soon as its queue serves it; else chunks are dispatched in the order of calls.
+        self.by_arrival = simulation.plan.problem.semantics.event_order == "scheduled"
 
     def collective(self, graph, node):
         instance = self.simulation.plan.instances[graph.lists.instance[node]]
@@ -143,7 +145,8 @@ class ChunkingNpu(Npu):
         while self.starting:
             chunk, row = self.starting.popleft()
             parent = self.graphs[-1].row + chunk.collective.node
-            self.splice(chunk.call(self.rank), parent, row, partial(self.end_phase, chunk))
+            order = chunk.arrival if self.by_arrival else None
+            self.splice(chunk.call(self.rank), parent, row, partial(self.end_phase, chunk), order)
         self.splicing = False
 
     def end_phase(self, chunk: RankChunk, row: int) -> None:

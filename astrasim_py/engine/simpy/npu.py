@@ -44,6 +44,8 @@ class Graph:
 
     def __init__(self, npu, lists: ProgramLists, index: int, call, whole: Callable[[int], None]) -> None:
         self.npu, self.lists, self.index, self.whole = npu, lists, index, whole
+        #: Its place among the graphs of this rank whose nodes are dispatched at one time.
+        self.order = index
         self.members, self.communicator = call.members, call.communicator
         self.row = npu.simulation.recorder.first_row(npu.rank, index)
         self.need = lists.need.copy()
@@ -54,7 +56,7 @@ class Graph:
         """These nodes are ready, by the end of the node in `row`."""
         for node in nodes:
             self.released[node] = row
-            self.npu.ready.append((self.index, node, self))
+            self.npu.ready.append((self.order, node, self))
 
     def admit(self, node: int) -> bool:
         """Whether a ready node may be issued now; if not, it is released again later."""
@@ -68,7 +70,7 @@ class Graph:
             need[child] -= 1
             if not need[child]:
                 self.released[child] = self.row + node
-                self.npu.ready.append((self.index, child, self))
+                self.npu.ready.append((self.order, child, self))
         self.count_down(node)
         self.npu.wake_up()
 
@@ -266,10 +268,11 @@ class Npu:
         first = self.simulation.plan.instances[graph.lists.instance[node]].first
         self.splice(first, graph.row + node, -1, lambda row: graph.complete(node, row))
 
-    def splice(self, index: int, parent: int, row: int, then: Callable[[int], None]) -> None:
+    def splice(self, index: int, parent: int, row: int, then: Callable[[int], None], order: int | None = None) -> None:
         """Put this rank's program of a call into its live graph; ``then(row of the last node)`` when it is done.
 
         `parent` and `row` are rows of the node table: of the collective node, and of the node that released the call.
+        Its nodes are dispatched in the place of `order`, or of the call, among all that are ready.
         """
         call = self.simulation.open_call(index)
 
@@ -283,6 +286,8 @@ class Npu:
             whole(row)
             return
         self.graphs[index] = graph
+        if order is not None:
+            graph.order = order
         graph.released = [parent] * graph.left
         graph.release(graph.lists.roots, parent if row < 0 else row)
 
