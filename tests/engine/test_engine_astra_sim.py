@@ -6,6 +6,7 @@ import csv
 import json
 from fractions import Fraction
 
+import pytest
 import yaml
 
 from astrasim_py.chakra.et_io import read_prefix, read_traces
@@ -73,6 +74,7 @@ def problem(golden, row, network, known: dict) -> Problem:
     )
 
 
+@pytest.mark.slow
 def test_injected_algorithms_take_as_long_as_in_astra_sim(golden):
     cases = list(rows(golden))
     assert len(cases) >= 60

@@ -46,6 +46,7 @@ def assert_same(plan: Plan, level: str = "messages") -> Records | str:
     return reference
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.sampled_from((*LEVELS, "messages", "messages")))
 def test_any_problem_leaves_the_same_records(seed, size, level):
@@ -92,6 +93,7 @@ def kinds(plan: Plan, records: Records | str) -> set[str]:
     return {name for name, there in found.items() if there} | {ends}
 
 
+@pytest.mark.slow
 def test_random_problems_are_of_every_kind_and_mostly_end():
     seen: Counter[str] = Counter()
     count = 160
@@ -105,6 +107,7 @@ def test_random_problems_are_of_every_kind_and_mostly_end():
     assert len(seen) >= 36
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["the highest rank dispatches first", "who comes first dispatches first"])
 def test_a_wrong_order_at_one_instant_is_seen(rule, monkeypatch):
     """So that agreement says something: another tie-break in one engine, and records differ."""

@@ -295,6 +295,7 @@ def crowded(draw):
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_the_full_one_or_it_is_refused():
     ended: dict[str, int] = {}
 

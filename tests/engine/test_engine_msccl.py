@@ -125,6 +125,7 @@ def test_both_engines_agree_on_thread_blocks(algorithm, model, size, calls, netw
     same_records(problem(algorithm, size, model, topology=topology, calls=calls, semantics=semantics, **network))
 
 
+@pytest.mark.slow
 @relaxed
 @given(strategies.problems(), models)
 def test_both_engines_agree_on_any_problem_and_beat_no_bound(made, model):
