@@ -83,11 +83,9 @@ def fold(symmetry: Symmetry) -> FoldedPlan:
         router=None,
         renumbered=None,
     )
-    slices: list[CollectiveCall] = []
-    known: dict[int, CollectiveCall] = {}
-    instances: list[Instance] = []
-    for number, index in enumerate(symmetry.called):
-        instances.append(_instance(symmetry, plan.instances[index], number, slices, known))
+    calls: list[CollectiveCall] = []
+    known: dict[CollectiveCall, CollectiveCall] = {}
+    instances = [_instance(symmetry, i, number, calls, known) for number, i in enumerate(symmetry.called)]
     base = plan.workload[0]
     renumbered = np.full(len(plan.instances) + 1, -1, dtype=np.int32)
     renumbered[list(symmetry.called)] = np.arange(len(instances))
@@ -100,7 +98,7 @@ def fold(symmetry: Symmetry) -> FoldedPlan:
         workload=(replace(workload, instance=renumbered[base.instance]),),
         p2p=(p2p,),
         instances=tuple(instances),
-        calls=tuple(slices),
+        calls=tuple(calls),
         start_delay=tuple(plan.start_delay[:1]),
         route_pairs=np.arange(len(deltas), dtype=np.int64),
         route_ptr=symmetry.route_ptr,
@@ -110,31 +108,35 @@ def fold(symmetry: Symmetry) -> FoldedPlan:
 
 
 def _instance(
-    symmetry: Symmetry, instance: Instance, number: int, slices: list[CollectiveCall], known: dict[int, CollectiveCall]
+    symmetry: Symmetry,
+    index: int,
+    number: int,
+    calls: list[CollectiveCall],
+    known: dict[CollectiveCall, CollectiveCall],
 ) -> Instance:
-    """Rank 0's share of a collective; its slices are appended to `slices`."""
-    first = len(slices)
-    for _, part in calls_of(instance, 0):
-        if id(part) not in known:
-            known[id(part)] = _slice(symmetry, part)
-        slices.append(known[id(part)])
-    streams, at = [], first
-    for stream in instance.chunks:
-        visits = []
-        for visit in stream.phases:
-            visits.append(Phase(visit.queue, visit.priority, at, (slices[at],), {0: 0}))
-            at += 1
-        streams.append(replace(stream, phases=tuple(visits)))
-    whole = slices[first] if instance.whole is not None else None
-    return replace(instance, index=number, members=(0,), first=first, whole=whole, chunks=tuple(streams))
+    """Rank 0's part of a collective; its calls are appended to `calls`."""
+    instance, first = symmetry.plan.instances[index], len(calls)
+    for _, call in calls_of(instance, 0):
+        if call not in known:
+            known[call] = _call(symmetry, call)
+        calls.append(known[call])
+    mine = itertools.count(first)
+    chunks = []
+    for chunk in instance.chunks:
+        places = [(phase, next(mine)) for phase in chunk.phases]
+        phases = tuple(Phase(phase.queue, phase.priority, at, (calls[at],), {0: 0}) for phase, at in places)
+        chunks.append(replace(chunk, phases=phases))
+    whole = calls[first] if instance.whole is not None else None
+    return replace(instance, index=number, members=(0,), first=first, whole=whole, chunks=tuple(chunks))
 
 
-def _slice(symmetry: Symmetry, part: CollectiveCall) -> CollectiveCall:
-    """Rank 0's share of a slice."""
-    if not part.programs:
-        return CollectiveCall(members=(0,), algorithm=part.algorithm, programs=(), matching=None)
-    program, matching = _program(symmetry, *peers_in(part, part.members.index(0)))
-    return CollectiveCall(members=(0,), algorithm=part.algorithm, programs=(program,), matching=matching)
+def _call(symmetry: Symmetry, call: CollectiveCall) -> CollectiveCall:
+    """Rank 0's part of a call."""
+    programs, matching = (), None
+    if call.programs:
+        program, matching = _program(symmetry, *peers_in(call, call.members.index(0)))
+        programs = (program,)
+    return CollectiveCall(members=(0,), algorithm=call.algorithm, programs=programs, matching=matching)
 
 
 def _program(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> tuple[RankProgram, Matching]:
