@@ -5,8 +5,6 @@ Ranks that share a trace are of one *kind*, and are read once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
@@ -23,45 +21,14 @@ _ROOTED = [_CODES[name] for name, each in COLLECTIVES.items() if each.rooted]
 WORLD = "world"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class JobInstances:
-    """The collective calls of one job."""
+    """The collective calls of one job: which of them belong together.
 
-    kind_of: np.ndarray  # int64[ranks]: kinds are numbered by their first ranks
-    calls: list[np.ndarray]  # by kind, int32 by node: the instance that it starts, -1 where it starts none
-    requests: list[CollectiveRequest]  # by instance
-    places: list[str]  # by instance: the node that was met first
-
-
-def instances_of(job: Job, semantics: Semantics) -> JobInstances:
-    """Find which collective calls of a job belong together.
+    `kind_of`: int64[ranks], kinds numbered by their first ranks. `calls`: by kind, int32 by node: the instance that it
+    starts, -1 where it starts none. `requests`, `places`: by instance, the call and the node that was met first.
 
     Raises TraceError: calls that state no type, size or group, or in which members of a group differ.
     """
-    work = _JobCalls(job, semantics)
-    for name in work.names:
-        if not work.agree(name):
-            in_order = work.sort_by_id(name)
-            if not work.agree(name):
-                work.rows = in_order
-                work.refuse_difference(name)
-    numbers = {name: np.full(len(work.tables[name]), -1, dtype=np.int64) for name in work.names}
-    calls, requests, places = [], [], []
-    for kind, trace in enumerate(work.traces):
-        # Instances are numbered as they appear, rank after rank.
-        for name, k in work.new_calls(kind, numbers):
-            numbers[name][k] = len(requests)
-            requests.append(work.request(name, k))
-            places.append(node_place(trace, int(work.rows[kind][name][k]), f"rank {work.first[kind]}"))
-        call = np.full(len(trace), -1, dtype=np.int32)
-        for name, rows in work.rows[kind].items():
-            call[rows] = numbers[name]
-        calls.append(call)
-    return JobInstances(work.kind_of, calls, requests, places)
-
-
-class _JobCalls:
-    """The collective nodes of a job in the order in which ranks call them, by kind of rank and by group."""
 
     def __init__(self, job: Job, semantics: Semantics) -> None:
         self.job = job
@@ -74,9 +41,36 @@ class _JobCalls:
         self.first = np.unique(self.kind_of, return_index=True)[1]
         #: By kind and group: rows of the trace, in the order of the calls.
         self.rows: list[dict[str, np.ndarray]] = [self._read(kind) for kind in range(len(self.traces))]
-        self.names = list(dict.fromkeys(name for rows in self.rows for name in rows))
-        #: By group: the calls of its first member, as in `table`.
+        #: By group: the calls of its first member, as in `_table`.
         self.tables: dict[str, np.ndarray] = {}
+        for name in dict.fromkeys(name for rows in self.rows for name in rows):
+            self._match_calls(name)
+        self.calls: list[np.ndarray] = []
+        self.requests: list[CollectiveRequest] = []
+        self.places: list[str] = []
+        numbers = {name: np.full(len(table), -1, dtype=np.int64) for name, table in self.tables.items()}
+        for kind in range(len(self.traces)):
+            self._number(kind, numbers)
+
+    def _match_calls(self, name: str) -> None:
+        """Take the calls of a group in an order in which its members agree: as they depend, else by node id."""
+        if not self.agree(name):
+            in_order = self.sort_by_id(name)
+            if not self.agree(name):
+                self.rows = in_order
+                self.refuse_difference(name)
+
+    def _number(self, kind: int, numbers: dict[str, np.ndarray]) -> None:
+        """Number the calls of a kind that no kind before makes; so instances are numbered as they appear."""
+        trace = self.traces[kind]
+        for name, k in self.new_calls(kind, numbers):
+            numbers[name][k] = len(self.requests)
+            self.requests.append(self.request(name, k))
+            self.places.append(node_place(trace, int(self.rows[kind][name][k]), f"rank {self.first[kind]}"))
+        call = np.full(len(trace), -1, dtype=np.int32)
+        for name, rows in self.rows[kind].items():
+            call[rows] = numbers[name]
+        self.calls.append(call)
 
     def collective_rows(self, kind: int) -> np.ndarray:
         """Rows of all collective nodes of a kind, in order."""

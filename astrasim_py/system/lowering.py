@@ -11,7 +11,7 @@ import numpy as np
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.system.instances import instances_of
+from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
 from astrasim_py.system.msccl_connections import connections_of
 from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, MscclConnections, Phase, Plan, RankProgram
@@ -37,7 +37,7 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
     programs_of: list[Sequence[RankProgram]] = []
     found: list[tuple[int, CollectiveRequest, str]] = []
     for number, job in enumerate(problem.jobs):
-        made = instances_of(job, problem.semantics)
+        made = JobInstances(job, problem.semantics)
         starts = [np.where(call >= 0, call + len(found), -1).astype(np.int32) for call in made.calls]
         found += [(number, *each) for each in zip(made.requests, made.places, strict=True)]
         programs_of.append(work.programs.of_job(job, made.kind_of, starts))

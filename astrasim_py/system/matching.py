@@ -40,66 +40,66 @@ class Matchings:
         key = tuple(programs), tuple(members)
         if key not in self._made:
             where = np.asarray(members, dtype=np.int64)
-            match_key = []
-            for me, program in zip(where.tolist(), programs, strict=True):
-                keys = np.zeros(len(program), dtype=np.int64)
-                at = np.flatnonzero(program.peer >= 0)
-                other = where[program.peer[at]]
-                received = program.structure.kind[at] == RECV
-                ends = np.where(received, other, me), np.where(received, me, other)
-                self._unnumbered.append((keys, at, np.stack([*ends, program.tag[at], program.nbytes[at]])))
-                match_key.append(keys)
-            self._made[key] = Matching(match_key=tuple(match_key))
+            keys = tuple(np.zeros(len(program), dtype=np.int64) for program in programs)
+            for me, program, own in zip(where.tolist(), programs, keys, strict=True):
+                self._unnumbered.append((own, *_messages(program, me, where)))
+            self._made[key] = Matching(match_key=keys)
         return self._made[key]
 
     def number(self) -> None:
         """Number the channels of `by_bytes`."""
-        if not self._unnumbered:
-            return
-        columns = np.concatenate([each for _, _, each in self._unnumbered], axis=1)
-        order = np.lexsort(columns)
-        ordered = columns[:, order]
-        new = np.zeros(len(order), dtype=np.int64)
-        new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
-        channel = np.empty(len(order), dtype=np.int64)
-        channel[order] = np.cumsum(new)
-        start = 0
-        for keys, at, _ in self._unnumbered:
-            keys[at] = ~channel[start : start + len(at)]
-            start += len(at)
-        self._unnumbered = []
+        if self._unnumbered:
+            channel = _numbers(np.concatenate([columns for _, _, columns in self._unnumbered], axis=1))
+            _distribute(~channel, self._unnumbered)
+            self._unnumbered = []
 
 
 def _matching(programs: Sequence[RankProgram], what: str) -> Matching:
-    n = len(programs)
     sending = {program: bool((program.peer >= 0).any()) for program in dict.fromkeys(programs)}
     if not any(sending.values()):
         nothing = {program: np.zeros(len(program), dtype=np.int64) for program in sending}
         return Matching(match_key=tuple(map(nothing.__getitem__, programs)))
-    tags = np.unique(np.concatenate([p.tag[p.peer >= 0] for p in programs]))
-    places, channels, receives = [], [], []
-    for position, program in enumerate(programs):
-        at = np.flatnonzero(program.peer >= 0)
-        peer = program.peer[at].astype(np.int64)
-        receive = program.structure.kind[at] == RECV
-        pair = np.where(receive, peer * n + position, position * n + peer)
-        places.append(at)
-        channels.append(pair * len(tags) + np.searchsorted(tags, program.tag[at]))
-        receives.append(receive)
-    receive = np.concatenate(receives)
-    known, inverse = np.unique(np.concatenate(channels), return_inverse=True)
-    received, sent = (np.bincount(inverse[which], minlength=len(known)) for which in (receive, ~receive))
-    key = np.where(((received == 1) & (sent == 1))[inverse], inverse, ~inverse)
-    match_key, start = [], 0
-    for program, at in zip(programs, places, strict=True):
-        match_key.append(np.zeros(len(program), dtype=np.int64))
-        match_key[-1][at] = key[start : start + len(at)]
-        start += len(at)
+    where = np.arange(len(programs))
+    keys = tuple(np.zeros(len(program), dtype=np.int64) for program in programs)
+    found = [(own, *_messages(p, me, where)) for me, (p, own) in enumerate(zip(programs, keys, strict=True))]
+    columns = np.concatenate([columns for _, _, columns in found], axis=1)
+    receive = np.concatenate([p.structure.kind[at] == RECV for p, (_, at, _) in zip(programs, found, strict=True)])
+    channel = _numbers(columns[2::-1])
+    received, sent = (np.bincount(channel[which], minlength=int(channel.max()) + 1) for which in (receive, ~receive))
+    _distribute(np.where(((received == 1) & (sent == 1))[channel], channel, ~channel), found)
     odd = np.flatnonzero(received != sent)
     if what and len(odd):
-        pair, tag = divmod(int(known[odd[0]]), len(tags))
-        raise _unmatched(what, *divmod(pair, n), int(sent[odd[0]]), int(received[odd[0]]), int(tags[tag]))
-    return Matching(match_key=tuple(match_key))
+        src, dst, tag, _ = columns[:, np.argmax(channel == odd[0])].tolist()
+        raise _unmatched(what, src, dst, int(sent[odd[0]]), int(received[odd[0]]), tag)
+    return Matching(match_key=keys)
+
+
+def _messages(program: RankProgram, me: int, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sends and receives of a program, and their source, destination, tag and bytes: int64[4, m]."""
+    at = np.flatnonzero(program.peer >= 0)
+    other = members[program.peer[at]]
+    received = program.structure.kind[at] == RECV
+    ends = np.where(received, other, me), np.where(received, me, other)
+    return at, np.stack([*ends, program.tag[at], program.nbytes[at]])
+
+
+def _numbers(columns: np.ndarray) -> np.ndarray:
+    """int64[m]: a number per distinct column, in their order; the last row decides first."""
+    order = np.lexsort(columns)
+    ordered = columns[:, order]
+    new = np.zeros(len(order), dtype=np.int64)
+    new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.cumsum(new)
+    return number
+
+
+def _distribute(values: np.ndarray, found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
+    """Write values to the messages (keys, nodes, columns) of each program in turn."""
+    start = 0
+    for keys, at, _ in found:
+        keys[at] = values[start : start + len(at)]
+        start += len(at)
 
 
 def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int) -> AlgorithmError:
