@@ -6,7 +6,6 @@ import difflib
 import json
 import os
 import re
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
