@@ -35,11 +35,6 @@ class Point:
     allow_code: bool = False
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """All that the records depend on, but for the contents of files: for digests and manifests."""
-        return dict(self.config)
-
     def place(self, path: str) -> str:
         """The place of a path such as ``algorithms.all_reduce``, or of the nearest one above it."""
         while path and path not in self.places:

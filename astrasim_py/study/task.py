@@ -86,7 +86,7 @@ def make_task(
     Raises AstraError: a file that the point reads is missing, or may not be read.
     """
     inputs = input_digests(point, known_inputs)
-    resolved = {key: value for key, value in point.resolved.items() if key != "limits"}
+    resolved = {key: value for key, value in point.config.items() if key != "limits"}
     identity = store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
     return Task(
         point=point,

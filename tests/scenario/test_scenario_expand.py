@@ -147,9 +147,9 @@ def test_points_survive_other_processes_and_digests(tmp_path):
     again = pickle.loads(pickle.dumps(made))
     assert again == made
     assert again[1].spec == made[1].spec
-    digests = [digest(p.resolved) for p in made]
+    digests = [digest(p.config) for p in made]
     assert len(set(digests)) == 4
-    assert digests == [digest(p.resolved) for p in again]
+    assert digests == [digest(p.config) for p in again]
 
 
 def test_what_a_point_does_not_use_does_not_change_it(tmp_path):
@@ -162,8 +162,8 @@ def test_what_a_point_does_not_use_does_not_change_it(tmp_path):
         points(tmp_path, text),
         points(tmp_path, text.replace("npus: 8", "npus: 9").replace("demo\n", "demo\ntitle: x\n")),
     )
-    assert digest(one[0].resolved) == digest(two[0].resolved)
-    assert digest(one[1].resolved) != digest(two[1].resolved)
+    assert digest(one[0].config) == digest(two[0].config)
+    assert digest(one[1].config) != digest(two[1].config)
 
 
 def test_points_do_not_depend_on_the_hash_seed(tmp_path):
@@ -173,7 +173,7 @@ def test_points_do_not_depend_on_the_hash_seed(tmp_path):
     )
     program = (
         "import sys, astrasim_py as ap; from astrasim_py.core.digest import digest;"
-        "print([(p.name, digest(p.resolved)) for p in ap.expand(ap.load_scenario(sys.argv[1]))])"
+        "print([(p.name, digest(p.config)) for p in ap.expand(ap.load_scenario(sys.argv[1]))])"
     )
     outputs = {
         subprocess.run(
