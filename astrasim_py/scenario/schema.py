@@ -216,13 +216,10 @@ def _admit_variables(schema: Any) -> None:
     """Let every value below be a variable as well."""
     if not isinstance(schema, dict):
         return
-    for key in ("properties", "$defs"):
+    for key in ("properties", "$defs", "patternProperties"):
         for name, sub in schema.get(key, {}).items():
             _admit_variables(sub)
             schema[key][name] = _or_variable(sub)
-    for name, sub in schema.get("patternProperties", {}).items():
-        _admit_variables(sub)
-        schema["patternProperties"][name] = _or_variable(sub)
     if "patternProperties" in schema:
         schema["additionalProperties"] = False
     for key in ("additionalProperties", "items"):
