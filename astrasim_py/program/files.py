@@ -10,23 +10,16 @@ from astrasim_py.program.interchange import algorithm_from_traces, promised
 from astrasim_py.program.npz import read_npz
 
 
-def read_algorithm(
-    prefix: str | os.PathLike,
-    collective: str | None = None,
-    *,
-    made_for: int | None = None,
-    root: int | None = None,
-    in_place: bool | None = None,
-    name: str = "",
-) -> Algorithm:
+def read_algorithm(prefix: str | os.PathLike, collective: str | None = None, **stated: object) -> Algorithm:
     """Read an algorithm: ``PREFIX.<rank>.et`` for every rank (gzip'd or not), or one ``.npz`` file.
 
     Parameters
     ----------
     collective : str, optional
         May be left out where the file states it.
-    made_for : int, optional
-        Full buffer, bytes, for which absolute sizes were computed.
+    **stated
+        ``made_for`` (full buffer, bytes, for which absolute sizes were computed), ``root``, ``in_place`` and ``name``,
+        in place of what the file states.
 
     Raises
     ------
@@ -37,8 +30,5 @@ def read_algorithm(
     """
     source = os.fspath(prefix)
     if source.endswith(".npz"):
-        return promised(read_npz(source), collective, made_for=made_for, root=root, in_place=in_place, name=name)
-    traces = read_prefix(source)
-    return algorithm_from_traces(
-        traces, collective, name=name, source=source, made_for=made_for, root=root, in_place=in_place
-    )
+        return promised(read_npz(source), collective, **stated)
+    return algorithm_from_traces(read_prefix(source), collective, source=source, **stated)

@@ -192,25 +192,11 @@ def algorithm_from_traces(
     )
 
 
-def promised(
-    found: Algorithm,
-    collective: str | None = None,
-    *,
-    made_for: int | None = None,
-    root: int | None = None,
-    in_place: bool | None = None,
-    name: str = "",
-) -> Algorithm:
-    """An algorithm whose file says what it is, under what the caller says of it; see `read_algorithm`."""
+def promised(found: Algorithm, collective: str | None = None, **stated: object) -> Algorithm:
+    """An algorithm whose file says what it is, with what the caller states of it; see `read_algorithm`."""
     wanted = found.collective if collective is None else collective_name(collective, found.source)
     if found.collective not in (wanted, CUSTOM):
         raise AlgorithmError(found.source, f"is made for {found.collective}, not for {wanted}", "name another file")
-    return dataclass_replace(
-        found,
-        collective=wanted,
-        contract=found.contract if wanted == found.collective else None,
-        made_for=found.made_for if made_for is None else made_for,
-        root=found.root if root is None else root,
-        in_place=found.in_place if in_place is None else in_place,
-        name=name or found.name,
-    )
+    changes = {key: value for key, value in stated.items() if value not in (None, "")}
+    contract = found.contract if wanted == found.collective else None
+    return dataclass_replace(found, collective=wanted, contract=contract, **changes)
