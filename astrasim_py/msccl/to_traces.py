@@ -23,7 +23,6 @@ from astrasim_py.msccl.ir import (
     READING,
     RECEIVING,
     SENDING,
-    STEP_TYPES,
     WRITING,
     Gpu,
     MscclProgram,
@@ -31,7 +30,7 @@ from astrasim_py.msccl.ir import (
     ThreadBlock,
 )
 from astrasim_py.msccl.step_table import collective_of
-from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.well_formed import refuse_ill_formed
 from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm as read_columns
@@ -84,23 +83,18 @@ def read_msccl(path: str | os.PathLike) -> Algorithm:
     Raises AlgorithmError: ``file:line: what, why, what to write instead``: no such XML, or an ill-formed program.
     """
     program = read_program(path)
-    problems = findings(program).problems
-    if problems:
-        place, _, sentence = problems[0].partition(": ")
-        problem, _, remedy = sentence.partition("; ")
-        raise AlgorithmError(place, problem, remedy or "mend the program")
+    refuse_ill_formed(program)
     return algorithm_of(program)
 
 
 def algorithm_of(program: MscclProgram) -> Algorithm:
-    """The algorithm that a program states.
+    """The algorithm that a well-formed program states.
 
     Where a program may run both in place and out of place it is taken as running in place, so that its buffers alias.
 
-    Returns its traces carry what `recorded_program` needs to make the same program again. Raises AlgorithmError:
-    ``file:line: …`` of a step that no node can express.
+    Its traces carry what `recorded_program` needs to make the same program again. Raises AlgorithmError: more messages
+    than tags.
     """
-    _check(program)
     collective, root, contract = collective_of(program)
     parts = _Nodes(program, collective)
     name = program.name[:MAX_NAME] or "algorithm"
@@ -134,55 +128,6 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
         contract=contract,
         protocol=program.proto,
     )
-
-
-# ----------------------------------------------------------------------------------------- what cannot be
-
-
-def _refuse(program: MscclProgram, line: int, problem: str, remedy: str) -> AlgorithmError:
-    return AlgorithmError(f"{program.source or program.name}:{line}", problem, remedy)
-
-
-def _check(program: MscclProgram) -> None:
-    """Refuse programs that no trace can express. Verification judges programs that merely do not work."""
-    if program.ngpus < 1 or sorted(gpu.id for gpu in program.gpus) != list(range(program.ngpus)):
-        problem = f"has {len(program.gpus)} gpus for ngpus {program.ngpus}"
-        raise _refuse(program, program.line, problem, f"write gpus 0 to {program.ngpus - 1}, each once")
-    if program.nchunksperloop < 1:
-        raise _refuse(program, program.line, f"nchunksperloop is {program.nchunksperloop}", "write at least 1")
-    for gpu in program.gpus:
-        known: set[int] = set()
-        for tb in gpu.tbs:
-            if tb.id in known or not 0 <= tb.id <= _MOST:
-                raise _refuse(program, tb.line, f"tb id {tb.id} is there twice or negative", "number thread blocks")
-            known.add(tb.id)
-            for peer, word in ((tb.send, "sends to"), (tb.recv, "receives from")):
-                if peer == gpu.id or not -1 <= peer < program.ngpus:
-                    problem = f"tb {tb.id} of gpu {gpu.id} {word} {peer}"
-                    raise _refuse(program, tb.line, problem, f"write another rank below {program.ngpus}, or -1")
-            for number, step in enumerate(tb.steps):
-                if step.s != number:
-                    raise _refuse(program, step.line, f"step {step.s} comes as number {number}", "count s from 0")
-                _check_step(program, tb, step)
-
-
-def _check_step(program: MscclProgram, tb: ThreadBlock, step: MscclStep) -> None:
-    if step.type not in STEP_TYPES:
-        raise _refuse(program, step.line, f'"{step.type}" is no step', f"write one of {', '.join(STEP_TYPES)}")
-    if step.type == "nop":
-        return
-    if not 1 <= step.cnt <= _MOST:
-        raise _refuse(program, step.line, f"cnt is {step.cnt}", "write at least 1")
-    for buffer in (step.srcbuf, step.dstbuf):
-        if buffer not in _BUFFERS:
-            raise _refuse(program, step.line, f'"{buffer}" is no buffer', "write i, o or s")
-    for used, offset, word in ((READING, step.srcoff, "srcoff"), (WRITING, step.dstoff, "dstoff")):
-        if not (0 if step.type in used else -_MOST) <= offset <= _MOST:
-            raise _refuse(program, step.line, f"{word} is {offset}, and {step.type} needs it", "write an offset from 0")
-    for kinds, peer, word in ((SENDING, tb.send, "send"), (RECEIVING, tb.recv, "recv")):
-        if step.type in kinds and peer < 0:
-            problem = f"{step.type} in tb {tb.id}, which has no {word} peer"
-            raise _refuse(program, step.line, problem, f"write {word} on the tb")
 
 
 # ------------------------------------------------------------------------------------------------- nodes
@@ -246,7 +191,7 @@ class _Nodes:
                 if step.type == "nop":
                     nops.append(step)
                     continue
-                targets = [self._target(gpu, one, last) for one in (*nops, step) if one.depid >= 0]
+                targets = [last[one.depid][one.deps] for one in (*nops, step) if one.depid >= 0]
                 # A node awaits another once, even if the program repeats it: readers count open dependencies.
                 kept = [node for node in dict.fromkeys(reversed(targets)) if node != before][::-1]
                 waits[first[tb.id][step.s]] = ([before] if before >= 0 else []) + kept
@@ -257,17 +202,6 @@ class _Nodes:
             if nops:
                 odd.append([tb.id, -1, [_nop(nop) for nop in nops]])
         return waits, odd
-
-    def _target(self, gpu: Gpu, step: MscclStep, last: dict[int, list[int]]) -> int:
-        ends = last.get(step.depid)
-        if ends is None or not 0 <= step.deps < len(ends) or ends[step.deps] < 0:
-            problem = f"waits for step {step.deps} of tb {step.depid}, which is "
-            problem += "a nop" if ends is not None and 0 <= step.deps < len(ends) else f"not on gpu {gpu.id}"
-            raise _refuse(self.program, step.line, problem, "name a step that moves data")
-        if not self.rows[self.bounds[-1] + ends[step.deps]][_HASDEP]:
-            problem = f"waits for step {step.deps} of tb {step.depid}, which never says that it is done"
-            raise _refuse(self.program, step.line, problem, 'write hasdep="1" on that step')
-        return ends[step.deps]
 
     def _position(self, rank: int, buffer: str, offset: int, count: int) -> int:
         """Place of cells in the full buffer; 0 where they have none, as chunks are alike but for rounding."""
@@ -326,7 +260,8 @@ class _Nodes:
             problem = (
                 f"{longest} messages on a connection of channel {int(channel.max())} need more tags than there are"
             )
-            raise _refuse(self.program, self.program.line, problem, "number channels from 0")
+            place = f"{self.program.source or self.program.name}:{self.program.line}"
+            raise AlgorithmError(place, problem, "number channels from 0")
         columns["comm_dst"] = np.where(sends, peer, MISSING)
         columns["comm_src"] = np.where(receives, peer, MISSING)
         columns["comm_tag"] = np.where(sends | receives, channel * longest + number, MISSING)
@@ -361,7 +296,7 @@ class _Nodes:
                 index[row] = messages[number][0]
 
 
-_HASDEP, _COUNT = _GATHERED.index("hasdep"), _GATHERED.index("msg_chunk_cnt")
+_COUNT = _GATHERED.index("msg_chunk_cnt")
 
 
 def _nop(step: MscclStep) -> list:

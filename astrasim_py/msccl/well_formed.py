@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.ir import (
     READING,
     RECEIVING,
@@ -65,6 +66,15 @@ def findings(program: MscclProgram) -> Findings:
     check = _Check(program)
     check.run()
     return Findings(check.problems.sentences(), check.warnings.sentences())
+
+
+def refuse_ill_formed(program: MscclProgram) -> None:
+    """Raise AlgorithmError, ``file:line: what, why, what to write instead``, for the first problem of a program."""
+    problems = findings(program).problems
+    if problems:
+        place, _, sentence = problems[0].partition(": ")
+        problem, _, remedy = sentence.partition("; ")
+        raise AlgorithmError(place, problem, remedy or "mend the program")
 
 
 class _Sentences:

@@ -25,7 +25,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.from_traces import recorded_program
 from astrasim_py.msccl.ir import Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.to_traces import algorithm_of, read_msccl
-from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.well_formed import findings, refuse_ill_formed
 from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm
@@ -301,8 +301,6 @@ def broken(kind: str) -> MscclProgram:
         second = second._replace(deps=1)
     elif kind == "nowhere":
         second = second._replace(depid=5)
-    elif kind == "type":
-        second = second._replace(type="ra")
     elif kind == "count":
         second = second._replace(cnt=0)
     elif kind == "peer":
@@ -319,20 +317,19 @@ def broken(kind: str) -> MscclProgram:
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        ("unpublished", "waits for step 0 of tb 0, which never says that it is done"),
-        ("nop", "waits for step 1 of tb 0, which is a nop"),
-        ("nowhere", "waits for step 0 of tb 5, which is not on gpu 0"),
-        ("type", '"ra" is no step'),
-        ("count", "cnt is 0"),
-        ("peer", "s in tb 1, which has no send peer"),
-        ("offset", "dstoff is -1, and cpy needs it"),
-        ("numbers", "step 4 comes as number 0"),
+        ("unpublished", "rank 0 tb 1 step 0 waits for tb 0 step 0, which is not published"),
+        ("nop", "rank 0 tb 1 step 0 waits for tb 0 step 1, a nop"),
+        ("nowhere", "rank 0 tb 1 step 0 waits for tb 5 step 0, but its rank has no such thread block"),
+        ("count", "rank 0 tb 1 step 0 moves 0 chunks"),
+        ("peer", r"rank 0 tb 1 step 0 \(s\) sends, but its thread block has no peer"),
+        ("offset", r"rank 0 tb 1 step 0 writes s\[-1\]"),
+        ("numbers", 'rank 0 tb 1 step 4 should have s="0"'),
     ],
 )
-def test_what_no_node_can_express_is_refused_with_its_line(kind, problem):
+def test_an_ill_formed_program_is_refused_with_its_line(kind, problem):
     assert recorded_program(algorithm_of(broken(""))).same(broken(""))
     with pytest.raises(AlgorithmError, match=f"^a.xml:9: {problem}"):
-        algorithm_of(broken(kind))
+        refuse_ill_formed(broken(kind))
 
 
 def test_an_ill_formed_file_is_refused_at_its_first_problem(tmp_path):
