@@ -25,12 +25,6 @@ def write_study(
     return write_file(folder / STUDY, (json_text(study) + "\n").encode(), make_folder=True)
 
 
-def plot_row(point: StoredPoint) -> dict:
-    """The row of a point with the parts of its time."""
-    parts = point.summary.get("breakdown") or {}
-    return {**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")}
-
-
 def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:
     """The points that a figure of links or a Gantt chart shows."""
     where = spec.get("where") or {}
@@ -55,7 +49,10 @@ def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Seq
     scenario's ``plots``. `points`: in the order of the sweep. Raises OutputError: a figure cannot be written. Raises
     ScenarioError: a figure asks for something that the points do not have.
     """
-    rows = [plot_row(point) for point in points]
+    rows = []
+    for point in points:
+        parts = point.summary.get("breakdown") or {}
+        rows.append({**point.row, "compute_ns": parts.get("compute_ns"), "other_ns": parts.get("other_ns")})
     written: list[Path] = []
     taken: dict[str, int] = {}
     for number, spec in enumerate(specs):

@@ -22,7 +22,6 @@ _LESSONS = _DATA / "lessons"
 
 def listed() -> list[tuple[str, str]]:
     """Name and title of every lesson, by name."""
-
     found = []
     for path in sorted(_LESSONS.glob("*.yaml")):
         title = read_document(path).get("title")
@@ -31,21 +30,10 @@ def listed() -> list[tuple[str, str]]:
 
 
 def copy(name: str, target: str | os.PathLike) -> list[Path]:
-    """Copy a lesson, the files that it names, and the schema for editors.
+    """Copy a lesson, the files that it names, and the schema for editors; returns the paths.
 
-    Returns
-    -------
-    list of Path
-        What was written.
-
-    Raises
-    ------
-    UsageError
-        No such lesson.
-    OutputError
-        A file is there already, or cannot be written.
+    Raises UsageError: no such lesson. Raises OutputError: a file is there already, or cannot be written.
     """
-
     names = sorted(path.stem for path in _LESSONS.glob("*.yaml"))
     stem = name.removesuffix(".yaml")
     if stem not in names:
