@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from astrasim_py.core.errors import EXIT_OUTPUT, EXIT_TRACE, EXIT_USAGE, CheckFailed, UsageError
+from astrasim_py.core.errors import EXIT_OUTPUT, EXIT_TRACE, EXIT_USAGE, CheckFailed, OutputError, UsageError
 from astrasim_py.study import store
 from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.pool import Killed
@@ -64,7 +64,9 @@ def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterato
     and are kept. Raises UsageError: the scheduler cannot be reached. Raises CheckFailed: the scheduler, or every
     worker, is lost.
     """
-    with _client(address) as client, store.marker(Path(os.path.abspath(folder))) as probe:
+    with _client(address) as client, store.scratch(Path(os.path.abspath(folder))) as probe:
+        if probe is None:
+            raise OutputError(str(folder), "cannot be written", "name a folder that you may write with --out")
         sent = [_absolute(task) for task in tasks]
         yield from _Run(client, address, sent, str(probe)).results()
 

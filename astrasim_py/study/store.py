@@ -108,24 +108,6 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def marker(folder: Path) -> Iterator[Path]:
-    """An empty file in a folder, for as long as other processes may look for it.
-
-    Raises OutputError: the folder cannot be written.
-    """
-    path = folder / temporary_name("tmp")
-    try:
-        os.makedirs(folder, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    except OSError as error:
-        raise output_error(path, error, _PLACE) from error
-    try:
-        yield path
-    finally:
-        _remove(path)
-
-
-@contextlib.contextmanager
 def scratch(folder: Path) -> Iterator[Path | None]:
     """A folder of this process's own beside the points, for as long as it is used; None where there can be none."""
     path = folder / temporary_name("tmp")
