@@ -153,15 +153,19 @@ class Run:
 
     # -- steps
 
+    def current(self, chunks, rank: int, key: int) -> list[int]:
+        """A cell that a reference names; refused if nothing is in it, or if it was overwritten since."""
+        cell = self.cells[rank].get(key) or self.begin(rank, key)
+        if cell is None:
+            raise self.undefined(chunks._buffer, key)
+        if cell[0] > chunks._made:
+            raise self.stale(chunks._buffer, key, cell[0])
+        return cell
+
     def fresh(self, chunks) -> None:
         """Refuse a reference to what has been overwritten, or to nothing."""
-        rank, cells = chunks._buffer._rank, self.cells[chunks._buffer._rank]
         for key in range(chunks._key, chunks._key + chunks._count):
-            cell = cells.get(key) or self.begin(rank, key)
-            if cell is None:
-                raise self.undefined(chunks._buffer, key)
-            if cell[0] > chunks._made:
-                raise self.stale(chunks._buffer, key, cell[0])
+            self.current(chunks, chunks._buffer._rank, key)
 
     def undefined(self, buffer, key: int) -> AlgorithmError:
         """Reading what was never written."""
@@ -204,26 +208,18 @@ class Run:
             if abs(into - start) < count:
                 verb = "is added to" if reduce else "is copied onto"
                 raise self.error(f"{source!r} {verb} {target!r}, which overlaps it", "go by way of a scratch buffer")
-        made, edges, cells, origins = source._made, self.edges, self.cells[of], []
+        edges, origins = self.edges, []
         for key in range(start, start + count):
-            cell = cells.get(key) or self.begin(of, key)
-            if cell is None:
-                raise self.undefined(source._buffer, key)
-            if cell[0] > made:
-                raise self.stale(source._buffer, key, cell[0])
+            cell = self.current(source, of, key)
             if cell[1] >= 0:
                 edges.extend((reader, cell[1]))
             cell.append(reader)
             origins.append(cell[2])
-        made, cells = target._made, self.cells[to]
+        cells = self.cells[to]
         for key, origin in zip(range(into, into + count), origins, strict=True):
             cell = cells.get(key)
             if reduce:
-                cell = cell or self.begin(to, key)
-                if cell is None:
-                    raise self.undefined(target._buffer, key)
-                if cell[0] > made:
-                    raise self.stale(target._buffer, key, cell[0])
+                cell = self.current(target, to, key)
                 origin = cell[2]
             elif cell is None:
                 cells[key] = [serial, writer, origin]
