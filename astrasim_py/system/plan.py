@@ -200,11 +200,6 @@ class Instance:
         return self.whole.algorithm if self.whole else None
 
     @property
-    def programs(self) -> Sequence[RankProgram]:
-        """Programs of the one algorithm, by member; empty where it has chunks."""
-        return self.whole.programs if self.whole else ()
-
-    @property
     def connections(self) -> MscclConnections | None:
         """Connections under the MSCCL link model."""
         return self.whole.connections if self.whole else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -35,16 +35,9 @@ from astrasim_py.system.plan import (
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.rotated import RotatedPrograms
 
-_KIND = np.full(256, -1, dtype=np.int8)
-for _kind, _types in (
-    (COMPUTE, [NodeType.COMP]),
-    (SEND, [NodeType.COMM_SEND]),
-    (RECV, [NodeType.COMM_RECV]),
-    (COLLECTIVE, [NodeType.COMM_COLL]),
-    (MEMORY, [NodeType.MEM_LOAD, NodeType.MEM_STORE]),
-    (INSTANT, [NodeType.METADATA, NodeType.INVALID]),
-):
-    _KIND[_types] = _kind
+_KIND = np.full(256, INSTANT, dtype=np.int8)
+_KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV
+_KIND[[NodeType.COMM_COLL, NodeType.MEM_LOAD, NodeType.MEM_STORE]] = COLLECTIVE, MEMORY, MEMORY
 _COUNTING = ("counter", "count_of", "count_k", "count_from", "detached")
 
 
@@ -54,11 +47,11 @@ class _Checks:
     def __init__(self, error: type[AstraError], trace: ExecutionTrace, rows: np.ndarray, place: str = "trace") -> None:
         self.error, self.trace, self.rows, self.place = error, trace, rows, place
 
-    def refuse(self, bad: np.ndarray, problem: str | Callable[[int], str], remedy: str = "") -> None:
-        """Raise where any node is bad; ``problem(i)`` describes the i-th."""
+    def refuse(self, bad: np.ndarray, problem: str, remedy: str = "", values: np.ndarray | None = None) -> None:
+        """Raise where any node is bad; ``{}`` in the problem is the value of the first one."""
         if bad.any():
             i = int(np.argmax(bad))
-            text = problem if isinstance(problem, str) else problem(i)
+            text = problem if values is None else problem.format(int(values[i]))
             raise self.error(node_place(self.trace, int(self.rows[i]), self.place), text, remedy)
 
 
@@ -206,11 +199,10 @@ class RankPrograms:
     ) -> RankProgram:
         rows, ids, structure, counters = self.skeleton(trace, "data+ctrl")
         kind, place = structure.kind, f"{algorithm.name} rank {position}"
-        _Checks(AlgorithmError, trace, rows, place).refuse(
-            (kind != COMPUTE) & (kind != SEND) & (kind != RECV),
-            lambda i: f"a {KIND_NAMES[kind[i]]} node cannot be part of an algorithm",
-            "use send, receive and compute nodes only",
-        )
+        for foreign in (COLLECTIVE, MEMORY, INSTANT):
+            what = f"a {KIND_NAMES[foreign]} node cannot be part of an algorithm"
+            remedy = "use send, receive and compute nodes only"
+            _Checks(AlgorithmError, trace, rows, place).refuse(kind == foreign, what, remedy)
         verbatim = self._verbatim(trace, planned)
         nbytes = algorithm.message_bytes(position, size, verbatim=verbatim)
         tag = trace.column("comm_tag")[rows]
@@ -261,16 +253,11 @@ def _algorithm_peers(algorithm: Algorithm, position: int, trace: ExecutionTrace,
     for node_type, name in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
         rows = np.flatnonzero(trace.type == node_type)
         peer[rows] = partner = trace.column(name)[rows]
-
-        def wrong(i: int, name=name, partner=partner) -> str:
-            if partner[i] == MISSING:
-                return f"lacks {name}"
-            if partner[i] == position:
-                return f"{name} {position} is its own rank"
-            return f"{name} {int(partner[i])} is not a rank of the algorithm (0..{algorithm.ranks - 1})"
-
-        bad = (partner < 0) | (partner >= algorithm.ranks) | (partner == position)
-        _Checks(AlgorithmError, trace, rows, place).refuse(bad, wrong)
+        refuse = _Checks(AlgorithmError, trace, rows, place).refuse
+        refuse(partner == MISSING, f"lacks {name}")
+        refuse(partner == position, f"{name} {position} is its own rank")
+        outside = f"{name} {{}} is not a rank of the algorithm (0..{algorithm.ranks - 1})"
+        refuse((partner < 0) | (partner >= algorithm.ranks), outside, values=partner)
     return peer
 
 
@@ -286,31 +273,20 @@ def _workload_messages(trace: ExecutionTrace, rank: int, ranks: int) -> tuple[np
         if not len(rows):
             continue
         partner, size, tags, mine = (trace.column(name)[rows] for name in (other, "comm_size", "comm_tag", own))
-        checks = _Checks(TraceError, trace, rows, f"rank {rank}")
-        for name, values, least in ((other, partner, 0), ("comm_size", size, 0), ("comm_tag", tags, MISSING + 1)):
-            bad = values < least
-            remedy = f"give it {other}, comm_size and comm_tag"
-            if name == "comm_size" and bad.any() and trace.column("total_chunk_cnt")[rows[np.argmax(bad)]] > 0:
-                remedy = "its size is in chunks: these files are an algorithm, inject them under algorithms"
-            checks.refuse(
-                bad,
-                lambda i, name=name, values=values, word=word: (
-                    f"a {word} node " + (f"lacks {name}" if values[i] == MISSING else f"has {name} {int(values[i])}")
-                ),
-                remedy,
-            )
-        checks.refuse(
-            (partner >= ranks) | (partner == rank),
-            lambda i, other=other, partner=partner: (
-                f"{other} {int(partner[i])} "
-                + ("is its own rank" if partner[i] == rank else f"is not a rank of this workload (0..{ranks - 1})")
-            ),
-        )
-        checks.refuse(
-            (mine != MISSING) & (mine != rank),
-            lambda i, own=own, mine=mine: f"{own} {int(mine[i])} is not its own rank {rank}",
-            "check that the files are named by rank",
-        )
+        refuse = _Checks(TraceError, trace, rows, f"rank {rank}").refuse
+        remedy = f"give it {other}, comm_size and comm_tag"
+        in_chunks = "its size is in chunks: these files are an algorithm, inject them under algorithms"
+        for name, values in ((other, partner), ("comm_size", size), ("comm_tag", tags)):
+            lacks = values == MISSING
+            if name == "comm_size":
+                refuse(lacks & (trace.column("total_chunk_cnt")[rows] > 0), f"a {word} node lacks {name}", in_chunks)
+            refuse(lacks, f"a {word} node lacks {name}", remedy)
+            if name != "comm_tag":
+                refuse(values < 0, f"a {word} node has {name} {{}}", remedy, values)
+        refuse(partner == rank, f"{other} {rank} is its own rank")
+        refuse(partner >= ranks, f"{other} {{}} is not a rank of this workload (0..{ranks - 1})", values=partner)
+        strange = (mine != MISSING) & (mine != rank)
+        refuse(strange, f"{own} {{}} is not its own rank {rank}", "check that the files are named by rank", mine)
         peer[rows], nbytes[rows], tag[rows] = partner, size, tags
     return nbytes, peer, tag
 

@@ -236,7 +236,7 @@ def test_a_step_of_many_chunks_is_several_messages_and_loses_no_byte():
     algorithm, size = sender(7, 10), 100 * MIB + 3
     model = MscclModel(protocol="Simple")
     plan = make_plan(problem(algorithm, size, model))
-    program = plan.instances[0].programs[0]
+    program = plan.calls[0].programs[0]
     assert plan.messages == messages_of(algorithm, size, model) == 7
     assert program.nbytes.sum() == 7 * size // 10
     assert np.ptp(program.nbytes) <= 1
@@ -256,7 +256,7 @@ def test_pieces_of_a_fused_step_receive_and_send_on_in_turn():
     algorithm = blocks.algorithm()
     made = problem(algorithm, 64 * MIB, MscclModel(slots=2), semantics=Semantics.native(gamma=Fraction(1, 10**9)))
     plan = make_plan(made)
-    middle = plan.instances[0].programs[1]
+    middle = plan.calls[0].programs[1]
     assert middle.node_id.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     records = simulate(plan, level="nodes")
     rows = np.flatnonzero((records.node["rank"] == 1) & (records.node["instance"] == 0))
@@ -264,7 +264,7 @@ def test_pieces_of_a_fused_step_receive_and_send_on_in_turn():
     assert (start[1:] >= end[:-1]).all()  # receive, reduce, send of one message
     assert (start[0][1:] == end[2][:-1]).all()  # the next message once this one is on its way
     whole = make_plan(dataclasses.replace(made, network=NetworkModel(send_completes="injected")))
-    assert sum(middle.duration) == whole.instances[0].programs[1].duration.sum() > 0
+    assert sum(middle.duration) == whole.calls[0].programs[1].duration.sum() > 0
 
 
 def test_a_sender_runs_ahead_by_its_slots_and_no_further():
@@ -380,4 +380,4 @@ def test_models_that_make_no_sense_are_refused(wrong):
 def test_without_the_model_nothing_is_planned_for_it():
     plan = make_plan(problem(ring(3, fused=True), 64, None))
     assert plan.instances[0].connections is None
-    assert (plan.instances[0].programs[0].structure.kind == SEND).sum() == 2
+    assert (plan.calls[0].programs[0].structure.kind == SEND).sum() == 2

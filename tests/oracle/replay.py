@@ -341,7 +341,7 @@ class Replay:
                 self.begin_streams(rank, instance.index, node)
                 return
             self.caller[rank, call] = node
-            if instance.programs and len(self.program(rank, call)):
+            if instance.whole and instance.whole.programs and len(self.program(rank, call)):
                 self.open(rank, call)
             else:
                 self.complete(rank, index, node)

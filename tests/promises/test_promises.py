@@ -234,7 +234,7 @@ def test_the_numbers_obey_the_laws(tmp_path, number):
     message, hop, link = records.message, records.hop, records.link
     assert records.outcome.status == "done"
 
-    programs = [*plan.workload, *(program for instance in plan.instances for program in instance.programs)]
+    programs = [*plan.workload, *(program for call in plan.calls for program in call.programs)]
     sent = sum(int(p.nbytes[p.structure.kind == SEND].sum()) for p in programs)
     assert int(message["bytes"].sum()) == sent, "what is sent is what the workload says"
     assert (message["delivered"] >= 0).all()
