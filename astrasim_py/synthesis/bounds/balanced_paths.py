@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -18,12 +18,8 @@ from astrasim_py.synthesis.model.random_numbers import random_below
 _COST_BITS = 34
 
 
-class Paths(NamedTuple):
-    """Paths of messages: arc int32[messages, stride], length int32[messages]."""
-
-    arc: np.ndarray
-    length: np.ndarray
-    load: np.ndarray  # int64[resources]: ps that they hold each link
+#: Paths of messages: int32[messages, stride] arcs, int32[messages] lengths, int64[resources] ps that they hold links.
+Paths = namedtuple("Paths", "arc length load")
 
 
 @kernel("the synthesizer", threads=True, lean=True)

@@ -9,7 +9,7 @@ share links evenly.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -30,28 +30,16 @@ _TIES = 64
 REACHED, SEEN, LEAST, KNOWN = range(4)
 
 
-class Calendars(NamedTuple):
-    """When links are taken."""
-
-    points: np.ndarray  # int64[resources, room] ps; without room no calendars are kept
-    filled: np.ndarray  # int64[resources]: moments of each
-    load: np.ndarray  # int64[resources]: ps that transfers put in hold each link
+#: When links are taken: int64[resources, room] moments in ps (without room no calendars are kept), how many each link
+#: has, and the ps that transfers hold each link.
+Calendars = namedtuple("Calendars", "points filled load")
 
 
-class Growth(NamedTuple):
-    """The preferences, the memory and the result (`arcs`, `starts`) of `grow`."""
-
-    ahead: np.ndarray  # int64[goals, n]: the least time from a rank to the goal; one row of zeros for trees
-    weight: int  # how much the load of a link, in units of `grain` ps, counts among equals
-    mean: int  # ps on a link if all had the same: links that carry more are avoided; 0: only time counts
-    grain: int
-    random: np.ndarray  # uint64[1]: state of the generator
-    stamp: np.ndarray
-    note: np.ndarray
-    heap: np.ndarray
-    begins: np.ndarray
-    arcs: np.ndarray
-    starts: np.ndarray
+#: The preferences, the memory and the result of `grow`. `ahead`: int64[goals, n], the least time from a rank to the
+#: goal, one row of zeros for trees. `weight`: how much the load of a link, in units of `grain` ps, counts among equals.
+#: `mean`: ps on a link if all had the same; links that carry more are avoided (0: only time counts). `arcs`, `starts`:
+#: the tree or path of the last call.
+Growth = namedtuple("Growth", "ahead weight mean grain random stamp note heap begins arcs starts")
 
 
 def growth(network: Network, ahead: np.ndarray, random: np.ndarray, weight=0, mean=0, grain=1) -> Growth:

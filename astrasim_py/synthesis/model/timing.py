@@ -11,9 +11,9 @@ and arrives at ``t + delay``, as in the network models of the engines (`queueing
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -41,19 +41,10 @@ class CostModel:
                 raise ScenarioError(key, f'"{value}" is unknown', f"write one of {', '.join(allowed)}")
 
 
-class Timing(NamedTuple):
-    """Arcs of a network and the times of transfers by class of size, as compiled code takes them."""
-
-    src: np.ndarray
-    dst: np.ndarray
-    in_ptr: np.ndarray
-    out_ptr: np.ndarray
-    out_arc: np.ndarray
-    hop_ptr: np.ndarray
-    hop: np.ndarray
-    offset: np.ndarray
-    hold: np.ndarray
-    delay: np.ndarray  # int64[size classes, arcs] ps: from start to arrival
+#: Arcs of a `Network` and the times of transfers by class of size, as compiled code takes them. `offset`, `hold`:
+#: int64[classes, hops] ps, when a hop's link is first held, counted from the start, and for how long; `delay`:
+#: int64[classes, arcs] ps from start to arrival.
+Timing = namedtuple("Timing", "src dst in_ptr out_ptr out_arc hop_ptr hop offset hold delay")
 
 
 def hop_services(topology: Topology, links: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrasim_py.core.heap import pop, push
-from astrasim_py.core.jit import kernel, lean
+from astrasim_py.core.jit import inlined, kernel
 from astrasim_py.synthesis.model.random_numbers import STAR, random_below
 from astrasim_py.synthesis.search.greedy_state import ONE, ZERO, expect, holds, lowest_bit, pick
 
@@ -42,7 +42,7 @@ Options = namedtuple("Options", "samples hierarchy overtake limit")
 Record = namedtuple("Record", "arc chunk start vacant")
 
 
-@lean
+@inlined
 def _ready(p, free, a, t):
     """The earliest moment from t on at which arc a can begin (with a chunk of the largest size)."""
     net = p.net
@@ -65,7 +65,7 @@ def _ready(p, free, a, t):
             return t
 
 
-@lean
+@inlined
 def _moment(g, s, time):
     """The entry of a moment, made if it is new."""
     chain = np.int64((np.uint64(time) * STAR) >> _52)
@@ -84,7 +84,7 @@ def _moment(g, s, time):
     return entry
 
 
-@lean
+@inlined
 def _next_moment(g, s):
     """Take the earliest moment; its list is read before the entry is used again."""
     taken = g.heap[0].item
@@ -102,7 +102,7 @@ def _next_moment(g, s):
     return taken
 
 
-@lean
+@inlined
 def _mark(g, s, v):
     """Look at rank v, too."""
     if not g.marked[v]:
@@ -111,7 +111,7 @@ def _mark(g, s, v):
         s.dirties += 1
 
 
-@lean
+@inlined
 def _begin_run(p, options, h, g, s):
     """Bits of what ranks have at first; all who want something are to be looked at."""
     lines, n, wide = h.has.shape
@@ -138,7 +138,7 @@ def _begin_run(p, options, h, g, s):
             _mark(g, s, v)
 
 
-@lean
+@inlined
 def _order_ranks(p, g, s, random):
     """Bring the ranks to look at into the order in which that is done."""
     if p.shared:
@@ -154,7 +154,7 @@ def _order_ranks(p, g, s, random):
                 s.dirties += 1
 
 
-@lean
+@inlined
 def _open_arcs(p, h, g, v, t, random):
     """List the arcs into rank v that are free, fastest first; (how many, when the next one is free)."""
     opened, again = 0, _FAR
@@ -179,7 +179,7 @@ def _open_arcs(p, h, g, v, t, random):
     return opened, again
 
 
-@lean
+@inlined
 def _choose(p, options, h, g, s, v, a, taken, random):
     """(chunk that rank v expects now, chunk that arc a carries); -1: none."""
     u, none = np.int64(p.net.src[a]), np.int64(-1)
@@ -202,7 +202,7 @@ def _choose(p, options, h, g, s, v, a, taken, random):
     return none, none
 
 
-@lean
+@inlined
 def _latest(h, u, v, chunks):
     """(chunk, its arrival) that rank v expects last of those that rank u has; -1: none."""
     chosen, latest = np.int64(-1), np.int64(0)
@@ -218,7 +218,7 @@ def _latest(h, u, v, chunks):
     return chosen, latest
 
 
-@lean
+@inlined
 def _instead(p, h, source, v, begin, z):
     """The rarest chunk of a size class that `source` had at `begin` and rank v does not expect, or -1."""
     chunks, chosen = len(p.origin), np.int64(-1)
@@ -235,7 +235,7 @@ def _instead(p, h, source, v, begin, z):
     return chosen
 
 
-@lean
+@inlined
 def _overtake(p, h, g, s, record, v, a, t):
     """A chunk on its way to rank v that arc a brings earlier, the slower transfer being undone; -1: none."""
     net, chunks = p.net, len(p.origin)
@@ -278,13 +278,13 @@ def _overtake(p, h, g, s, record, v, a, t):
     return c
 
 
-@lean
+@inlined
 def _hold(net, free, a, t, z):
     for i in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
         free[net.hop[i]] = t + net.offset[z, i] + net.hold[z, i]
 
 
-@lean
+@inlined
 def _match(p, options, h, g, s, record, v, t, random):
     """Match the free arcs into rank v to chunks: (how many, when another arc is free)."""
     opened, again = _open_arcs(p, h, g, v, t, random)
@@ -320,7 +320,7 @@ def _match(p, options, h, g, s, record, v, t, random):
     return taken, again
 
 
-@lean
+@inlined
 def _enter(g, s, entry):
     """A new item in the list of a moment; there is room."""
     item = s.spare
@@ -330,7 +330,7 @@ def _enter(g, s, entry):
     return item
 
 
-@lean
+@inlined
 def _send(p, options, h, g, s, record, v, t, taken, again):
     """Begin the transfers that were matched, and look again when another arc is free; a status."""
     net = p.net
@@ -371,7 +371,7 @@ def _send(p, options, h, g, s, record, v, t, taken, again):
     return DONE
 
 
-@lean
+@inlined
 def _arrive(p, options, h, g, s, t, entry):
     """Let happen what happens at a moment: chunks arrive, and ranks are looked at."""
     net = p.net

@@ -7,7 +7,7 @@ from collections import namedtuple
 import numpy as np
 
 from astrasim_py.core.heap import ENTRY
-from astrasim_py.core.jit import lean
+from astrasim_py.core.jit import inlined, lean
 from astrasim_py.synthesis.model.random_numbers import STAR, A, B, C
 
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -84,20 +84,20 @@ def agenda(problem: Problem, room: int) -> Agenda:
     )  # fmt: skip
 
 
-@lean
+@inlined
 def lowest_bit(x):
     """Position of the lowest bit that is set."""
     return _PLACE[((x & (~x + ONE)) * _DEBRUIJN) >> _TOP]
 
 
-@lean
+@inlined
 def holds(bits, v, c):
     """Whether row v has the bit of chunk c."""
     w = c >> 6
     return (bits[w >> 3, v, w & 7] >> np.uint64(c & 63)) & ONE != ZERO
 
 
-@lean
+@inlined
 def expect(h, v, c):
     """Set the bit of chunk c in row v; a line that is full then is not looked at again."""
     w = c >> 6

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
-from astrasim_py.core.jit import kernel, lean
+from astrasim_py.core.jit import inlined, kernel
 from astrasim_py.synthesis.model.random_numbers import random_below
 from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE, Record
@@ -46,7 +46,7 @@ _Holdings = namedtuple(
 )
 
 
-@lean
+@inlined
 def _remove(p, h, q, v):
     """Nobody sends chunk q to rank v any more."""
     for j in range(p.net.in_ptr[v], p.net.in_ptr[v + 1]):
@@ -61,7 +61,7 @@ def _remove(p, h, q, v):
             h.length[o] -= 1
 
 
-@lean
+@inlined
 def _add_candidates(p, h, s):
     """Ranks that got a chunk can send it."""
     n, arcs = len(p.net.in_ptr) - 1, len(p.net.src)
@@ -78,7 +78,7 @@ def _add_candidates(p, h, s):
     s.news = 0
 
 
-@lean
+@inlined
 def _order_classes(p, h, random):
     """Fastest first, equals in random order."""
     line, classes = h.line, len(p.delay)
@@ -95,7 +95,7 @@ def _order_classes(p, h, random):
         i = j
 
 
-@lean
+@inlined
 def _ready(p, h, o, t):
     """When class o of arcs is free."""
     for i in range(p.resource_ptr[o], p.resource_ptr[o + 1]):
@@ -103,13 +103,13 @@ def _ready(p, h, o, t):
     return t
 
 
-@lean
+@inlined
 def _hold(p, h, o, t):
     for i in range(p.resource_ptr[o], p.resource_ptr[o + 1]):
         h.free[p.resource[i]] = t + p.offset[i] + p.hold[i]
 
 
-@lean
+@inlined
 def _score(p, options, h, o, q, v):
     """How little it helps to send chunk q to rank v over class o."""
     net, n = p.net, len(p.net.in_ptr) - 1
@@ -127,7 +127,7 @@ def _score(p, options, h, o, q, v):
     return score
 
 
-@lean
+@inlined
 def _pick(p, options, h, o, random):
     """The best of some candidates of class o, or -1."""
     chosen, best, length = np.int64(-1), _FAR, h.length[o]
@@ -146,7 +146,7 @@ def _pick(p, options, h, o, random):
     return chosen
 
 
-@lean
+@inlined
 def _exchange(p, h, s, record, o, t, random):
     """(candidate, its class): class o takes the match of another one that has another candidate; or -1."""
     net, n = p.net, len(p.net.in_ptr) - 1
@@ -167,7 +167,7 @@ def _exchange(p, h, s, record, o, t, random):
     return np.int64(-1), o
 
 
-@lean
+@inlined
 def _expect(p, options, h, s, q, v, row):
     """Rank v expects chunk q from now on."""
     n = len(p.net.in_ptr) - 1
@@ -181,7 +181,7 @@ def _expect(p, options, h, s, q, v, row):
             h.present[p.part[k, v], q] = True
 
 
-@lean
+@inlined
 def _overtake(p, options, h, s, record, o, t):
     """A candidate that class o delivers earlier than expected; undo the slower transfer. -1: none."""
     net, n, arcs = p.net, len(p.net.in_ptr) - 1, len(p.net.src)
@@ -216,7 +216,7 @@ def _overtake(p, options, h, s, record, o, t):
     return chosen
 
 
-@lean
+@inlined
 def _new_row(h, s, record):
     """A row for a transfer; -1: there is no room."""
     if s.vacancies:
@@ -228,7 +228,7 @@ def _new_row(h, s, record):
     return s.rows - 1
 
 
-@lean
+@inlined
 def _match(p, options, h, s, record, t, random):
     """Match the classes that are free to candidates: (when the next one is free, status)."""
     again, arcs = _FAR, len(p.net.src)
@@ -274,7 +274,7 @@ def _match(p, options, h, s, record, t, random):
     return again, DONE
 
 
-@lean
+@inlined
 def _arrive(p, h, s, record, t):
     """Chunks arrive."""
     n = len(p.net.in_ptr) - 1

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -54,23 +53,13 @@ _PRICED_BITS = 40
 _REPAIRS, _GENERATION = 12, 4
 
 
-class Chunks(NamedTuple):
-    """Chunks to be inserted: origin, goal (-1: everyone), class of size; whether they are summed, and then copied."""
-
-    origin: np.ndarray
-    goal: np.ndarray
-    size_class: np.ndarray
-    ahead: np.ndarray  # int64[goals, n]: the least time to a goal, from every rank; one row of zeros if there are none
-    sums: bool = False
-    spreads: bool = True
+#: Chunks to be inserted: origin, goal (-1: everyone), class of size; the least times to goals (see `Growth`); whether
+#: they are summed, and then copied.
+Chunks = namedtuple("Chunks", "origin goal size_class ahead sums spreads", defaults=(False, True))
 
 
-class Rows(NamedTuple):
-    """Transfers of every chunk: those that reduce, the last first, and those that copy."""
-
-    arc: np.ndarray
-    start: np.ndarray
-    length: np.ndarray  # int32[chunks]
+#: Transfers of every chunk: those that reduce, the last first, and those that copy; and their numbers.
+Rows = namedtuple("Rows", "arc start length")
 
 
 #: How a run goes. `roots`: random roots tried per sum; 0: only the origin at first. `turns`: repairs. `bound`: ps:
