@@ -17,7 +17,7 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
 from astrasim_py.synthesis.model.simulate_schedule import as_schedule
-from astrasim_py.synthesis.model.transfers import Found, Transfers, chained, copied, mirrored
+from astrasim_py.synthesis.model.transfers import Found, chained, copied, mirrored
 from astrasim_py.synthesis.search.greedy_search import LARGE, search
 from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
 from astrasim_py.synthesis.search.patterns import Patterns, applies, best_pattern, in_queues
@@ -175,7 +175,8 @@ class _Portfolio:
         if self.both or not alike or (network.ranks - 1) * demand.count > LARGE:
             return None, None
         bound = lower_bounds(network, demand, cuts=False)[0]
-        found = self._spread(bound.time, replace(self.effort, rounds=1, budget=None, progress=None))
+        effort = replace(self.effort, rounds=1, budget=None, progress=None)
+        found = self._composed(lambda net, half: search(net, demand, bound.time, effort, record=self.record))
         return (_Limits(bound, bound.time, []) if found.time <= bound.time else None), found
 
     def _bounds(self) -> _Limits:
@@ -194,28 +195,37 @@ class _Portfolio:
         watch.end()
         return _Limits(bound, enough, halves, bool(stop[0]))
 
-    def _spread(self, enough: int, effort: Effort) -> Found:
-        """A search for a demand of which everybody has every chunk in the end, or a part of it at first."""
-        reduces = self.demand.reduces
-        net = self.network.reversed if reduces else self.network
-        found = search(net, self.demand, enough, effort, record=self.record)
+    def _composed(self, find: Callable[[Network, int], Found]) -> Found:
+        """A schedule of what ``find(network, half)`` copies, reversed in time (half 0: sums) or forwards (half 1)."""
+        network, demand = self.network, self.demand
+        if self.both:
+            # Backwards in time nobody knows when others hold links, nor when the second half begins.
+            sums, copies = find(network.reversed, 0), find(network.alone, 1)
+            columns = chained(mirrored(network, demand, sums.columns), copied(copies.columns), sums.time)
+            how = replace(
+                copies.search.after(sums.search), policy=f"barrier: {sums.search.policy}; then {copies.search.policy}"
+            )
+            return Found(sums.time + copies.time, columns, len(columns[0]), how)
+        found = find(network.reversed, 0) if demand.reduces else find(network, 1)
         if found.columns is None:
             return found
-        columns = mirrored(self.network, self.demand, found.columns) if reduces else copied(found.columns)
+        columns = mirrored(network, demand, found.columns) if demand.reduces else copied(found.columns)
         return replace(found, columns=columns)
 
     def _search(self, limits: _Limits, first: Found | None) -> Found:
-        network, demand = self.network, self.demand
-        if self.both:
+        demand = self.demand
+
+        def greedy(net: Network, half: int) -> Found:
+            if not self.both:
+                return search(net, demand, limits.enough, self._left(), record=self.record)
             # Half of the time is for the schedule without a barrier, which needs the transfers of the one with it.
-            # Backwards in time nobody knows when others hold links, nor when the second half begins.
-            sums = search(network.reversed, demand, limits.halves[0], self._left(0.25).told_as("half with sums"))
-            copies = search(network.alone, demand, limits.halves[1], self._left(1 / 3).told_as("half with copies"))
-            found = _both(network, demand, sums, copies)
-        elif demand.receivers is not None:
-            found = route(network, demand, limits.enough, self._left())
+            share, name = ((0.25, "half with sums"), (1 / 3, "half with copies"))[half]
+            return search(net, demand, limits.halves[half], self._left(share).told_as(name))
+
+        if demand.receivers is not None:
+            found = route(self.network, demand, limits.enough, self._left())
         else:
-            found = first or self._spread(limits.enough, self._left())
+            found = first or self._composed(greedy)
         return replace(found, search=replace(found.search, cut=found.search.cut or limits.short))
 
     def _refined(self, schedule: Schedule, limits: _Limits, known: Schedule | None) -> Schedule:
@@ -236,25 +246,10 @@ class _Portfolio:
 
     def _straight(self) -> Schedule:
         """Everything straight from where it is to where it is needed, by turns: found without a search."""
-        network, demand, seed = self.network, self.demand, self.effort.seed
-        if self.both:
-            found = _both(network, demand, *(_direct(net, demand, seed) for net in (network.reversed, network.alone)))
-            found = replace(found, search=Search(seed=seed, policy="direct, by turns", rounds=1))
-        elif demand.reduces:
-            found = _direct(network.reversed, demand, seed)
-            found = replace(found, columns=mirrored(network, demand, found.columns))
-        else:
-            found = _direct(network, demand, seed)
-            found = replace(found, columns=copied(found.columns))
-        return as_schedule(network, demand, found.columns, found.search, lower_bounds(network, demand, cuts=False)[0])
-
-
-def _both(network: Network, demand: Demand, sums: Found, copies: Found) -> Found:
-    """The barrier construction of an all_reduce."""
-    transfers: Transfers = chained(mirrored(network, demand, sums.columns), copied(copies.columns), sums.time)
-    policy = f"barrier: {sums.search.policy}; then {copies.search.policy}"
-    how = replace(copies.search.after(sums.search), policy=policy)
-    return Found(sums.time + copies.time, transfers, len(transfers[0]), how)
+        network, demand = self.network, self.demand
+        found = self._composed(lambda net, half: _direct(net, demand, self.effort.seed))
+        how = Search(seed=self.effort.seed, policy="direct, by turns", rounds=1)
+        return as_schedule(network, demand, found.columns, how, lower_bounds(network, demand, cuts=False)[0])
 
 
 def _direct(network: Network, demand: Demand, seed: int) -> Found:

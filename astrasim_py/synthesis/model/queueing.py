@@ -9,7 +9,6 @@ are posted at the same moment here: one of the two is posted a picosecond later.
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,28 +37,9 @@ _Posts = namedtuple("_Posts", "arc chunk reduces release size_class cell_ptr wai
 _State = namedtuple("_State", "heap rank at tail number left right top looks booked free asked")
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """The course of posted transfers: start, arrival (int64[transfers]) and holds of their hops, in ps.
-
-    `open_order`: two transfers ask for a link at the same moment that were posted at the same moment, too.
-    """
-
-    start: np.ndarray
-    arrival: np.ndarray
-    ptr: np.ndarray  # int64[transfers + 1]: the hops of each
-    begin: np.ndarray
-    end: np.ndarray
-    open_order: bool
-
-    @property
-    def time(self) -> int:
-        """ps of the last arrival."""
-        return int(self.arrival.max(initial=0))
-
-
-#: Arrays of a `Course` to be filled.
-_Times = namedtuple("_Times", "start arrival ptr begin end")
+#: The course of posted transfers: start and arrival (int64[transfers]), and holds of their hops, in ps. `open_order`:
+#: two transfers ask for a link at the same moment that were posted at the same moment, too.
+Course = namedtuple("Course", "start arrival ptr begin end open_order", defaults=(False,))
 
 
 @lean
@@ -204,5 +184,6 @@ class Queues:
             np.empty(6 * m + 16, dtype=ENTRY), -np.arange(m), *np.empty((5, m), dtype=np.int64), np.full(links, -1),
             np.full(links, _FAR), np.full(links, -1), np.zeros(links, dtype=np.int64), np.full((2, links), -1),
         )  # fmt: skip
-        made, open_order = execute(self._ports, posts, state, _Times(start, arrival, ptr, begin, end), apart, until)
-        return Course(start, arrival, ptr, begin, end, bool(open_order)) if made == m else None
+        times = Course(start, arrival, ptr, begin, end)
+        made, open_order = execute(self._ports, posts, state, times, apart, until)
+        return times._replace(open_order=bool(open_order)) if made == m else None

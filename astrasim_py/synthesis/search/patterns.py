@@ -203,7 +203,9 @@ class Patterns:
         order = np.argsort(rows[3], kind="stable")
         arc, chunk, reduces, start = (column[order] for column in rows)
         course = self.queues.course(arc, chunk, reduces, start)
-        return Schedule.of(self.network, self.demand, (arc, chunk, start, reduces), course.time, search, bound)
+        return Schedule.of(
+            self.network, self.demand, (arc, chunk, start, reduces), int(course.arrival.max(initial=0)), search, bound
+        )
 
     def executed(self, arc, chunk, reduces, until: int) -> tuple[int, tuple] | None:
         """(time, (arc, chunk, reduces, start)) of transfers in this order of urgency; None: they take longer."""
@@ -211,7 +213,7 @@ class Patterns:
         course = self.queues.course(arc, chunk, reduces, release, until=until)
         if course is not None and course.open_order:
             course = self.queues.course(arc, chunk, reduces, release, apart=True, until=until)
-        return None if course is None else (course.time, (arc, chunk, reduces, course.start))
+        return None if course is None else (int(course.arrival.max(initial=0)), (arc, chunk, reduces, course.start))
 
 
 def _measures(parent: np.ndarray, itself: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
