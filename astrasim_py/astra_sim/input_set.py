@@ -115,7 +115,7 @@ def read_inputs(
         files.append(os.fspath(name))
         called = {
             int(node)
-            for trace in {id(t): t for t in found_workload.traces}.values()
+            for trace in dict.fromkeys(found_workload.traces)
             for node in trace.node_id[trace.type == NodeType.COMM_COLL]
         }
         for node in sorted(per_node.keys() - called):
@@ -158,7 +158,7 @@ def _workload(
     if len(traces) != npus:
         raise TraceError(name, f"{len(traces)} traces for {npus} NPUs", "give one per NPU")
     found: dict[str, tuple[int, ...]] = dict(given.groups) if isinstance(given, Workload) else {}
-    for trace in {id(t): t for t in traces}.values():
+    for trace in dict.fromkeys(traces):
         found.update(groups_from_metadata(trace))
     if groups is not None:
         place = os.fspath(groups)

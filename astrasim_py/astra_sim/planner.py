@@ -279,9 +279,8 @@ class CompatiblePlanner:
         charges = replace(self.charges, endpoint_ns=LOCAL_DELAY_NS, bus=None) if local else self.charges
         self.note(visit.collective, kind, size, n, dim.implementation.window, local)
         algorithm = native_algorithm(kind, visit.collective, size, n, charges, **options)
-        key = (queue, id(algorithm), dim.rows)
+        key = (queue, algorithm, dim.rows)
         if key not in self._phases:
-            # The algorithm stays alive with its phase, so that its id stays its own.
             self._phases[key] = PlannedPhase(queue=queue, size=size, calls=tuple((row, algorithm) for row in dim.rows))
         return self._phases[key], size_after(kind, visit.collective, size, n)
 

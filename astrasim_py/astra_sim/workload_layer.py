@@ -53,20 +53,20 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     Raises TraceError: a node on which ASTRA-sim aborts; it is named.
     """
     compute = compute_model(inputs)
-    made: dict[int, ExecutionTrace] = {}
+    made: dict[ExecutionTrace, ExecutionTrace] = {}
     replayed = zero = False
     skipped = ""
     for rank, trace in enumerate(inputs.workload.traces):
-        if id(trace) in made:
+        if trace in made:
             continue
         metadata = np.flatnonzero(trace.type == NodeType.METADATA)
         if len(metadata):
             raise _error(trace, rank, int(metadata[0]), "ASTRA-sim aborts on METADATA nodes", _CORRECTED)
-        made[id(trace)] = trace
+        made[trace] = trace
         durations = trace.type == NodeType.COMP
         if inputs.system.replay_only:
             zero |= bool((trace.duration_micros == 0).any())
-            made[id(trace)] = with_replayed(trace, np.ones(len(trace), dtype=bool))
+            made[trace] = with_replayed(trace, np.ones(len(trace), dtype=bool))
             continue
         _check_communication(trace, rank)
         _warn_of_misspelt_dims(trace, rank, warnings)
@@ -79,15 +79,15 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
             durations &= ~on_gpu
             _check_roofline(trace, rank, on_gpu & ~skip, compute)
         zero |= bool(((durations | broadcast) & (trace.duration_micros == 0)).any())
-        made[id(trace)] = with_replayed(trace, broadcast)
+        made[trace] = with_replayed(trace, broadcast)
         if skip.any():
             skipped = skipped or node_place(trace, int(np.flatnonzero(skip)[0]), f"rank {rank}")
-            made[id(trace)] = with_skipped(made[id(trace)], skip)
+            made[trace] = with_skipped(made[trace], skip)
     for met, quirk in ((skipped, "skipped-node"), (replayed, "broadcast-replayed"), (zero, "zero-duration")):
         if met:
             warnings.append(warning(quirk, met if isinstance(met, str) else ""))
     return Workload(
-        tuple(made[id(trace)] for trace in inputs.workload.traces), inputs.workload.groups, inputs.workload.name
+        tuple(made[trace] for trace in inputs.workload.traces), inputs.workload.groups, inputs.workload.name
     )
 
 
@@ -95,8 +95,8 @@ def corrected_workload(inputs: Inputs) -> Workload:
     """The workload as it is; under replay-only with every node replaced by its duration."""
     if not inputs.system.replay_only:
         return inputs.workload
-    made = {id(t): with_replayed(t, np.ones(len(t), dtype=bool)) for t in inputs.workload.traces}
-    return Workload(tuple(made[id(t)] for t in inputs.workload.traces), inputs.workload.groups, inputs.workload.name)
+    made = {t: with_replayed(t, np.ones(len(t), dtype=bool)) for t in inputs.workload.traces}
+    return Workload(tuple(made[t] for t in inputs.workload.traces), inputs.workload.groups, inputs.workload.name)
 
 
 def with_replayed(trace: ExecutionTrace, replayed: np.ndarray) -> ExecutionTrace:

@@ -279,7 +279,7 @@ def _lost(traces: Sequence, form: str) -> list[str]:
     from astrasim_py.program.npz import kept_metadata
 
     names, attributes, tensors, left = False, set(), False, _SEARCHED
-    distinct = list({id(t): t for t in traces}.values())
+    distinct = list(dict.fromkeys(traces))
     for trace in distinct if any(t.raw is not None or t.has_names for t in distinct) else ():
         rows = range(min(len(trace), left))
         left -= len(rows)

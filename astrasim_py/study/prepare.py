@@ -255,12 +255,12 @@ def count_messages(problem: Problem) -> int:
 def _messages_of(job: Job, msccl: MscclModel | None) -> int:
     workload, total = job.workload, 0
     everybody = range(len(workload.traces))
-    calls: dict[int, list[tuple[str, str, int, int]]] = {}
+    calls: dict[ExecutionTrace, list[tuple[str, str, int, int]]] = {}
     for rank, trace in enumerate(workload.traces):
-        if id(trace) not in calls:
-            calls[id(trace)] = _calls(trace)
+        if trace not in calls:
+            calls[trace] = _calls(trace)
         total += int((trace.type == NodeType.COMM_SEND).sum())
-        for group, collective, size, root in calls[id(trace)]:
+        for group, collective, size, root in calls[trace]:
             members = workload.groups.get(group, everybody) if group not in ("", "0") else everybody
             if not len(members) or members[0] != rank or len(members) < 2:
                 continue

@@ -46,8 +46,8 @@ def only_collective(plan: Plan) -> Instance | None:
     """The collective of a plan that is one collective and nothing else; else None."""
     if len(plan.instances) != 1:
         return None
-    structures = {id(p.structure): p.structure for p in plan.workload}
-    kinds = np.unique(np.concatenate([s.kind for s in structures.values()]))
+    structures = dict.fromkeys(p.structure for p in plan.workload)
+    kinds = np.unique(np.concatenate([s.kind for s in structures]))
     return plan.instances[0] if set(kinds.tolist()) <= {COLLECTIVE, INSTANT} else None
 
 
@@ -130,7 +130,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         formula = closed_form(plan)
     del row["cpu_s"]
     calls = dict.fromkeys((i.type, len(i.members)) for i in plan.instances)
-    algorithms = {id(i.algorithm): i for i in plan.instances if i.algorithm is not None}
+    algorithms = {i.algorithm: i for i in plan.instances if i.algorithm is not None}
     longer = {
         str(i.index): i.connections.latency_ps for i in plan.instances if i.connections and i.connections.latency_ps
     }
