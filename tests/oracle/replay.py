@@ -38,7 +38,7 @@ class Replay:
         self.counted, self.wanted, self.asked = {}, {}, {}
         self.running, self.lines, self.turn, self.arrivals = {}, {}, {}, 0
         self.phase, self.streams_left, self.most_running, self.called = {}, {}, {}, {}
-        self.starting, self.draining = [], False
+        self.starting, self.draining, self.came = [], False, {}
         self.freed, self.held, self.entered, self.waiting = set(), {}, {}, {}
 
     # -- graph ----------------------------------------------------------------------------------------------
@@ -142,8 +142,9 @@ class Replay:
                 self.complete(rank, -1, self.caller[rank, ("streams", call)])
             return
         self.arrivals += 1
-        queue = self.visit(rank, call, number).queue
-        self.lines.setdefault((rank, queue), []).append((self.arrivals, call, number))
+        visit = self.visit(rank, call, number)
+        self.came[rank, visit.first + visit.call_of[rank]] = self.arrivals
+        self.lines.setdefault((rank, visit.queue), []).append((self.arrivals, call, number))
 
     def phase_ended(self, rank, index):
         call, (number, _) = self.plan.instance_of[index], self.plan.place_of[index]
@@ -276,9 +277,14 @@ class Replay:
             else:
                 return self
 
+    def place(self, rank, index, node):
+        """Chunks go in the order of calls; of scheduled ones that which came to its queue first goes first."""
+        came = self.came.get((rank, index), 0) if self.scheduled else 0
+        return came, index, node
+
     def dispatch(self, rank):
         while self.ready.get(rank):
-            wave, self.ready[rank] = sorted(self.ready[rank]), []
+            wave, self.ready[rank] = sorted(self.ready[rank], key=lambda each: self.place(rank, *each)), []
             for index, node in wave:
                 self.issue(rank, index, node)
 

@@ -38,6 +38,8 @@ for _bit in range(64):
     LOWEST[((1 << _bit) * int(DE_BRUIJN) & (1 << 64) - 1) >> 58] = _bit
 NODE_MASK = np.int64(0xFFFFFFFF)
 NONE = np.int64(-1)
+#: Scheduled chunks are dispatched after the calls of collectives that are not cut.
+AFTER_CALLS = np.int64(1 << 30)
 
 
 @inlined
@@ -378,7 +380,7 @@ def make_wave(state, number):
         block = blocks(state, entry >> 32)
         order = block.call + 1
         if state.scheduled and block.run:
-            order = runs(state, block.run).arrival
+            order = AFTER_CALLS + runs(state, block.run).arrival
         key = entry_of(order, entry & NODE_MASK)
         if i and key < entries[i - 1].key:
             ascending = False

@@ -16,6 +16,9 @@ from astrasim_py.engine.simpy.npu import Npu
 from astrasim_py.engine.simpy.simulation import OpenCall
 from astrasim_py.system.plan import Chunk, Instance, Phase
 
+#: Under ``event_order: scheduled`` chunks are dispatched after the calls of collectives that are not cut.
+AFTER_CALLS = 1 << 30
+
 
 class RankCollective:
     """A planned collective on one rank: its node in the workload, and how many chunks are not done.
@@ -145,7 +148,7 @@ class ChunkingNpu(Npu):
         while self.starting:
             chunk, row = self.starting.popleft()
             parent = self.graphs[-1].row + chunk.collective.node
-            order = chunk.arrival if self.by_arrival else None
+            order = AFTER_CALLS + chunk.arrival if self.by_arrival else None
             self.splice(chunk.call(self.rank), parent, row, partial(self.end_phase, chunk), order)
         self.splicing = False
 
