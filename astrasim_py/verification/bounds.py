@@ -306,9 +306,7 @@ class Capacities:
         targets_array = np.asarray(targets, dtype=np.int64)
         best = 0
         if topology.shape in _PRODUCTS and topology.pristine:
-            for source in sources:
-                best = max(best, int(self._by_dimension(source, targets_array).max(initial=0)))
-            return best
+            return max((self._by_dimension(source, targets_array) for source in sources), default=0)
         if topology.links > _SEARCHED_LINKS:
             return 0
         for source in list(sources)[:_SOURCES]:
@@ -316,37 +314,21 @@ class Capacities:
             best = max(best, max((reach.get(int(t), 0) for t in targets), default=0))
         return best
 
-    def _by_dimension(self, source: int, targets: np.ndarray) -> np.ndarray:
-        if len(targets) == self.topology.npus:
-            # Among all NPUs some are the farthest in every dimension.
-            return np.array([self._farthest(source)])
-        total = np.zeros(len(targets), dtype=np.int64)
+    def _by_dimension(self, source: int, targets: np.ndarray) -> int:
+        """Greatest latency from a vertex to some others, as a sum over dimensions."""
+        # Among all NPUs some are the farthest in every dimension.
+        everybody = len(targets) == self.topology.npus
+        total = np.zeros(1 if everybody else len(targets), dtype=np.int64)
         for dim in self.topology.dims:
             source, a = divmod(source, dim.size)
-            targets, b = np.divmod(targets, dim.size)
+            targets, b = (targets, np.arange(dim.size)) if everybody else np.divmod(targets, dim.size)
+            hops = (a != b).astype(np.int64) * (2 if dim.kind == "switch" else 1)
             if dim.kind == "ring":
-                hops = (b - a) % dim.size
-                if dim.bidirectional:
-                    hops = np.minimum(hops, (a - b) % dim.size)
+                hops = np.minimum((b - a) % dim.size, (a - b) % dim.size) if dim.bidirectional else (b - a) % dim.size
             elif dim.kind == "mesh":
                 hops = np.abs(b - a)
-            else:
-                hops = (a != b).astype(np.int64) * (2 if dim.kind == "switch" else 1)
-            total += hops * dim.latency_ps
-        return total
-
-    def _farthest(self, source: int) -> int:
-        total = 0
-        for dim in self.topology.dims:
-            source, a = divmod(source, dim.size)
-            if dim.kind == "ring":
-                hops = dim.size // 2 if dim.bidirectional else dim.size - 1
-            elif dim.kind == "mesh":
-                hops = max(a, dim.size - 1 - a)
-            else:
-                hops = (dim.size > 1) * (2 if dim.kind == "switch" else 1)
-            total += hops * dim.latency_ps
-        return total
+            total += (hops.max() if everybody else hops) * dim.latency_ps
+        return int(total.max(initial=0))
 
     def _search(self, source: int) -> dict[int, int]:
         """Shortest latencies from a vertex (Dijkstra)."""
