@@ -60,6 +60,21 @@ def build(
     return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
 
 
+def linear(collective: str, ranks: int, *, root: int | None = None) -> Algorithm:
+    """Linear algorithm: n-1 messages between the root and the others, in the order root+1, root+2, …
+
+    In broadcast and scatter a send waits until the one before is delivered; in gather and reduce all ranks send
+    at once and the root takes their messages in order.
+
+    Parameters
+    ----------
+    collective : str
+        broadcast, scatter, gather or reduce.
+    """
+    check_nodes(f"linear {collective} over {ranks} ranks", 3 * ranks)
+    return finish(star(collective, ranks, root, window=1, in_order=True), "linear", collective, root=root)
+
+
 def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:
     """For each send the one that must be delivered before it."""
     out = np.full(len(handles), NONE, dtype=np.int64)

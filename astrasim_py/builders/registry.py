@@ -14,7 +14,6 @@ from astrasim_py.builders import (
     double_binary_tree,
     halving_doubling,
     hierarchical,
-    linear,
     pairwise,
     recursive_doubling,
     ring,
@@ -117,5 +116,5 @@ ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
     "pairwise": (pairwise.COLLECTIVES, pairwise.build),
     "dissemination": (dissemination.COLLECTIVES, dissemination.build),
     "hierarchical": (hierarchical.COLLECTIVES, partial(hierarchical.build, build)),
-    "linear": (linear.COLLECTIVES, linear.build),
+    "linear": (("broadcast", "scatter", "gather", "reduce"), direct.linear),
 }
