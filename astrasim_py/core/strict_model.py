@@ -73,7 +73,7 @@ class StrictModel(BaseModel):
             if key in fields and key not in known:
                 raise wrong("is not a key here", did_you_mean(str(key), known), (key, "@key"))
         try:
-            return handler(value)
+            made = handler(value)
         except ValidationError as error:
             details: list[InitErrorDetails] = []
             for one in error.errors(include_url=False):
@@ -88,6 +88,11 @@ class StrictModel(BaseModel):
                     kind = wrong(context["problem"], context["remedy"], tuple(context["at"]))
                 details.append(InitErrorDetails(type=kind, loc=one["loc"], input=one["input"], ctx=context))
             raise ValidationError.from_exception_data(error.title, details) from None
+        made._complete()
+        return made
+
+    def _complete(self) -> None:
+        """Check fields against each other, and fill in those that depend on others."""
 
     def differs(self, *known: str) -> tuple[str, ...]:
         """Fields whose values are not the default, but for those that are `known`.

@@ -12,7 +12,6 @@ from pydantic import (
     Field,
     Tag,
     WithJsonSchema,
-    model_validator,
 )
 
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
@@ -204,12 +203,10 @@ class Collectives(StrictModel):
     )
     flat: bool = Field(default=False, description="take all NPUs for one dimension")
 
-    @model_validator(mode="after")
-    def _one_way(self):
+    def _complete(self) -> None:
         if self.order == "themis" and self.all_reduce not in (None, "two_way"):
             problem = "themis goes out through all dimensions and back"
             raise wrong(problem, "drop all_reduce, or write order: fixed", ("all_reduce",))
-        return self
 
 
 class LimitsSpec(StrictModel):

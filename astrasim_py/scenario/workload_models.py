@@ -14,7 +14,6 @@ from pydantic import (
     Tag,
     ValidationInfo,
     WithJsonSchema,
-    model_validator,
 )
 
 from astrasim_py.core.fields import (
@@ -92,14 +91,12 @@ class ComputeItem(ItemBase):
     bytes: Size | None = Field(default=None, description="bytes that it moves from and to memory")
     ranks: Ranks | None = Field(default=None, description="who computes; all ranks by default")
 
-    @model_validator(mode="after")
-    def _one_cost(self):
+    def _complete(self) -> None:
         if (self.time is None) == (self.operations is None):
             given = "neither time nor operations" if self.time is None else "both time and operations"
             raise wrong(f"says {given}", 'write time: "100 us", or operations: "2.5 GFLOP"')
         if self.bytes is not None and self.operations is None:
             raise wrong("bytes without operations", "drop bytes", ("bytes",))
-        return self
 
 
 class SendItem(ItemBase):
@@ -110,11 +107,9 @@ class SendItem(ItemBase):
     size: Size = example("1 MiB")
     tag: whole(0, 2**31 - 1) = 0
 
-    @model_validator(mode="after")
-    def _not_to_itself(self):
+    def _complete(self) -> None:
         if self.source == self.to:
             raise wrong(f"rank {self.to} sends to itself", "name another rank", ("to",))
-        return self
 
 
 class MemoryItem(ItemBase):
@@ -124,11 +119,9 @@ class MemoryItem(ItemBase):
     store: Size | None = None
     ranks: Ranks | None = Field(default=None, description="who does it; all ranks by default")
 
-    @model_validator(mode="after")
-    def _one_direction(self):
+    def _complete(self) -> None:
         if (self.load is None) == (self.store is None):
             raise wrong("says neither load nor store" if self.load is None else "says load and store", "write one")
-        return self
 
 
 _EXAMPLES = {"compute": "time: 100 us", "send": "from: 0, to: 1, size: 1 MiB", "memory": "load: 1 MiB"}
@@ -188,13 +181,11 @@ class TraceWorkload(StrictModel):
     macs: bool = Field(default=False, description="num_ops counts multiply-accumulates")
     dependencies: choice("data", "data+ctrl") | None = None
 
-    @model_validator(mode="after")
-    def _elements_have_bytes(self):
+    def _complete(self) -> None:
         if (self.size_unit == "elements") != (self.dtype_bytes is not None):
             if self.dtype_bytes is None:
                 raise wrong("elements of unknown size", "write e.g. dtype_bytes: 2", ("size_unit",))
             raise wrong("dtype_bytes without size_unit: elements", "drop it", ("dtype_bytes",))
-        return self
 
 
 def _workload_tag(value: object) -> str:

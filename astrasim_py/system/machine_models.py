@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from astrasim_py.core.errors import UnitError
@@ -133,14 +133,12 @@ class NetworkModel(StrictModel):
             return {"send_completes": "injected", **value}
         return value
 
-    @model_validator(mode="after")
-    def _known_model(self):
+    def _complete(self) -> None:
         known = (*NETWORK_MODELS, *names("network"))
         if self.factory is None and self.model not in known and ".py:" not in self.model:
             raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
         if ".py:" in self.model:
             self.__dict__["model"] = CodeText(self.model)
-        return self
 
     @property
     def contention(self) -> bool:
@@ -159,8 +157,7 @@ class ComputeModel(StrictModel):
     peak: ComputeRate | None = example("312 TFLOP/s", default=None)
     memory_bandwidth: MemoryBandwidth | None = example("2 TB/s", default=None)
 
-    @model_validator(mode="after")
-    def _complete(self):
+    def _complete(self) -> None:
         """Fill in the figures of the preset; the roofline is on by default where there is a peak."""
         figures = self._figures()
         if figures is not None:
@@ -174,7 +171,6 @@ class ComputeModel(StrictModel):
             raise wrong("the roofline needs a peak", 'write e.g. peak: "312 TFLOP/s"', ("roofline",))
         if self.roofline is None:
             self.__dict__["roofline"] = self.peak is not None
-        return self
 
     def _figures(self):
         if self.preset is None:
@@ -196,11 +192,9 @@ class MemoryModel(StrictModel):
     bandwidth: MemoryBandwidth | None = example("100 GB/s", default=None)
     npus_per_node: Count = 1
 
-    @model_validator(mode="after")
-    def _has_bandwidth(self):
+    def _complete(self) -> None:
         if self.kind != "none" and self.bandwidth is None:
             raise wrong('"bandwidth" is missing', 'write e.g. bandwidth: "100 GB/s"')
-        return self
 
 
 NO_MEMORY = MemoryModel(kind="none")
@@ -220,8 +214,6 @@ class Limits(StrictModel):
             return {**value, "max_events": _MOST_EVENTS}
         return value
 
-    @model_validator(mode="after")
-    def _complete(self):
+    def _complete(self) -> None:
         if self.max_events is None:
             self.__dict__["max_events"] = MAX_EVENTS
-        return self

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo
 
 from astrasim_py.core.fields import Gamma, Size, Time, choice, did_you_mean, shown, written, wrong
 from astrasim_py.core.strict_model import StrictModel, example
@@ -105,14 +105,12 @@ class Semantics(StrictModel):
             return {k: "unlimited" if k in _SLOTS and v is None else v for k, v in value.items()}
         return value
 
-    @model_validator(mode="after")
-    def _complete(self):
+    def _complete(self) -> None:
         for key, rule in NAMED[self.name].items():
             if self.__dict__[key] is None:
                 self.__dict__[key] = rule
             if self.__dict__[key] == "unlimited":
                 self.__dict__[key] = None
-        return self
 
     @classmethod
     def native(cls, **overrides: Any) -> Semantics:

@@ -13,7 +13,7 @@ from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, FileName, Time, choice, either, whole, wrong
@@ -44,10 +44,8 @@ def _latency(description: str) -> Any:
 class _Linked(Shape):
     """Shapes whose links come from keys or from a link preset."""
 
-    @model_validator(mode="after")
-    def _complete(self):
+    def _complete(self) -> None:
         needs_link(self)
-        return self
 
 
 class _OneLink(_Linked):
@@ -173,12 +171,10 @@ class ProductDim(StrictModel):
             )
         return value
 
-    @model_validator(mode="after")
-    def _complete(self):
+    def _complete(self) -> None:
         needs_link(self)
         if self.bidirectional is False and self.kind != "ring":
             raise wrong("only a ring can be one-way", "delete it", ("bidirectional",))
-        return self
 
     def dim(self) -> Dim:
         """The dimension of a topology."""
@@ -363,11 +359,9 @@ class EdgeList(Shape):
     )
     npus: Count | None = _optional("how many of the numbered vertices are NPUs")
 
-    @model_validator(mode="after")
-    def _complete(self):
+    def _complete(self) -> None:
         if self.file is None and self.edges is None:
             raise wrong('"file" is missing', 'write e.g. file: "topology.csv"')
-        return self
 
     def make(self, place: str) -> Topology:
         if self.file is not None and self.edges is not None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Annotated, Any, get_args
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import (
@@ -90,11 +90,9 @@ class Override(Link):
     bandwidth: Bandwidth | None = Field(default=None, examples=["10 GB/s"])
     latency: Time | None = None
 
-    @model_validator(mode="after")
-    def _changes_something(self):
+    def _complete(self) -> None:
         if self.bandwidth is None and self.latency is None:
             raise wrong("changes neither bandwidth nor latency", 'write e.g. bandwidth: "10 GB/s"')
-        return self
 
 
 def _pair(value: object) -> object:
