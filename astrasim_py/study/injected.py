@@ -21,8 +21,10 @@ from astrasim_py.program.selection import CONDITIONS, AlgorithmTable, Case, Cond
 from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, AlgorithmCode, AlgorithmFile, AlgorithmSynthesis
 from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.preparation import Preparation
+from astrasim_py.study.synthesized import algorithm_of
 from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.request import Request
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.verifier import Verdict, verify
 
@@ -141,9 +143,6 @@ def _synthesizer(
     run: Preparation, said: AlgorithmSynthesis, topology: Topology, place: str
 ) -> Callable[[str, tuple[int, ...], int, int], Algorithm]:
     """The function that synthesizes the algorithm of a case for the NPUs and the size of a call."""
-    from astrasim_py.study.synthesized import algorithm_of
-    from astrasim_py.synthesis.request import Request
-
     how, network = said.synthesize, run.spec.network
     # Models that know no contention, and those of the user's own, say nothing of what links hold.
     model = network.model if network.contention else "cut_through"
