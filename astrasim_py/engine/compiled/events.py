@@ -120,28 +120,28 @@ def end_later(state, block, node, time):
 def new_message(state, block, node, match, size, asks):
     """A message of a node, not on its way yet."""
     e = new_event(state, records.HOP, block, node)
-    event, peer = events(state, e), rank_at(state, block, peer_of(state, block, node))
+    event = events(state, e)
     event.match = match
     event.size = size
     event.asks = asks
     number_event(state, e)
-    hops = set_out(state, e, block, node, peer)
+    hops = set_out(state, e, block, node)
     state.sent += 1
     state.hops += hops
     if state.record_messages:
-        event.row = record_message(state, block, node, size, peer, hops)
+        event.row = record_message(state, block, node, size, hops)
     return e
 
 
 @lean
-def record_message(state, block, node, size, peer, hops):
+def record_message(state, block, node, size, hops):
     """A row of the message table; returns its number."""
     number, sender = state.message_row_count, blocks(state, block)
     state.message_row_count = number + 1
     row = message_rows(state, number)
     row.call = sender.call
     row.src = sender.rank
-    row.dst = peer
+    row.dst = rank_at(state, block, peer_of(state, block, node))
     row.node = sender.first + node
     row.bytes = longs(state)[state.nbytes + size]
     row.posted = state.now

@@ -10,14 +10,15 @@ import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled.blocks import peer_of, rank_at
 from astrasim_py.engine.compiled.memory import blocks, calls, events, ints, longs, nodes, path, ranks, route_pairs
 
 _LOW = np.int64(0xFFFFFFFF)
 
 
 @lean
-def route_number(state, block, node, other):
-    """Number of the route of a node's message to rank `other`."""
+def route_number(state, block, node):
+    """Number of the route of a node's message."""
     row = blocks(state, block)
     at = nodes(state, np.int64(row.first) + node)
     if row.call < 0:
@@ -26,6 +27,7 @@ def route_number(state, block, node, other):
     if call.routes >= 0:
         column = at.peer if call.flags & records.ROTATED else at.route
         return np.int64(ints(state)[call.routes + row.position * call.deltas + column])
+    other = rank_at(state, block, peer_of(state, block, node))
     pair = ranks(state, row.rank).npu * state.npus + ranks(state, other).npu
     low, high = np.int64(0), state.pair_count
     while low < high:
@@ -38,12 +40,13 @@ def route_number(state, block, node, other):
 
 
 @lean
-def set_out(state, e, block, node, other):
-    """Give the message of a node to rank `other` its route; returns the number of its links."""
+def set_out(state, e, block, node):
+    """Give the message of a node its route; returns the number of its links."""
     number = np.int64(0)
     if not state.computed or state.model == records.ANALYTICAL:
-        number = route_number(state, block, node, other)
+        number = route_number(state, block, node)
     if state.computed:
+        other = rank_at(state, block, peer_of(state, block, node))
         route = (ranks(state, blocks(state, block).rank).npu << 32) | ranks(state, other).npu
     else:
         place = state.route_ptr + number
