@@ -34,7 +34,7 @@ from astrasim_py.study.stored_points import FORMAT, MANIFEST, REQUIRED, SUMMARY,
 from astrasim_py.system.machine_models import Limits
 
 #: Raised whenever an engine gives other numbers for the same problem; part of every point's hash.
-ENGINE_SEMANTICS = 1
+ENGINE_SEMANTICS = 2
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
