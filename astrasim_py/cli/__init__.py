@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def entry() -> None:
     """Console script."""
-    import sys
-
     from astrasim_py.cli.main import main
 
     sys.exit(main(sys.argv[1:]))

@@ -21,7 +21,6 @@ IGNORED = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
 
     def flag(name: str, **more) -> None:
         under = "--" + name[2:].replace("-", "_")

@@ -6,21 +6,19 @@ Nothing is simulated. Every error is told with its place.
 from __future__ import annotations
 
 import argparse
+import json
 
 from astrasim_py.cli.options import complain, format_option, scenario_options
+from astrasim_py.core.errors import AstraError, ErrorList, worst
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     scenario_options(parser)
     format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every scenario; the worst exit code."""
-    import json
-
-    from astrasim_py.core.errors import AstraError, worst
 
     rows, codes = [], [0]
     for path in args.scenarios:
@@ -42,7 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(path: str, args: argparse.Namespace) -> dict:
-    from astrasim_py.core.errors import AstraError, ErrorList
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
 

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from astrasim_py.core.errors import OutputError, TraceError, UsageError
+from astrasim_py.core.files import write_files
+from astrasim_py.core.units import parse_size
 
 #: Nodes that are searched for attributes which a format cannot hold.
 _SEARCHED = 200_000
@@ -25,7 +27,6 @@ _LISTED = 20
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("source", metavar="IN")
     parser.add_argument("target", metavar="OUT")
     parser.add_argument("--size", metavar="S", help='state absolute sizes, too, for a full buffer of e.g. "1 MiB"')
@@ -114,8 +115,6 @@ def read(source: str) -> tuple:
 
 def run(args: argparse.Namespace) -> int:
     """Convert; says on stdout what was written and what could not be kept."""
-    from astrasim_py.core.units import parse_size
-
     sizes = {
         name: parse_size(text, f"--{name.replace('_', '-')}")
         for name in ("size", "made_for", "min_bytes", "max_bytes")
@@ -198,7 +197,6 @@ def _make_folder(target: str) -> None:
 
 def _write(args: argparse.Namespace, traces: Sequence, single: bool) -> list[Path]:
     from astrasim_py.chakra.et_io import write_prefix, write_trace
-    from astrasim_py.core.files import write_files
 
     if args.target.endswith(".jsonl"):
         from astrasim_py.chakra.text_io import jsonl_bytes

@@ -6,7 +6,6 @@ import argparse
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME")
     parser.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="where to; here by default")
 

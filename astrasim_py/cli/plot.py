@@ -8,7 +8,6 @@ from astrasim_py.cli.options import complain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("folder", metavar="DIR", help="results/SCENARIO, or the folder of a point in it")
 
 

@@ -5,6 +5,8 @@ OUT/<scenario>/.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
 from astrasim_py.cli.options import (
     check_positive,
@@ -16,10 +18,10 @@ from astrasim_py.cli.options import (
     record_options,
     scenario_options,
 )
+from astrasim_py.core.errors import AstraError, UsageError, worst
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     scenario_options(parser)
     engine_option(parser, default=None)
     record_options(parser)
@@ -38,7 +40,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run every scenario; the worst exit code."""
-    from astrasim_py.core.errors import AstraError, UsageError, worst
     from astrasim_py.scenario.load import load_scenario
 
     check_positive(args, "jobs")
@@ -99,9 +100,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _failures(result) -> None:
     """Why points failed; what several have in common is told once."""
-    import os
-    import sys
-
     told: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for failure in result.failures:
         first, *more = failure.lines or ("",)

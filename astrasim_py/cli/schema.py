@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,8 +14,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    import json
-
     from astrasim_py.scenario.schema import json_schema
 
     print(json.dumps(json_schema(), indent=1, sort_keys=False))

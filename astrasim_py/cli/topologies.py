@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astrasim_py.core.errors import TopologyError, UsageError
+from astrasim_py.core.errors import TopologyError, UnitError, UsageError
+from astrasim_py.core.files import read_regular
+from astrasim_py.core.units import parse_size
 
 if TYPE_CHECKING:
     from astrasim_py.topology.model import Topology
@@ -56,7 +58,6 @@ def _yaml_file(path: str) -> Topology:
 
 def _is_edge_list(path: str) -> bool:
     """True if the top-level keys are those of an edge list."""
-    from astrasim_py.core.files import read_regular
     from astrasim_py.topology.edge_list import MAX_YAML
 
     data = read_regular(path, MAX_YAML, TopologyError, what="a topology file", remedy="write it as CSV")
@@ -147,10 +148,6 @@ def size_matrix(path: str, ranks: int, place: str) -> tuple[tuple[int, ...], ...
 
     Raises UsageError: with the line: not a size, or not a square of `ranks`.
     """
-    from astrasim_py.core.errors import UnitError
-    from astrasim_py.core.files import read_regular
-    from astrasim_py.core.units import parse_size
-
     data = read_regular(path, _MOST_MATRIX, UsageError, what="a file of block sizes", remedy="use fewer ranks")
     rows: list[tuple[int, ...]] = []
     for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), start=1):

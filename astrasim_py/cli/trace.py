@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
+from astrasim_py.core.units import format_size
 
 _FORMATS = ("text", "json")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
@@ -108,7 +108,6 @@ def _as_findings(error: AstraError) -> list:
 
 def _stats(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.stats import workload_stats
-    from astrasim_py.core.units import format_size
 
     found = workload_stats(_read(args.trace), args.dependencies)
     if args.format == "json":

@@ -7,9 +7,12 @@ closed forms of our own algorithms, and figures of ASTRA-sim. Exits with 1 if a 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from astrasim_py.study.validation import Finding, Report
@@ -19,7 +22,6 @@ SHOWN = 20
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("cases", metavar="CASES.csv", nargs="?", help="by default the packaged set")
     engine_option(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME", help="only this set (repeatable)")
@@ -30,7 +32,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the cases; 1 if one that counts is off."""
-    from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
     from astrasim_py.study.cases import read_cases
     from astrasim_py.study.packaged_cases import packaged_items
     from astrasim_py.study.progress import on_terminal
@@ -49,8 +50,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _json(report: Report) -> str:
-    import json
-    from dataclasses import asdict
 
     total = asdict(report.judged)
     del total["group"], total["judged"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli.options import format_option
@@ -26,7 +27,6 @@ MAX_SLOTS = 2**20
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("sources", metavar="ALGORITHM", nargs="+")
     parser.add_argument(
         "--slots", type=int, metavar="S", help="messages that a connection holds (default: its protocol's, or 2)"
@@ -100,8 +100,6 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
 
 def _renamed(what, source: str, args: argparse.Namespace):
     """The same program for the collective and root of the command line."""
-    from dataclasses import replace
-
     from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
 
     collective = what.collective
