@@ -13,8 +13,6 @@ from math import prod
 
 import numpy as np
 
-from astrasim_py.topology.model import Topology
-
 #: Largest group of rotations that is looked for: users add up all pairs of its elements in a table.
 MAX_GROUP = 4096
 #: Most ranks whose divisors are tried as digits.
@@ -120,16 +118,3 @@ def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarr
         if moves and any(rotated for _, _, rotated in smaller):
             groups.append(Rotations(smaller))
     return groups
-
-
-def rotations_of(topology: Topology) -> list[Rotations]:
-    """Groups of rotations of the NPUs of a topology without switches, as `find_rotations`.
-
-    Links are alike if bandwidth, latency and number of parallel links are equal.
-    """
-    if topology.vertices != topology.npus:
-        return []
-    rows = np.stack([topology.dst, topology.src, topology.bandwidth_class, topology.latency_ps]).astype(np.int64)
-    links, count = np.unique(rows, axis=1, return_counts=True)
-    _, label = np.unique(np.concatenate([links[2:], count[None]]), axis=1, return_inverse=True)
-    return find_rotations(topology.npus, links[1], links[0], label.reshape(-1))
