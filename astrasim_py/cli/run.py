@@ -99,14 +99,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _failures(result) -> None:
-    """Why points failed; what several have in common is told once."""
-    told: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    """Print why points failed; a reason that several share, once."""
+    by_reason: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for failure in result.failures:
         first, *more = failure.lines or ("",)
-        told.setdefault((first.removeprefix(f"{failure.point}: "), *more), []).append(failure.lines)
+        by_reason.setdefault((first.removeprefix(f"{failure.point}: "), *more), []).append(failure.lines)
         if failure.detail and os.environ.get("ASTRASIM_DEBUG") == "1":
             print(failure.detail, file=sys.stderr)
-    for lines, points in ((alike[0], len(alike)) for alike in told.values()):
+    for lines, points in ((lines[0], len(lines)) for lines in by_reason.values()):
         if points > 1 and lines:
             more = f"(and {points - 1} more point{'s' if points > 2 else ''})"
             lines = (f"{lines[0]} {more}", *lines[1:])
