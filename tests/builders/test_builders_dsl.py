@@ -831,6 +831,7 @@ def test_declared_scratch_is_all_there_is():
     assert caught.value.place == place_of(_undeclared)
 
 
+@pytest.mark.slow
 def test_texts_are_the_same_in_every_process():
     text = (
         "from astrasim_py.builders.registry import build\n"

@@ -114,6 +114,7 @@ def test_bytes_of_all_ranks_at_once_are_those_of_each(ranks, size):
             assert (each[:, ~copies] == each[0, ~copies]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 5, 8])
 def test_what_is_bound_to_an_algorithm_keeps_its_rotation(ranks):
     for algorithm in rotated(ranks):
