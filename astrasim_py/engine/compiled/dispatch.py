@@ -26,6 +26,7 @@ from astrasim_py.engine.compiled.blocks import (
 from astrasim_py.engine.compiled.chunks import begin_chunks, end_phase, start_runs
 from astrasim_py.engine.compiled.events import (
     complete_next,
+    count_time,
     end_later,
     fail,
     new_event,
@@ -65,24 +66,6 @@ from astrasim_py.engine.compiled.memory import (
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
-
-
-@lean
-def count_time(state, number, kind, change):
-    """Charge the time so far to compute or to communication: a node of a kind begins (change 1) or ends (-1)."""
-    rank = ranks(state, number)
-    elapsed = state.now - rank.accounted
-    if kind != COMPUTE and kind != SEND and kind != RECV and kind != COLLECTIVE:
-        return
-    if rank.computing:
-        rank.compute += elapsed
-    elif rank.communicating:
-        rank.exposed += elapsed
-    rank.accounted = state.now
-    if kind == COMPUTE:
-        rank.computing += change
-    else:
-        rank.communicating += change
 
 
 @inlined

@@ -21,7 +21,6 @@ from astrasim_py.engine.compiled.memory import (
     calls,
     due,
     events,
-    hop_rows,
     ints,
     links,
     longs,
@@ -33,9 +32,9 @@ from astrasim_py.engine.compiled.memory import (
     ranks,
     states,
     templates,
-    waits,
 )
-from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link, set_out
+from astrasim_py.engine.compiled.routes import next_link, set_out
+from astrasim_py.system.plan import COLLECTIVE, COMPUTE, RECV, SEND
 
 # -- what all share -----------------------------------------------------------------------------------------------
 
@@ -113,6 +112,24 @@ def end_later(state, block, node, time):
     push_checked(state, time, ended)
 
 
+@lean
+def count_time(state, number, kind, change):
+    """Charge the time so far to compute or to communication: a node of a kind begins (change 1) or ends (-1)."""
+    rank = ranks(state, number)
+    elapsed = state.now - rank.accounted
+    if kind != COMPUTE and kind != SEND and kind != RECV and kind != COLLECTIVE:
+        return
+    if rank.computing:
+        rank.compute += elapsed
+    elif rank.communicating:
+        rank.exposed += elapsed
+    rank.accounted = state.now
+    if kind == COMPUTE:
+        rank.computing += change
+    else:
+        rank.communicating += change
+
+
 # -- sending ------------------------------------------------------------------------------------------------------
 
 
@@ -186,207 +203,6 @@ def enter_connection(state, e):
         event.kind = records.ENTER
         queue.push(state, asks, e)
         state.carried = -1
-
-
-# -- links --------------------------------------------------------------------------------------------------------
-
-
-@lean
-def carry(state):
-    """A message goes on: under the analytical model to its end, else over its next link."""
-    e = state.carried
-    state.carried = -1
-    injection = deliver_later(state, e) if state.model == records.ANALYTICAL else take_link(state, e)
-    event = events(state, e)
-    if state.injected and injection >= 0 and not event.asks:
-        end_later(state, np.int64(event.block), np.int64(event.node), injection)
-
-
-@lean
-def deliver_later(state, e):
-    """Schedule the delivery of a message under the analytical model; returns when it is injected."""
-    event, now = events(state, e), state.now
-    left = event.route
-    while not at_end(left):
-        link = next_link(state, left)
-        hold = longs(state)[links(state, link).hold + event.size]
-        reserve(state, link, now, now, now + hold if hold >= 0 else queue.NONE, longs(state)[state.nbytes + event.size])
-        left = after_hop(state, left)
-    if state.record_messages:
-        message_rows(state, event.row).start = now
-    row, variant = blocks(state, event.block), np.int64(0)
-    if row.flags & records.PACED and not event.asks:
-        variant = templates(state, row.template).variant
-    place = (ints(state)[state.route_class + event.tail] * state.variants + variant) * state.sizes + event.size
-    delivery, injection = longs(state)[state.delays + 2 * place], longs(state)[state.delays + 2 * place + 1]
-    event.kind = records.DELIVER
-    if delivery < 0 or injection < 0:
-        fail(state, records.OVERFLOW)
-    else:
-        push_checked(state, now + delivery, e)
-    return now + injection
-
-
-@lean
-def take_link(state, e):
-    """The head of a message asks for its next link.
-
-    Returns when the message is injected if this is its first link, else -1.
-    """
-    event, now = events(state, e), state.now
-    number = next_link(state, event.route)
-    link, row = links(state, number), blocks(state, event.block)
-    hold = longs(state)[link.hold + event.size]
-    if hold < 0:
-        fail(state, records.OVERFLOW)
-        return queue.NONE
-    requested, start = now, max(link.free, now)
-    # Where events go in the order of their scheduling, messages wait in a line of their own.
-    lined, was_freed = state.model == records.STORE_AND_FORWARD and state.scheduled != 0, event.kind == records.FREED
-    if lined:
-        if was_freed:
-            requested, start = event.tail, now
-        elif link.line >= 0 or not is_free(state, number):
-            wait_in_line(state, e, number)
-            return queue.NONE
-    longer = np.int64(0)
-    if row.flags & records.PACED and not event.asks:
-        longer = templates(state, row.template).longer
-    end, latency = start + hold, link.latency + longer
-    if state.model == records.CUT_THROUGH:
-        end = max(end, event.tail) if end >= 0 else end
-        head, tail = start + latency, end + latency
-        event.tail = tail
-    else:
-        tail = end + latency
-        if link.hop >= 0:
-            hop = longs(state)[link.hop + event.size]
-            tail = start + hop + longer
-            if hop < 0:
-                fail(state, records.OVERFLOW)
-        head = tail
-    if end < 0 or tail < 0 or head < 0:
-        fail(state, records.OVERFLOW)
-        return queue.NONE
-    free = tail if state.hold_latency else end
-    reserve(state, number, requested, start, free, longs(state)[state.nbytes + event.size])
-    if state.record_messages:
-        record_hop(state, e, number, requested, start, free)
-    if state.scheduled:
-        reschedule(state, e, start)
-    injection = queue.NONE if event.moved else end
-    route = after_hop(state, event.route)
-    event.route = route
-    event.moved = 1
-    arrived = at_end(route)
-    event.kind = records.DELIVER if arrived else records.HOP
-    queue.push(state, tail if arrived else head, e)
-    if lined:
-        state.schedulings += 1
-        link.free_scheduled = now
-        link.free_number = state.schedulings
-        if was_freed and link.line >= 0:
-            free_later(state, number)
-    return injection
-
-
-@lean
-def reserve(state, number, requested, start, free, nbytes):
-    """Book a link from `start` to `free` for a message that asked at `requested`."""
-    link = links(state, number)
-    link.free = free
-    link.bytes += nbytes
-    if link.bytes < 0 or free < 0:
-        fail(state, records.OVERFLOW)
-    if state.record_links:
-        count_use(state, number, requested, start, free)
-
-
-@lean
-def count_use(state, number, requested, start, free):
-    """Count a message of a link, and those that wait for it."""
-    link = links(state, number)
-    link.messages += 1
-    link.busy += free - start
-    while link.first >= 0 and waits(state, link.first).start <= requested:
-        first = link.first
-        link.first = waits(state, first).next
-        link.waiting -= 1
-        queue.give_row(state, waits, records.WAITS, first)
-    if start > requested:
-        link.queued += start - requested
-        waiting = queue.take_row(state, waits, records.WAITS)
-        waits(state, waiting).start = start
-        waits(state, waiting).next = -1
-        if link.first >= 0:
-            waits(state, link.last).next = waiting
-        else:
-            link.first = waiting
-        link.last = waiting
-        link.waiting += 1
-        link.most_waiting = max(link.most_waiting, link.waiting)
-    if link.busy < 0 or link.queued < 0:
-        fail(state, records.OVERFLOW)
-
-
-@lean
-def record_hop(state, e, link, requested, start, free):
-    """A row of the hop table."""
-    event = events(state, e)
-    message = message_rows(state, event.row)
-    if not event.moved:
-        message.start = start
-    message.queued += start - requested
-    row = hop_rows(state, state.hop_row_count)
-    state.hop_row_count += 1
-    row.message = event.row
-    row.link = link
-    row.requested = requested
-    row.start = start
-    row.end = free
-
-
-@lean
-def is_free(state, number):
-    """Whether a link is free at the event that was taken last."""
-    link = links(state, number)
-    if link.free != state.now:
-        return link.free < state.now
-    if link.free_scheduled != state.taken_scheduled:
-        return link.free_scheduled < state.taken_scheduled
-    return link.free_number <= state.taken_number
-
-
-@lean
-def wait_in_line(state, e, number):
-    """A message waits until a link gets free."""
-    event, link = events(state, e), links(state, number)
-    event.tail = state.now
-    event.next = -1
-    if link.line >= 0:
-        events(state, link.line_last).next = e
-    else:
-        link.line = e
-        free_later(state, number)
-    link.line_last = e
-
-
-@lean
-def free_later(state, number):
-    """Schedule that a busy link gets free."""
-    e, link = new_event(state, records.FREED, np.int64(0), number), links(state, number)
-    events(state, e).scheduled = link.free_scheduled
-    events(state, e).number = link.free_number
-    queue.push(state, link.free, e)
-
-
-@lean
-def link_freed(state, number):
-    """A link is free: the first message that waits for it begins."""
-    link = links(state, number)
-    state.carried = link.line
-    link.line = events(state, state.carried).next
-    events(state, state.carried).kind = records.FREED
 
 
 # -- arriving -----------------------------------------------------------------------------------------------------
@@ -487,6 +303,15 @@ def request_arrives(state, e):
     state.send_match = event.match
     if state.sender >= 0 and state.record_messages:
         message_rows(state, event.row).receiver = blocks(state, state.sender).row + state.send_node
+
+
+@lean
+def link_freed(state, number):
+    """A link is free: the first message that waits for it begins."""
+    link = links(state, number)
+    state.carried = link.line
+    link.line = events(state, state.carried).next
+    events(state, state.carried).kind = records.FREED
 
 
 # -- timers -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from astrasim_py.core.jit import kernel, lean
 from astrasim_py.engine.compiled import queue, records
 from astrasim_py.engine.compiled.blocks import new_block, new_states
 from astrasim_py.engine.compiled.dispatch import complete, issue
-from astrasim_py.engine.compiled.events import apply, begin_rank, carry, fail, new_event, number_event, send
+from astrasim_py.engine.compiled.events import apply, begin_rank, fail, new_event, number_event, send
+from astrasim_py.engine.compiled.links import carry
 from astrasim_py.engine.compiled.memory import blocks, longs, pools, queues, ranks, times
 
 
