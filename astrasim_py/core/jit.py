@@ -99,11 +99,12 @@ def _pipeline() -> type:
     """The numba compiler of functions that only compiled code calls.
 
     Numba optimises and emits each function together with all that it calls, and so the innermost ones a dozen times.
-    Here that is left to the kernel: it is done once, which more than halves the time to compile the engine.
+    Here that is left to the kernel: it is done once, which more than halves the time to compile the engine. A release
+    of numba whose code libraries have other methods compiles in its own way.
     """
     from numba.core import typed_passes, untyped_passes
     from numba.core.codegen import JITCodeLibrary
-    from numba.core.compiler import CompilerBase
+    from numba.core.compiler import Compiler, CompilerBase
     from numba.core.compiler_machinery import PassManager
 
     class Linked(JITCodeLibrary):
@@ -122,6 +123,9 @@ def _pipeline() -> type:
             return 0
 
         def set_env(self, name: str, env: Any) -> None: ...
+
+    if not all(hasattr(JITCodeLibrary, name) for name in vars(Linked) if name[:2] != "__"):
+        return Compiler
 
     class Pipeline(CompilerBase):
         """The passes that plain functions of numbers, arrays and records need."""
