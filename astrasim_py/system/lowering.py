@@ -164,7 +164,7 @@ class _Lowering:
             phases.append(Phase(each.queue, each.priority, len(self.calls), calls, call_of))
             self.calls += calls
         if planned.turns and len(planned.turns) != len(phases):
-            raise _ill_planned(request, f"a stream has {len(planned.turns)} turns and {len(phases)} phases")
+            raise _ill_planned(request, f"a chunk has {len(planned.turns)} turns and {len(phases)} phases")
         return Chunk(priority=planned.priority, phases=tuple(phases), turns=planned.turns)
 
     def phase(
@@ -176,15 +176,15 @@ class _Lowering:
             if algorithm.ranks != len(local):
                 wrong = f"is made for {algorithm.ranks} ranks, and a phase of {request.type} runs it on {len(local)}"
                 source = algorithm.source or algorithm.name
-                raise AlgorithmError(source, wrong, "give each slice an algorithm for its ranks")
+                raise AlgorithmError(source, wrong, "give each call an algorithm for its ranks")
             for rank in local:
                 if call_of.setdefault(first + rank, len(calls)) != len(calls):
-                    raise _ill_planned(request, f"rank {rank} is in two slices of one phase")
+                    raise _ill_planned(request, f"rank {rank} is in two calls of one phase")
             if len(set(local)) != len(local):
-                raise _ill_planned(request, "a rank is twice in one slice")
+                raise _ill_planned(request, "a rank is twice in one call")
             calls.append(self.call(job, first, algorithm, tuple(local), phase.size, planned=True))
         if call_of.keys() != {first + rank for rank in request.members}:
-            raise _ill_planned(request, "a phase does not have each member of the group in one slice")
+            raise _ill_planned(request, "a phase does not have each member of the group in one call")
         if not 0 <= phase.queue < len(job.planner.capacity):
             raise _ill_planned(request, f"a phase is in queue {phase.queue} of {len(job.planner.capacity)}")
         return tuple(calls), call_of

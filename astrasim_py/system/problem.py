@@ -44,7 +44,7 @@ class Job:
     start_delay_ps: Mapping[int, int] = field(default_factory=dict)  # rank → time before its first dispatch
     compute_speed: Mapping[int, Fraction] = field(default_factory=dict)
     dependencies: str | None = None  # overrides `Semantics.dependencies` for this workload
-    planner: Planner | None = None  # cuts its collectives into streams; None: `algorithms` carries each out at once
+    planner: Planner | None = None  # cuts its collectives into chunks; None: `algorithms` carries each out at once
 
     @property
     def ranks(self) -> int:

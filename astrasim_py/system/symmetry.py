@@ -99,7 +99,7 @@ def symmetry_of(plan: Plan) -> Symmetry:
         try:
             links = link_classes(plan.problem.topology, group)
             _check_placement(plan, group)
-            called, peers = _check_programs(plan, group)
+            called, peers = _Programs(plan, group).check()
             return _check_routes(plan, group, links, called, np.unique(peers))
         except FoldError as error:
             first = first or error
@@ -169,13 +169,8 @@ def link_classes(topology: Topology, group: Rotation) -> Links:
     key = (part * 3 + up + 2 * down) * n
     direct = slice(None) if not (up.any() or down.any()) else np.flatnonzero(~(up | down))
     key[direct] += group.unshift(dst[direct], src[direct])
-    present = np.zeros((int(part.max()) + 1) * 3 * n, dtype=np.int32)
-    present[key] = 1
-    names = np.cumsum(present, dtype=np.int32) - 1
-    of = names[key]
-    first = np.empty(int(names[-1]) + 1, dtype=np.int64)
-    first[of[::-1]] = np.arange(len(src) - 1, -1, -1)
-    links = Links(of=of, anchor=anchor.astype(np.int32), first=first)
+    _, first, of = np.unique(key, return_index=True, return_inverse=True)
+    links = Links(of=of.astype(np.int32), anchor=anchor.astype(np.int32), first=first)
     _check_complete(topology, group, links)
     for values, what in ((topology.latency_ps, "latency"), (topology.bandwidth_class, "bandwidth")):
         unlike = np.flatnonzero(values != values[first][of])
@@ -203,14 +198,13 @@ def _parallel(topology: Topology) -> np.ndarray:
 def _check_complete(topology: Topology, group: Rotation, links: Links) -> None:
     """Every class must have one link at each NPU."""
     n, classes = topology.npus, len(links.first)
-    counts = np.bincount(links.of, minlength=classes)
-    taken = np.zeros(0)
-    if classes * n <= len(links.of):
-        taken = np.bincount(links.of.astype(np.int64) * n + links.anchor, minlength=classes * n)
-        if (taken == 1).all():
-            return
-    short = np.flatnonzero(counts != n)
-    which = int(short[0]) if len(short) else int(np.flatnonzero(taken != 1)[0]) // n
+    uneven = np.bincount(links.of, minlength=classes) != n
+    if not uneven.any():
+        at = links.of.astype(np.int64) * n + links.anchor
+        uneven = (np.bincount(at, minlength=classes * n) != 1).reshape(classes, n).any(axis=1)
+    if not uneven.any():
+        return
+    which = int(np.argmax(uneven))
     lacks = np.setdiff1d(np.arange(n), links.anchor[links.of == which])
     link = topology.link_name(int(links.first[which]))
     at = f", NPU {int(lacks[0])} has no link like {link}" if len(lacks) else ""
@@ -293,105 +287,125 @@ def _check_routes(plan: Plan, group: Rotation, links: Links, called: Mapping, pe
 # -- programs ----------------------------------------------------------------------------------------------------
 
 
-def _check_programs(plan: Plan, group: Rotation) -> tuple[dict[int, tuple[int, ...]], np.ndarray]:
-    """Show that every rank runs the program of rank 0, rotated.
+class _Programs:
+    """Shows that every rank runs the program of rank 0, rotated."""
 
-    Returns the instances of rank 0 with those of other ranks in their place, and the ranks that rank 0 sends to.
-    """
-    base = plan.workload[0]
-    peers = [_destinations(base, base.peer.astype(np.int64), "the workload")]
-    memory = plan.problem.memory
-    if memory.kind not in ("none", "per_npu") and bool((base.structure.kind == MEMORY).any()):
-        raise refuse(f"ranks share their memory ({memory.kind})")
-    comparison = _Comparison()
-    own = np.unique(base.instance[base.instance >= 0]).tolist()
-    called: dict[int, dict[int, Sequence[int]]] = {index: {index: range(1, plan.ranks)} for index in own}
-    if len(set(plan.workload)) > 1:
-        found: dict[int, dict[int, list[int]]] = {index: {} for index in own}
-        for rank in range(1, plan.ranks):
-            for index, theirs in _check_workload(plan, group, rank, comparison):
-                found[index].setdefault(theirs, []).append(rank)
-        called = dict(found)
-    for index, others in called.items():
-        peers += _check_instance(plan, group, plan.instances[index], others, comparison)
-    return {index: tuple(dict.fromkeys((index, *others))) for index, others in called.items()}, np.concatenate(peers)
-
-
-def _check_workload(plan: Plan, group: Rotation, rank: int, comparison: _Comparison) -> list[tuple[int, int]]:
-    """Instances of rank 0 and those of another rank in their place, once both are shown to run one workload."""
-    base, other = plan.workload[0], plan.workload[rank]
-    comparison.check(base, other, f"ranks 0 and {rank} do not run the same workload")
-    wrong = np.flatnonzero(rotate(group, base.peer, rank) != other.peer)
-    if len(wrong):
-        node = int(base.node_id[wrong[0]])
-        raise refuse(f"node {node} of the workload has another peer on rank {rank} than on rank 0, rotated")
-    both = np.unique(np.stack([base.instance, other.instance]), axis=1)
-    pairs = [tuple(pair) for pair in both.T.tolist() if max(pair) >= 0]
-    theirs = [index for _, index in pairs]
-    if len({index for index, _ in pairs}) != len(pairs) or sorted(set(theirs)) != theirs or min(theirs, default=0) < 0:
-        raise refuse(f"ranks 0 and {rank} meet in collectives in different orders")
-    return pairs
-
-
-class _Comparison:
-    """Compares programs but for their peers, each pair once."""
-
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan, group: Rotation) -> None:
+        self.plan, self.group = plan, group
         self._equal: set[tuple[RankProgram, RankProgram]] = set()
 
-    def check(self, one: RankProgram, other: RankProgram, problem: str) -> None:
-        """Raise unless they are equal but for peers and instances."""
+    def check(self) -> tuple[dict[int, tuple[int, ...]], np.ndarray]:
+        """Instances of rank 0 with those of other ranks in their place, and the ranks that rank 0 sends to."""
+        plan, base, memory = self.plan, self.plan.workload[0], self.plan.problem.memory
+        peers = [_destinations(base, base.peer.astype(np.int64), "the workload")]
+        if memory.kind not in ("none", "per_npu") and bool((base.structure.kind == MEMORY).any()):
+            raise refuse(f"ranks share their memory ({memory.kind})")
+        own = np.unique(base.instance[base.instance >= 0]).tolist()
+        #: Instance of rank 0 → instances of other ranks in its place, and which ranks these are.
+        called: dict[int, dict[int, Sequence[int]]] = {index: {index: range(1, plan.ranks)} for index in own}
+        if len(set(plan.workload)) > 1:
+            called = {index: {} for index in own}
+            for rank in range(1, plan.ranks):
+                for index, theirs in self._check_workload(rank):
+                    called[index].setdefault(theirs, []).append(rank)
+        for index, others in called.items():
+            peers += self._check_instance(plan.instances[index], others)
+        same = {index: tuple(dict.fromkeys((index, *others))) for index, others in called.items()}
+        return same, np.concatenate(peers)
+
+    def _check_workload(self, rank: int) -> list[tuple[int, int]]:
+        """Instances of rank 0 and those of another rank in their place."""
+        base, other = self.plan.workload[0], self.plan.workload[rank]
+        self._compare(base, other, f"ranks 0 and {rank} do not run the same workload")
+        wrong = np.flatnonzero(rotate(self.group, base.peer, rank) != other.peer)
+        if len(wrong):
+            node = int(base.node_id[wrong[0]])
+            raise refuse(f"node {node} of the workload has another peer on rank {rank} than on rank 0, rotated")
+        both = np.unique(np.stack([base.instance, other.instance]), axis=1)
+        mine, theirs = both[:, (both >= 0).any(axis=0)]
+        if (mine[1:] == mine[:-1]).any() or (theirs[1:] <= theirs[:-1]).any() or (theirs < 0).any():
+            raise refuse(f"ranks 0 and {rank} meet in collectives in different orders")
+        return list(zip(mine.tolist(), theirs.tolist(), strict=True))
+
+    def _compare(self, one: RankProgram, other: RankProgram, problem: str) -> None:
+        """Raise unless two programs are equal but for peers and instances."""
         if one is other or (one, other) in self._equal:
             return
         if one.structure is not other.structure:
             raise refuse(f"{problem}: their nodes or dependencies differ")
         for name, unit in (("nbytes", "bytes"), ("duration", "ps"), ("tag", "tag"), ("slot", "slot")):
-            unlike = getattr(one, name) != getattr(other, name)
-            if name == "nbytes":
-                unlike &= one.peer >= 0
+            mine, theirs = getattr(one, name), getattr(other, name)
+            unlike = (mine != theirs) & ((one.peer >= 0) | (name != "nbytes"))
             if unlike.any():
                 at = int(np.argmax(unlike))
-                node, kind = int(one.node_id[at]), KIND_NAMES[one.structure.kind[at]]
-                mine, theirs = (int(getattr(p, name)[at]) for p in (one, other))
-                raise refuse(f"{problem}: {kind} node {node} has {mine} and {theirs} {unit}")
-        columns = (
-            [getattr(p.counters, name, None) for name in ("counts", "of", "k", "detached")] for p in (one, other)
-        )
-        if not all(map(np.array_equal, *columns)):
-            raise refuse(f"{problem}: their counters differ")
+                node = f"{KIND_NAMES[one.structure.kind[at]]} node {int(one.node_id[at])}"
+                raise refuse(f"{problem}: {node} has {int(mine[at])} and {int(theirs[at])} {unit}")
+        for name in ("counts", "of", "k", "detached"):
+            if not np.array_equal(*(getattr(program.counters, name, None) for program in (one, other))):
+                raise refuse(f"{problem}: their counters differ")
         self._equal.add((one, other))
 
+    def _check_instance(self, instance: Instance, others: Mapping[int, Sequence[int]]) -> list[np.ndarray]:
+        """Ranks that rank 0 sends to in a collective, once the ranks of `others` (by instance) run the same."""
+        if any(len(chunk.turns) != len(chunk.phases) for chunk in instance.chunks):
+            raise refuse("a planner gives no turns to the phases of a collective, and the order of arrivals decides")
+        theirs = [self.plan.instances[index] for index in others]
+        for other, ranks in zip(theirs, others.values(), strict=True):
+            if _outline(other) != _outline(instance):
+                raise refuse(f"rank {ranks[0]} calls another collective than rank 0, or one that is planned otherwise")
+        found = []
+        done: set[tuple] = set()
+        for mine, *phases in zip(instance.phases, *(other.phases for other in theirs), strict=True):
+            call = mine.calls[mine.call_of[0]]
+            # Chunks of equal size share the calls of a phase.
+            key = call, *(phase.calls for phase in phases)
+            if key in done or not call.programs:
+                continue
+            done.add(key)
+            _check_even(call, instance)
+            whole = instance.whole is not None and tuple(call.members) == tuple(range(self.plan.ranks))
+            if whole and call.rotation is not None and set(others) <= {instance.index}:
+                found.append(self._check_rotated_call(instance, call))
+            else:
+                there = [(r, phase) for phase, ranks in zip(phases, others.values(), strict=True) for r in ranks]
+                found.append(self._check_calls(instance, call, there))
+        return found
 
-def _check_instance(
-    plan: Plan, group: Rotation, instance: Instance, others: Mapping[int, Sequence[int]], comparison: _Comparison
-) -> list[np.ndarray]:
-    """Ranks that rank 0 sends to in a collective, once the ranks of `others` (by instance) run the same."""
-    if any(len(chunk.turns) != len(chunk.phases) for chunk in instance.chunks):
-        raise refuse("a planner gives no turns to the phases of a collective, and the order of arrivals decides")
-    for index, ranks in others.items():
-        if _outline(plan.instances[index]) != _outline(instance):
-            raise refuse(f"rank {ranks[0]} calls another collective than rank 0, or one that is planned otherwise")
-    phases_of = {index: plan.instances[index].phases for index in others}
-    found = []
-    done: set[tuple] = set()
-    for place, mine in enumerate(instance.phases):
-        call = mine.calls[mine.call_of[0]]
-        phases = {index: phases[place] for index, phases in phases_of.items()}
-        # Chunks of equal size share the calls of a phase.
-        key = call, *(phase.calls for phase in phases.values())
-        if key in done or not call.programs:
-            continue
-        done.add(key)
-        what = f"{call.algorithm.name} {instance.type}"
-        if call.rotation is not None and not call.uniform_bytes:
-            raise _uneven(call, instance)
-        in_order = instance.whole is not None and _is_range(call.members, plan.ranks)
-        if in_order and call.rotation is not None and set(others) <= {instance.index}:
-            found.append(_check_rotated_call(plan, group, call, what))
-        else:
-            there = [(rank, phases[index]) for index, ranks in others.items() for rank in ranks]
-            found.append(_check_calls(group, instance, call, there, comparison, what))
-    return found
+    def _check_rotated_call(self, instance: Instance, call: CollectiveCall) -> np.ndarray:
+        """Ranks that rank 0 sends to in an algorithm of a rotation among all ranks."""
+        plan, group, what = self.plan, self.group, _name(instance, call)
+        deltas = np.unique(_destinations(call.base, call.base.peer.astype(np.int64), what))
+        ranks = np.arange(plan.ranks, dtype=np.int64)
+        if tuple(size for size in call.rotation.dims if size > 1) != group.dims:
+            for block in np.array_split(ranks, max(1, len(ranks) * len(deltas) // 2**22)):
+                if bool((call.rotation.shift(deltas[:, None], block) != group.shift(deltas[:, None], block)).any()):
+                    raise refuse(
+                        f"{what} is the same for all ranks under rotations of {_text(call.rotation)}, not under those "
+                        f"of {_text(group)}, by which {plan.problem.topology.name} turns"
+                    )
+        return deltas
+
+    def _check_calls(self, instance: Instance, call: CollectiveCall, there: list[tuple[int, Phase]]) -> np.ndarray:
+        """Ranks that rank 0 sends to in a call, once those of other ranks (rank, phase) are shown to be the same."""
+        what = _name(instance, call)
+        program, peers = peers_in(call, call.members.index(0))
+        destinations = _destinations(program, peers, what)
+        for rank, phase in there:
+            number = phase.call_of[rank]
+            other = phase.calls[number]
+            if not other.programs:
+                raise refuse(f"{what}: rank {rank} has nothing to do")
+            _check_even(other, instance)
+            theirs, their_peers = peers_in(other, self.plan.position(rank, phase.first + number))
+            self._compare(program, theirs, f"{what} is not the same for ranks 0 and {rank}")
+            wrong = np.flatnonzero(rotate(self.group, peers, rank) != their_peers)
+            if len(wrong):
+                node, mine, theirs = (int(column[wrong[0]]) for column in (program.node_id, peers, their_peers))
+                raise refuse(
+                    f"{what}: rotations of {_text(self.group)} do not map the peer of rank 0 at node {node}, "
+                    f"rank {mine}, to that of rank {rank}, rank {theirs}"
+                )
+        return destinations
 
 
 def _outline(instance: Instance) -> tuple:
@@ -400,54 +414,17 @@ def _outline(instance: Instance) -> tuple:
     return instance.type, instance.size, len(instance.members), instance.whole is None, chunks
 
 
-def _is_range(members: Sequence[int], n: int) -> bool:
-    return len(members) == n and members == (range(n) if isinstance(members, range) else tuple(range(n)))
+def _name(instance: Instance, call: CollectiveCall) -> str:
+    return f"{call.algorithm.name} {instance.type}"
 
 
-def _check_rotated_call(plan: Plan, group: Rotation, call: CollectiveCall, what: str) -> np.ndarray:
-    """Ranks that rank 0 sends to in an algorithm of a rotation among all ranks."""
-    deltas = np.unique(_destinations(call.base, call.base.peer.astype(np.int64), what))
-    ranks = np.arange(plan.ranks, dtype=np.int64)
-    if tuple(size for size in call.rotation.dims if size > 1) != group.dims:
-        for block in np.array_split(ranks, max(1, len(ranks) * len(deltas) // 2**22)):
-            if bool((call.rotation.shift(deltas[:, None], block) != group.shift(deltas[:, None], block)).any()):
-                raise refuse(
-                    f"{what} is the same for all ranks under rotations of {_text(call.rotation)}, not under those of "
-                    f"{_text(group)}, by which {plan.problem.topology.name} turns"
-                )
-    return deltas
-
-
-def _check_calls(
-    group: Rotation,
-    instance: Instance,
-    call: CollectiveCall,
-    there: Sequence[tuple[int, Phase]],
-    comparison: _Comparison,
-    what: str,
-) -> np.ndarray:
-    """Ranks that rank 0 sends to in a call, once the calls of other ranks (rank, phase) are shown to be the same."""
-    program, peers = peers_in(call, call.members.index(0))
-    destinations = _destinations(program, peers, what)
-    positions: dict[CollectiveCall, dict[int, int]] = {}
-    for rank, phase in there:
-        other = phase.calls[phase.call_of[rank]]
-        if other not in positions:
-            positions[other] = {member: at for at, member in enumerate(other.members)}
-        if not other.programs:
-            raise refuse(f"{what}: rank {rank} has nothing to do")
-        if other.rotation is not None and not other.uniform_bytes:
-            raise _uneven(other, instance)
-        theirs, their_peers = peers_in(other, positions[other][rank])
-        comparison.check(program, theirs, f"{what} is not the same for ranks 0 and {rank}")
-        wrong = np.flatnonzero(rotate(group, peers, rank) != their_peers)
-        if len(wrong):
-            node, mine, theirs = (int(column[wrong[0]]) for column in (program.node_id, peers, their_peers))
-            raise refuse(
-                f"{what}: rotations of {_text(group)} do not map the peer of rank 0 at node {node}, rank {mine}, "
-                f"to that of rank {rank}, rank {theirs}"
-            )
-    return destinations
+def _check_even(call: CollectiveCall, instance: Instance) -> None:
+    """Refuse messages that differ by a byte between the members of a rotation."""
+    if call.rotation is not None and not call.uniform_bytes:
+        raise refuse(
+            f"{instance.size} bytes of {instance.type} are not a multiple of the {call.algorithm.chunks} chunks of "
+            f"{call.algorithm.name}: messages of unlike ranks differ by a byte"
+        )
 
 
 def _destinations(program: RankProgram, peers: np.ndarray, what: str) -> np.ndarray:
@@ -467,13 +444,6 @@ def peers_in(call: CollectiveCall, position: int) -> tuple[RankProgram, np.ndarr
     program = call.base if call.rotation is not None else call.programs[position]
     peers = program.peer if call.rotation is None else rotate(call.rotation, program.peer, position)
     return program, np.where(peers >= 0, np.asarray(call.members, dtype=np.int64)[np.maximum(peers, 0)], -1)
-
-
-def _uneven(call: CollectiveCall, instance: Instance) -> FoldError:
-    return refuse(
-        f"{instance.size} bytes of {instance.type} are not a multiple of the {call.algorithm.chunks} chunks of "
-        f"{call.algorithm.name}: messages of unlike ranks differ by a byte"
-    )
 
 
 def _text(group: Rotation) -> str:

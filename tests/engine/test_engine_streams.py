@@ -270,7 +270,7 @@ def test_programs_of_equal_chunks_are_shared():
     [
         (lambda a: PlannedPhase(queue=1, size=0, calls=(((0, 1), a),)), "queue 1"),
         (lambda a: PlannedPhase(queue=0, size=0, calls=(((0, 0), a),)), "twice"),
-        (lambda a: PlannedPhase(queue=0, size=0, calls=(((0, 1), a), ((1, 0), a))), "two slices"),
+        (lambda a: PlannedPhase(queue=0, size=0, calls=(((0, 1), a), ((1, 0), a))), "two calls"),
         (lambda a: PlannedPhase(queue=0, size=0, calls=()), "each member"),
         (lambda a: PlannedPhase(queue=0, size=0, calls=(((0,), a),)), "made for 2 ranks"),
     ],
