@@ -124,7 +124,8 @@ def _pipeline() -> type:
 
         def set_env(self, name: str, env: Any) -> None: ...
 
-    if not all(hasattr(JITCodeLibrary, name) for name in vars(Linked) if name[:2] != "__"):
+    replaced = ("_optimize_functions", "_optimize_final_module", "_finalize_final_module", "get_pointer_to_function")
+    if not all(hasattr(JITCodeLibrary, name) for name in replaced):
         return Compiler
 
     class Pipeline(CompilerBase):
