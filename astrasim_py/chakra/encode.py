@@ -1,154 +1,29 @@
-"""Traces to bytes: whole columns at a time, or, where a file's nodes were changed, node by node.
+"""Traces to bytes: field by field, or, where nodes of a file were changed, node by node.
 
-A built trace becomes one matrix of bytes per group of fields, from which a mask picks what is written; names
-and dependencies, whose length varies, are laid between. The layout is the one that protobuf writes: fields in
-ascending order, zero scalars left out.
+Protobuf serializes every distinct value of a field once. A node is the fields one after the other, as protobuf writes
+them: in ascending order, zero scalars left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
 import numpy as np
 
+from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.schema import MISSING, WRITE_ORDER, NodeType, kind_for
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
 from astrasim_py.core.errors import TraceError
 
-_TAGS = {"bool_val": 27, "int32_val": 7, "int64_val": 9, "uint32_val": 11, "uint64_val": 13}
 _CHUNKS = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
 #: Columns that the absolute dialect lacks: chunk counts, and cells measured in chunks.
 _NOT_ABSOLUTE = (*_CHUNKS, "src_buf", "src_off", "dst_buf", "dst_off", "payload")
 
 DIALECTS = ("symbolic", "absolute")
-
-
-def _varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """uint8[n, w] and the mask of the bytes that are written."""
-    values = values.astype(np.uint64)
-    top = int(values.max()) if len(values) else 0
-    width = max(1, (top.bit_length() + 6) // 7)
-    if width == 1:
-        return values.astype(np.uint8)[:, None], np.ones((len(values), 1), dtype=bool)
-    shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
-    rest = values[:, None] >> shifts
-    used = rest > 0
-    used[:, 0] = True
-    cells = (rest & np.uint64(127)).astype(np.uint8)
-    cells[:, :-1] |= used[:, 1:].astype(np.uint8) << 7
-    return cells, used
-
-
-def _lengths(used: np.ndarray) -> np.ndarray:
-    out = np.zeros(len(used), dtype=np.int64)
-    for column in used.T:  # a sum over so short an axis is slow
-        out += column
-    return out
-
-
-class _Block:
-    """Fields of bounded size of all nodes, side by side."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.all = np.ones(size, dtype=bool)
-        self.cells: list[np.ndarray] = []
-        self.used: list[np.ndarray] = []
-        self.length = np.zeros(size, dtype=np.int64)
-
-    def constant(self, text: bytes, present: np.ndarray) -> None:
-        cells = np.frombuffer(text, dtype=np.uint8)
-        self.cells.append(np.broadcast_to(cells, (self.size, len(text))))
-        self.used.append(np.broadcast_to(present[:, None], (self.size, len(text))))
-        self.length += present * len(text)
-
-    def _varint(self, cells: np.ndarray, used: np.ndarray, length: np.ndarray) -> None:
-        self.cells.append(cells)
-        self.used.append(used)
-        self.length += length
-
-    def number(self, values: np.ndarray, present: np.ndarray) -> None:
-        cells, used = _varints(np.where(present, values, 0))
-        used &= present[:, None]
-        self._varint(cells, used, _lengths(used))
-
-    def scalar(self, field: int, values: np.ndarray) -> None:
-        present = values != 0
-        if present.any():
-            self.constant(bytes([field << 3]), present)
-            self.number(values, present)
-
-    def attribute(self, name: str, kind: str, values: np.ndarray) -> None:
-        label = name.encode()
-        head = b"\x0a" + varint(len(label)) + label + varint(_TAGS[kind] << 3)
-        if values.strides == (0,):
-            text = head + varint(int(values[0]))
-            self.constant(b"\x52" + varint(len(text)) + text, self.all)
-            return
-        present = values != MISSING
-        cells, used = _varints(np.where(present, values, 0).view(np.uint64))
-        used &= present[:, None]
-        length = _lengths(used)
-        self.constant(b"\x52", present)
-        self.number(length + len(head), present)
-        self.constant(head, present)
-        self._varint(cells, used, length)
-
-    def ragged(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes one node after the other, and how many each has."""
-        if not self.cells:
-            return np.empty(0, dtype=np.uint8), self.length
-        used = np.concatenate(self.used, axis=1)
-        return np.concatenate(self.cells, axis=1)[used], self.length
-
-
-def _texts(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    return np.frombuffer(b"".join(parts), dtype=np.uint8), np.array([len(p) for p in parts], dtype=np.int64)
-
-
-def _names(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
-    parts = []
-    for name in trace.names:
-        text = name.encode()
-        parts.append(b"\x12" + varint(len(text)) + text if text else b"")
-    return _texts(parts)
-
-
-def _dependencies(field: int, ptr: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Packed lists of ids; absent where a node has none."""
-    cells, used = _varints(ids)
-    widths = np.concatenate(([0], np.cumsum(_lengths(used))))
-    body = widths[ptr[1:]] - widths[ptr[:-1]]
-    head = _Block(len(ptr) - 1)
-    head.constant(bytes([field << 3 | 2]), body > 0)
-    head.number(body, body > 0)
-    return _lay([head.ragged(), (cells[used], body)])
-
-
-def _groups(trace: ExecutionTrace) -> tuple[np.ndarray, np.ndarray]:
-    codes, names = trace.group_of()
-    table = []
-    for name in names:
-        text = name.encode()
-        body = b"\x0a\x07pg_name" + varint(29 << 3 | 2) + varint(len(text)) + text
-        table.append(b"\x52" + varint(len(body)) + body)
-    table.append(b"")  # code -1
-    return _texts([table[code] for code in codes.tolist()])
-
-
-def _lay(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Interleave ragged parts: for each node, its piece of every part in turn."""
-    if len(parts) == 1:
-        return parts[0]
-    total = np.sum([length for _, length in parts], axis=0)
-    out = np.empty(int(total.sum()), dtype=np.uint8)
-    at = np.cumsum(total) - total
-    for cells, length in parts:
-        if len(cells):
-            before = np.cumsum(length) - length
-            out[np.repeat(at - before, length) + np.arange(len(cells), dtype=np.int64)] = cells
-        at = at + length
-    return out, total
 
 
 def _in_dialect(trace: ExecutionTrace, dialect: str | None) -> dict[str, np.ndarray]:
@@ -186,39 +61,46 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
     and no chunk counts. Default: all columns as they are. Returns the whole file. Raises TraceError: a send or receive
     without what the dialect needs.
     """
-    size = len(trace)
     columns = _in_dialect(trace, dialect)
     header = messages.metadata_message(trace.version, trace.metadata).SerializeToString(deterministic=True)
-    out = varint(len(header)) + header
-    if not size:
-        return out
-    block = _Block(size)
-    ragged: list[tuple[np.ndarray, np.ndarray]] = []
+    fields = {
+        "id": trace.node_id.tolist(),
+        "name": list(trace.names) if trace.has_names else (),
+        "type": trace.type.tolist(),
+        "ctrl_deps": trace.ctrl_deps.lists(),
+        "data_deps": trace.data_deps.lists(),
+        "start_time_micros": trace.start_time_micros.tolist(),
+        "duration_micros": trace.duration_micros.tolist(),
+    }
+    parts = [_each(values, partial(_field, name)) for name, values in fields.items() if any(values)]
+    kinds = {name: kind_for(name, values) for name, values in columns.items()}
+    for name, values in (columns | {name: trace.column(name) for name in trace.extra_columns}).items():
+        parts.append(_each(values.tolist(), partial(_attribute, name, kinds.get(name, "int64_val"))))
+    codes, names = trace.group_of()
+    if (codes >= 0).any():
+        labels = (*names, MISSING)
+        parts.append(_each([labels[code] for code in codes.tolist()], partial(_attribute, "pg_name", "string_val")))
+    records = [varint(len(header)), header]
+    for body in map(b"".join, zip(*parts, strict=True)) if parts else [b""] * len(trace):
+        records += varint(len(body)), body
+    return b"".join(records)
 
-    def lay_here(part: tuple[np.ndarray, np.ndarray]) -> None:
-        nonlocal block
-        ragged.extend((block.ragged(), part))
-        block = _Block(size)
 
-    block.scalar(1, trace.node_id)
-    if trace.has_names:
-        lay_here(_names(trace))
-    block.scalar(3, trace.type.astype(np.uint64))
-    for field, deps in ((4, trace.ctrl_deps), (5, trace.data_deps)):
-        if len(deps.ids):
-            lay_here(_dependencies(field, *deps))
-    block.scalar(6, trace.start_time_micros)
-    block.scalar(7, trace.duration_micros)
-    for name, values in columns.items():
-        block.attribute(name, kind_for(name, values), values)
-    for name in trace.extra_columns:
-        block.attribute(name, "int64_val", trace.column(name))
-    if (trace.group_of()[0] >= 0).any():
-        lay_here(_groups(trace))
-    ragged.append(block.ragged())
-    prefix = _Block(size)
-    prefix.number(sum(length for _, length in ragged), prefix.all)
-    return out + _lay([prefix.ragged(), *ragged])[0].tobytes()
+def _each(values: list, serialized: Callable[[Any], bytes]) -> list[bytes]:
+    known = {value: serialized(value) for value in dict.fromkeys(values)}
+    return [known[value] for value in values]
+
+
+@lru_cache(maxsize=2**16)  # the traces of a set have many values in common
+def _field(name: str, value: object) -> bytes:
+    return pb.Node(**{name: value}).SerializeToString()
+
+
+@lru_cache(maxsize=2**16)
+def _attribute(name: str, kind: str, value: int | str) -> bytes:
+    if value == MISSING:
+        return b""
+    return pb.Node(attr=[pb.AttributeProto(name=name, **{kind: value})]).SerializeToString()
 
 
 def encode_changed(trace: ExecutionTrace) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,11 @@ class Csr(NamedTuple):
     def of(self, row: int) -> tuple[int, ...]:
         """Ids of one node."""
         return tuple(self.ids[self.ptr[row] : self.ptr[row + 1]].tolist())
+
+    def lists(self) -> list[tuple[int, ...]]:
+        """Ids of each node."""
+        ids = self.ids.tolist()
+        return [tuple(ids[begin:end]) for begin, end in pairwise(self.ptr.tolist())]
 
 
 class RawFile(NamedTuple):
