@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.options import check_count
 from astrasim_py.builders.tree import Tree, down, up
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
@@ -31,7 +30,7 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
         Pieces of the buffer (not of gather and scatter), sent one after the other.
     """
     place = f"binomial_tree {collective} over {ranks} ranks"
-    q = check_count(chunks, "chunks", place)
+    q = chunks
     if q > 1 and collective in ("gather", "scatter"):
         raise AlgorithmError(place, f"chunks is {q}, but {collective} is not cut", "drop chunks")
     check_nodes(place, ranks * q * 6)

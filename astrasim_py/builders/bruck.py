@@ -25,13 +25,6 @@ def build(collective: str, ranks: int) -> Algorithm:
     around the end of the buffer is two messages, sent together. all_to_all moves the block for the rank at distance
     j in the steps of the set bits of j, all blocks of a step packed into one message (local copies before and
     after). Such a message counts as its number of blocks times 1/n of the buffer, rounded down.
-
-    Parameters
-    ----------
-    collective : str
-        all_gather or all_to_all.
-    ranks : int
-        Any number.
     """
     n = ranks
     place = f"bruck {collective} over {n} ranks"

@@ -11,22 +11,13 @@ from functools import partial
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
-from astrasim_py.builders.options import check_count
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 
 COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "barrier",
-)
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
+)  # fmt: skip
 
 
 def build(
@@ -49,14 +40,12 @@ def build(
         Pieces into which every shard (or the buffer) is cut; each is a message of its own.
     """
     place = f"direct {collective} over {ranks} ranks"
-    pieces = check_count(chunks, "chunks", place)
-    limit = None if window is None else check_count(window, "window", place)
-    name = "direct" if limit is None else f"direct{limit}"
+    name = "direct" if window is None else f"direct{window}"
     if collective in ("broadcast", "reduce", "gather", "scatter"):
-        check_nodes(place, ranks * pieces * 3)
-        return finish(star(collective, ranks, root, window=limit, pieces=pieces), name, collective, root=root)
-    check_program(place, ranks * pieces * (5 if collective == "all_reduce" else 3))
-    lay = partial(_all_pairs, collective, ranks, limit, pieces)
+        check_nodes(place, ranks * chunks * 3)
+        return finish(star(collective, ranks, root, window=window, pieces=chunks), name, collective, root=root)
+    check_program(place, ranks * chunks * (5 if collective == "all_reduce" else 3))
+    lay = partial(_all_pairs, collective, ranks, window, chunks)
     return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
 
 
@@ -65,11 +54,6 @@ def linear(collective: str, ranks: int, *, root: int | None = None) -> Algorithm
 
     In broadcast and scatter a send waits until the one before is delivered; in gather and reduce all ranks send
     at once and the root takes their messages in order.
-
-    Parameters
-    ----------
-    collective : str
-        broadcast, scatter, gather or reduce.
     """
     check_nodes(f"linear {collective} over {ranks} ranks", 3 * ranks)
     return finish(star(collective, ranks, root, window=1, in_order=True), "linear", collective, root=root)

@@ -17,13 +17,7 @@ COLLECTIVES = ("barrier",)
 
 
 def build(collective: str, ranks: int) -> Algorithm:
-    """Barrier in ⌈log2 n⌉ steps of empty messages for any n: in step k rank r tells r + 2**k what it knows.
-
-    Parameters
-    ----------
-    collective : str
-        barrier.
-    """
+    """Barrier in ⌈log2 n⌉ steps of empty messages for any n: in step k rank r tells r + 2**k what it knows."""
     return finish_rotated(partial(_lay, ranks), Rotation((ranks,)), "dissemination", collective)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.builders.draft import Draft, check_nodes, finish
-from astrasim_py.builders.options import check_count
 from astrasim_py.builders.tree import Tree, down, up
 from astrasim_py.program.algorithm import Algorithm
 
@@ -25,16 +24,11 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
 
     Parameters
     ----------
-    collective : str
-        all_reduce, broadcast or reduce.
-    ranks : int
-        Any number.
     chunks : int
         Pieces into which the half of each tree is cut; they follow each other as a pipeline.
     """
-    place = f"double_binary_tree {collective} over {ranks} ranks"
-    q = check_count(chunks, "chunks", place)
-    check_nodes(place, ranks * q * 10)
+    q = chunks
+    check_nodes(f"double_binary_tree {collective} over {ranks} ranks", ranks * q * 10)
     draft = Draft(ranks, 2 * q)
     for half in (0, 1):
         tree = _tree(ranks, half) if collective == "all_reduce" else _below(ranks, root, half)

@@ -17,6 +17,7 @@ drafted only for the ranks that are asked for, by a function of them: `finish_ro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -53,6 +54,13 @@ def check_nodes(place: str, nodes: int, most: int = MAX_NODES, where: str = "") 
             f"would have about {nodes} nodes, more than {most}{where}",
             "use fewer ranks or chunks, or another algorithm",
         )
+
+
+def check_count(value: object, name: str, place: str) -> int:
+    """A whole number from 1."""
+    if type(value) is not int or value < 1:
+        raise AlgorithmError(place, f"{name} is {value!r}, not a whole number from 1", f"write e.g. {name}: 4")
+    return value
 
 
 def check_program(place: str, nodes: int) -> None:
@@ -222,7 +230,11 @@ def _cells(side: str, place: Place | None) -> dict[str, object]:
 
 def finish(draft: Draft, name: str, collective: str, *, root: int | None = None, in_place: bool = True) -> Algorithm:
     """The `Algorithm` of a draft of all ranks."""
-    return _algorithm(ProgramTraces(draft.program()), draft.chunks, name, collective, root, in_place)
+    traces = ProgramTraces(draft.program())
+    return Algorithm(
+        name=name, collective=collective, ranks=draft.ranks, traces=traces, root=root, chunks=draft.chunks,
+        in_place=in_place, source="builder",
+    )  # fmt: skip
 
 
 def finish_rotated(
@@ -234,30 +246,12 @@ def finish_rotated(
     other processes. `rotation`: for which it holds that each rank's program is rank 0's with all peers shifted.
     """
     first = lay(np.zeros(1, dtype=np.int64))
-    traces = RotatedTraces(rotation, first.program().traces()[0], _Varying(lay))
-    return _algorithm(traces, first.chunks, name, collective, None, in_place)
-
-
-class _Varying:
-    """Columns in which the ranks of a draft differ."""
-
-    def __init__(self, lay: Callable[[np.ndarray], Draft]) -> None:
-        self.lay = lay
-
-    def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        return self.lay(ranks).varying(names)
-
-
-def _algorithm(
-    traces: Sequence, chunks: int, name: str, collective: str, root: int | None, in_place: bool
-) -> Algorithm:
+    traces = RotatedTraces(rotation, first.program().traces()[0], partial(_varying, lay))
     return Algorithm(
-        name=name,
-        collective=collective,
-        ranks=len(traces),
-        traces=traces,
-        root=root,
-        chunks=chunks,
-        in_place=in_place,
+        name=name, collective=collective, ranks=len(traces), traces=traces, chunks=first.chunks, in_place=in_place,
         source="builder",
-    )
+    )  # fmt: skip
+
+
+def _varying(lay: Callable[[np.ndarray], Draft], ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+    return lay(ranks).varying(names)

@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, finish
+from astrasim_py.builders.ordered import numbered, ranges
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.collectives.collective import promise_of
@@ -255,9 +256,7 @@ class Run:
         kind, of, to, start, into, count, origin, line, channel = rows.T
         reduces = (kind == _SEND_REDUCE) | (kind == _REDUCE)
         remote = kind <= _SEND_REDUCE
-        owner = np.repeat(np.arange(len(rows)), _NODES[kind])
-        first = np.cumsum(_NODES[kind]) - _NODES[kind]
-        part = np.arange(self.nodes) - first[owner]
+        owner, part = ranges(_NODES[kind])
         # Parts of a message: 0 sends, 1 receives, 2 adds.
         sends, receives = remote[owner] & (part == 0), remote[owner] & (part == 1)
         local = ~sends & ~receives
@@ -282,7 +281,7 @@ class Run:
                 "payload": np.where(added, np.arange(self.nodes) - 1, NONE),
                 "comm_dst": at(sends, to[owner]),
                 "comm_src": at(receives, of[owner]),
-                "comm_tag": at(~local, _numbered(of * self.ranks + to)[owner]),
+                "comm_tag": at(~local, numbered(of * self.ranks + to)[owner]),
                 "msg_chunk_idx": origin[owner],
                 "msg_chunk_cnt": count[owner],
                 "comp_op": at(local, np.where(reduces[owner], CompOp.REDUCE, CompOp.COPY)),
@@ -318,17 +317,6 @@ class Run:
             shift = np.where(scratch, begin[rank, np.where(scratch, which - _SCRATCH, 0)], 0)
             placed.append((np.minimum(which + Buffer.INPUT, Buffer.SCRATCH), offset + shift))
         return placed
-
-
-def _numbered(pair: np.ndarray) -> np.ndarray:
-    """The number of equal values before each."""
-    order = np.argsort(pair, kind="stable")
-    sorted_pairs = pair[order]
-    fresh = np.flatnonzero(np.append(True, sorted_pairs[1:] != sorted_pairs[:-1])) if len(pair) else order
-    begin = np.repeat(fresh, np.diff(np.append(fresh, len(pair))))
-    out = np.empty(len(pair), dtype=np.int64)
-    out[order] = np.arange(len(pair)) - begin
-    return out
 
 
 def shown(value: object) -> str:

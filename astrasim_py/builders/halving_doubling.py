@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, finish_rotated
-from astrasim_py.builders.options import check_power_of_two
 from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 
@@ -22,22 +22,16 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 def build(collective: str, ranks: int) -> Algorithm:
     """Recursive halving (reduce_scatter), doubling (all_gather), or both (all_reduce).
 
-    Takes log2(n) steps per half and moves (n-1)/n of the buffer in each half.
-
-    Parameters
-    ----------
-    collective : str
-        all_reduce, reduce_scatter or all_gather.
-    ranks : int
-        A power of two.
-
-    Raises
-    ------
-    AlgorithmError
-        Another number of ranks.
+    Takes log2(n) steps per half and moves (n-1)/n of the buffer in each half. Raises AlgorithmError where the number
+    of ranks is not a power of two.
     """
-    place = f"halving_doubling {collective} over {ranks} ranks"
-    levels = check_power_of_two(ranks, place, "ring, or recursive_doubling, which folds the rest")
+    if ranks & (ranks - 1):
+        raise AlgorithmError(
+            f"halving_doubling {collective} over {ranks} ranks",
+            f"{ranks} is not a power of two, which this algorithm needs",
+            "use ring, or recursive_doubling, which folds the rest",
+        )
+    levels = ranks.bit_length() - 1
     lay = partial(_lay, collective, levels)
     # Partners differ in one bit.
     return finish_rotated(lay, Rotation((2,) * levels), "halving_doubling", collective)

@@ -13,8 +13,8 @@ from math import lcm, prod
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
-from astrasim_py.builders.options import check_count
+from astrasim_py.builders.draft import NONE, Draft, check_count, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.ordered import ranges
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
@@ -63,7 +63,6 @@ def build(
         Dimensions that do not make up the group, or an algorithm that does not know the collective of its phase.
     """
     place = f"hierarchical {collective} over {ranks} ranks"
-    pieces = check_count(chunks, "chunks", place)
     if isinstance(dims, str) or not isinstance(dims, Sequence):
         raise AlgorithmError(place, f"dims is {dims!r}, not a list", "write e.g. dims: [8, 8]")
     sizes = [check_count(size, "dims", place) for size in dims]
@@ -82,7 +81,7 @@ def build(
     name = f"hierarchical({', '.join(f'{label}[{size}]' for label, _, size in levels)})"
     # A dimension of one rank has no phase.
     levels = [level for level in levels if level[2] > 1] or levels[:1]
-    phases = _Phases(collective, [(make, size) for _, make, size in levels], root, pieces, place)
+    phases = _Phases(collective, [(make, size) for _, make, size in levels], root, chunks, place)
     in_place = collective != "all_to_all"
     rotation = phases.rotation()
     if rotation is not None:
@@ -104,10 +103,8 @@ def _builder(build_phase: Builder, spec: str | Mapping, place: str) -> tuple[str
 
 def _ragged(bounds: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ranges [bounds[i], bounds[i + 1]) for each i of `which`: of every element its place in `which`, and itself."""
-    counts = np.diff(bounds)[which]
-    owner = np.repeat(np.arange(len(which)), counts)
-    first = np.cumsum(counts) - counts
-    return owner, (bounds[which] - first)[owner] + np.arange(len(owner))
+    owner, number = ranges(np.diff(bounds)[which])
+    return owner, bounds[which][owner] + number
 
 
 class _Rows:

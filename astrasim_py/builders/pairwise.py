@@ -21,13 +21,6 @@ def build(collective: str, ranks: int) -> Algorithm:
     """Pairwise exchange: in step s rank r sends to r+s and receives from r-s.
 
     A step begins when send and receive of the step before are done.
-
-    Parameters
-    ----------
-    collective : str
-        all_to_all or reduce_scatter.
-    ranks : int
-        Any number.
     """
     check_program(f"pairwise {collective} over {ranks} ranks", 3 * ranks)
     lay = partial(_lay, collective, ranks)

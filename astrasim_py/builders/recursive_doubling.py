@@ -24,11 +24,6 @@ def build(collective: str, ranks: int) -> Algorithm:
     all_reduce sends the whole buffer in every step (few messages, many bytes: for small sizes), all_gather twice
     as much in each step as in the one before. A reduction waits for the own send of its step, since it overwrites
     what is being sent.
-
-    Parameters
-    ----------
-    collective : str
-        all_reduce, all_gather or barrier.
     """
     levels = ranks.bit_length() - 1
     if ranks == 1 << levels:

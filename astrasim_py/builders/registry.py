@@ -18,6 +18,7 @@ from astrasim_py.builders import (
     recursive_doubling,
     ring,
 )
+from astrasim_py.builders.draft import check_count
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
@@ -34,6 +35,9 @@ _DEFAULTS = {
     "scatter": "binomial_tree",
     "barrier": "dissemination",
 }
+
+#: Options that are whole numbers from 1.
+_COUNTS = ("chunks", "window")
 
 _OF_YOUR_OWN = "give one of your own, e.g. algorithms: {custom: {file: alltonext.xml}}"
 
@@ -95,6 +99,9 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
         if option not in known and not (option == "root" and not promise_of(collective).rooted):
             listed = ", ".join(known) or "none"
             raise AlgorithmError(place, f"{algorithm} has no option {option}", f"its options: {listed}")
+    for option in _COUNTS:
+        if option in options and (option == "chunks" or options[option] is not None):
+            check_count(options[option], option, place)
     if promise_of(collective).rooted:
         root = options.setdefault("root", 0)
         if type(root) is not int or not 0 <= root < ranks:

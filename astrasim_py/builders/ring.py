@@ -12,23 +12,14 @@ from functools import partial
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated, previous
-from astrasim_py.builders.options import check_count
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 
 COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "barrier",
-)
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
+)  # fmt: skip
 
 
 def build(
@@ -63,11 +54,9 @@ def build(
         Of all_reduce, all_gather and reduce_scatter: post a receive without waiting for the send of its step.
     """
     place = f"ring {collective} over {ranks} ranks"
-    pieces = check_count(chunks, "chunks", place)
-    lanes = pieces * (2 if bidirectional else 1)
-    directions = np.array([1, -1] if bidirectional else [1]).repeat(pieces)
+    directions = np.array([1, -1] if bidirectional else [1]).repeat(chunks)
     steps = {"all_reduce": 5, "all_to_all": ranks + 2, "gather": ranks, "scatter": ranks}.get(collective, 3)
-    nodes = max(ranks - 1, 1) * lanes * steps
+    nodes = max(ranks - 1, 1) * len(directions) * steps
     name = "ring_bidirectional" if bidirectional else "ring"
     if collective in ("broadcast", "reduce", "gather", "scatter"):
         check_nodes(place, ranks * nodes)

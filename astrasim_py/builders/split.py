@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.ordered import OrderedProgram, checked, numbered, place_of, spread
+from astrasim_py.builders.ordered import OrderedProgram, checked, numbered, place_of, ranges, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, promise_of
@@ -22,22 +22,8 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     with shards, the j-th part of each, so that every rank's shard stays whole; of a custom collective the j-th part
     of each chunk. Where a step covers chunks that then no longer lie side by side, it becomes several.
 
-    Parameters
-    ----------
-    k : int
-        Instances, at least 1.
-    verify : bool
-        True if the outcome is verified.
-
-    Returns
-    -------
-    Algorithm
-        With k times as many chunks, each moved over the same routes as before.
-
-    Raises
-    ------
-    AlgorithmError
-        An algorithm that does not state its cells, or would become too large.
+    `k`: number of instances. `verify`: true if the outcome is verified. Raises AlgorithmError: an algorithm that does
+    not state its cells, or would become too large.
 
     Examples
     --------
@@ -58,7 +44,7 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     block = total // n if promise_of(algorithm.collective).sharded else 1 if algorithm.collective == CUSTOM else total
     segments, owner, start, length = _segments(whole, block)
     first = np.cumsum(segments) - segments
-    segment = np.arange(len(owner)) - first[owner]
+    segment = ranges(segments)[1]
     size, rank, kind = len(owner), whole.rank[owner], whole.type[owner]
     given = {name: column[owner] for name, column in whole.columns.items()}
     scratch = np.zeros(n, dtype=np.int64)
@@ -162,10 +148,8 @@ def _depend(draft: Draft, whole: OrderedProgram, segments: np.ndarray, first: np
     alike = several & (whole.payload[child] == parent)
     joined = several & ~alike
     edges = [_pairs(child[~several], parent[~several], segments, first)]
-    if alike.any():
-        c, p = child[alike], parent[alike]
-        step = np.arange(int(segments[c].sum())) - np.repeat(np.cumsum(segments[c]) - segments[c], segments[c])
-        edges.append((np.repeat(first[c], segments[c]) + step, np.repeat(first[p], segments[c]) + step))
+    row, step = ranges(segments[child[alike]])
+    edges.append((first[child[alike]][row] + step, first[parent[alike]][row] + step))
     for j in range(k):
         for c, p in edges:
             draft.depend(c + j * size, p + j * size)
@@ -174,20 +158,15 @@ def _depend(draft: Draft, whole: OrderedProgram, segments: np.ndarray, first: np
     # One node that waits for all of a node's segments, instead of as many edges as there are pairs of segments.
     waited, which = np.unique(parent[joined], return_inverse=True)
     below = child[joined]
+    (above_row, above), (below_row, inner) = ranges(segments[waited]), ranges(segments[below])
     for j in range(k):
         joins = draft.join(whole.rank[waited], order=whole.at[waited])
-        segment_of = np.repeat(np.arange(len(waited)), segments[waited])
-        inner = np.arange(len(segment_of)) - np.repeat(np.cumsum(segments[waited]) - segments[waited], segments[waited])
-        draft.depend(joins[segment_of], first[waited][segment_of] + inner + j * size)
-        row = np.repeat(np.arange(len(below)), segments[below])
-        inner = np.arange(len(row)) - np.repeat(np.cumsum(segments[below]) - segments[below], segments[below])
-        draft.depend(first[below][row] + inner + j * size, joins[which][row])
+        draft.depend(joins[above_row], first[waited][above_row] + above + j * size)
+        draft.depend(first[below][below_row] + inner + j * size, joins[which][below_row])
 
 
 def _pairs(child: np.ndarray, parent: np.ndarray, segments: np.ndarray, first: np.ndarray) -> tuple:
     """All pairs of segments of the given pairs of nodes."""
     wide = segments[parent]
-    many = segments[child] * wide
-    row = np.repeat(np.arange(len(child)), many)
-    inner = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
+    row, inner = ranges(segments[child] * wide)
     return first[child][row] + inner // wide[row], first[parent][row] + inner % wide[row]
