@@ -8,11 +8,7 @@ from pathlib import Path
 from astrasim_py.core.document import Value
 from astrasim_py.core.errors import AstraError, InternalError, ScenarioError
 from astrasim_py.core.fields import FileText, did_you_mean
-from astrasim_py.scenario.algorithm_models import (
-    AlgorithmByDimension,
-    AlgorithmSynthesis,
-    Builder,
-)
+from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, AlgorithmSynthesis, Builder
 from astrasim_py.scenario.workload_models import (
     BarrierItem,
     CollectiveItem,

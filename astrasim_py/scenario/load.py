@@ -46,11 +46,7 @@ class LoadedScenario:
 
 
 def load_scenario(
-    path: str | os.PathLike,
-    overrides: Sequence[str] = (),
-    *,
-    allow_outside: bool = False,
-    allow_code: bool = False,
+    path: str | os.PathLike, overrides: Sequence[str] = (), *, allow_outside: bool = False, allow_code: bool = False
 ) -> LoadedScenario:
     """Load a scenario file.
 

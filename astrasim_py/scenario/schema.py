@@ -9,25 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from astrasim_py.core.choices import ENGINES, LEVELS
-from astrasim_py.core.fields import (
-    Count,
-    Name,
-    NewFileName,
-    Ranks,
-    Scalar,
-    Text,
-    choice,
-    shown,
-    wrong,
-)
+from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Scalar, Text, choice, shown, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.scenario.algorithm_models import AlgorithmSpec, CollectiveName, Collectives
 from astrasim_py.scenario.variables import STUDY_KEYS

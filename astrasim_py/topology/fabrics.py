@@ -70,10 +70,7 @@ class LeafSpine:
         ids = np.arange(self.npus)
         leaf, spine = _grid(self.leaves, self.spines)
         first = self.npus
-        return [
-            *_cable(ids, first + ids // self.hosts, 0),
-            *_cable(first + leaf, first + self.leaves + spine, 1),
-        ]
+        return [*_cable(ids, first + ids // self.hosts, 0), *_cable(first + leaf, first + self.leaves + spine, 1)]
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         """Routes of many pairs."""
@@ -211,11 +208,7 @@ class Dragonfly:
         return [
             *_cable(ids, first + ids // self.p, 0),
             (first + router, first + router // a * a + other, 1),
-            (
-                first + group * a + (peer * m + cable) // self.h,
-                first + target * a + (back * m + cable) // self.h,
-                2,
-            ),
+            (first + group * a + (peer * m + cable) // self.h, first + target * a + (back * m + cable) // self.h, 2),
         ]
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:

@@ -18,14 +18,7 @@ from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import NPU_CAP, whole
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import INT64_MAX
-from astrasim_py.topology.routing import (
-    Dim,
-    DimensionOrder,
-    Routes,
-    ShortestPaths,
-    pointers,
-    reachable,
-)
+from astrasim_py.topology.routing import Dim, DimensionOrder, Routes, ShortestPaths, pointers, reachable
 
 LINK_CAP = 2**24
 #: Switches included.
@@ -123,15 +116,7 @@ class Topology:
             column.setflags(write=False)
         if vertices > npus:
             more.setdefault("switches", (("switch", vertices - npus),))
-        topology = cls(
-            name=name,
-            shape=shape,
-            npus=npus,
-            vertices=vertices,
-            bandwidths=tuple(order),
-            **columns,
-            **more,
-        )
+        topology = cls(name=name, shape=shape, npus=npus, vertices=vertices, bandwidths=tuple(order), **columns, **more)
         # A shape with closed-form routes is connected unless something was taken from it.
         if topology.router is None or topology.renumbered is not None or topology.failed:
             topology._check_connected(place)

@@ -14,18 +14,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.core.fields import (
-    NPU_CAP,
-    Bandwidth,
-    Count,
-    Ranks,
-    Time,
-    choice,
-    did_you_mean,
-    either,
-    shown,
-    wrong,
-)
+from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, Ranks, Time, choice, did_you_mean, either, shown, wrong
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology.hardware import preset, preset_names
 from astrasim_py.topology.model import Routing, Topology
