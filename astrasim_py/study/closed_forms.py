@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from astrasim_py.core.records import Records
 from astrasim_py.program.selection import AlgorithmTable, Case
+from astrasim_py.system.machine_models import NETWORK_MODELS, NetworkModel
 
 #: Latency of a link and time per byte (50 GB/s), ps.
 LATENCY, BYTE = 500_000, 20
@@ -43,7 +44,6 @@ ROUNDS: Mapping[tuple[str, str], Callable[[int, int], list[int]]] = {
 HOPS = {"fully_connected": 1, "switch": 2}
 #: One round sends to all ranks at once: through a switch those messages would share a link.
 _AT_ONCE = "direct"
-MODELS = ("analytical", "cut_through", "store_and_forward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,6 @@ class ClosedForm:
         from astrasim_py.builders.registry import build
         from astrasim_py.collectives.collective import promise_of
         from astrasim_py.engine.simulation import simulate
-        from astrasim_py.system.machine_models import NetworkModel
         from astrasim_py.system.problem import Job, Problem
         from astrasim_py.topology.placement import placement
         from astrasim_py.topology.shapes import SHAPES
@@ -107,7 +106,7 @@ def closed_forms() -> Iterator[ClosedForm]:
                 for shape in HOPS:
                     if algorithm == _AT_ONCE and shape != "fully_connected":
                         continue
-                    for model in MODELS:
+                    for model in sorted(NETWORK_MODELS):
                         yield ClosedForm(
                             algorithm=algorithm, collective=collective, npus=npus, size=size, shape=shape, model=model
                         )

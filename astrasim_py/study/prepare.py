@@ -7,6 +7,7 @@ the worker processes of a run, too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,7 @@ from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText
 from astrasim_py.core.registry import names, provided
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.workload_models import (
-    BarrierItem,
-    CollectiveItem,
-    ComputeItem,
-    Item,
-    Partition,
-    SendItem,
-    TraceWorkload,
-)
+from astrasim_py.scenario.workload_models import Item, Partition, TraceWorkload
 from astrasim_py.study.dimension_plans import plan_by_dimension
 from astrasim_py.study.injected import choices_of, table_of
 from astrasim_py.study.preparation import Preparation
@@ -57,31 +50,11 @@ def prepare(
 ) -> Problem:
     """Make the Problem of a point.
 
-    Parameters
-    ----------
-    point : Point
-    limits : Limits, optional
-        Instead of those of the scenario.
-    warnings : list of str, optional
-        What a person should know of is added: injected algorithms that could not be verified.
-    kept : Path, optional
-        Folder in which synthesized algorithms are kept beside the results, and looked for.
-    synthesized : list of dict, optional
-        What is known of each synthesized algorithm is added once a plan asks for it.
-    beside : Path, optional
-        Folder in which the processes of a run share what they read; see `astrasim_py.study.trace_maps`.
-
-    Returns
-    -------
-    Problem
-
-    Raises
-    ------
-    ScenarioError, TopologyError
-        The point contradicts itself.
-    TraceError, AlgorithmError
-        A file that cannot be read, or an injected algorithm that is wrong; with ``verify: strict`` also one of
-        which that is unknown.
+    `limits`: instead of those of the scenario. `warnings`: what a person should know of is added. `kept`: folder of
+    synthesized algorithms, beside the results. `synthesized`: facts of each are added once a plan asks for it.
+    `beside`: folder in which processes share what they read (`trace_maps`). Raises ScenarioError, TopologyError: the
+    point contradicts itself. Raises TraceError, AlgorithmError: a file that cannot be read, or a wrong algorithm; with
+    ``verify: strict`` also one that cannot be verified.
     """
     run = Preparation(
         point=point,
@@ -116,7 +89,7 @@ def _topology(run: Preparation) -> Topology:
         except TraceError as error:
             raise TopologyError(*error.args) from None
     topology = _TOPOLOGIES.get((digest(shape), content, place), lambda: shape.build(place))
-    return topology.named(run.spec.topology_name)
+    return replace(topology, name=run.spec.topology_name)
 
 
 def _network(run: Preparation) -> NetworkModel:
@@ -222,21 +195,16 @@ def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _item(item: Item) -> microbenchmarks.Item:
-    body = item.body
-    common = {"name": body.name or "", "after": body.after, "repeat": body.repeat}
-    if isinstance(body, CollectiveItem | BarrierItem):
-        group = body.group if body.group not in (None, "world") else ""
-        size, root = getattr(body, "size", 0), getattr(body, "root", 0)
-        return microbenchmarks.Collective(type=item.kind, size=size, group=group, root=root, **common)
-    if isinstance(body, ComputeItem):
-        return microbenchmarks.Compute(
-            time=body.time, operations=body.operations, bytes=body.bytes, ranks=body.ranks, **common
-        )
-    if isinstance(body, SendItem):
-        return microbenchmarks.Send(source=body.source, to=body.to, size=body.size, tag=body.tag, **common)
-    store = body.store is not None
-    size = body.store if store else body.load
-    return microbenchmarks.Memory(size=size, store=store, ranks=body.ranks, **common)
+    """An item with the fields of its body, and its kind where that is a collective."""
+    fields = {**dict(item.body), "name": item.body.name or ""}
+    if item.compute is not None:
+        return microbenchmarks.Compute(**fields)
+    if item.send is not None:
+        return microbenchmarks.Send(**fields)
+    if item.memory is not None:
+        load, store = fields.pop("load"), fields.pop("store")
+        return microbenchmarks.Memory(size=load if store is None else store, store=store is not None, **fields)
+    return microbenchmarks.Collective(type=item.kind, **fields | {"group": fields["group"] or ""})
 
 
 # -- messages ---------------------------------------------------------------------------------------------------

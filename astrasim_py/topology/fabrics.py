@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.topology.routing import Routes, from_matrix
+from astrasim_py.topology.routing import Routes, pointers
 
 #: Source vertices, destination vertices, level.
 Block = tuple[np.ndarray, np.ndarray, int]
@@ -36,10 +36,11 @@ def _grid(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _table(count: int, *columns: tuple[np.ndarray, np.ndarray]) -> Routes:
     """CSR of routes given hop by hop as (which pairs take this hop, its link ids)."""
-    matrix = np.full((count, len(columns)), -1, dtype=np.int64)
+    matrix = np.empty((count, len(columns)), dtype=np.int32)
+    used = np.empty(matrix.shape, dtype=bool)
     for hop, (mask, links) in enumerate(columns):
-        matrix[:, hop] = np.where(mask, links, -1)
-    return from_matrix(matrix)
+        used[:, hop], matrix[:, hop] = mask, links
+    return pointers(used.sum(axis=1)), matrix[used]
 
 
 @dataclass(frozen=True)

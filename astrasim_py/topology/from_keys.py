@@ -124,22 +124,15 @@ def build(spec: Mapping[str, Any], place: str = "", *, name: str = "", written: 
     spec : mapping
         ``shape`` or ``preset``, the keys of that shape, and those that all shapes have. Bandwidths are text with units
         or `fractions.Fraction` in bytes per second; latencies are text with units or whole picoseconds.
-    place : str
-        Where the spec is, for errors; the path of the key is put after it.
-    name : str, optional
-        Of the topology; otherwise it is made from the shape.
+    place, name : str
+        For errors, before the path of the key; of the topology, otherwise made from the shape.
     written : bool
         Whether a person wrote it: then a number without a unit is an error.
-
-    Returns
-    -------
-    Topology
 
     Raises
     ------
     TopologyError
-        A key or value that is wrong; too many NPUs or links, or a pair of NPUs without a
-        path.
+        A wrong key or value; too many NPUs or links, or a pair of NPUs without a path.
     """
     try:
         shape = _adapter().validate_python(tuples(spec), context={"written": written})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
@@ -78,8 +78,6 @@ class Topology:
     def create(
         cls,
         *,
-        name: str,
-        shape: str,
         npus: int,
         vertices: int,
         src: np.ndarray,
@@ -92,10 +90,7 @@ class Topology:
     ) -> Topology:
         """Make a topology from columns; bandwidth classes are put in canonical order, links are not.
 
-        Raises
-        ------
-        TopologyError
-            A latency so long that a route's sum might not fit 63 bits; a pair of NPUs without a path.
+        Raises TopologyError: a route's latency might not fit 63 bits; a pair of NPUs without a path.
         """
         used = {i: bandwidths[i] for i in np.flatnonzero(np.bincount(bandwidth_class)).tolist()}
         order = sorted(set(used.values()))
@@ -116,7 +111,7 @@ class Topology:
             column.setflags(write=False)
         if vertices > npus:
             more.setdefault("switches", (("switch", vertices - npus),))
-        topology = cls(name=name, shape=shape, npus=npus, vertices=vertices, bandwidths=tuple(order), **columns, **more)
+        topology = cls(npus=npus, vertices=vertices, bandwidths=tuple(order), **columns, **more)
         # A shape with closed-form routes is connected unless something was taken from it.
         if topology.router is None or topology.renumbered is not None or topology.failed:
             topology._check_connected(place)
@@ -130,9 +125,7 @@ class Topology:
     @cached_property
     def alive(self) -> tuple[int, ...]:
         """NPUs that have not failed, ascending."""
-        if not self.failed:
-            return tuple(range(self.npus))
-        return tuple(np.setdiff1d(np.arange(self.npus), np.array(self.failed)).tolist())
+        return tuple(np.setdiff1d(np.arange(self.npus), self.failed).tolist())
 
     @cached_property
     def pristine(self) -> bool:
@@ -206,30 +199,15 @@ class Topology:
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < self.npus:
                 bad = int(column[(column < 0) | (column >= self.npus)][0])
                 raise TopologyError(self.name, f"NPU {bad} does not exist", f"NPUs are numbered 0 to {self.npus - 1}")
-            if self.failed and len(column):
-                dead = column[np.isin(column, np.array(self.failed))]
-                if len(dead):
-                    raise TopologyError(self.name, f"NPU {int(dead[0])} has failed", "place no rank on it")
+            dead = column[np.isin(column, self.failed)] if self.failed else ()
+            if len(dead):
+                raise TopologyError(self.name, f"NPU {int(dead[0])} has failed", "place no rank on it")
 
     def routes(self, src: Sequence[int] | np.ndarray, dst: Sequence[int] | np.ndarray) -> Routes:
-        """Routes of many pairs of NPUs.
+        """Routes of k pairs of NPUs: ptr int64[k + 1] and links int32[m].
 
-        Parameters
-        ----------
-        src, dst : array-like of int
-            Both of length k.
-
-        Returns
-        -------
-        ptr : numpy.ndarray
-            int64[k + 1].
-        links : numpy.ndarray
-            int32[m]: pair i crosses ``links[ptr[i]:ptr[i + 1]]``, in that order; nothing if src[i] == dst[i].
-
-        Raises
-        ------
-        TopologyError
-            An NPU that does not exist or has failed.
+        Pair i crosses ``links[ptr[i]:ptr[i + 1]]``, in that order; nothing if src[i] == dst[i]. Raises TopologyError:
+        an NPU that does not exist or has failed.
         """
         src = np.asarray(src, dtype=np.int64).reshape(-1)
         dst = np.asarray(dst, dtype=np.int64).reshape(-1)
@@ -277,13 +255,7 @@ class Topology:
         return self.router.lengths(src, dst)
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
-        """Links from one NPU to another, in order; empty if they are the same.
-
-        Raises
-        ------
-        TopologyError
-            An NPU that does not exist or has failed.
-        """
+        """Links from one NPU to another, in order; empty if they are the same. Raises as `routes` does."""
         return tuple(self.routes([src], [dst])[1].tolist())
 
     def digest(self) -> str:
@@ -317,18 +289,8 @@ class Topology:
     ) -> Topology:
         """A copy with other bandwidths or latencies, without failed elements, or with other routing.
 
-        Parameters
-        ----------
-        links : iterable of (link ids, bandwidth or None, latency in ps or None)
-            What to change, one after the other.
-        failed_links, failed_npus, failed_switches : sequence of int
-            Links and vertices to take away; links of a failed vertex go with it.
-        routing : Routing, optional
-
-        Raises
-        ------
-        TopologyError
-            What is left does not connect every pair of NPUs that are alive.
+        `links`: (link ids, bandwidth or None, latency in ps or None), changed one after the other. Links of a failed
+        vertex go with it. Raises TopologyError: what is left does not connect every pair of NPUs that are alive.
         """
         latency = np.array(self.latency_ps)
         codes = np.array(self.bandwidth_class)
@@ -348,35 +310,23 @@ class Topology:
         gone |= dead[self.src] | dead[self.dst]
         renumbered = self.renumbered
         if gone.any():
-            new = np.where(gone, -1, np.cumsum(~gone) - 1).astype(np.int32)
+            left = np.where(gone, -1, np.cumsum(~gone) - 1).astype(np.int32)
             if renumbered is not None:
-                renumbered = np.where(renumbered < 0, -1, new[renumbered])
+                renumbered = np.where(renumbered < 0, -1, left[renumbered])
             elif self.router is not None:
-                renumbered = new
+                renumbered = left
         keep = ~gone
-        return Topology.create(
-            name=self.name,
-            shape=self.shape,
-            npus=self.npus,
-            vertices=self.vertices,
-            src=self.src[keep],
-            dst=self.dst[keep],
-            latency_ps=latency[keep],
-            bandwidth_class=codes[keep],
-            bandwidths=bandwidths,
-            dims=self.dims,
-            switches=self.switches,
-            failed=tuple(sorted({*self.failed, *failed_npus})),
-            routing=routing or self.routing,
-            tiers=self.tiers,
-            router=self.router,
-            renumbered=renumbered,
-            place=place,
-        )
-
-    def named(self, name: str) -> Topology:
-        """The same under another name."""
-        return replace(self, name=name)
+        new = {
+            "src": self.src[keep],
+            "dst": self.dst[keep],
+            "latency_ps": latency[keep],
+            "bandwidth_class": codes[keep],
+            "bandwidths": bandwidths,
+            "failed": tuple(sorted({*self.failed, *failed_npus})),
+            "routing": routing or self.routing,
+            "renumbered": renumbered,
+        }
+        return Topology.create(**{f.name: getattr(self, f.name) for f in fields(self)} | new, place=place)
 
 
 def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> Topology:
@@ -387,10 +337,11 @@ def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> T
     src, dst, which = router.ends()
     latency = np.array([d.latency_ps for d in dims], dtype=np.int64)
     count = sum(d.kind == "switch" and d.size > 1 for d in dims)
-    names: list[tuple[str, int | None]] = []
-    for index, dim in enumerate(router.dims):
-        if dim.switches(npus):
-            names.append(("switch" if count == 1 else f"dim{index}.switch", dim.switches(npus)))
+    names = [
+        ("switch" if count == 1 else f"dim{index}.switch", dim.switches(npus))
+        for index, dim in enumerate(dims)
+        if dim.switches(npus)
+    ]
     return Topology.create(
         name=name,
         shape=shape,
@@ -409,10 +360,7 @@ def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> T
 
 
 def check_caps(npus: int, links: int, switches: int = 0, place: str = "") -> None:
-    """Refuse what is too large, before anything is allocated.
-
-    Raises TopologyError.
-    """
+    """Refuse what is too large, before anything is allocated."""
     for count, cap, what in (
         (npus, NPU_CAP, "NPUs"),
         (links, LINK_CAP, "links"),

@@ -40,12 +40,6 @@ def pointers(counts: np.ndarray) -> np.ndarray:
     return ptr
 
 
-def from_matrix(matrix: np.ndarray) -> Routes:
-    """CSR of a matrix of link ids, one route a row, absent hops -1."""
-    used = matrix >= 0
-    return pointers(used.sum(axis=1)), matrix[used].astype(np.int32)
-
-
 @dataclass(frozen=True, slots=True)
 class Dim:
     """One level of the hierarchy of NPU ids."""

@@ -7,7 +7,9 @@ is said here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Annotated, Any, get_args
 
 import numpy as np
@@ -135,31 +137,27 @@ class Shape(StrictModel):
     def build(self, place: str = "", *, name: str = "") -> Topology:
         """The topology, with single links changed, failures and routing applied, and switches unwound.
 
-        Raises
-        ------
-        TopologyError
-            Too many NPUs or links, a link or vertex that does not exist, or a pair of NPUs without a path.
+        Raises TopologyError: too many NPUs or links, an unknown link or vertex, a pair of NPUs without a path.
         """
         topology = self.make(place)
         if self.links or self.failed is not None or (self.routing or Routing()) != Routing():
             topology = self._changed(topology, place)
         if self.unwind is not None:
             topology = unwound(topology, self.unwind, place=below(place, "unwind"))
-        return topology.named(name) if name else topology
+        return replace(topology, name=name) if name else topology
 
     def _changed(self, topology: Topology, place: str) -> Topology:
-        finder, failed = _Finder(topology), self.failed or Failed()
+        finder, failed, at = _Finder(topology), self.failed or Failed(), below(place, "failed")
         changes = [
             (finder.links(link, below(place, f"links[{i}]")), link.bandwidth, link.latency)
             for i, link in enumerate(self.links or ())
         ]
-        at = below(place, "failed")
         npus = [finder.vertex(v, f"{at}.npus[{i}]", "an NPU") for i, v in enumerate(failed.npus)]
         switches = [finder.vertex(v, f"{at}.switches[{i}]", "a switch") for i, v in enumerate(failed.switches)]
-        gone = [finder.links(link, f"{at}.links[{i}]") for i, link in enumerate(failed.links)]
+        gone = np.concatenate([(), *(finder.links(link, f"{at}.links[{i}]") for i, link in enumerate(failed.links))])
         return topology.changed(
             links=changes,
-            failed_links=np.concatenate(gone) if gone else (),
+            failed_links=gone,
             failed_npus=npus,
             failed_switches=switches,
             routing=self.routing,
@@ -180,15 +178,16 @@ class _Finder:
         key = topology.src.astype(np.int64) * topology.vertices + topology.dst
         self.order = np.argsort(key, kind="stable")
         self.keys = key[self.order]
-        self.names: Mapping[str, int] | None = None
+
+    @cached_property
+    def names(self) -> dict[str, int]:
+        return {self.topology.vertex_name(v): v for v in range(self.topology.vertices)}
 
     def vertex(self, item: Any, place: str, what: str = "a vertex") -> int:
-        topology, found = self.topology, None
+        topology = self.topology
         if isinstance(item, int):
             found = item if 0 <= item < topology.vertices else None
         else:
-            if self.names is None:
-                self.names = {topology.vertex_name(v): v for v in range(topology.vertices)}
             found = self.names.get(item)
         if found is not None and (what == "a vertex" or (found < topology.npus) == (what == "an NPU")):
             return found
