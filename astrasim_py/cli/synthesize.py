@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from astrasim_py.core.choices import CONTENTION_MODELS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--occupied", action="append", default=[], metavar="FILE", help="links taken by another schedule; repeatable"
     )
-    what.add_argument("--model", choices=("cut_through", "store_and_forward"), default="cut_through")
+    what.add_argument("--model", choices=CONTENTION_MODELS, default="cut_through")
     what.add_argument("--link-busy", choices=("bytes", "latency+bytes"), default="bytes", help="holds a link for")
     how = parser.add_argument_group("how it is searched")
     how.add_argument("--seed", type=int, default=1, metavar="N", help="another one searches elsewhere (default: 1)")

@@ -1,4 +1,4 @@
-"""Names that a user chooses from: engines and record levels."""
+"""Names that a user chooses from: engines, record levels and network models."""
 
 from __future__ import annotations
 
@@ -10,3 +10,7 @@ FOLDED = "+fold"
 
 #: Record levels, each including the one before it.
 LEVELS = ("summary", "links", "nodes", "messages")
+
+#: Network models in which links serve one message at a time; and all.
+CONTENTION_MODELS = ("cut_through", "store_and_forward")
+NETWORK_MODELS = (*CONTENTION_MODELS, "analytical")

@@ -13,6 +13,7 @@ from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.core.fields import CodeText, named_files
 from astrasim_py.scenario.check import JobCheck, confined, split_code
 from astrasim_py.scenario.keys import default
+from astrasim_py.scenario.workload_models import Item
 
 #: Top-level key → its typed value, and as written.
 Typed = Mapping[str, Any]
@@ -74,36 +75,35 @@ def _jobs(typed: Typed, values: Written, topology) -> Iterator[AstraError]:
         yield from JobCheck(shared, values, None).errors()
 
 
+def _items(typed: Typed, values: Written) -> Iterator[tuple[Item, Value, Mapping]]:
+    """Items of all workloads, as written, and the algorithms of their jobs."""
+    jobs = [(typed["workload"], values["workload"], {})]
+    for name, job in (typed["jobs"] or {}).items():
+        jobs.append((job.workload, values["jobs"].get(name, "workload"), job.algorithms))
+    for workload, value, algorithms in jobs:
+        for number, item in enumerate(workload if isinstance(workload, tuple) else ()):
+            yield item, value.get(number, item.kind) or value, algorithms
+
+
 def machine_errors(typed: Typed, values: Written) -> Iterator[AstraError]:
     """Items that need a machine which the scenario does not describe."""
     compute, memory = typed["compute"], typed["memory"]
     rated = compute is None or compute.roofline
-    jobs = [(typed["workload"], values["workload"])]
-    jobs += [(job.workload, values["jobs"].get(name, "workload")) for name, job in (typed["jobs"] or {}).items()]
-    for workload, value in jobs:
-        for number, item in enumerate(workload if isinstance(workload, tuple) else ()):
-            at = value.get(number, item.kind) or value
-            if item.compute is not None and item.compute.operations is not None and not rated:
-                remedy = 'write e.g. compute: {peak: "312 TFLOP/s", memory_bandwidth: "2 TB/s"}'
-                yield ScenarioError(at.place, "operations take time only on NPUs of a known peak", remedy)
-            if item.memory is not None and memory is not None and memory.kind == "none":
-                remedy = 'write e.g. memory: {kind: per_npu, latency: "1 us", bandwidth: "100 GB/s"}'
-                yield ScenarioError(at.place, "the scenario has no remote memory", remedy)
+    for item, at, _ in _items(typed, values):
+        if item.compute is not None and item.compute.operations is not None and not rated:
+            remedy = 'write e.g. compute: {peak: "312 TFLOP/s", memory_bandwidth: "2 TB/s"}'
+            yield ScenarioError(at.place, "operations take time only on NPUs of a known peak", remedy)
+        if item.memory is not None and memory is not None and memory.kind == "none":
+            remedy = 'write e.g. memory: {kind: per_npu, latency: "1 us", bandwidth: "100 GB/s"}'
+            yield ScenarioError(at.place, "the scenario has no remote memory", remedy)
 
 
 def custom_errors(typed: Typed, values: Written) -> Iterator[AstraError]:
     """Custom collectives without an algorithm: there is none to fall back to."""
-    jobs = [(typed["workload"], values["workload"], {})]
-    jobs += [
-        (job.workload, values["jobs"].get(name, "workload"), job.algorithms)
-        for name, job in (typed["jobs"] or {}).items()
-    ]
-    for workload, value, own in jobs:
-        for number, item in enumerate(workload if isinstance(workload, tuple) else ()):
-            if item.custom is not None and CUSTOM not in own and CUSTOM not in typed["algorithms"]:
-                at = value.get(number, CUSTOM) or value
-                remedy = "write e.g. algorithms: {custom: {file: alltonext.xml}}"
-                yield ScenarioError(at.place, "a custom collective needs an algorithm", remedy)
+    for item, at, own in _items(typed, values):
+        if item.custom is not None and CUSTOM not in own and CUSTOM not in typed["algorithms"]:
+            remedy = "write e.g. algorithms: {custom: {file: alltonext.xml}}"
+            yield ScenarioError(at.place, "a custom collective needs an algorithm", remedy)
 
 
 def file_errors(

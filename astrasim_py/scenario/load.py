@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,17 +52,10 @@ def load_scenario(
 
     Parameters
     ----------
-    path : str or path
     overrides : sequence of str
         ``KEY=VALUE`` as with ``--set``.
-    allow_outside : bool
-        Files that it names may lie anywhere.
-    allow_code : bool
-        It may name Python files, which are run.
-
-    Returns
-    -------
-    LoadedScenario
+    allow_outside, allow_code : bool
+        Files that it names may lie anywhere; it may name Python files, which are run.
 
     Raises
     ------
@@ -83,21 +76,21 @@ class _Loading:
     path: Path
     allow_outside: bool
     allow_code: bool
-    errors: list[AstraError] = field(default_factory=list)
+    told: dict[str, AstraError] = field(default_factory=dict)
     memo: dict = field(default_factory=dict)
-    told: dict = field(default_factory=dict)
 
     def run(self) -> LoadedScenario:
         self._tell(top_level_errors(self.document))
-        before = len(self.errors)
+        before = len(self.told)
         study = {"sweep": self._study("sweep")}
-        axes = variables.read_axes(self.document.get("sweep"), self.errors)
+        found: list[AstraError] = []
+        axes = variables.read_axes(self.document.get("sweep"), found)
+        self._tell(found)
         count = variables.count_points(axes)
         if count > variables.MAX_POINTS:
-            remedy = "sweep fewer values"
             problem = f"{count:,} points are more than the cap of {variables.MAX_POINTS:,}"
-            self._fail(self._place("sweep"), problem, remedy)
-        swept = len(self.errors) == before and "topologies" in self.document.data
+            self._tell([ScenarioError(self._place("sweep"), problem, "sweep fewer values")])
+        swept = len(self.told) == before and "topologies" in self.document.data
         study |= {key: self._study(key) for key in variables.STUDY_KEYS if key != "sweep"}
         resolver = None
         if swept:
@@ -105,27 +98,22 @@ class _Loading:
             self._tell(sweep_errors(self.document, resolver))
             for assignment, _ in variables.assignments(axes):
                 self._point(resolver, assignment)
-                if len(self.errors) > MAX_ERRORS:
+                if len(self.told) > MAX_ERRORS:
                     break
         else:
             self._constant_sections()
         self._tell(plot_errors(self.document, study["plots"] or (), axes))
-        if self.errors or resolver is None:
-            more = len(self.errors) - MAX_ERRORS
-            listed = self.errors[:MAX_ERRORS]
-            if more > 0:
+        if self.told or resolver is None:
+            listed = [*self.told.values()][:MAX_ERRORS]
+            if len(self.told) > MAX_ERRORS:
                 listed.append(ScenarioError(str(self.path), "and more errors like these", "mend the first ones"))
             raise ErrorList(listed)
         return LoadedScenario(
             path=self.path,
             folder=self.path.parent,
-            name=study["name"],
+            **{key: study[key] for key in ("name", "engine", "fold", "record", "plots")},
             title=study["title"] or "",
             description=study["description"] or "",
-            engine=study["engine"],
-            fold=study["fold"],
-            record=study["record"],
-            plots=study["plots"],
             axes=axes,
             resolver=resolver,
             allow_outside=self.allow_outside,
@@ -139,32 +127,27 @@ class _Loading:
                 continue
             texts = (scalar.data for scalar in value.scalars() if isinstance(scalar.data, str))
             if not any(variables.variables_in(text) for text in texts):
-                found: list[AstraError] = []
-                read_key(key, value, found)
-                self._tell(found)
+                self._read(key, value)
+
+    def _read(self, key: str, value: Value, binary: bool = False) -> Any:
+        found: list[AstraError] = []
+        typed = read_key(key, value, found, binary=binary)
+        self._tell(found)
+        return typed
 
     def _place(self, key: str) -> str:
         value = self.document.get(key)
         return value.place if value is not None else self.document.place
 
-    def _fail(self, place: str, problem: str, remedy: str = "") -> None:
-        self._tell([ScenarioError(place, problem, remedy)])
-
-    def _tell(self, errors: Sequence[AstraError] | Iterator[AstraError]) -> None:
+    def _tell(self, errors: Iterable[AstraError]) -> None:
         for error in errors:
-            key = str(error)
-            if key not in self.told:
-                self.told[key] = None
-                self.errors.append(error)
+            self.told.setdefault(str(error), error)
 
     def _study(self, key: str) -> Any:
         value = self.document.get(key)
         if value is None:
             return default(key) if key != "name" else None
-        found: list[AstraError] = []
-        typed = read_key(key, value, found)
-        self._tell(found)
-        return typed
+        return self._read(key, value)
 
     # -- points -------------------------------------------------------------------------------------------------
 
@@ -179,9 +162,7 @@ class _Loading:
             return None, default(key)
         memo = (key, id(value), binary)
         if memo not in self.memo:
-            found: list[AstraError] = []
-            self.memo[memo] = read_key(key, value, found, binary=binary)
-            self._tell(found)
+            self.memo[memo] = self._read(key, value, binary)
         return value, self.memo[memo]
 
     def _point(self, resolver: variables.Resolver, assignment: Mapping[str, Value]) -> None:
@@ -205,7 +186,7 @@ class _Loading:
         topology = topologies.get(chosen) if chosen is not None else None
         if chosen is not None and topology is None:
             place = values["topology"].place if values["topology"] is not None else self._place("topologies")
-            self._fail(place, f'no topology is called "{chosen}"', did_you_mean(chosen, topologies))
+            self._tell([ScenarioError(place, f'no topology is called "{chosen}"', did_you_mean(chosen, topologies))])
         named = {**typed, "topologies": {chosen: topology}}
         self._tell(file_errors(named, values, self.path.parent, self.allow_outside, self.allow_code))
         self._tell(machine_errors(typed, values))

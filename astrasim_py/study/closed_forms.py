@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.records import Records
 from astrasim_py.program.selection import AlgorithmTable, Case
-from astrasim_py.system.machine_models import NETWORK_MODELS, NetworkModel
+from astrasim_py.system.machine_models import NetworkModel
 
 #: Latency of a link and time per byte (50 GB/s), ps.
 LATENCY, BYTE = 500_000, 20

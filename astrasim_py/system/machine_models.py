@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
+from astrasim_py.core.choices import CONTENTION_MODELS, NETWORK_MODELS
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.fields import (
     Bandwidth,
@@ -34,7 +35,6 @@ from astrasim_py.core.units import parse_time
 from astrasim_py.program.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.topology.hardware import preset, preset_names
 
-NETWORK_MODELS = ("cut_through", "store_and_forward", "analytical")
 #: Events after which a run gives up, unless something else is written.
 MAX_EVENTS = 10**9
 _MOST_EVENTS = 2**62
@@ -143,7 +143,7 @@ class NetworkModel(StrictModel):
     @property
     def contention(self) -> bool:
         """Whether links serve one message at a time."""
-        return self.model in ("cut_through", "store_and_forward")
+        return self.model in CONTENTION_MODELS
 
 
 class ComputeModel(StrictModel):

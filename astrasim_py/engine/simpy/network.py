@@ -10,8 +10,8 @@ import simpy
 from simpy.resources.resource import Request
 from simpy.resources.store import StoreGet
 
+from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.units import transfer_ps
-from astrasim_py.system.machine_models import NETWORK_MODELS
 
 
 class At(simpy.Event):

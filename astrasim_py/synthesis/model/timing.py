@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astrasim_py.core.choices import CONTENTION_MODELS
 from astrasim_py.core.errors import ScenarioError, TopologyError
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.topology.model import Topology
@@ -24,7 +25,6 @@ from astrasim_py.topology.model import Topology
 #: Longest transfer, ps, so that sums over a schedule fit 63 bits.
 _LONGEST = 2**52
 
-_MODELS = ("cut_through", "store_and_forward")
 _LINK_BUSY = ("bytes", "latency+bytes")
 
 
@@ -36,7 +36,10 @@ class CostModel:
     link_busy: str = "bytes"  # ``bytes`` or ``latency+bytes``
 
     def __post_init__(self) -> None:
-        for key, value, allowed in (("model", self.model, _MODELS), ("link_busy", self.link_busy, _LINK_BUSY)):
+        for key, value, allowed in (
+            ("model", self.model, CONTENTION_MODELS),
+            ("link_busy", self.link_busy, _LINK_BUSY),
+        ):
             if value not in allowed:
                 raise ScenarioError(key, f'"{value}" is unknown', f"write one of {', '.join(allowed)}")
 
