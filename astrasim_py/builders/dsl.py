@@ -126,14 +126,11 @@ class Definition:
         self.place = f"{self.file}:{code.co_firstlineno}"
         collective = options["collective"]
         self.collective = collective if collective == CUSTOM else collective_name(str(collective), self.place)
-        if self.collective == "barrier":
-            raise AlgorithmError(
-                self.place, "a barrier moves no chunks", 'use build("dissemination", "barrier", ranks)'
-            )
-        taken = [name for name in _RESERVED if name in inspect.signature(function).parameters]
-        if taken:
-            problem = f"its parameter {taken[0]} is an option of every algorithm"
-            raise AlgorithmError(self.place, problem, "take a.n, a.chunks or a.root, or another name")
+        barrier = self.collective == "barrier"
+        self._refuse(barrier, "a barrier moves no chunks", 'use build("dissemination", "barrier", ranks)')
+        for taken in [name for name in _RESERVED if name in inspect.signature(function).parameters]:
+            problem = f"its parameter {taken} is an option of every algorithm"
+            self._refuse(True, problem, "take a.n, a.chunks or a.root, or another name")
 
     def __repr__(self) -> str:
         return f"Definition({self.__name__}: {self.collective}, {self.place})"
@@ -146,14 +143,14 @@ class Definition:
         if given and isinstance(given[0], str):
             asked = given[0] if given[0] == CUSTOM else collective_name(given[0], self.place)
             given = given[1:]
-            if asked != self.collective:
-                raise AlgorithmError(self.place, f"is made for {self.collective}, not for {asked}", "name another")
-        if len(given) > 2:
-            raise AlgorithmError(self.place, f"takes ranks and chunks, not {len(given)} values", "name the others")
+            self._refuse(asked != self.collective, f"is made for {self.collective}, not for {asked}", "name another")
+        self._refuse(len(given) > 2, f"takes ranks and chunks, not {len(given)} values", "name the others")
         options |= dict(zip(("ranks", "chunks"), given, strict=False))
-        if fixed and len(given) < 2 and options["ranks"] != own[0]:
-            problem = f"is written for {own[0]} ranks and {own[1]} chunks, and is asked for {options['ranks']} ranks"
-            raise AlgorithmError(self.place, problem, f"say how many chunks, e.g. {self.__name__}(RANKS, CHUNKS)")
+        self._refuse(
+            fixed and len(given) < 2 and options["ranks"] != own[0],
+            f"is written for {own[0]} ranks and {own[1]} chunks, and is asked for {options['ranks']} ranks",
+            f"say how many chunks, e.g. {self.__name__}(RANKS, CHUNKS)",
+        )
         run = self._run(options)
         try:
             result = self._asked(self.function, Machine(run), **parameters)
@@ -161,12 +158,17 @@ class Definition:
             run.open = False
         if inspect.isgenerator(result) or inspect.iscoroutine(result):
             result.close()
-            problem = "yields or awaits, so that nothing of it has run"
-            raise AlgorithmError(self.place, f"{self.__name__} {problem}", "write a plain function")
+            self._refuse(
+                True, f"{self.__name__} yields or awaits, so that nothing of it has run", "write a plain function"
+            )
         if run.failed is not None:
             raise run.failed
         made = run.finish(options["name"] or self.__name__, options["protocol"])
         return checked(made, self.place) if options["verify"] else made
+
+    def _refuse(self, wrong: object, problem: str, remedy: str) -> None:
+        if wrong:
+            raise AlgorithmError(self.place, problem, remedy)
 
     def _asked(self, function: Callable, *given: object, **named: object) -> object:
         """The result of a user's function; an exception is reported at its line."""
@@ -186,8 +188,7 @@ class Definition:
         if isinstance(contract, Contract):
             ranks = contract.ranks if ranks is None else ranks
             chunks = contract.chunks if chunks is None else chunks
-        if ranks is None:
-            raise AlgorithmError(place, "has no number of ranks", f"write {self.__name__}(8), or ranks=8 above it")
+        self._refuse(ranks is None, "has no number of ranks", f"write {self.__name__}(8), or ranks=8 above it")
         ranks = _number(ranks, "ranks", place, 2**16)
         if callable(chunks):
             chunks = self._asked(chunks, ranks)
@@ -195,23 +196,23 @@ class Definition:
         if callable(contract):
             contract = self._asked(contract, ranks, chunks)
         if contract is not None:
-            if collective != CUSTOM:
-                raise AlgorithmError(place, f"{collective} has a contract already", "drop contract, or the collective")
-            if not isinstance(contract, Contract):
-                raise AlgorithmError(place, f"contract is a {type(contract).__name__}", "give a Contract")
-            if (contract.ranks, contract.chunks) != (ranks, chunks):
-                problem = f"its contract is of {contract.ranks} ranks and {contract.chunks} chunks"
-                raise AlgorithmError(place, f"{problem}, not of {ranks} and {chunks}", "make both alike")
-        if promise_of(collective).sharded and chunks % ranks:
-            problem = f"{chunks} chunks do not divide among {ranks} ranks"
-            raise AlgorithmError(place, problem, f"take a multiple of {ranks} chunks")
-        root = None
-        if promise_of(collective).rooted:
-            root = options["root"]
-            if type(root) is not int or not 0 <= root < ranks:
-                raise AlgorithmError(place, f"root {root!r} is not one of {ranks} ranks", f"write 0 to {ranks - 1}")
-        elif options["root"] != 0:
-            raise AlgorithmError(place, f"{collective} takes no root", "drop the root")
+            named = collective != CUSTOM
+            self._refuse(named, f"{collective} has a contract already", "drop contract, or the collective")
+            foreign = not isinstance(contract, Contract)
+            self._refuse(foreign, f"contract is a {type(contract).__name__}", "give a Contract")
+            problem = (
+                f"its contract is of {contract.ranks} ranks and {contract.chunks} chunks, not of {ranks} and {chunks}"
+            )
+            self._refuse((contract.ranks, contract.chunks) != (ranks, chunks), problem, "make both alike")
+        promise, root = promise_of(collective), options["root"]
+        problem = f"{chunks} chunks do not divide among {ranks} ranks"
+        self._refuse(promise.sharded and chunks % ranks, problem, f"take a multiple of {ranks} chunks")
+        if promise.rooted:
+            outside = type(root) is not int or not 0 <= root < ranks
+            self._refuse(outside, f"root {root!r} is not one of {ranks} ranks", f"write 0 to {ranks - 1}")
+        else:
+            self._refuse(root != 0, f"{collective} takes no root", "drop the root")
+            root = None
         in_place = options["in_place"]
         if in_place is None:
             in_place = collective not in ("all_to_all", CUSTOM)

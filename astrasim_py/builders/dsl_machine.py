@@ -80,41 +80,41 @@ class Cells:
         return self._range(index)
 
     def _range(self, index: object) -> Chunks:
-        run, size = self._run, self._size
+        run, size, label = self._run, self._size, self._label
         self._check()
         if not isinstance(index, slice):
-            at = run.number(index, "an index", f"{self._label}[…]")
+            at = run.number(index, "an index", f"{label}[…]")
             if not 0 <= at < size:
-                raise run.error(f"{self._label}[{at}] is out of range", f"write 0 to {size - 1}")
+                raise run.error(f"{label}[{at}] is out of range", f"write 0 to {size - 1}")
             return Chunks(self, self._base + at, 1, run.steps)
-        if index.step is not None:
-            raise run.error(f"{self._label}[{_text(index)}] has a step", "chunks that travel together are neighbours")
-        start = 0 if index.start is None else run.number(index.start, "an index", f"{self._label}[…]")
-        stop = size if index.stop is None else run.number(index.stop, "an index", f"{self._label}[…]")
-        if not 0 <= start <= stop <= size:
-            raise run.error(f"{self._label}[{_text(index)}] is out of range", f"write bounds of 0 to {size}")
-        if start == stop:
-            raise run.error(f"{self._label}[{_text(index)}] is empty", "name at least one chunk")
-        if stop - start > run.chunks:
-            problem = (
-                f"{self._label}[{_text(index)}] are {stop - start} chunks, more than the {run.chunks} of the buffer"
-            )
-            raise run.error(problem, "move fewer at once")
-        return Chunks(self, self._base + start, stop - start, run.steps)
+        start, stop = (
+            default if bound is None else run.number(bound, "an index", f"{label}[…]")
+            for bound, default in ((index.start, 0), (index.stop, size))
+        )
+        count = stop - start
+        for wrong, problem, remedy in (
+            (index.step is not None, "has a step", "chunks that travel together are neighbours"),
+            (not 0 <= start <= stop <= size, "is out of range", f"write bounds of 0 to {size}"),
+            (not count, "is empty", "name at least one chunk"),
+            (count > run.chunks, f"are {count} chunks, more than the {run.chunks} of the buffer", "move fewer at once"),
+        ):
+            if wrong:
+                raise run.error(f"{label}[{_text(index)}] {problem}", remedy)
+        return Chunks(self, self._base + start, count, run.steps)
 
     def __setitem__(self, index: object, value: object) -> None:
         run, target = self._run, self[index]
         terms = _terms(run, value, "assigns")
         key, rank, count = target._key, self._rank, target._count
-        same = [t for t in terms if t._key == key and t._buffer._rank == rank and t._count == count]
-        if not same:
+        alike = (t._key == key and t._buffer._rank == rank and t._count == count for t in terms)
+        same = next((at for at, there in enumerate(alike) if there), None)
+        if same is None:
             run.step(target, terms[0], False, sys._getframe(1))
         else:
             # `a[r][i] += x` ends with this assignment, and so does a copy onto itself: nothing is left to do.
-            run.fresh(same[0])
-        # Only one of them is: a reference may be named twice.
-        there = next((at for at, term in enumerate(terms) if same and term is same[0]), 0)
-        for term in terms[:there] + terms[there + 1 :]:
+            run.fresh(terms[same])
+        # Only one of them is done: a reference may be named twice.
+        for term in terms[: same or 0] + terms[(same or 0) + 1 :]:
             run.step(Chunks(self, key, count, run.steps), term, True, sys._getframe(1))
 
     def __iadd__(self, other: object) -> Cells:

@@ -6,7 +6,7 @@ import os
 import sys
 from array import array
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import index as whole
 from types import FrameType, TracebackType
 
@@ -56,36 +56,31 @@ def place_in(trace: TracebackType | None) -> str:
     return place
 
 
+@dataclass(eq=False)
 class Run:
     """One run of a function: what is in every cell, and the steps so far."""
 
-    def __init__(
-        self,
-        file: str,
-        place: str,
-        collective: str,
-        ranks: int,
-        chunks: int,
-        root: int | None,
-        in_place: bool,
-        contract: Contract | None,
-        scratch: Mapping[str, int] | None,
-    ) -> None:
-        self.file, self.place, self.collective = file, place, collective
-        self.ranks, self.chunks, self.root = ranks, chunks, root
-        self.in_place, self.contract = in_place, contract
-        self.declared = scratch
+    file: str
+    place: str
+    collective: str
+    ranks: int
+    chunks: int
+    root: int | None
+    in_place: bool
+    contract: Contract | None
+    declared: Mapping[str, int] | None  # scratch buffers
+
+    def __post_init__(self) -> None:
         self.names: dict[str, int] = {}
-        self.promise = promise_of(collective)
+        self.promise = promise_of(self.collective)
         self.home = _OUTPUT if self.promise.gathers else _INPUT
         self.open = True
         self.failed: AlgorithmError | None = None
         self.channel = NONE
         self.steps = self.nodes = 0
         # Cell -> [step that wrote it last, its node, chunk of the full buffer that it is, nodes that read it since].
-        self.cells: list[dict[int, list[int]]] = [{} for _ in range(ranks)]
-        self.rows = array("q")
-        self.edges = array("q")
+        self.cells: list[dict[int, list[int]]] = [{} for _ in range(self.ranks)]
+        self.rows, self.edges = array("q"), array("q")
 
     # -- errors
 
@@ -112,17 +107,14 @@ class Run:
 
     def input_of(self, rank: int) -> tuple[int, int]:
         """First cell and number of cells of a rank's input."""
-        size = self.promise.input_chunks(self.ranks, self.chunks)
-        if not self.in_place:
-            return _INPUT * SPAN, size
-        return self.home * SPAN + (rank * size if self.promise.gathers else 0), size
+        return self._span(_INPUT, rank * self.promise.gathers, self.promise.input_chunks(self.ranks, self.chunks))
 
     def output_of(self, rank: int) -> tuple[int, int]:
         """First cell and number of cells of a rank's output."""
-        size = self.promise.output_chunks(self.ranks, self.chunks)
-        if not self.in_place:
-            return _OUTPUT * SPAN, size
-        return self.home * SPAN + (rank * size if self.promise.scatters else 0), size
+        return self._span(_OUTPUT, rank * self.promise.scatters, self.promise.output_chunks(self.ranks, self.chunks))
+
+    def _span(self, buffer: int, shards_before: int, size: int) -> tuple[int, int]:
+        return (self.home * SPAN + shards_before * size if self.in_place else buffer * SPAN), size
 
     def scratch_of(self, name: object, label: str) -> tuple[int, int]:
         """First cell of a scratch buffer, and how many it may have."""

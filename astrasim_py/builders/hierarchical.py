@@ -129,7 +129,7 @@ class _Phase:
         shared = algorithm.program_of([0]) if algorithm.rotation else algorithm.program
         self.tags = int(shared.column("comm_tag").max(initial=-1)) + 1
         self.depth = int(np.diff(shared.bounds).max())
-        self.scratch = _scratch(algorithm)
+        self.scratch = _scratch(algorithm, shared)
         self._known: tuple[bytes, _Rows] = (b"", _Rows(shared))
 
     def rows(self, positions: np.ndarray) -> _Rows:
@@ -140,21 +140,21 @@ class _Phase:
         return self._known[1]
 
 
-def _scratch(algorithm: Algorithm) -> int:
-    """Chunks of scratch that a rank uses at most."""
-    traces, most = algorithm.traces, 0
-    for side in ("src", "dst"):
-        names = (f"{side}_off", "msg_chunk_cnt")
-        if algorithm.rotation is None:
-            mine = algorithm.program.column(f"{side}_buf") == Buffer.SCRATCH
-            ends = sum(algorithm.program.column(name) for name in names)
-            most = max(most, int(ends[mine].max(initial=0)))
-            continue
-        mine = np.flatnonzero(traces.base.column(f"{side}_buf") == Buffer.SCRATCH)
-        step = max(2**20 // max(len(traces.base), 1), 1)
-        for start in range(0, len(traces) if len(mine) else 0, step):
-            columns = traces.columns(np.arange(start, min(start + step, len(traces))), names)
-            most = max(most, int(sum(columns[name] for name in names)[:, mine].max()))
+def _scratch(algorithm: Algorithm, shared: Program) -> int:
+    """Chunks of scratch that a rank uses at most; `shared` shows which nodes use any."""
+    buffers = np.append(shared.column("src_buf"), shared.column("dst_buf"))
+    if algorithm.rotation is None or not (buffers == Buffer.SCRATCH).any():
+        programs = iter([shared])
+    else:
+        # Offsets may differ from rank to rank: look at all, some at a time.
+        step = max(2**20 // len(shared), 1)
+        blocks = [np.arange(start, min(start + step, algorithm.ranks)) for start in range(0, algorithm.ranks, step)]
+        programs = map(algorithm.program_of, blocks)
+    most = 0
+    for program in programs:
+        for side in ("src", "dst"):
+            ends = program.column(f"{side}_off") + program.column("msg_chunk_cnt")
+            most = max(most, int(ends[program.column(f"{side}_buf") == Buffer.SCRATCH].max(initial=0)))
     return most
 
 
