@@ -188,11 +188,8 @@ def read_set(
             names = ", ".join(os.path.basename(path) for path in missing[:8]) + (", …" if len(missing) > 8 else "")
             hint = f"name the part before .<rank>.et: {place[: -len('.0.et')]}" if place.endswith(".0.et") else ""
             count = "a file is missing" if len(missing) == 1 else f"{len(missing)} files are missing"
-            raise TraceError(
-                place,
-                f"{whose} has {ranks} ranks, and {count}: {names}",
-                hint or "ASTRA-sim needs PREFIX.<rank>.et of every rank",
-            )
+            problem = f"{whose} has {ranks} ranks, and {count}: {names}"
+            raise TraceError(place, problem, hint or "ASTRA-sim needs PREFIX.<rank>.et of every rank")
     return _read(paths, cache)
 
 

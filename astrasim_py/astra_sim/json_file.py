@@ -87,9 +87,8 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
     try:
         value = json.loads(text, object_pairs_hook=last_counts, parse_constant=_not_finite)
     except json.JSONDecodeError as error:
-        raise ScenarioError(
-            f"{file}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg}", f"write {example}"
-        ) from None
+        problem = f"is not JSON: {error.msg}"
+        raise ScenarioError(f"{file}:{error.lineno}:{error.colno}", problem, f"write {example}") from None
     except RecursionError:
         raise ScenarioError(file, "is too deeply nested", f"write {example}") from None
     except ValueError as error:  # numbers of thousands of digits, NaN

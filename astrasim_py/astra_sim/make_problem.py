@@ -121,11 +121,8 @@ def _check_backend(inputs: Inputs, warnings: list[str]) -> None:
         if inputs.backend == AWARE:
             warnings.append(warning("unofficial-backend"))
     elif network.kinds == ("ring",) and network.sizes == (2,) and inputs.backend == AWARE:
-        raise ScenarioError(
-            network.place,
-            "ASTRA-sim's congestion_aware backend aborts on a Ring of 2 NPUs: it makes the same link twice",
-            "write FullyConnected, or use --corrected",
-        )
+        problem = "ASTRA-sim's congestion_aware backend aborts on a Ring of 2 NPUs: it makes the same link twice"
+        raise ScenarioError(network.place, problem, "write FullyConnected, or use --corrected")
 
 
 # -- as ASTRA-sim does ------------------------------------------------------------------------------------------

@@ -67,9 +67,8 @@ class Implementation:
             raise AlgorithmError(place, f'"{word}" has a window, and only direct takes one', remedy)
         window = None if match[3] in (None, "-1") else int(match[3][:5])
         if window is not None and window < 1:
-            raise AlgorithmError(
-                place, f'"{word}" starts with no message and never ends', "write a window of 1 or more"
-            )
+            problem = f'"{word}" starts with no message and never ends'
+            raise AlgorithmError(place, problem, "write a window of 1 or more")
         return cls(kind, window, match[1] is not None)
 
 
@@ -330,11 +329,8 @@ def native_algorithm(
     """
     place = f"{kind} {collective} over {n} ranks"
     if kind in (HALVING_DOUBLING, TREE) and n & (n - 1):
-        raise AlgorithmError(
-            place,
-            f"{kind} needs a power of two, and {n} is none (ASTRA-sim hangs or crashes)",
-            "use ring or direct in this dimension",
-        )
+        problem = f"{kind} needs a power of two, and {n} is none (ASTRA-sim hangs or crashes)"
+        raise AlgorithmError(place, problem, "use ring or direct in this dimension")
     if kind == HALVING_DOUBLING and collective == "all_to_all":
         raise AlgorithmError(place, "halvingDoubling has no all_to_all (ASTRA-sim exits)", "use ring or direct")
     if charges.bus is not None and kind != RING:
@@ -343,11 +339,8 @@ def native_algorithm(
     if kind == HALVING_DOUBLING and collective == "all_reduce":
         least = 2 * n  # the last message of the first half is halved once more before it doubles again
     if size < least:
-        raise AlgorithmError(
-            place,
-            f"{size} B leave its messages empty (ASTRA-sim aborts on messages of 0 B)",
-            "use a larger collective or fewer splits",
-        )
+        problem = f"{size} B leave its messages empty (ASTRA-sim aborts on messages of 0 B)"
+        raise AlgorithmError(place, problem, "use a larger collective or fewer splits")
     largest = size * n if collective == "all_gather" else size
     try:
         longest = charges.packet_ns(largest, flagged=True, reduced=True)

@@ -131,11 +131,8 @@ class CompatiblePlanner:
             if each.n > 1 and (call.dims is None or call.group not in WORLD or dim >= len(call.dims) or call.dims[dim])
         ]
         if not order:
-            raise AlgorithmError(
-                place,
-                "no dimension is involved that has more than one NPU (ASTRA-sim waits for it for ever)",
-                "involve one",
-            )
+            problem = "no dimension is involved that has more than one NPU (ASTRA-sim waits for it for ever)"
+            raise AlgorithmError(place, problem, "involve one")
         way = {"localBWAware": LOCAL_FIRST, "baseline": BASELINE}.get(self.system.collective_optimization or "")
         if way is None:
             if call.type == "all_reduce" and len(order) > 1:
@@ -175,11 +172,8 @@ class CompatiblePlanner:
         """Sizes of the chunks of a call."""
         splits = self.system.preferred_dataset_splits
         if not splits or splits < 0:
-            raise AlgorithmError(
-                self.system.place or place,
-                "preferred-dataset-splits is missing or 0 (ASTRA-sim divides by it)",
-                'write "preferred-dataset-splits": 1',
-            )
+            problem = "preferred-dataset-splits is missing or 0 (ASTRA-sim divides by it)"
+            raise AlgorithmError(self.system.place or place, problem, 'write "preferred-dataset-splits": 1')
         if splits > MAX_CHUNKS:
             raise AlgorithmError(
                 self.system.place or place,
@@ -189,11 +183,8 @@ class CompatiblePlanner:
         gather = call.type == "all_gather"
         cuts = cut_rounded_up(call.size, splits, 0 if gather else self.npus)
         if not cuts:
-            raise AlgorithmError(
-                place,
-                f"{splits} splits leave chunks of 0 B (ASTRA-sim loops for ever)",
-                "use fewer splits or a larger all_gather",
-            )
+            problem = f"{splits} splits leave chunks of 0 B (ASTRA-sim loops for ever)"
+            raise AlgorithmError(place, problem, "use fewer splits or a larger all_gather")
         if not gather and call.size // splits < self.npus:
             self.warn("least-chunk")
         elif call.size % splits:
@@ -227,11 +218,8 @@ class CompatiblePlanner:
             self.warn("local-ring")
             given = [Implementation(RING)]
         if given[0].kind == TREE:
-            raise AlgorithmError(
-                place,
-                "doubleBinaryTree on a group smaller than the world crashes ASTRA-sim",
-                "use ring, direct or halvingDoubling",
-            )
+            problem = "doubleBinaryTree on a group smaller than the world crashes ASTRA-sim"
+            raise AlgorithmError(place, problem, "use ring, direct or halvingDoubling")
         if self.charges.endpoint_ns != LOCAL_DELAY_NS:
             self.warn("local-delay")
         # Rings go through the members in the order in which the group lists them.

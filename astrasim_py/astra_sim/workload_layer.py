@@ -124,9 +124,8 @@ def _check_communication(trace: ExecutionTrace, rank: int) -> None:
         return
     on_cpu = np.flatnonzero(communicates & (trace.column("is_cpu_op") > 0))
     if len(on_cpu):
-        raise _error(
-            trace, rank, int(on_cpu[0]), "communicates and has is_cpu_op true: ASTRA-sim aborts", "write false"
-        )
+        problem = "communicates and has is_cpu_op true: ASTRA-sim aborts"
+        raise _error(trace, rank, int(on_cpu[0]), problem, "write false")
     empty = np.flatnonzero((kind == NodeType.COMM_SEND) & (trace.column("comm_size") == 0))
     if len(empty):
         raise _error(trace, rank, int(empty[0]), "sends 0 bytes: ASTRA-sim aborts on empty messages", _CORRECTED)
@@ -143,9 +142,8 @@ def _check_communication(trace: ExecutionTrace, rank: int) -> None:
         except ValueError:
             name = f"comm_type {code}"
         problem = f"{name} is not simulated by ASTRA-sim, which throws here"
-        raise _error(
-            trace, rank, row, problem, f"use ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, or {_CORRECTED[4:]}"
-        )
+        remedy = f"use ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, or {_CORRECTED[4:]}"
+        raise _error(trace, rank, row, problem, remedy)
     numbers, names = trace.group_of()
     for code in np.unique(numbers[rows]).tolist():
         if code >= 0 and names[code] and not _PG_NAME.match(names[code]):
@@ -170,13 +168,8 @@ def _check_roofline(trace: ExecutionTrace, rank: int, rows: np.ndarray, compute:
     for name, column in (("num_ops", operations), ("tensor_size", nbytes)):
         missing = np.flatnonzero(rows & (column == MISSING))
         if len(missing):
-            raise _error(
-                trace,
-                rank,
-                int(missing[0]),
-                f"lacks {name}, and roofline-enabled needs it",
-                "give it, or switch it off",
-            )
+            problem = f"lacks {name}, and roofline-enabled needs it"
+            raise _error(trace, rank, int(missing[0]), problem, "give it, or switch it off")
     nothing = np.flatnonzero(rows & (operations == 0))
     if len(nothing):
         problem = "has num_ops 0: under the roofline ASTRA-sim divides 0 by 0"

@@ -174,10 +174,8 @@ Gamma = _quantity(Fraction, parse_gamma, "time per size", "20 ns/MiB", zero=True
 def _name(value: object) -> str:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not re.fullmatch(_NAME, text):
-        raise wrong(
-            f"{shown(value)} is not a name",
-            'write at most 64 of A-Z a-z 0-9 . _ -, not beginning with "."',
-        )
+        problem = f"{shown(value)} is not a name"
+        raise wrong(problem, 'write at most 64 of A-Z a-z 0-9 . _ -, not beginning with "."')
     return text
 
 

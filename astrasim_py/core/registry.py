@@ -54,9 +54,8 @@ def provided(kind: str, name: str) -> Callable:
     try:
         return entry.load()
     except Exception as error:
-        raise ScenarioError(
-            f"entry point {entry.name}", f"cannot be imported: {error}", "mend or uninstall it"
-        ) from None
+        problem = f"cannot be imported: {error}"
+        raise ScenarioError(f"entry point {entry.name}", problem, "mend or uninstall it") from None
 
 
 def own_code(path: Path, name: str, place: str) -> Callable:

@@ -91,9 +91,8 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
             if not any(cell.strip() for cell in cells):
                 continue
             if len(cells) != len(heading):
-                raise UsageError(
-                    here, f"{len(cells)} cells under {len(heading)} headings", "write one cell per heading"
-                )
+                problem = f"{len(cells)} cells under {len(heading)} headings"
+                raise UsageError(here, problem, "write one cell per heading")
             row = {name: cell.strip() for name, cell in zip(heading, cells, strict=True)}
             known.setdefault(row["set"], len(known))
             if not sets or row["set"] in sets:
@@ -184,11 +183,8 @@ def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, 
         same = folder / "workloads_same_on_every_rank" / f"{stem}.et"
         if same.is_file():
             return (same,) * npus
-    raise UsageError(
-        f"{here}: workload",
-        f"there is neither workloads/wl_{name}_{npus}npus/ nor workloads_same_on_every_rank/{name}.et",
-        f"put it into {folder}",
-    )
+    problem = f"there is neither workloads/wl_{name}_{npus}npus/ nor workloads_same_on_every_rank/{name}.et"
+    raise UsageError(f"{here}: workload", problem, f"put it into {folder}")
 
 
 def _flags(text: str, place: str) -> dict[str, object]:
@@ -260,7 +256,6 @@ def _per_npu(row: Mapping[str, str], key: str, npus: int, here: str) -> tuple[in
     """One value per rank; one for all where they agree."""
     values = tuple(_whole(value, f"{here}: {key}") for value in row[key].split(";"))
     if len(values) not in (1, npus):
-        raise UsageError(
-            f"{here}: {key}", f"{len(values)} values for {npus} NPUs", f"write 1 or {npus}, separated by ;"
-        )
+        problem = f"{len(values)} values for {npus} NPUs"
+        raise UsageError(f"{here}: {key}", problem, f"write 1 or {npus}, separated by ;")
     return values if len(values) == npus else values * npus

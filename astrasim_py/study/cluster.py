@@ -213,6 +213,5 @@ class _Run:
         if isinstance(error, KilledWorker):
             return Killed("every worker that took it was lost (out of memory?)")
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise CheckFailed(
-            "--cluster", f"a worker cannot run it: {text}"[:400], "install astrasim_py on the workers, as on the client"
-        )
+        remedy = "install astrasim_py on the workers, as on the client"
+        raise CheckFailed("--cluster", f"a worker cannot run it: {text}"[:400], remedy)

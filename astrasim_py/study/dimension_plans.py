@@ -64,10 +64,7 @@ def plan_by_dimension(
 ) -> PlannedByDimension | None:
     """The planner of a job; None where nothing is cut by dimension.
 
-    Raises
-    ------
-    ScenarioError
-        The topology has no dimensions, or not as many as a list of algorithms.
+    Raises ScenarioError: the topology has no dimensions, or not as many as a list of algorithms.
     """
     listed = [choice for cases in choices.values() for choice in cases]
     if run.spec.collectives is None and not any(isinstance(each.said, AlgorithmByDimension) for each in listed):

@@ -85,11 +85,8 @@ def scenario_folder(out: str | os.PathLike, scenario: str) -> Path:
     Raises UsageError: a name that could leave the results folder or hide in it.
     """
     if not _NAME.fullmatch(scenario):
-        raise UsageError(
-            f"name {scenario!r}"[:80],
-            "is not a name for a folder of results",
-            "write at most 64 of A-Z a-z 0-9 . _ -, not beginning with a point",
-        )
+        remedy = "write at most 64 of A-Z a-z 0-9 . _ -, not beginning with a point"
+        raise UsageError(f"name {scenario!r}"[:80], "is not a name for a folder of results", remedy)
     return Path(out) / scenario
 
 
