@@ -41,10 +41,6 @@ COLLECTIVES = {
 }
 
 
-def _fraction(value: float | int) -> Fraction:
-    return Fraction(str(value))
-
-
 # -- network ----------------------------------------------------------------------------------------------------
 
 
@@ -134,7 +130,7 @@ def _yaml_number(item: Value, key: str, unit: str) -> Fraction:
     value = item.data
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise ScenarioError(item.place, f"{shown(item.plain())} is not a {key}", f"write a number of {unit}, e.g. 50.0")
-    return _fraction(value)
+    return Fraction(str(value))
 
 
 # -- system -----------------------------------------------------------------------------------------------------
@@ -169,7 +165,7 @@ def _positive(json: JsonFile, key: str, value: object) -> int:
 def _number(json: JsonFile, key: str, value: object) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
         raise json.error(key, f"{shown(value)} is not a number in range", "write a number from 0")
-    return _fraction(value)
+    return Fraction(str(value))
 
 
 def _flag(json: JsonFile, key: str, value: object) -> bool:

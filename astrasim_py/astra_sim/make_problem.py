@@ -10,7 +10,7 @@ import numpy as np
 from astrasim_py.astra_sim.configs import MEMORY_GB
 from astrasim_py.astra_sim.injected import Injected
 from astrasim_py.astra_sim.input_set import AWARE, UNAWARE, Inputs
-from astrasim_py.astra_sim.native_algorithms import Implementation
+from astrasim_py.astra_sim.native_algorithms import DIRECT, HALVING_DOUBLING, RING, TREE, Implementation
 from astrasim_py.astra_sim.planner import CompatiblePlanner
 from astrasim_py.astra_sim.quirks import warning
 from astrasim_py.astra_sim.workload_layer import compatible_workload, compute_model, corrected_workload
@@ -33,14 +33,13 @@ from astrasim_py.topology.model import product_of
 RENDEZVOUS_BYTES = 8192
 #: Dimensions that ``involved_dim`` covers where a node does not state it.
 MAX_DIMS = 4
-_HALVING, _TREE, _DIRECT, _RING = "halvingDoubling", "doubleBinaryTree", "direct", "ring"
 
 #: Our builders for the words of ASTRA-sim; the first that serves the collective and the group is taken.
 _BUILDERS = {
-    _RING: ("ring",),
-    _DIRECT: ("direct",),
-    _HALVING: ("halving_doubling", "recursive_doubling"),
-    _TREE: ("double_binary_tree",),
+    RING: ("ring",),
+    DIRECT: ("direct",),
+    HALVING_DOUBLING: ("halving_doubling", "recursive_doubling"),
+    TREE: ("double_binary_tree",),
 }
 
 
@@ -65,51 +64,35 @@ def make_problem(
     if corrected:
         if inputs.rendezvous:
             # Our builders post a receive after the send before it: with a rendezvous all would wait for each other.
-            warnings.append(
-                "--rendezvous-protocol: left out by --corrected: algorithms that send first deadlock with it"
-            )
+            text = "--rendezvous-protocol: left out by --corrected: algorithms that send first deadlock with it"
+            warnings.append(text)
         planner: CorrectedPlanner | CompatiblePlanners = CorrectedPlanner(inputs, injected, warnings)
-        workload, semantics, model = corrected_workload(inputs), _corrected_semantics(inputs), _CORRECTED_MODEL
+        workload, model = corrected_workload(inputs), "cut_through"
+        bandwidth = inputs.system.local_mem_bw
+        # A reduction reads two operands from memory and writes one.
+        gamma = 3 / (bandwidth * MEMORY_GB) if bandwidth else Fraction(0)
+        semantics = Semantics.native(dependencies=DATA_AND_CTRL, decimal_bandwidth="binary", comm_slots=1, gamma=gamma)
     else:
         _check_backend(inputs, warnings)
-        workload = compatible_workload(inputs, warnings)
+        workload, model = compatible_workload(inputs, warnings), "store_and_forward"
         planner = CompatiblePlanners(inputs, workload, injected, warnings)
-        semantics, model = _compatible_semantics(inputs), _COMPATIBLE_MODEL
+        rendezvous = RENDEZVOUS_BYTES if inputs.rendezvous else 0
+        semantics = Semantics.astra_sim(event_order="scheduled", rendezvous_bytes=rendezvous)
+    job = Job(
+        name=workload.name or "workload",
+        workload=workload,
+        placement=tuple(range(topology.npus)),
+        algorithms=planner.table,
+        planner=planner,
+    )
     return Problem(
         topology=topology,
-        jobs=(
-            Job(
-                name=workload.name or "workload",
-                workload=workload,
-                placement=tuple(range(topology.npus)),
-                algorithms=planner.table,
-                planner=planner,
-            ),
-        ),
-        network=NetworkModel(model=model[inputs.backend == UNAWARE]),
+        jobs=(job,),
+        network=NetworkModel(model="analytical" if inputs.backend == UNAWARE else model),
         semantics=semantics,
         compute=compute_model(inputs, corrected=corrected),
         memory=inputs.memory.model(),
         limits=Limits() if limits is None else limits,
-    )
-
-
-_COMPATIBLE_MODEL = {True: "analytical", False: "store_and_forward"}
-_CORRECTED_MODEL = {True: "analytical", False: "cut_through"}
-
-
-def _compatible_semantics(inputs: Inputs) -> Semantics:
-    return Semantics.astra_sim(event_order="scheduled", rendezvous_bytes=RENDEZVOUS_BYTES if inputs.rendezvous else 0)
-
-
-def _corrected_semantics(inputs: Inputs) -> Semantics:
-    bandwidth = inputs.system.local_mem_bw
-    return Semantics.native(
-        dependencies=DATA_AND_CTRL,
-        decimal_bandwidth="binary",
-        comm_slots=1,
-        # A reduction reads two operands from memory and writes one.
-        gamma=3 / (bandwidth * MEMORY_GB) if bandwidth else Fraction(0),
     )
 
 

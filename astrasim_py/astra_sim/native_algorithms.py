@@ -343,10 +343,10 @@ def native_algorithm(
         raise AlgorithmError(place, problem, "use a larger collective or fewer splits")
     largest = size * n if collective == "all_gather" else size
     try:
-        longest = charges.packet_ns(largest, flagged=True, reduced=True)
+        fits = largest < _MOST and charges.packet_ns(largest, flagged=True, reduced=True) < _MOST // 1000
     except OverflowError:
-        longest = _MOST
-    if largest >= _MOST or longest >= _MOST // 1000:
+        fits = False
+    if not fits:
         raise AlgorithmError(
             place,
             "its messages, or what a message costs its receiver, go beyond 2^62 (bytes, ps)",

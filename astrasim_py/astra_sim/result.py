@@ -59,13 +59,14 @@ def run_inputs(
     if not corrected:
         warnings += route_warnings(plan, inputs)
     records = simulate(plan, engine=engine, level=level)
-    finish = records.finish.tolist()
     left = set(records.outcome.unfinished_ranks)
-    done = [rank not in left for rank in range(len(finish))]
-    exposed = records.exposed_comm.tolist()
+    finish_ns, exposed_ns = (
+        tuple(None if rank in left else ps // PS_PER_NS for rank, ps in enumerate(column.tolist()))
+        for column in (records.finish, records.exposed_comm)
+    )
     return AstraResult(
-        finish_ns=tuple(t // PS_PER_NS if d else None for t, d in zip(finish, done, strict=True)),
-        exposed_ns=tuple(t // PS_PER_NS if d else None for t, d in zip(exposed, done, strict=True)),
+        finish_ns=finish_ns,
+        exposed_ns=exposed_ns,
         warnings=tuple(dict.fromkeys(warnings)),
         outcome=records.outcome,
         plan=plan,

@@ -101,7 +101,8 @@ def file_stamp(path: Path | str) -> FileStamp:
     try:
         status = os.stat(place)
     except (OSError, ValueError) as error:
-        raise _unreadable(place, error) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TraceError(place, f"cannot be read: {reason}", "check the name") from None
     if not stat.S_ISREG(status.st_mode):
         raise TraceError(place, "is not a regular file", "name a file")
     return FileStamp(place, status.st_mtime_ns, status.st_size, status.st_ino)
@@ -113,11 +114,6 @@ def file_digest(path: Path | str) -> str:
     Raises TraceError: it is not a regular file, or cannot be read.
     """
     return _file_digest(file_stamp(path))
-
-
-def _unreadable(place: str, error: Exception) -> TraceError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return TraceError(place, f"cannot be read: {reason}", "check the name")
 
 
 @lru_cache(maxsize=2**16)

@@ -38,29 +38,21 @@ MAX_NUMBER = 32
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE][-+]?[0-9]+)?")
 _SPECIAL = {
-    "": None,
-    "~": None,
-    "null": None,
-    "Null": None,
-    "NULL": None,
-    "true": True,
-    "True": True,
-    "TRUE": True,
-    "false": False,
-    "False": False,
-    "FALSE": False,
-    ".nan": float("nan"),
-    ".NaN": float("nan"),
-    ".NAN": float("nan"),
-    ".inf": float("inf"),
-    "-.inf": float("-inf"),
-    "+.inf": float("inf"),
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **{text: float(text.replace(".", "")) for text in (".nan", ".NaN", ".NAN", ".inf", "-.inf", "+.inf")},
 }
-_BYTE_ORDER_MARKS = (
-    (b"\xef\xbb\xbf", "a byte-order mark"),
-    (b"\xff\xfe", "UTF-16"),
-    (b"\xfe\xff", "UTF-16"),
-)
+_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "a byte-order mark"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+#: What to do about a problem, by a part of PyYAML's text for it.
+_YAML_REMEDIES = {
+    "'\\t'": "indent with spaces, not tabs",
+    "'@'": "put the text in quotes",
+    "'`'": "put the text in quotes",
+    "'%'": "put the text in quotes",
+    "mapping values are not allowed": "put text that contains a colon in quotes",
+    "expected ',' or": "close the bracket, or separate the items by commas",
+}
 
 
 class Mark(NamedTuple):
@@ -177,7 +169,7 @@ def read_document(path: str | os.PathLike) -> Value:
         size = os.fstat(stream.fileno()).st_size
         if size > MAX_BYTES:
             raise ScenarioError(file, f"{size:,} bytes; a scenario has at most {MAX_BYTES:,}")
-        data = stream.read(MAX_BYTES + 1)
+        data = stream.read(MAX_BYTES + 1)  # files of /proc have no size
     if len(data) > MAX_BYTES:
         raise ScenarioError(file, f"more than {MAX_BYTES:,} bytes")
     return parse_document(data, file)
@@ -203,7 +195,7 @@ def parse_document(data: bytes | str, file: str, path: str = "", *, most: int = 
         raise ScenarioError(place, _sentence(error), "define the anchor above its use") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ScenarioError(_mark_place(file, mark), _sentence(error), _remedy(error, text)) from None
+        raise ScenarioError(_mark_place(file, mark), _sentence(error), _remedy(error)) from None
     except ReaderError as error:
         code = error.character if isinstance(error.character, int) else ord(error.character[:1])
         place = _at(file, text, error.position)
@@ -243,17 +235,9 @@ def _sentence(error: yaml.MarkedYAMLError) -> str:
     return " ".join(", ".join(parts).split()) or "not YAML"
 
 
-def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
-    problem = error.problem or ""
-    if "'\\t'" in problem:
-        return "indent with spaces, not tabs"
-    if "'@'" in problem or "'`'" in problem or "'%'" in problem:
-        return "put the text in quotes"
-    if "mapping values are not allowed" in problem:
-        return "put text that contains a colon in quotes"
-    if "expected ',' or" in problem:
-        return "close the bracket, or separate the items by commas"
-    return "see YAML's rules for indentation, quotes and brackets"
+def _remedy(error: yaml.MarkedYAMLError) -> str:
+    found = (remedy for part, remedy in _YAML_REMEDIES.items() if part in (error.problem or ""))
+    return next(found, "see YAML's rules for indentation, quotes and brackets")
 
 
 class _Builder:

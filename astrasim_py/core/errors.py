@@ -132,8 +132,4 @@ class InternalError(Exception):
 
 def worst(codes) -> int:
     """The worst of some exit codes, in the order of `SEVERITY`."""
-    seen = set(codes)
-    for code in SEVERITY:
-        if code in seen:
-            return code
-    return EXIT_OK
+    return min(codes, key=SEVERITY.index, default=EXIT_OK)

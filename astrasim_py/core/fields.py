@@ -7,7 +7,6 @@ be text with a unit. Python code may pass exact numbers as well: picoseconds, by
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -56,11 +55,7 @@ def shown(value: object) -> str:
         return "a list"
     if isinstance(value, int) and abs(value) >= 10**20:
         return "a number beyond 10^20"
-    text = (
-        {None: "null", True: "true", False: "false"}[value]
-        if value is None or value is True or value is False
-        else str(value)
-    )
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     text = text if len(text) <= 64 else text[:64] + "…"
     return f'"{text}"' if isinstance(value, str) else text
 
@@ -100,10 +95,7 @@ def either(one, several):
     def tag(value: object) -> str:
         return "<list>" if isinstance(value, list | tuple) else "<one>"
 
-    return Annotated[
-        Annotated[one, Tag("<one>")] | Annotated[several, Tag("<list>")],
-        Discriminator(tag),
-    ]
+    return Annotated[Annotated[one, Tag("<one>")] | Annotated[several, Tag("<list>")], Discriminator(tag)]
 
 
 def _scalar(value: object) -> object:
@@ -138,9 +130,7 @@ def _quantity(
             reason = "it has no unit" if number else "it is not text"
             raise wrong(f"{shown(value)} is not a {what}: {reason}", f'write e.g. "{example}"')
         try:
-            if contextual:
-                return parse(value, binary=bool((info.context or {}).get("binary")))
-            return parse(value)
+            return parse(value, **({"binary": bool((info.context or {}).get("binary"))} if contextual else {}))
         except UnitError as error:
             raise wrong(error.problem, error.remedy) from None
 
@@ -263,7 +253,7 @@ def _speed(value: object) -> Fraction:
     remedy = "write a positive number, e.g. 0.5 for half as fast"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong(f"{shown(value)} is not a speed", remedy)
-    if not math.isfinite(value) or not 0 < value <= 1e6 or value < 1e-6:
+    if not 1e-6 <= value <= 1e6:
         raise wrong(f"{value} is not a speed between 1e-6 and 1e6", remedy)
     return Fraction(str(value))
 
@@ -307,11 +297,11 @@ def _ranks(value: object) -> object:
             flat.append(item)
         if len(flat) > NPU_CAP:
             raise wrong(f"more than {NPU_CAP:,} ranks", "write fewer")
-    seen: dict[object, int] = {}
-    for i, item in enumerate(flat):
+    seen: set[object] = set()
+    for item in flat:
         if item in seen:
             raise wrong(f"rank {item} is listed twice", "list each rank once")
-        seen[item] = i
+        seen.add(item)
     if not flat:
         raise wrong("no ranks are listed", "list at least one")
     return tuple(flat)

@@ -189,22 +189,16 @@ class WaitingNode:
     name: str
     kind: str
     instance: int
-    #: Peer, tag and bytes of an unmatched receive; -1 where they do not apply.
-    src: int = -1
+    src: int = -1  # peer, tag and bytes of an unmatched receive; -1 where they do not apply
     dst: int = -1
     tag: int = -1
     bytes: int = -1
-    #: Picoseconds since which it has waited; of a message that nobody receives, when its send was issued.
-    since: int = -1
+    since: int = -1  # ps since which it has waited; of a message that nobody receives, when its send was issued
     reason: str = ""
-    #: Slots of its connection, all taken, of a send that waits for one; 0 for any other node.
-    slots: int = 0
-    #: Channel of that connection, -1 where each tag is one.
-    channel: int = -1
-    #: Counter of its rank whose count it waits for, -1 if for none.
-    counter: int = -1
-    #: Whether it is a send that its receiver has not asked for (rendezvous).
-    asks: bool = False
+    slots: int = 0  # slots of its connection, all taken, of a send that waits for one; 0 for any other node
+    channel: int = -1  # channel of that connection, -1 where each tag is one
+    counter: int = -1  # counter of its rank whose count it waits for, -1 if for none
+    asks: bool = False  # whether it is a send that its receiver has not asked for (rendezvous)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,10 +254,4 @@ class Records:
 
     def tables(self) -> dict[str, Table]:
         """The tables by name."""
-        return {
-            "collective": self.collective,
-            "link": self.link,
-            "node": self.node,
-            "message": self.message,
-            "hop": self.hop,
-        }
+        return {name: getattr(self, name) for name in ("collective", "link", "node", "message", "hop")}

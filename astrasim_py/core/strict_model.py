@@ -58,8 +58,12 @@ class StrictModel(BaseModel):
         except (ValidationError, PydanticCustomError) as error:
             if not from_python:
                 raise
-            found = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else _custom(error)
-            mistake = _mistake(found)
+            own = (
+                {"type": error.type, "loc": (), "ctx": error.context}
+                if isinstance(error, PydanticCustomError)
+                else None
+            )
+            mistake = _mistake(own or error.errors(include_url=False)[0])
             raise cls._error(mistake.path(cls._place), mistake.problem, mistake.remedy) from None
 
     @classmethod
@@ -143,10 +147,6 @@ class Mistake(NamedTuple):
 def mistakes(error: ValidationError) -> Iterator[Mistake]:
     """The errors of pydantic in plain sentences."""
     return map(_mistake, error.errors(include_url=False))
-
-
-def _custom(error: PydanticCustomError) -> Mapping[str, Any]:
-    return {"type": error.type, "loc": (), "ctx": error.context}
 
 
 def _mistake(error: Mapping[str, Any]) -> Mistake:
