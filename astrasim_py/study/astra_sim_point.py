@@ -40,7 +40,6 @@ class Request:
 
     def inputs(self) -> Inputs:
         """The files, read."""
-
         given = {name: getattr(self, name) for name in ARGUMENTS} | {"injection_scale": Decimal(self.injection_scale)}
         if self.folder != ".":
             for name in ("workload", "system", "network", "memory", "groups"):
@@ -99,8 +98,7 @@ def run_request(
     topology = result.plan.problem.topology
     row = empty_row(SCENARIO, request.name, {}, result.outcome.status)
     row["topology"] = topology.name
-    summary = summary_of(result.plan, result.records, row)
-    summary["warnings"] = [*result.warnings, *summary["warnings"]]
+    summary = summary_of(result.plan, result.records, row, result.warnings)
     summary["finish_ns"] = list(result.finish_ns)
     summary["exposed_comm_ns"] = list(result.exposed_ns)
     folder = store.scenario_folder(out, SCENARIO) / store.folder_name(request.name, identity)

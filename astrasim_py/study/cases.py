@@ -69,8 +69,7 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
     `path`: files that it names are relative to its folder. `sets`: only these; all where empty. Raises UsageError:
     ``file:line``: what is wrong.
     """
-    place = os.fspath(path)
-    what = "a CSV of cases"
+    place, what = os.fspath(path), "a CSV of cases"
     data = read_regular(path, MAX_BYTES, UsageError, what=what, remedy="cut it into several")
     try:
         text = data.decode("utf-8-sig")
@@ -207,9 +206,8 @@ def _flags(text: str, place: str) -> dict[str, object]:
             )
             raise UsageError(where, "is no flag that changes a result", remedy)
         field_name, read = _FLAGS[name]
-        read_value = read(value, where)
-        if field_name:
-            found[field_name] = read_value
+        found[field_name] = read(value, where)
+    found.pop("", None)
     return found
 
 
@@ -235,20 +233,16 @@ def _switch(text: str, place: str) -> bool:
     return text == "true"
 
 
-def _any(text: str, place: str) -> str:
-    return text
-
-
 #: Flag → field of a case (empty: without effect), and what reads its value.
 _FLAGS = {
-    "--comm-group-configuration": ("groups", _any),
+    "--comm-group-configuration": ("groups", lambda text, place: text),
     "--num-queues-per-dim": ("queues_per_dim", _whole),
     "--rendezvous-protocol": ("rendezvous", _switch),
     "--injection-scale": ("injection_scale", _scale),
     "--comm-scale": ("", _scale),
     "--compute-scale": ("", _scale),
-    "--logging-configuration": ("", _any),
-    "--logging-folder": ("", _any),
+    "--logging-configuration": ("", lambda text, place: text),
+    "--logging-folder": ("", lambda text, place: text),
 }
 
 

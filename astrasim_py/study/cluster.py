@@ -67,14 +67,11 @@ def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterato
     with _client(address) as client, store.scratch(Path(os.path.abspath(folder))) as probe:
         if probe is None:
             raise OutputError(str(folder), "cannot be written", "name a folder that you may write with --out")
-        sent = [_absolute(task) for task in tasks]
+        sent = []
+        for task in tasks:  # workers have other working folders
+            point = replace(task.point, folder=os.path.abspath(task.point.folder))
+            sent.append(replace(task, point=point, folder=Path(os.path.abspath(task.folder))))
         yield from _Run(client, address, sent, str(probe)).results()
-
-
-def _absolute(task: Task) -> Task:
-    """The same for a process with another working folder."""
-    point = replace(task.point, folder=os.path.abspath(task.point.folder))
-    return replace(task, point=point, folder=Path(os.path.abspath(task.folder)))
 
 
 @contextlib.contextmanager

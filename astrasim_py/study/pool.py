@@ -38,17 +38,17 @@ def _begin_worker(announce: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        wait_for_processes([parent.sentinel])
+        os._exit(1)
+
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _say(line: str) -> None:
     sys.stderr.write(f"astrasim-py: {line}\n")
-
-
-def _end_with(sentinel: int) -> None:
-    wait_for_processes([sentinel])
-    os._exit(1)
 
 
 class _Pool:

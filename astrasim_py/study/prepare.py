@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,8 @@ def prepare(
         beside=beside,
     )
     spec, topology = run.spec, _topology(run)
-    if spec.jobs:
-        jobs = tuple(_job(run, topology, name, f"jobs.{name}", job) for name, job in spec.jobs.items())
-    else:
-        jobs = (_job(run, topology, "job0", "", spec),)
+    jobs = tuple(_job(run, topology, name, f"jobs.{name}", job) for name, job in spec.jobs.items())
+    jobs = jobs or (_job(run, topology, "job0", "", spec),)
     return Problem(
         topology=topology,
         jobs=jobs,
@@ -170,7 +169,7 @@ def _read(run: Preparation, spec: TraceWorkload, ranks: int | None, key: str) ->
 def _generate(run: Preparation, job: Any, ranks: int, key: str) -> Workload:
     groups = {name: _members(group, ranks) for name, group in job.groups.items()}
     for name, listed in groups.items():
-        for rank in (rank for members in listed for rank in members):
+        for rank in chain(*listed):
             if rank >= ranks:
                 problem = f"rank {rank} does not exist: there are {ranks}"
                 raise ScenarioError(run.at(key, f"groups.{name}"), problem, f"write 0 to {ranks - 1}")

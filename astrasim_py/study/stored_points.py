@@ -82,10 +82,6 @@ class StoredPoint:
         row["cpu_s"] = self.volatile.get("cpu_s")
         return row
 
-    @property
-    def exit_code(self) -> int:
-        return int(self.manifest["exit_code"])
-
     def table(self, name: str) -> Table:
         """A table of records (collective, link, node, message, hop, rank, vertex).
 
@@ -190,20 +186,14 @@ def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> t
     place = keys.index("point") + 1
     names = {key: key if key not in keys else f"sweep.{key}" for key in swept}
     header = [*keys[:place], *names.values(), *keys[place:], "superseded", "folder"]
-    rows = []
+    rows, collectives = [], []
     for point in points:
-        row = point.row
-        row |= {names[key]: value for key, value in row["sweep"].items()}
-        row["superseded"] = "no" if point.folder.name in current else "yes"
-        row["folder"] = point.folder.name
-        rows.append(row)
-    collectives = []
-    for point in points:
+        row, folder_name = point.row, {"folder": point.folder.name}
+        row |= {names[key]: value for key, value in row["sweep"].items()} | folder_name
+        rows.append(row | {"superseded": "no" if point.folder.name in current else "yes"})
         factors = {(kind, int(n)): Fraction(f) for kind, n, f in point.summary.get("busbw_factors", ())}
-        table = point.table("collective")
-        for row in collective_rows(point.manifest["point"], table, factors):
-            row["folder"] = point.folder.name
-            collectives.append(row)
+        found = collective_rows(point.manifest["point"], point.table("collective"), factors)
+        collectives += [row | folder_name for row in found]
     return (
         write_file(folder / "summary.csv", csv_rows(header, rows), make_folder=True),
         write_file(folder / "collectives.csv", csv_rows([*COLLECTIVE_KEYS, "folder"], collectives), make_folder=True),

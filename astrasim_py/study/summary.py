@@ -28,9 +28,8 @@ from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.plan import COLLECTIVE, INSTANT, Instance, Plan
 from astrasim_py.verification.bounds import CLOSED_FORMS, busbw_factor, closed_form_ps
 
-#: Tables of records by the level from which on they are kept.
-_FROM = {"rank": "summary", "collective": "summary", "link": "summary", "node": "nodes", "message": "messages"}
-_FROM["hop"] = "messages"
+#: The first level that keeps a table; others are kept at every level.
+_FROM = {"node": "nodes", "message": "messages", "hop": "messages"}
 #: Collectives that a summary lists.
 _FEW = 64
 
@@ -53,17 +52,9 @@ def only_collective(plan: Plan) -> Instance | None:
 
 #: Rules that closed forms know, or that do not change them.
 _RULES_OF_CLOSED_FORMS = (
-    "dependencies",
-    "decimal_bandwidth",
-    "gamma",
-    "cpu_slots",
-    "compute_slots",
-    "comm_slots",
-    "analytical_route",
-    "message_match",
-    "event_order",
-    "exposed",
-)
+    "dependencies", "decimal_bandwidth", "gamma", "cpu_slots", "compute_slots", "comm_slots", "analytical_route",
+    "message_match", "event_order", "exposed",
+)  # fmt: skip
 
 
 def closed_form(plan: Plan) -> Fraction | None:
@@ -89,7 +80,7 @@ def closed_form(plan: Plan) -> Fraction | None:
         return None  # a formula for powers of two only
 
 
-def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
+def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[str] = ()) -> dict:
     """The summary of a finished simulation.
 
     `row`: from `empty_row`, with what is known of the point. Returns ``row`` (without ``cpu_s``, which differs from run
@@ -129,7 +120,9 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
                 row["busbw_GBps"] = rounded(Fraction(instance.size * 1000, duration) * factor)
         formula = closed_form(plan)
     del row["cpu_s"]
-    calls = dict.fromkeys((i.type, len(i.members)) for i in plan.instances)
+    calls = {(i.type, len(i.members)): busbw_factor(i.type, len(i.members)) for i in plan.instances}
+    factors = {call: factor for call, factor in calls.items() if factor is not None}
+    first = Table({name: column[:_FEW] for name, column in records.collective.items()})
     algorithms = {i.algorithm: i for i in plan.instances if i.algorithm is not None}
     longer = {
         str(i.index): i.connections.latency_ps for i in plan.instances if i.connections and i.connections.latency_ps
@@ -138,8 +131,9 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         "row": row,
         "breakdown": breakdown(records) if done else None,
         "closed_form_ns": None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
-        "collectives": _collectives(row["point"], records, calls),
-        "busbw_factors": [[kind, n, str(factor)] for (kind, n), factor in _factors(calls).items()],
+        # All collectives are in the records; the first ones are for people.
+        "collectives": collective_rows(row["point"], first, factors),
+        "busbw_factors": [[kind, n, str(factor)] for (kind, n), factor in factors.items()],
         "makespan_ps": records.makespan,
         "events": records.events,
         "cause": records.outcome.cause,
@@ -152,7 +146,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
         ],
         "cycle": list(records.outcome.cycle),
         "unfinished": records.outcome.unfinished,
-        "warnings": [],
+        "warnings": list(warnings),
         "algorithms": [
             {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
             | ({"protocol": i.connections.protocol, "slots": i.connections.slots} if i.connections else {})
@@ -162,50 +156,25 @@ def summary_of(plan: Plan, records: Records, row: Mapping) -> dict:
     } | ({"hop_latency_ps": longer} if longer else {})
 
 
-def _collectives(point: str, records: Records, calls: Iterable[tuple[str, int]]) -> list[dict]:
-    """The first collectives of a point, for people; all of them are in its records."""
-    first = Table({name: column[:_FEW] for name, column in records.collective.items()})
-    return collective_rows(point, first, _factors(calls))
-
-
-def _factors(calls: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Fraction]:
-    factors = {call: busbw_factor(*call) for call in calls}
-    return {call: factor for call, factor in factors.items() if factor is not None}
-
-
 def breakdown(records: Records) -> dict:
     """Time of the rank with most exposed communication: compute, exposed communication, the rest."""
-    if not len(records.exposed_comm):
-        return {"rank": None, "compute_ns": ns_number(0), "exposed_comm_ns": ns_number(0), "other_ns": ns_number(0)}
-    rank = int(records.exposed_comm.argmax())
-    compute, exposed = int(records.compute[rank]), int(records.exposed_comm[rank])
-    return {
-        "rank": rank,
-        "compute_ns": ns_number(compute),
-        "exposed_comm_ns": ns_number(exposed),
-        "other_ns": ns_number(max(records.makespan - compute - exposed, 0)),
-    }
-
-
-def rank_table(records: Records) -> Table:
-    """Per rank: completion of its last node, compute, exposed communication (ps)."""
-    return Table(
-        {
-            "rank": np.arange(len(records.finish)),
-            "finish": records.finish,
-            "compute": records.compute,
-            "exposed_comm": records.exposed_comm,
-        }
-    )
+    rank, parts = None, (0, 0, 0)
+    if len(records.exposed_comm):
+        rank = int(records.exposed_comm.argmax())
+        compute, exposed = int(records.compute[rank]), int(records.exposed_comm[rank])
+        parts = (compute, exposed, max(records.makespan - compute - exposed, 0))
+    names = ("compute_ns", "exposed_comm_ns", "other_ns")
+    return {"rank": rank, **dict(zip(names, map(ns_number, parts), strict=True))}
 
 
 def files_of(plan: Plan, records: Records, summary: Mapping, *, with_timeline: bool) -> dict[str, Iterable[bytes]]:
     """The files of a point, as they are stored (the manifest apart)."""
     topology = plan.problem.topology
-    tables = {"rank": rank_table(records), **records.tables()}
+    per_rank = {name: getattr(records, name) for name in ("finish", "compute", "exposed_comm")}
+    tables = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **records.tables()}
     files: dict[str, Iterable[bytes]] = {"summary.json": ((json_text(summary) + "\n").encode(),)}
     for name, table in tables.items():
-        if LEVELS.index(records.level) >= LEVELS.index(_FROM[name]):
+        if LEVELS.index(records.level) >= LEVELS.index(_FROM.get(name, "summary")):
             files[f"{name}.csv"] = csv_chunks(table)
     files["vertex.csv"] = csv_chunks(vertex_table(topology))
     files["edge.csv"] = csv_chunks(edge_table(topology, records.link["link"], plain=True))

@@ -129,9 +129,8 @@ def run_scenario(
     run = _Run(scenario, Path(out), progress or Progress())
     with _terminable():
         try:
-            options = RunOptions(
-                level=level, engine=engine, fold=scenario.fold if fold is None else fold, timeline=timeline
-            )
+            fold = scenario.fold if fold is None else fold
+            options = RunOptions(level=level, engine=engine, fold=fold, timeline=timeline)
             limits = {"max_events": max_events, "max_sim_time_ps": max_sim_time_ps}
             run.plan(points, options, limits, fresh=fresh)
             run.compute(cores() if jobs is None else jobs, cluster)
@@ -156,7 +155,7 @@ def _terminable() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 class _Run:
@@ -260,14 +259,8 @@ class _Run:
         done = [self.results.get(n) or Result(row=row_of(self.points[n], NOT_RUN)) for n in self.chosen]
         for number, result in zip(self.chosen, done, strict=True):
             if result.exit_code:
-                self.failures.append(
-                    Failure(
-                        point=self.points[number].name,
-                        exit_code=result.exit_code,
-                        lines=result.lines,
-                        detail=result.detail,
-                    )
-                )
+                why = {"exit_code": result.exit_code, "lines": result.lines, "detail": result.detail}
+                self.failures.append(Failure(point=self.points[number].name, **why))
             for warning in result.warnings:
                 self.notes.add(f"warning: {warning}")
         if self.reused:
@@ -324,7 +317,7 @@ class _Run:
             if task is not None and task.folder.name in stored:
                 summaries[place] = stored[task.folder.name].summary
         names = [self.tasks[n].folder.name if n in self.tasks else None for n in range(len(self.points))]
-        plots = [_plain(spec) for spec in self.scenario.plots]
+        plots = [spec.model_dump(exclude_none=True) for spec in self.scenario.plots]
         write_study(self.folder, self.scenario.name, self.scenario.title, plots, names)
         if not draw or not plots:
             return []
@@ -344,8 +337,3 @@ def _each(tasks: Sequence[Task], workers: int, cluster: str | None, folder: Path
     else:
         with store.scratch(folder) as beside:
             yield from run_tasks(run_task, [replace(task, beside=beside) for task in tasks], workers)
-
-
-def _plain(spec: object) -> Mapping[str, object]:
-    """A plot's specification as plain values."""
-    return spec.model_dump(exclude_none=True) if hasattr(spec, "model_dump") else dict(spec)

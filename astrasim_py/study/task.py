@@ -120,21 +120,19 @@ def run_task(task: Task) -> Result:
 def _run(task: Task) -> Result:
     point = task.point
     row = row_of(point, FAILED)
-    usage = Usage()
+    usage, options = Usage(), task.options
     warnings: list[str] = []
     synthesized: list[dict] = []
+    notes = {"warnings": warnings, "synthesized": synthesized}
     kept = task.folder.parent / ALGORITHMS
-    problem = prepare(
-        point, limits=task.options.limits, warnings=warnings, kept=kept, synthesized=synthesized, beside=task.beside
-    )
-    plan = plan_for(problem, task.options.engine, fold=task.options.fold)
-    records = simulate(plan, engine=task.options.engine, level=task.options.level, fold=task.options.fold)
-    summary = summary_of(plan, records, row)
-    summary["warnings"] = [*warnings, *summary["warnings"]]
+    problem = prepare(point, limits=options.limits, kept=kept, beside=task.beside, **notes)
+    plan = plan_for(problem, options.engine, fold=options.fold)
+    records = simulate(plan, engine=options.engine, level=options.level, fold=options.fold)
+    summary = summary_of(plan, records, row, warnings)
     manifest = store.manifest_of(
         task.folder,
         records,
-        task.options,
+        options,
         scenario=point.scenario,
         point=point.name,
         digest=task.identity,
@@ -145,8 +143,8 @@ def _run(task: Task) -> Result:
         **({"synthesized": synthesized} if synthesized else {}),
     )
     volatile = usage.volatile(records, point.folder, allow_outside=point.allow_outside, allow_code=point.allow_code)
-    files = files_of(plan, records, summary, with_timeline=task.options.timeline)
-    store.write_point(task.folder, files, manifest, volatile, options=task.options, replace=task.replace)
+    files = files_of(plan, records, summary, with_timeline=options.timeline)
+    store.write_point(task.folder, files, manifest, volatile, options=options, replace=task.replace)
     return Result(
         row={key: summary["row"].get(key) for key in row} | {"cpu_s": volatile["cpu_s"]},
         exit_code=manifest["exit_code"],
@@ -182,7 +180,7 @@ def stored_result(point: StoredPoint) -> Result:
     """The result of a point that was computed before."""
     return Result(
         row=point.row,
-        exit_code=point.exit_code,
+        exit_code=int(point.manifest["exit_code"]),
         lines=tuple(_stuck_lines(point.manifest["point"], point.summary)),
         warnings=tuple(point.summary.get("warnings") or ()),
         simulated_ps=int(point.summary.get("makespan_ps", 0)),

@@ -64,17 +64,21 @@ def _write(path: Path, value: object) -> None:
     body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
     lengths = np.array([part.nbytes for part in parts], dtype=np.int64)
-    room = -(-lengths // _ALIGNED) * _ALIGNED
-    head = -(-8 * (1 + len(parts)) // _ALIGNED) * _ALIGNED
-    starts = head + np.cumsum(room) - room
+    *starts, end = _starts(lengths)
     unfinished = path.with_suffix(".part")
     with open(unfinished, "wb") as file:
         file.write(np.concatenate([[len(parts)], lengths]).astype(np.int64).tobytes())
-        for start, part in zip(starts.tolist(), parts, strict=True):
+        for start, part in zip(starts, parts, strict=True):
             file.seek(start)
             file.write(part)
-        file.truncate(int(starts[-1] + room[-1]))
+        file.truncate(end)
     os.replace(unfinished, path)
+
+
+def _starts(lengths: np.ndarray) -> list[int]:
+    """Where each part begins, and the end of the file: a table of lengths stands before the parts, all aligned."""
+    room = np.concatenate([[8 * (1 + len(lengths))], lengths])
+    return np.cumsum(-(-room // _ALIGNED) * _ALIGNED).tolist()
 
 
 def _read(path: Path) -> object:
@@ -82,8 +86,5 @@ def _read(path: Path) -> object:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     count = int(np.frombuffer(data, dtype=np.int64, count=1)[0])
     lengths = np.frombuffer(data, dtype=np.int64, count=count, offset=8)
-    room = -(-lengths // _ALIGNED) * _ALIGNED
-    head = -(-8 * (1 + count) // _ALIGNED) * _ALIGNED
-    starts = head + np.cumsum(room) - room
-    parts = [data[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    parts = [data[start : start + length] for start, length in zip(_starts(lengths), lengths.tolist(), strict=False)]
     return pickle.loads(parts[0], buffers=parts[1:])
