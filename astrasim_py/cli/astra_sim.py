@@ -7,6 +7,7 @@ Whatever makes ASTRA-sim hang or crash is an error here; one warning tells of ea
 from __future__ import annotations
 
 import argparse
+from decimal import Decimal, InvalidOperation
 
 from astrasim_py.cli.options import complain, engine_option, engines_text, format_option, limits_of, record_options
 from astrasim_py.core.errors import UsageError
@@ -51,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run; ASTRA-sim's lines on stdout, warnings and errors on stderr."""
+    from astrasim_py.report.tables import json_text, summary_text
     from astrasim_py.study.astra_sim_point import Request, run_request
     from astrasim_py.study.store import RunOptions
     from astrasim_py.system.machine_models import Limits
@@ -76,41 +78,23 @@ def run(args: argparse.Namespace) -> int:
         complain(f"warning: {text}" for text in done.result.warnings)
     complain(done.explanation)
     if args.format == "json":
-        _json(done, request)
-    else:
-        _text(done, quiet=args.quiet)
-    return done.exit_code
-
-
-def _text(done, *, quiet: bool) -> None:
-    from astrasim_py.report.tables import summary_text
-
+        more = {
+            "backend": request.backend,
+            "corrected": request.corrected,
+            "finish_ns": list(done.result.finish_ns),
+            "exposed_comm_ns_per_npu": list(done.result.exposed_ns),
+            "cause": done.result.outcome.cause,
+            "warnings": list(done.result.warnings),
+            "results": str(done.folder),
+        }
+        print(json_text(done.row | more))
+        return done.exit_code
     for line in done.result.lines():
         print(line)
-    if not quiet:
-        print()
-        print(summary_text([done.row]))
+    if not args.quiet:
+        print(f"\n{summary_text([done.row])}")
         print(f"\n{engines_text([done.row['engine']])}results: {done.folder}")
-
-
-def _json(done, request) -> None:
-    from astrasim_py.report.tables import json_text
-
-    result = done.result
-    print(
-        json_text(
-            {
-                **done.row,
-                "backend": request.backend,
-                "corrected": request.corrected,
-                "finish_ns": list(result.finish_ns),
-                "exposed_comm_ns_per_npu": list(result.exposed_ns),
-                "cause": result.outcome.cause,
-                "warnings": list(result.warnings),
-                "results": str(done.folder),
-            }
-        )
-    )
+    return done.exit_code
 
 
 def _whole(name: str, text: str) -> int:
@@ -120,8 +104,6 @@ def _whole(name: str, text: str) -> int:
 
 
 def _number(name: str, text: str) -> str:
-    from decimal import Decimal, InvalidOperation
-
     try:
         value = Decimal(text) if len(text) < 40 else None
     except InvalidOperation:

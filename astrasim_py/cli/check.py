@@ -19,7 +19,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every scenario; the worst exit code."""
-
     rows, codes = [], [0]
     for path in args.scenarios:
         try:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from astrasim_py.core.errors import OutputError, TraceError, UsageError
+from astrasim_py.cli.options import make_parent
+from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.core.files import write_files
 from astrasim_py.core.units import parse_size
 
@@ -135,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
         dropped = _unread(args.source) + dropped
     if form == ".et" and args.dialect is not None:
         dropped += _without(args.dialect, traces)
-    _make_folder(args.target)
+    make_parent(args.target)
     if form == ".npz":
         from astrasim_py.program.npz import write_npz
 
@@ -185,14 +186,6 @@ def _as_algorithm(args: argparse.Namespace, traces, algorithm, form: str, sizes:
 
         algorithm = replace(algorithm, contract=read_contract(args.contract))
     return algorithm if args.protocol is None else replace(algorithm, protocol=args.protocol)
-
-
-def _make_folder(target: str) -> None:
-    folder = Path(target).parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(target, f"cannot make {folder}: {error.strerror}", "choose a writable place") from None
 
 
 def _write(args: argparse.Namespace, traces: Sequence, single: bool) -> list[Path]:

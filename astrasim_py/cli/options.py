@@ -6,9 +6,10 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from astrasim_py.core.choices import AUTO, ENGINES, LEVELS
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.units import parse_time
 
 
@@ -64,6 +65,18 @@ def limits_of(args: argparse.Namespace) -> dict[str, int]:
     if args.max_sim_time is not None:
         limits["max_sim_time_ps"] = parse_time(args.max_sim_time, "--max-sim-time")
     return limits
+
+
+def make_parent(target: str) -> None:
+    """Make the folder of a file that is to be written.
+
+    Raises OutputError.
+    """
+    folder = Path(target).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(target, f"cannot make {folder}: {error.strerror}", "choose a writable place") from None
 
 
 def complain(lines: Iterable[str]) -> None:

@@ -11,8 +11,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from astrasim_py.cli.options import complain, format_option, make_parent
 from astrasim_py.core.choices import CONTENTION_MODELS
-from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, OutputError, UsageError
+from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
+from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_size, parse_time
 
 if TYPE_CHECKING:
     from astrasim_py.program.algorithm import Algorithm
@@ -62,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--figure", metavar="FILE", help="draw the schedule (.svg or .png)")
     out.add_argument("--count", action="store_true", help="only count the transfers: for the largest networks")
     out.add_argument("--quiet", action="store_true", help="no progress")
-    out.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
+    format_option(out)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,7 +122,6 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     """The request of the arguments."""
     from astrasim_py.cli.topologies import npu_list, size_matrix
     from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
-    from astrasim_py.core.units import PS_PER_S, parse_size, parse_time
     from astrasim_py.study.link_occupancy import read_occupancy
     from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
     from astrasim_py.synthesis.model.timing import CostModel
@@ -199,8 +200,7 @@ def _notes(found: Found, topology: Topology, budget: float | None) -> None:
     idle = schedule.network.idle_links
     if idle:
         lines.append(f"{topology.name}: {idle} parallel links carry nothing: a message takes the topology's route")
-    for line in lines:
-        _say(line)
+    complain(lines)
 
 
 #: Seconds between two lines of progress while the best time stays.
@@ -249,7 +249,7 @@ class _Progress:
                 self.shown = True
                 print(f"\r{text:<90}", end="", file=sys.stderr, flush=True)
             else:
-                _say(text)
+                complain([text])
 
     def _tick(self) -> None:
         while not self._ended.wait(0.5):
@@ -274,8 +274,6 @@ class _Progress:
 
 def _standing(state) -> str:
     """The state of a search, in one line."""
-    from astrasim_py.core.units import format_time
-
     best = f"best {format_time(state.best)}, " if state.best else ""
     bound = f"bound {format_time(state.bound)}" if state.bound else ""
     gap = f", gap {state.gap:.1%}" if state.best and state.bound else ""
@@ -292,8 +290,6 @@ def _standing(state) -> str:
 
 def _writable(args: argparse.Namespace) -> None:
     """Make the folders of what is written, before anything is searched."""
-    from pathlib import Path
-
     for option, name, suffixes in (
         ("--schedule", args.schedule, (".csv",)),
         ("--figure", args.figure, (".svg", ".png")),
@@ -307,11 +303,7 @@ def _writable(args: argparse.Namespace) -> None:
     if len(set(targets)) < len(targets):
         raise UsageError("--out", "two files of one name", "name them differently")
     for target in targets:
-        folder = Path(target).parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(target, f"cannot make {folder}: {error.strerror}", "choose a writable place") from None
+        make_parent(target)
 
 
 def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict:
@@ -385,7 +377,6 @@ def _simulate(row: dict, found: Found, algorithm: Algorithm, original: Topology)
 def _drawn(found: Found, name: str | None) -> bytes | None:
     if name is None:
         return None
-    from astrasim_py.core.units import format_size, format_time
     from astrasim_py.report.schedule_plots import draw_schedule
 
     schedule = found.schedule
@@ -402,7 +393,7 @@ def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
 
     if not out.endswith((".npz", ".xml")) and transfers > MAX_ET:
         out = f"{out}.npz"
-        _say(f"{transfers} transfers are written as {out}, which every verb reads like .et files")
+        complain([f"{transfers} transfers are written as {out}, which every verb reads like .et files"])
     write_algorithm(out, algorithm)
     return out
 
@@ -414,27 +405,21 @@ def _say_times(row: dict, schedule: Schedule) -> None:
     xml = bool(row["out"]) and row["out"].endswith(".xml")
     took = "" if row["simulated_ns"] is None else f": it takes {row['simulated_ns']} ns"
     if row["clock"] and row["out"]:
-        _say("sends are posted by a clock: the claimed times hold for this size")
+        complain(["sends are posted by a clock: the claimed times hold for this size"])
     if xml and clock_needed(schedule.network):
-        _say(f"MSCCL-IR has no durations, so the clock that holds the claimed times is left out{took}")
+        complain([f"MSCCL-IR has no durations, so the clock that holds the claimed times is left out{took}"])
     elif row["difference_ns"] and xml:
-        _say(f"thread blocks and channels of MSCCL-IR order some transfers otherwise{took}")
+        complain([f"thread blocks and channels of MSCCL-IR order some transfers otherwise{took}"])
     elif row["difference_ns"]:
-        _say(f"without a clock the claimed times are not kept{took}")
+        complain([f"without a clock the claimed times are not kept{took}"])
     if row["with_switches_ns"] is not None:
-        _say(f"on the switches that were unwound it takes {row['with_switches_ns']} ns")
-
-
-def _say(line: str) -> None:
-    print(f"astrasim-py: {line}", file=sys.stderr)
+        complain([f"on the switches that were unwound it takes {row['with_switches_ns']} ns"])
 
 
 # -- text -----------------------------------------------------------------------------------------------------------
 
 
 def _text(row: dict, found: Found) -> str:
-    from astrasim_py.core.units import format_size, format_time
-
     schedule = found.schedule
     search = schedule.search
     proof = "optimal: no schedule of these chunks is faster" if schedule.optimal else f"gap {float(row['gap']):.2%}"
@@ -448,18 +433,16 @@ def _text(row: dict, found: Found) -> str:
         f"  search      {search.rounds} run{'s' * (search.rounds != 1)}, seed {search.seed}, {search.seconds:.2f} s"
         f"{', then exact' * row['exact']}{', cut by its limit of time' * search.cut}",
     ]
-    if search.policy:
-        lines.append(f"  policy      {search.policy}")
-    if row["checked"]:
-        lines.append(f"  checked     schedule{', algorithm' if row['verified'] else ''}")
-    if row["simulated_ns"] is not None:
-        off = "equal" if not row["difference_ns"] else f"{row['difference_ns']:+} ns"
-        lines.append(f"  simulated   {row['simulated_ns']} ns ({off})")
-    if row["with_switches_ns"] is not None:
-        lines.append(f"  on switches {row['with_switches_ns']} ns")
-    if row["engine"]:
-        lines.append(f"  engine      {row['engine']}")
-    written = [row[key] for key in ("out", "schedule", "figure") if row[key]]
-    if written:
-        lines.append(f"  written     {', '.join(written)}")
+    off = f"{row['difference_ns']:+} ns" if row["difference_ns"] else "equal"
+    written = ", ".join(row[key] for key in ("out", "schedule", "figure") if row[key])
+    for name, known, text in (
+        ("policy", search.policy, search.policy),
+        ("checked", row["checked"], f"schedule{', algorithm' if row['verified'] else ''}"),
+        ("simulated", row["simulated_ns"] is not None, f"{row['simulated_ns']} ns ({off})"),
+        ("on switches", row["with_switches_ns"] is not None, f"{row['with_switches_ns']} ns"),
+        ("engine", row["engine"], row["engine"]),
+        ("written", written, written),
+    ):
+        if known:
+            lines.append(f"  {name:<11} {text}")
     return "\n".join(lines)

@@ -15,15 +15,13 @@ from pathlib import Path
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
 from astrasim_py.core.units import format_size
 
-_FORMATS = ("text", "json")
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
         made = actions.add_parser(name, help=text, description=text)
-        made.add_argument("--format", choices=_FORMATS, default="text")
+        made.add_argument("--format", choices=("text", "json"), default="text")
         return made
 
     lint = action("lint", "check files, dependencies, attributes, and what ranks say of each other")
@@ -65,7 +63,7 @@ def _read(name: str) -> tuple:
 def _lint(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.et_io import find_prefix
     from astrasim_py.chakra.lint import lint_file, lint_prefix
-    from astrasim_py.chakra.lint_rules import lint_trace, worst_severity
+    from astrasim_py.chakra.lint_rules import Finding, lint_trace, worst_severity
 
     findings = []
     for name in args.trace:
@@ -73,7 +71,8 @@ def _lint(args: argparse.Namespace) -> int:
             try:
                 findings += lint_trace(_read(name)[0])
             except AstraError as error:
-                findings += _as_findings(error)
+                wrong = error.errors if isinstance(error, ErrorList) else (error,)
+                findings += [Finding(severity="error", rule="framing", place=e.place, message=e.problem) for e in wrong]
         elif _is_file(name):
             trace, found = lint_file(name)
             findings += found + (lint_trace(trace) if trace is not None else [])
@@ -97,13 +96,6 @@ def _any_file(prefix: str) -> bool:
         return any(name.startswith(f"{base}.") and ".et" in name for name in os.listdir(folder or "."))
     except (OSError, ValueError):
         return False
-
-
-def _as_findings(error: AstraError) -> list:
-    from astrasim_py.chakra.lint_rules import Finding
-
-    parts = error.errors if isinstance(error, ErrorList) else (error,)
-    return [Finding(severity="error", rule="framing", place=e.place, message=e.problem) for e in parts]
 
 
 def _stats(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from astrasim_py.cli.options import check_positive, engine_option, engines_text,
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
-    from astrasim_py.study.validation import Finding, Report
+    from astrasim_py.study.validation import Report
 
 #: Rows that are off which text shows; JSON has them all.
 SHOWN = 20
@@ -39,18 +40,13 @@ def run(args: argparse.Namespace) -> int:
 
     check_positive(args, "jobs")
     progress = on_terminal("validate", quiet=args.quiet)
-    if args.cases is None:
-        with packaged_items(args.set) as items:
-            report = validate(items, engine=args.engine, jobs=args.jobs, progress=progress)
-    else:
-        items = read_cases(args.cases, args.set)
+    with packaged_items(args.set) if args.cases is None else nullcontext(read_cases(args.cases, args.set)) as items:
         report = validate(items, engine=args.engine, jobs=args.jobs, progress=progress)
     print(_json(report) if args.format == "json" else _text(report))
     return EXIT_OK if report.passes else EXIT_CHECK_FAILED
 
 
 def _json(report: Report) -> str:
-
     total = asdict(report.judged)
     del total["group"], total["judged"]
     rows = {"groups": [asdict(group) for group in report.groups], "off": [asdict(one) for one in report.off]}
@@ -74,16 +70,12 @@ def _text(report: Report) -> str:
         for group in groups
     ]
     lines = [text_table(headings, rows, (False, True, True, True, True, False))]
-    off = report.off
-    lines += [_line(one) for one in off[:SHOWN]]
-    if len(off) > SHOWN:
-        lines.append(f"… and {len(off) - SHOWN} more (--format json shows all)")
+    for one in report.off[:SHOWN]:
+        lines.append(f"{one.place}: {one.set}: {one.label}: {one.note}{'' if one.judged else ' (informative)'}")
+    if len(report.off) > SHOWN:
+        lines.append(f"… and {len(report.off) - SHOWN} more (--format json shows all)")
     lines.append(engines_text(report.engines).rstrip("\n"))
     return "\n".join(line for line in lines if line)
-
-
-def _line(one: Finding) -> str:
-    return f"{one.place}: {one.set}: {one.label}: {one.note}{'' if one.judged else ' (informative)'}"
 
 
 def _percent(error: float | None) -> str:

@@ -135,8 +135,9 @@ def _text(source: str, what, verdict: Verdict) -> str:
         ("correct", verdict.correct, _many(verdict.wrong_cells, "cell is wrong", "cells are wrong")),
         ("race-free", verdict.race_free, _many(verdict.races, "pair of steps races", "pairs of steps race")),
     ]
+    words = {True: "yes", False: "NO", None: "unknown"}
     lines = [f"{source}: {', '.join(filter(None, known))}"]
-    lines += [f"  {name:<12} {_word(value):<8} {note}".rstrip() for name, value, note in rows]
+    lines += [f"  {name:<12} {words[value]:<8} {note}".rstrip() for name, value, note in rows]
     if verdict.unknown:
         lines.append(f"unknown: {verdict.unknown}")
     lines += [f"warning: {warning}" for warning in verdict.warnings]
@@ -145,10 +146,6 @@ def _text(source: str, what, verdict: Verdict) -> str:
     if verdict.counterexample is not None and verdict.counterexample["text"] not in verdict.problems:
         lines += ["counterexample:", *(f"  {line}" for line in verdict.counterexample["text"].splitlines())]
     return "\n".join(lines)
-
-
-def _word(value: bool | None) -> str:
-    return {True: "yes", False: "NO", None: "unknown"}[value]
 
 
 def _many(number: int | None, one: str, more: str) -> str:
