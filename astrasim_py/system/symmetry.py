@@ -165,7 +165,7 @@ def link_classes(topology: Topology, group: Rotation) -> Links:
     if len(between):
         raise refuse(f"{topology.name} has links between switches ({topology.link_name(int(between[0]))})")
     anchor = np.where(down, dst, src)
-    part = _parallel(topology)
+    part = _dimension_or_number(topology)
     key = (part * 3 + up + 2 * down) * n
     direct = slice(None) if not (up.any() or down.any()) else np.flatnonzero(~(up | down))
     key[direct] += group.unshift(dst[direct], src[direct])
@@ -181,18 +181,12 @@ def link_classes(topology: Topology, group: Rotation) -> Links:
     return links
 
 
-def _parallel(topology: Topology) -> np.ndarray:
+def _dimension_or_number(topology: Topology) -> np.ndarray:
     """int64[links]: the dimension of a link of a regular shape, else its number among parallel ones."""
     router = topology.router
     if isinstance(router, DimensionOrder) and router.links == topology.links:
         return np.repeat(np.arange(len(router.dims)), [dim.links(topology.npus) for dim in router.dims])
-    key = topology.src.astype(np.int64) * topology.vertices + topology.dst
-    order = np.argsort(key, kind="stable")
-    new = np.concatenate([[True], key[order][1:] != key[order][:-1]])
-    index = np.arange(len(order))
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = index - np.maximum.accumulate(np.where(new, index, 0))
-    return number
+    return topology.parallel
 
 
 def _check_complete(topology: Topology, group: Rotation, links: Links) -> None:
