@@ -7,8 +7,10 @@ dimension after the other (Cho et al., "BlueConnect", MLSys 2019; Rashidi et al.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -101,23 +103,20 @@ class QueueTurns:
     the way ``back``, anticlockwise: visits of both kinds never share a queue where there are two or more.
     """
 
-    def __init__(self, queues: int) -> None:
-        half = queues // 2
-        self._bounds = {"once": (0, queues), "out": (0, max(half, 1)), "back": (half, queues)}
-        self._next = {way: low for way, (low, _) in self._bounds.items()}
-        self._half = half
+    def __init__(self, queues: int, taken: Mapping[str, int] | None = None) -> None:
+        self.queues, self._taken = queues, Counter(taken)
 
     def copy(self) -> QueueTurns:
         """Turns that go on from here by themselves."""
-        new = QueueTurns(self._bounds["once"][1])
-        new._next = dict(self._next)
-        return new
+        return QueueTurns(self.queues, self._taken)
 
     def take(self, way: str) -> tuple[int, int]:
         """Queue and direction of a visit."""
-        queue, (low, high) = self._next[way], self._bounds[way]
-        self._next[way] = queue + 1 if queue + 1 < high else low
-        clockwise = way == "out" or (way == "once" and (queue < self._half or not self._half))
+        half = self.queues // 2
+        low, high = {"once": (0, self.queues), "out": (0, max(half, 1)), "back": (half, self.queues)}[way]
+        queue = low + self._taken[way] % (high - low)
+        self._taken[way] += 1
+        clockwise = way == "out" or (way == "once" and (queue < half or not half))
         return queue, 1 if clockwise else -1
 
 
@@ -286,42 +285,32 @@ class DimensionPlanner:
         for each other for ever.
         """
         waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in self.capacity]
-        free = list(self.capacity)
-        served = [0] * len(free)
+        free, served = list(self.capacity), [0] * len(self.capacity)
         turns = [[0] * len(chunk.phases) for chunk in chunks]
         ends: list[tuple[int, int, int]] = []
-        arrivals = 0
-
-        def arrive(chunk: int, place: int) -> None:
-            nonlocal arrivals
-            phase = chunks[chunk].phases[place]
-            heapq.heappush(waiting[phase.queue], (-phase.priority, arrivals, chunk, place))
-            arrivals += 1
-
-        def serve(now: int) -> None:
-            for queue, heap in enumerate(waiting):
-                while heap and free[queue]:
-                    _, _, chunk, place = heapq.heappop(heap)
-                    phase = chunks[chunk].phases[place]
-                    turns[chunk][place] = served[queue]
-                    served[queue] += 1
-                    free[queue] -= 1
-                    dim = queue // self.queues
-                    twice = phase.calls[0][1].collective == "all_reduce"
-                    time = self.estimate(phase.size, dim, extent[dim]) * (2 if twice else 1)
-                    heapq.heappush(ends, (now + time, chunk, place))
-
-        for chunk in range(len(chunks)):
-            arrive(chunk, 0)
-        serve(0)
-        while ends:
-            now = ends[0][0]
+        arriving, arrivals, now = [(chunk, 0) for chunk in range(len(chunks))], itertools.count(), 0
+        while arriving or ends:
+            if ends:
+                now = ends[0][0]
             while ends and ends[0][0] == now:
                 _, chunk, place = heapq.heappop(ends)
                 free[chunks[chunk].phases[place].queue] += 1
                 if place + 1 < len(chunks[chunk].phases):
-                    arrive(chunk, place + 1)
-            serve(now)
+                    arriving.append((chunk, place + 1))
+            for chunk, place in arriving:
+                phase = chunks[chunk].phases[place]
+                heapq.heappush(waiting[phase.queue], (-phase.priority, next(arrivals), chunk, place))
+            arriving = []
+            for queue, heap in enumerate(waiting):
+                while heap and free[queue]:
+                    _, _, chunk, place = heapq.heappop(heap)
+                    phase, dim = chunks[chunk].phases[place], queue // self.queues
+                    turns[chunk][place] = served[queue]
+                    served[queue] += 1
+                    free[queue] -= 1
+                    twice = phase.calls[0][1].collective == "all_reduce"
+                    time = self.estimate(phase.size, dim, extent[dim]) * (2 if twice else 1)
+                    heapq.heappush(ends, (now + time, chunk, place))
         return tuple(replace(chunk, turns=tuple(turn)) for chunk, turn in zip(chunks, turns, strict=True))
 
     def _phase(
