@@ -24,10 +24,7 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
 
     all_reduce is a reduction to rank 0 and a broadcast from it: 2⌈log2 n⌉(alpha + S·beta) on uncontended links.
 
-    Parameters
-    ----------
-    chunks : int
-        Pieces of the buffer (not of gather and scatter), sent one after the other.
+    `chunks`: pieces of the buffer (not of gather and scatter), sent one after the other.
     """
     place = f"binomial_tree {collective} over {ranks} ranks"
     q = chunks

@@ -30,19 +30,9 @@ def compose(
     it is done with the first. The outcome is a named collective where its contract is that of one, and custom
     otherwise. In place, both work on one buffer; else the second reads what the first wrote from scratch.
 
-    Parameters
-    ----------
-    first, second : Algorithm
-        Of as many ranks, both in place or both not. Their chunks are cut to a common number.
-    name : str
-        By default both names.
-    verify : bool
-        True if the outcome is verified.
-
-    Raises
-    ------
-    AlgorithmError
-        The second needs a chunk that the first does not promise.
+    `first`, `second`: of as many ranks, both in place or both not; their chunks are cut to a common number. `name`: by
+    default both names. `verify`: true if the outcome is verified. Raises AlgorithmError: the second needs a chunk that
+    the first does not promise.
 
     Examples
     --------

@@ -29,15 +29,9 @@ def build(
     are summed in that order, one after the other, so the result has the same bits in every run. all_reduce
     gathers when the own shard is summed: two phases.
 
-    Parameters
-    ----------
-    root : int, optional
-        Of a rooted collective.
-    window : int, optional
-        At most this many sends of a rank are in flight (a send is in flight until it is delivered). Send i waits for
-        send i - window, so the sends form `window` chains of one send at a time. All at once by default.
-    chunks : int
-        Pieces into which every shard (or the buffer) is cut; each is a message of its own.
+    `root`: of a rooted collective. `window`: at most this many sends of a rank are in flight (a send is in flight until
+    it is delivered): send i waits for send i - window, so the sends form `window` chains of one send at a time; all at
+    once by default. `chunks`: pieces into which every shard (or the buffer) is cut; each is a message of its own.
     """
     place = f"direct {collective} over {ranks} ranks"
     name = "direct" if window is None else f"direct{window}"

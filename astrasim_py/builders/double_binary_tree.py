@@ -22,10 +22,7 @@ def build(collective: str, ranks: int, *, root: int | None = None, chunks: int =
     all_reduce sums up each tree and broadcasts down the same tree. For broadcast and reduce the trees span the
     other n-1 ranks, and the root stands above both of theirs (Sanders et al.).
 
-    Parameters
-    ----------
-    chunks : int
-        Pieces into which the half of each tree is cut; they follow each other as a pipeline.
+    `chunks`: pieces into which the half of each tree is cut; they follow each other as a pipeline.
     """
     q = chunks
     check_nodes(f"double_binary_tree {collective} over {ranks} ranks", ranks * q * 10)

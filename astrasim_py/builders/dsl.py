@@ -59,34 +59,24 @@ def algorithm(
     ----------
     collective : str
         Name of a collective, or ``custom``.
-    ranks : int, optional
-        Size of the group, unless it is given when the algorithm is made.
-    chunks : int or function of ranks, optional
-        T: chunks of the full buffer. By default those of the contract, else one per rank.
+    ranks, chunks : int, optional
+        Size of the group and T, chunks of the full buffer (or a function of ranks), unless they are given when the
+        algorithm is made. T is by default that of the contract, else one per rank.
     root : int
         Of a rooted collective.
     in_place : bool, optional
-        True if input and output are one buffer; by default they are, except for all_to_all and custom collectives.
+        True if input and output are one buffer, as by default, except for all_to_all and custom collectives.
     contract : Contract or function of ranks and chunks, optional
         What a custom collective promises. Without it nothing can be said of its result.
     scratch : mapping of str to int, optional
         Names of scratch buffers and their chunks. Left out, any name may be used and grows as it is.
-    protocol : str
-        ``Simple``, ``LL`` or ``LL128``, where it is made for one.
-    name : str
-        By default the function's.
+    protocol, name : str
+        ``Simple``, ``LL`` or ``LL128``, where it is made for one; by default the function's name.
     verify : bool
         True if what it makes is verified.
 
-    Returns
-    -------
-    callable
-        Turns a function ``f(a, **parameters)``, with `a` a `Machine`, into a `Definition`.
-
-    Raises
-    ------
-    AlgorithmError
-        From here and from what the definition makes: at ``file:line`` of the user's function.
+    Returns a callable that turns ``f(a, **parameters)``, with `a` a `Machine`, into a `Definition`. Raises
+    AlgorithmError, as what the definition makes does, at ``file:line`` of the user's function.
 
     Examples
     --------

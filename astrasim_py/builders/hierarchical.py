@@ -46,21 +46,13 @@ def build(
     for one coordinate together. broadcast goes from the last dimension down, reduce from 0 up; a barrier is one in
     every dimension. On a rank a phase begins when what it received and summed in the phase before is complete.
 
-    Parameters
-    ----------
-    build_phase : callable
-        ``build_phase(name, collective, ranks, **options)`` builds the algorithm of a phase.
-    dims : sequence of int
-        Size of each dimension, 0 (the fastest varying coordinate) first; their product is `ranks`.
-    algorithms : sequence of str or mapping, optional
-        For each dimension the name of a builder, or ``{"builder": name, option: value}``; ring by default.
-    chunks : int
-        Pieces of the buffer (of every shard) that go through the phases as a pipeline, one piece per phase at a time.
+    `build_phase`: ``build_phase(name, collective, ranks, **options)`` builds the algorithm of a phase. `dims`: size of
+    each dimension, 0 (the fastest varying coordinate) first; their product is `ranks`. `algorithms`: for each dimension
+    the name of a builder, or ``{"builder": name, option: value}``; ring by default. `chunks`: pieces of the buffer (of
+    every shard) that go through the phases as a pipeline, one piece per phase at a time.
 
-    Raises
-    ------
-    AlgorithmError
-        Dimensions that do not make up the group, or an algorithm that does not know the collective of its phase.
+    Raises AlgorithmError: dimensions that do not make up the group, or an algorithm that does not know the collective
+    of its phase.
     """
     place = f"hierarchical {collective} over {ranks} ranks"
     if isinstance(dims, str) or not isinstance(dims, Sequence):

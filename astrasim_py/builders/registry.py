@@ -62,20 +62,11 @@ def options_of(algorithm: str) -> tuple[str, ...]:
 def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
     """Build an algorithm.
 
-    Parameters
-    ----------
-    algorithm : str
-        One of `ALGORITHMS`.
-    ranks : int
-        Size of the group.
-    **options
-        What the builder takes, for example ``root``, ``chunks``, ``bidirectional``, ``window``. Rooted
-        collectives have root 0 unless told otherwise.
+    `algorithm`: one of `ALGORITHMS`. `ranks`: size of the group. `options`: what the builder takes, for example
+    ``root``, ``chunks``, ``bidirectional``, ``window``. Rooted collectives have root 0 unless told otherwise.
 
-    Raises
-    ------
-    AlgorithmError
-        Unknown algorithm or option, a collective that it is not defined for, or a group that it cannot serve.
+    Raises AlgorithmError: unknown algorithm or option, a collective that it is not defined for, or a group that it
+    cannot serve.
 
     Examples
     --------

@@ -41,17 +41,10 @@ def build(
     where one neighbour is several hops away, everybody is paced by it. With `overlap` a receive waits for the
     receive before it only, and a slow step delays just the chunk that takes it.
 
-    Parameters
-    ----------
-    root : int, optional
-        Of a rooted collective.
-    bidirectional : bool
-        Half of every shard travels clockwise, half anticlockwise.
-    chunks : int
-        Pieces into which each shard (broadcast, reduce: the buffer; with `bidirectional`: each half) is cut; they
-        follow each other through the ring as a pipeline. A barrier moves no data and has neither.
-    overlap : bool
-        Of all_reduce, all_gather and reduce_scatter: post a receive without waiting for the send of its step.
+    `root`: of a rooted collective. `bidirectional`: half of every shard travels clockwise, half anticlockwise.
+    `chunks`: pieces into which each shard (broadcast, reduce: the buffer; with `bidirectional`: each half) is cut; they
+    follow each other through the ring as a pipeline. A barrier moves no data and has neither. `overlap`: of all_reduce,
+    all_gather and reduce_scatter: post a receive without waiting for the send of its step.
     """
     place = f"ring {collective} over {ranks} ranks"
     directions = np.array([1, -1] if bidirectional else [1]).repeat(chunks)
