@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,18 @@ from astrasim_py.chakra import messages
 from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import CHAKRA_COLUMNS, COLUMN_KINDS, COUNTS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr, RawFile, compact_columns, expand
-from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_node, node_place, text_of
+from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_attribute, check_node, node_place, text_of
 from astrasim_py.core.errors import TraceError
 
 #: From this many bytes on compiled code pays, although it must be loaded and, once, compiled.
-KERNEL_BYTES = 8 * 2**20
+KERNEL_BYTES = 6 * 2**20
 #: Bytes of files that compiled code reads in one call.
 GROUP_BYTES = 4 * 2**20
 
 _INTEGERS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64")
 _INTEGER_MEMBERS = frozenset(f"{name}_val" for name in (*_INTEGERS, "bool"))
+#: Attributes that are remembered.
+_MOST_KNOWN = 2**16
 #: Nodes of these types may carry anything.
 _FREE_TYPES = (NodeType.INVALID, NodeType.METADATA)
 
@@ -54,8 +56,9 @@ def decode(
     """
     if kernel is None:
         kernel = sum(len(data) for data, _ in files) >= KERNEL_BYTES
+    known = _Attributes(ints, text, False), _Attributes(ints, text, True)
     if not kernel:
-        return [_by_protobuf(data, place, ints, text) for data, place in files]
+        return [_by_protobuf(*file, known) for file in files]
     out: list[dict[str, Any]] = []
     while len(out) < len(files):
         group, held = [], 0
@@ -70,7 +73,7 @@ def decode(
         from astrasim_py.chakra import decode_large  # loads numba
 
         for file, columns in zip(group, decode_large.decode(group, ints, text), strict=True):
-            out.append(_by_protobuf(*file, ints, text) if columns is None else columns)
+            out.append(_by_protobuf(*file, known) if columns is None else columns)
     return out
 
 
@@ -91,20 +94,23 @@ def decode_text(raw: RawFile, name: str, place: str) -> tuple[np.ndarray, tuple[
 
 def attribute_kinds(raw: RawFile, names: Sequence[str]) -> dict[tuple[str, str], int]:
     """Count the oneof members that some attributes use; an unset value counts as member ``""``."""
-    parse = messages.lenient_node().FromString
+    parse, parse_attribute = (messages.lenient(name).FromString for name in ("Node", "AttributeProto"))
     known = {name.encode(): name for name in names}
+    spans = zip(raw.start.tolist(), raw.end.tolist(), strict=True)
+    bodies = Counter(body for start, end in spans for body in parse(raw.data[start:end]).attr)
     counts: Counter[tuple[str, str]] = Counter()
-    for start, end in zip(raw.start.tolist(), raw.end.tolist(), strict=True):
-        for attribute in parse(raw.data[start:end]).attr:
-            if attribute.name in known:
-                counts[known[attribute.name], attribute.WhichOneof("value") or ""] += 1
+    for body, times in bodies.items():
+        attribute = parse_attribute(body)
+        if attribute.name in known:
+            counts[known[attribute.name], attribute.WhichOneof("value") or ""] += times
     members = ["", *(member for member, _ in ATTRIBUTE.values())]
     return {key: counts[key] for key in sorted(counts, key=lambda key: (names.index(key[0]), members.index(key[1])))}
 
 
 def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
     """Errors of a file's nodes, at most `limit`, one of each node."""
-    nodes = _Nodes(raw.data, place, tuple(COLUMN_KINDS), "pg_name", len(raw.start))
+    known = tuple(_Attributes(tuple(COLUMN_KINDS), "pg_name", free) for free in (False, True))
+    nodes = _Nodes(raw.data, place, known, len(raw.start))
     errors = []
     for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
         try:
@@ -116,23 +122,24 @@ def damaged_nodes(raw: RawFile, place: str, limit: int) -> list[TraceError]:
     return errors
 
 
-def _by_protobuf(data: bytes, place: str, ints: Sequence[str], text: str) -> dict[str, Any]:
+def _by_protobuf(data: bytes, place: str, known: tuple[_Attributes, ...]) -> dict[str, Any]:
     raw, version = frame(data, place)
-    nodes = _Nodes(data, place, ints, text, len(raw.start))
+    nodes = _Nodes(data, place, known, len(raw.start))
     for row, (start, end) in enumerate(zip(raw.start.tolist(), raw.end.tolist(), strict=True)):
         nodes.add(row, start, end)
     return nodes.columns(raw, version)
 
 
 class _Nodes:
-    """The columns of one file while its nodes are decoded."""
+    """The columns of one file while its nodes are decoded.
 
-    def __init__(self, data: bytes, place: str, ints: Sequence[str], text: str, size: int) -> None:
+    `known`: attributes of nodes, and of nodes of `_FREE_TYPES`.
+    """
+
+    def __init__(self, data: bytes, place: str, known: tuple[_Attributes, ...], size: int) -> None:
         self.data, self.place, self.size = data, place, size
-        self.parse = messages.lenient_node().FromString
-        self.ints, self.text = dict.fromkeys(ints), text
-        #: Names of attributes by their bytes.
-        self.known: dict[bytes, str] = {}
+        self.parse = messages.lenient("Node").FromString
+        self.known, self.ints, self.text = known, known[0].ints, known[0].text
         self.ids, self.started, self.duration = array("Q"), array("Q"), array("Q")
         self.ctrl, self.deps, self.ctrl_ptr, self.data_ptr = array("Q"), array("Q"), array("q", [0]), array("q", [0])
         self.types, self.codes = array("b"), array("i", [-1]) * size
@@ -144,12 +151,22 @@ class _Nodes:
         """Decode the node in `data[start:end]`; raises TraceError naming the node."""
         body = self.data[start:end]
         try:
-            node = self._parsed(body)
+            node = _parsed(self.parse, body, check_node)
+            known = self.known[node.type in _FREE_TYPES]
+            attributes = [known[attribute] for attribute in node.attr]
             name = text_of(node.name, "its name")
             if not 0 <= node.type <= 7:
                 raise Damaged(f"node type {node.type} is not one of 0..7")
-            if node.attr:
-                self._attributes(row, node)
+            # The last of several attributes of one name counts.
+            for label, value in dict(attributes).items():
+                if isinstance(value, Damaged):
+                    raise value
+                if label == self.text and value is not None:
+                    self.codes[row] = self.labels.setdefault(value, len(self.labels))
+                elif value is not None:
+                    if label not in self.values:
+                        self.values[label] = array("q", [MISSING]) * self.size
+                    self.values[label][row] = value
         except Damaged as error:
             where = f"{self.place}: {node_place(self.data, start, end)}"
             if isinstance(error, _IllTyped):
@@ -165,41 +182,6 @@ class _Nodes:
         self.ctrl_ptr.append(len(self.ctrl))
         self.deps.extend(node.data_deps)
         self.data_ptr.append(len(self.deps))
-
-    def _parsed(self, body: bytes) -> Any:
-        """The message, refused where a field has another wire type: protobuf takes it for an unknown one."""
-        try:
-            node = self.parse(body)
-        except messages.DecodeError:
-            check_node(body, 0, len(body))
-            raise Damaged("protobuf cannot decode it") from None
-        node.DiscardUnknownFields()
-        if node.SerializeToString() != body:
-            check_node(body, 0, len(body))
-        return node
-
-    def _attributes(self, row: int, node: Any) -> None:
-        # The last of several attributes of one name counts.
-        last = {attribute.name: attribute for attribute in node.attr}
-        free = node.type in _FREE_TYPES
-        for label, attribute in last.items():
-            name = self.known.get(label)
-            if name is None:
-                name = self.known[label] = text_of(label, "the name of an attribute")
-            if name == self.text:
-                self._take_text(row, attribute, free)
-            elif name in self.ints:
-                value = _whole_number(attribute, name, free)
-                if value is not None:
-                    self.values.setdefault(name, array("q", [MISSING]) * self.size)[row] = value
-
-    def _take_text(self, row: int, attribute: Any, free: bool) -> None:
-        kind = attribute.WhichOneof("value")
-        if kind == "string_val":
-            text = text_of(attribute.string_val, self.text)
-            self.codes[row] = self.labels.setdefault(text, len(self.labels))
-        elif kind and not free:
-            raise _IllTyped(f"{self.text} is a {kind}, not text")
 
     def columns(self, raw: RawFile, version: str) -> dict[str, Any]:
         """Fields of the trace of the decoded nodes."""
@@ -218,6 +200,54 @@ class _Nodes:
             ),
             "_groups": (np.array(self.codes, np.int32), tuple(self.labels)),
         }
+
+
+class _Attributes(dict):
+    """Name and wanted value of attributes by their bytes, each decoded once: None if not wanted, or what is wrong."""
+
+    def __init__(self, ints: Sequence[str], text: str, free: bool) -> None:
+        super().__init__()
+        self.ints, self.text, self.free = dict.fromkeys(ints), text, free
+        self.parse = messages.lenient("AttributeProto").FromString
+
+    def __missing__(self, body: bytes) -> tuple[str | bytes, int | str | Damaged | None]:
+        attribute = _parsed(self.parse, body, check_attribute)
+        if len(self) >= _MOST_KNOWN:
+            self.clear()
+        found = self[body] = self._value(attribute)
+        return found
+
+    def _value(self, attribute: Any) -> tuple[str | bytes, int | str | Damaged | None]:
+        name: str | bytes = attribute.name
+        try:
+            name = text_of(name, "the name of an attribute")
+            if name == self.text:
+                return name, _text(attribute, name, self.free)
+            return name, _whole_number(attribute, name, self.free) if name in self.ints else None
+        except Damaged as error:
+            return name, error
+
+
+def _parsed(parse: Callable[[bytes], Any], body: bytes, check: Callable[[bytes, int, int], None]) -> Any:
+    """The message, refused where a field has another wire type: protobuf takes it for an unknown one."""
+    try:
+        message = parse(body)
+    except messages.DecodeError:
+        check(body, 0, len(body))
+        raise Damaged("protobuf cannot decode it") from None
+    message.DiscardUnknownFields()
+    if message.SerializeToString() != body:
+        check(body, 0, len(body))
+    return message
+
+
+def _text(attribute: Any, name: str, free: bool) -> str | None:
+    kind = attribute.WhichOneof("value")
+    if kind == "string_val":
+        return text_of(attribute.string_val, name)
+    if kind and not free:
+        raise _IllTyped(f"{name} is a {kind}, not text")
+    return None
 
 
 def _whole_number(attribute: Any, name: str, free: bool) -> int | None:

@@ -15,20 +15,20 @@ from astrasim_py.core.errors import TraceError
 
 
 @functools.cache
-def lenient_node() -> type:
-    """`Node` with bytes for text, lists, inputs and outputs, so that damage there does not matter."""
+def lenient(name: str) -> type:
+    """`Node` or `AttributeProto` with bytes for text and for messages within, so that damage there does not matter."""
     file = descriptor_pb2.FileDescriptorProto()
     pb.DESCRIPTOR.CopyToProto(file)
     old, file.name, file.package = file.package, "astrasim_py/chakra/lenient.proto", "astrasim_py.chakra.lenient"
     for field in (field for message in file.message_type for field in message.field):
-        if field.type == field.TYPE_ENUM or field.name == "attr":
+        if field.type == field.TYPE_ENUM:
             field.type_name = field.type_name.replace(old, file.package)
         elif field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
             field.ClearField("type_name")
             field.type = field.TYPE_BYTES
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.Node"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}"))
 
 
 def _parse(name: str, data: bytes, place: str) -> Any:
