@@ -149,14 +149,14 @@ class CompatiblePlanner:
             self.warn("half-queues")
         turns = self.turns(call.members)
         priority = {"LIFO": call.number, "FIFO": -call.number}.get(self.system.scheduling_policy, call.priority)
-        streams = []
+        chunks = []
         for size in self.chunks(call, place):
             phases = []
             for visit in phases_of:
                 phase, size = self.phase(call, visit, dims[visit.dim], size, turns[visit.dim], local)
                 phases.append(phase)
-            streams.append(PlannedChunk(phases=tuple(phases), priority=priority))
-        return tuple(streams)
+            chunks.append(PlannedChunk(phases=tuple(phases), priority=priority))
+        return tuple(chunks)
 
     def turns(self, members: Sequence[int]) -> tuple[QueueTurns, ...]:
         """The queue counters of the first member, from here on shared by all."""

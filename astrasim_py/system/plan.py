@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -318,16 +318,17 @@ class Plan:
     @cached_property
     def messages(self) -> int:
         """Messages that a complete run sends, control messages of the rendezvous excluded."""
-        sends: dict[Structure, int] = {}
 
-        def total(programs: Sequence[RankProgram]) -> int:
-            for structure in dict.fromkeys(program.structure for program in programs):
-                sends.setdefault(structure, int(np.count_nonzero(structure.kind == SEND)))
-            return sum(sends[program.structure] for program in programs)
+        @cache
+        def sends(structure: Structure) -> int:
+            return int(np.count_nonzero(structure.kind == SEND))
 
-        copies = {call: 1 if call.rotation is None else len(call.members) for call in dict.fromkeys(self.calls)}
-        of_call = {call: times * total(call.different) for call, times in copies.items()}
-        return total(self.workload) + sum(map(of_call.__getitem__, self.calls))
+        def sent(call: CollectiveCall) -> int:
+            copies = 1 if call.rotation is None else len(call.members)
+            return copies * sum(sends(program.structure) for program in call.different)
+
+        of_call = {call: sent(call) for call in dict.fromkeys(self.calls)}
+        return sum(sends(program.structure) for program in self.workload) + sum(map(of_call.__getitem__, self.calls))
 
     @cached_property
     def _positions(self) -> dict[CollectiveCall, dict[int, int]]:

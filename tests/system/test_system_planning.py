@@ -52,7 +52,7 @@ def sent(phase, rank: int) -> int:
             at = ranks.index(rank)
             moved = algorithm.message_bytes(at, phase.size)
             return int(moved[algorithm.traces[at].type == NodeType.COMM_SEND].sum())
-    raise AssertionError(f"rank {rank} is in no slice")
+    raise AssertionError(f"rank {rank} is in no call")
 
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=3).filter(lambda sizes: 1 < prod(sizes) <= 24)
@@ -80,7 +80,7 @@ def test_rounding_up_runs_equal_chunks_that_cover_the_buffer(size, count, least)
 def test_one_mebibyte_in_three_splits_runs_four_chunks():
     assert cut_rounded_up(2**20, 3, 8) == (349525,) * 4
     planner = DimensionPlanner(sizes=(8,), make=make, chunks=3, rounding="rounded_up")
-    assert [stream.phases[0].size for stream in planner.plan(call("all_reduce", 2**20, 8))] == [349525] * 4
+    assert [chunk.phases[0].size for chunk in planner.plan(call("all_reduce", 2**20, 8))] == [349525] * 4
 
 
 def test_small_chunks_are_raised_to_the_least():
@@ -150,23 +150,23 @@ def test_a_grid_is_a_product_of_coordinates():
 def test_every_rank_takes_part_once_and_shards_sum_to_their_buffer(sizes, kind, size, chunks, queues, way):
     n = prod(sizes)
     planner = DimensionPlanner(sizes=tuple(sizes), make=make, chunks=chunks, queues=queues, all_reduce=way)
-    streams = planner.plan(call(kind, size, n))
+    planned = planner.plan(call(kind, size, n))
     full = size * n if kind == "all_gather" else size
     assert len(planner.capacity) == len(sizes) * queues
-    for stream in streams:
-        for phase in stream.phases:
+    for chunk in planned:
+        for phase in chunk.phases:
             assert Counter(rank for ranks, _ in phase.calls for rank in ranks) == Counter(range(n))
             assert 0 <= phase.queue < len(planner.capacity)
             dim = phase.queue // queues
             assert all(len(ranks) == algorithm.ranks == sizes[dim] for ranks, algorithm in phase.calls)
     if kind == "all_to_all" or (way == "baseline" and kind == "all_reduce"):
-        assert sum(stream.phases[0].size for stream in streams) == full
+        assert sum(chunk.phases[0].size for chunk in planned) == full
         return
     # A reduce_scatter or all_gather of one dimension moves n - 1 of n shards of the buffer through every row of it,
     # and the buffers of all rows of a dimension sum to as many whole ones as rows share the dimensions cut later.
-    for position in range(len(streams[0].phases)):
-        moved = sum(sent(stream.phases[position], rank) for stream in streams for rank in range(n))
-        phase = streams[0].phases[position]
+    for position in range(len(planned[0].phases)):
+        moved = sum(sent(chunk.phases[position], rank) for chunk in planned for rank in range(n))
+        phase = planned[0].phases[position]
         dim = phase.queue // queues
         collective = phase.calls[0][1].collective
         later = prod(n_d for d, n_d in enumerate(sizes) if d > dim and n_d > 1)
@@ -176,11 +176,11 @@ def test_every_rank_takes_part_once_and_shards_sum_to_their_buffer(sizes, kind, 
 
 def test_involved_dims_and_groups():
     planner = DimensionPlanner(sizes=(2, 3, 2), make=make)
-    (stream,) = planner.plan(call("all_reduce", 1200, 12, dims=(True, False, True)))
-    assert [phase.queue for phase in stream.phases] == [0, 2, 0]
-    assert {len(ranks) for phase in stream.phases for ranks, _ in phase.calls} == {2}
-    (stream,) = planner.plan(call("all_reduce", 1200, (0, 1, 2, 3)))
-    assert [phase.queue for phase in stream.phases] == [0, 1, 0]
+    (chunk,) = planner.plan(call("all_reduce", 1200, 12, dims=(True, False, True)))
+    assert [phase.queue for phase in chunk.phases] == [0, 2, 0]
+    assert {len(ranks) for phase in chunk.phases for ranks, _ in phase.calls} == {2}
+    (chunk,) = planner.plan(call("all_reduce", 1200, (0, 1, 2, 3)))
+    assert [phase.queue for phase in chunk.phases] == [0, 1, 0]
     assert planner.plan(call("all_reduce", 1200, (0, 3))) is None
     assert planner.plan(call("broadcast", 1200, 12)) is None
     assert planner.plan(call("all_reduce", 1200, 12, dims=(False, False, False))) is None
@@ -189,17 +189,17 @@ def test_involved_dims_and_groups():
 def test_placement_moves_ranks_and_not_the_grid():
     placement = (3, 2, 1, 0)
     planner = DimensionPlanner(sizes=(2, 2), make=make, placement=placement)
-    (stream,) = planner.plan(call("reduce_scatter", 64, 4))
-    rows = [[tuple(placement[rank] for rank in ranks) for ranks, _ in phase.calls] for phase in stream.phases]
+    (chunk,) = planner.plan(call("reduce_scatter", 64, 4))
+    rows = [[tuple(placement[rank] for rank in ranks) for ranks, _ in phase.calls] for phase in chunk.phases]
     assert rows == [[(0, 1), (2, 3)], [(0, 2), (1, 3)]]
 
 
 def test_equal_phases_are_one_object():
     planner = DimensionPlanner(sizes=(4, 4), make=make, chunks=8)
-    streams = planner.plan(call("all_reduce", 2**20, 16))
-    assert len({id(phase) for stream in streams for phase in stream.phases}) == 3
+    planned = planner.plan(call("all_reduce", 2**20, 16))
+    assert len({id(phase) for chunk in planned for phase in chunk.phases}) == 3
     again = planner.plan(call("all_reduce", 2**20, 16, number=1))
-    phases = [[phase for stream in each for phase in stream.phases] for each in (streams, again)]
+    phases = [[phase for chunk in each for phase in chunk.phases] for each in (planned, again)]
     assert all(one is two for one, two in zip(*phases, strict=True))
 
 
@@ -214,23 +214,23 @@ def test_second_half_of_the_queues_runs_backwards():
 def test_turns_number_the_visits_of_each_queue_and_agree_with_phases(chunks, active, order):
     rate = (Fraction(100), Fraction(50), Fraction(10))
     planner = DimensionPlanner(sizes=(2, 4, 3), make=make, chunks=chunks, active=active, order=order, rate=rate)
-    streams = planner.plan(call("all_reduce", 9999, 24))
+    planned = planner.plan(call("all_reduce", 9999, 24))
     for queue in range(3):
-        turns = [t for s in streams for t, p in zip(s.turns, s.phases, strict=True) if p.queue == queue]
+        turns = [t for s in planned for t, p in zip(s.turns, s.phases, strict=True) if p.queue == queue]
         assert sorted(turns) == list(range(len(turns)))
     # Started in this order with one chunk per queue, everything ends: whoever is next can be next.
     served = [0] * len(planner.capacity)
-    at = [0] * len(streams)
-    left = sum(len(stream.phases) for stream in streams)
+    at = [0] * len(planned)
+    left = sum(len(chunk.phases) for chunk in planned)
     while left:
         ready = [
             k
-            for k, stream in enumerate(streams)
-            if at[k] < len(stream.phases) and stream.turns[at[k]] == served[stream.phases[at[k]].queue]
+            for k, chunk in enumerate(planned)
+            if at[k] < len(chunk.phases) and chunk.turns[at[k]] == served[chunk.phases[at[k]].queue]
         ]
         assert ready
         for k in ready:
-            served[streams[k].phases[at[k]].queue] += 1
+            served[planned[k].phases[at[k]].queue] += 1
             at[k] += 1
             left -= 1
 
@@ -241,8 +241,8 @@ def test_themis_balances_what_the_fixed_order_does_not():
             sizes=(4, 4, 4), make=make, chunks=32, order=order, rate=(Fraction(1000),) * 3, all_reduce="two_way"
         )
         total = [0] * 3
-        for stream in planner.plan(call("all_reduce", 2**20, 64)):
-            for phase in stream.phases:
+        for chunk in planner.plan(call("all_reduce", 2**20, 64)):
+            for phase in chunk.phases:
                 total[phase.queue] += phase.size
         return total
 
@@ -254,10 +254,10 @@ def test_themis_prefers_the_faster_dimension_for_the_whole_chunk():
     planner = DimensionPlanner(
         sizes=(4, 4), make=make, chunks=10, order="themis", rate=(Fraction(10), Fraction(1000)), all_reduce="two_way"
     )
-    streams = planner.plan(call("reduce_scatter", 2**20, 16))
-    assert [stream.phases[0].queue for stream in streams].count(1) >= 8
+    planned = planner.plan(call("reduce_scatter", 2**20, 16))
+    assert [chunk.phases[0].queue for chunk in planned].count(1) >= 8
     # Its shard is the smaller chunk in the dimension that comes next, and goes first there.
-    assert all(stream.phases[1].priority > stream.phases[0].priority for stream in streams)
+    assert all(chunk.phases[1].priority > chunk.phases[0].priority for chunk in planned)
 
 
 @pytest.mark.parametrize(
