@@ -6,7 +6,7 @@ Keys that ASTRA-sim does not know, or knows and ignores, are warned about, never
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from math import isfinite, prod
@@ -78,10 +78,7 @@ def read_network(path: str | os.PathLike, warnings: list[str]) -> NetworkConfig:
     if not isinstance(document.data, dict):
         raise ScenarioError(document.place, "is not a network configuration", f"write {_NETWORK_EXAMPLE}")
     known = ("topology", "npus_count", "bandwidth", "latency")
-    for key in document.data:
-        if key not in known:
-            hint = did_you_mean(key, known) or "ASTRA-sim does not read it"
-            warnings.append(f"{document.key_place(key)}: unknown key, ignored; {hint}")
+    _warn_of_unknown(document.data, known, document.key_place, warnings)
     items: dict[str, list[Value]] = {}
     for key in known:
         if key not in document.data:
@@ -124,6 +121,13 @@ def read_network(path: str | os.PathLike, warnings: list[str]) -> NetworkConfig:
     return NetworkConfig(
         kinds=tuple(kinds), sizes=tuple(sizes), bandwidth=tuple(rates), latency_ns=tuple(latencies), place=place
     )
+
+
+def _warn_of_unknown(keys: Iterable[str], known: Collection[str], place: Callable, warnings: list[str]) -> None:
+    for key in keys:
+        if key not in known:
+            hint = did_you_mean(key, known) or "ASTRA-sim does not read it"
+            warnings.append(f"{place(key)}: unknown key, ignored; {hint}")
 
 
 def _yaml_number(item: Value, key: str, unit: str) -> Fraction:
@@ -286,14 +290,12 @@ def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
     for key, value in json.data.items():
         if key in DEAD_KEYS:
             warnings.append(f"{json.place(key)}: ignored: {DEAD_KEYS[key]}")
-        elif key not in _SYSTEM_KEYS and key not in OUTPUT_KEYS:
-            hint = did_you_mean(key, _SYSTEM_KEYS) or "ASTRA-sim does not read it"
-            warnings.append(f"{json.place(key)}: unknown key, ignored; {hint}")
-        else:
-            if key in OUTPUT_KEYS and value:
-                warnings.append(f"{json.place(key)}: ignored: see --record for what can be recorded here")
-            if key in _SYSTEM_KEYS:
-                values[key.replace("-", "_")] = _SYSTEM_KEYS[key](json, key, value)
+        elif key in OUTPUT_KEYS and value:
+            warnings.append(f"{json.place(key)}: ignored: see --record for what can be recorded here")
+        elif key not in OUTPUT_KEYS:
+            _warn_of_unknown((key,), _SYSTEM_KEYS, json.place, warnings)
+        if key in _SYSTEM_KEYS:
+            values[key.replace("-", "_")] = _SYSTEM_KEYS[key](json, key, value)
     if values.get("model_shared_bus") and "endpoint_delay" in values:
         warnings.append(f"{json.place('model-shared-bus')}: takes the place of endpoint-delay")
     places = {name: json.place(name.replace("_", "-")) for name in values}
@@ -342,10 +344,7 @@ def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> Memo
         raise json.error("memory-type", problem, hint)
     kind = _MEMORY_KINDS[word]
     known = ("memory-type", "remote-mem-latency", "remote-mem-bw", "num-nodes", "num-npus-per-node")
-    for key in json.data:
-        if key not in known:
-            hint = did_you_mean(key, known) or "ASTRA-sim does not read it"
-            warnings.append(f"{json.place(key)}: unknown key, ignored; {hint}")
+    _warn_of_unknown(json.data, known, json.place, warnings)
     if kind == "none":
         return MemoryConfig(place=json.file)
 

@@ -78,17 +78,13 @@ class CompatiblePlanner:
         self.npus = math.prod(self.sizes)
         self.queues = queues_per_dim
         self.capacity = (-(-system.active_chunks_per_dimension // queues_per_dim),) * (len(self.sizes) * queues_per_dim)
+        latency, overhead, per_byte = float(int(system.L)), float(int(system.o)), float(system.G)
+        reduction = system.local_reduction_delay
+        bus = SharedBus(latency=latency, overhead=overhead, per_byte=per_byte, reduction=reduction)
         self.charges = Charges(
             endpoint_ns=system.endpoint_delay if endpoint_delay_ns is None else endpoint_delay_ns,
             memory_bandwidth=float(system.local_mem_bw or 0),
-            bus=SharedBus(
-                latency=float(int(system.L)),
-                overhead=float(int(system.o)),
-                per_byte=float(system.G),
-                reduction=system.local_reduction_delay,
-            )
-            if system.model_shared_bus
-            else None,
+            bus=bus if system.model_shared_bus else None,
         )
         self.warnings = [] if warnings is None else warnings
         self._plans: dict[CollectiveRequest, tuple[PlannedChunk, ...]] = {}
@@ -118,12 +114,8 @@ class CompatiblePlanner:
         place = f"{call.type} of {call.size} B (node {call.node})"
         local = len(call.members) != self.npus
         if not local and self.charges.endpoint_ns < 1:
-            raise AlgorithmError(
-                self.system.place or place,
-                f"endpoint-delay is {self.charges.endpoint_ns}, and with less than 1 ns ASTRA-sim aborts in its native "
-                "collectives",
-                "write 1 or more",
-            )
+            problem = f"endpoint-delay is {self.charges.endpoint_ns}, and with less than 1 ns ASTRA-sim aborts"
+            raise AlgorithmError(self.system.place or place, f"{problem} in its native collectives", "write 1 or more")
         dims = self.dimensions(call, local, place)
         order = [
             dim
@@ -136,11 +128,9 @@ class CompatiblePlanner:
         way = {"localBWAware": LOCAL_FIRST, "baseline": BASELINE}.get(self.system.collective_optimization or "")
         if way is None:
             if call.type == "all_reduce" and len(order) > 1:
-                raise AlgorithmError(
-                    place,
-                    "collective-optimization is missing (ASTRA-sim leaves it to chance, and its NPUs then disagree)",
-                    'write "collective-optimization": "localBWAware" or "baseline"',
-                )
+                problem = "is missing (ASTRA-sim leaves it to chance, and its NPUs then disagree)"
+                remedy = 'write "collective-optimization": "localBWAware" or "baseline"'
+                raise AlgorithmError(place, f"collective-optimization {problem}", remedy)
             if call.type == "all_reduce":
                 self.warn("no-optimization")
             way = LOCAL_FIRST
@@ -195,19 +185,17 @@ class CompatiblePlanner:
         """Logical dimensions of a call."""
         key = (call.type, call.members if local else None)
         if key not in self._dims:
-            words = getattr(self.system, f"{call.type}_implementation")
+            words, name = self.system.implementation(call.type), f"{call.type.replace('_', '-')}-implementation"
             if not words:
-                raise AlgorithmError(
-                    self.system.place or place,
-                    f"{call.type.replace('_', '-')}-implementation is missing, and the workload calls it",
-                    "list one implementation per dimension of the network",
+                problem, remedy = (
+                    f"{name} is missing, and the workload calls it",
+                    "list one implementation per dimension",
                 )
+                raise AlgorithmError(self.system.place or place, problem, f"{remedy} of the network")
             if len(words) > len(self.sizes):
+                problem = f"{name} lists {len(words)} implementations for {len(self.sizes)} dimensions"
                 raise AlgorithmError(
-                    self.system.place or place,
-                    f"{call.type.replace('_', '-')}-implementation lists {len(words)} implementations for "
-                    f"{len(self.sizes)} dimensions (ASTRA-sim aborts)",
-                    "list one per dimension",
+                    self.system.place or place, f"{problem} (ASTRA-sim aborts)", "list one per dimension"
                 )
             given = [Implementation.parse(word, self.system.place) for word in words]
             self._dims[key] = self._local(call, given, place) if local else self._world(given, place)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_time
-from astrasim_py.report.figure_style import GREY, PALETTE, canvas, clean, legend_below, pen, say_nothing_finished
+from astrasim_py.report.figure_style import (
+    GREY,
+    PALETTE,
+    canvas,
+    clean,
+    legend_below,
+    pen,
+    say_nothing_finished,
+    time_ticks,
+)
 from astrasim_py.report.plot_grid import Grid
 from astrasim_py.report.tables import ps_of
 
@@ -40,19 +49,14 @@ def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_n
         if bound is not None:
             for label, curve in _bounds(grid, facet, bound).items():
                 colour = GREY if label is None else PALETTE[grid.series.index(label) % len(PALETTE)]
-                (line,) = axes.plot(
-                    [grid.axis.value[x] for x in curve],
-                    list(curve.values()),
-                    color=colour,
-                    linewidth=1.1,
-                    linestyle=(0, (4, 2.5)),
-                    zorder=2.5,
-                )
+                look = {"color": colour, "linewidth": 1.1, "linestyle": (0, (4, 2.5)), "zorder": 2.5}
+                (line,) = axes.plot([grid.axis.value[x] for x in curve], list(curve.values()), **look)
                 bounds.setdefault("bound", line)
         if grid.facet_key:
             axes.set_title(clean(facet))
         if grid.x:
-            axes.set_xlabel(_axis_name(grid.x))
+            name = {"network.model": "network model", "npus": "NPUs"}.get(grid.x, grid.x)
+            axes.set_xlabel(clean(name.replace("_", " ")))
     if ticks:  # once every panel has its curves: they share the axis
         ticks(panels, log)
     panels[0].set_ylabel(ylabel)
@@ -72,11 +76,10 @@ def _coinciding(grid: Grid, curves: Mapping) -> dict:
     labels, known = {}, {}
     for series in grid.series:
         shape = tuple(tuple(curves[facet, series].items()) for facet in grid.facets)
-        label = grid.name(series)
+        labels[series] = label = grid.name(series)
         if any(shape) and shape in known and label:
             labels[series] = f"{label} (= {known[shape]})"
         else:
-            labels[series] = label
             known[shape] = label
     return labels
 
@@ -91,20 +94,15 @@ def _bounds(grid: Grid, facet: str, bound) -> dict:
     return curves
 
 
-def _axis_name(key: str) -> str:
-    return clean({"size": "size", "network.model": "network model", "npus": "NPUs"}.get(key, key).replace("_", " "))
-
-
 def _time_ticks(panels, log: bool) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     axes = panels[0]
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda ps, _: format_time(int(ps)) if ps >= 1 else "0"))
+    time_ticks(axes.yaxis, None if log else 6)
     if log:
         axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
-        axes.yaxis.set_major_locator(MaxNLocator(6))
         axes.set_ylim(bottom=0)
 
 
@@ -120,16 +118,14 @@ def _number_ticks(panels, log: bool) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.6g}"))
 
 
-def _ps(key: str) -> Callable[[Mapping], float | None]:
-    def value(row: Mapping) -> float | None:
-        ps = ps_of(row.get(key))
-        return float(ps) if ps else None
-
-    return value
-
-
 def _draw_time(grid: Grid, heading: str):
-    return _curves(grid, heading, _ps("time_ns"), "time", bound=_ps("bound_ns"), ticks=_time_ticks)
+    def value(row: Mapping) -> float | None:
+        return float(ps_of(row.get("time_ns")) or 0) or None
+
+    def bound(row: Mapping) -> float | None:
+        return float(ps_of(row.get("bound_ns")) or 0) or None
+
+    return _curves(grid, heading, value, "time", bound=bound, ticks=_time_ticks)
 
 
 def _draw_busbw(grid: Grid, heading: str):
@@ -173,7 +169,6 @@ def _draw_slowdown(grid: Grid, heading: str):
     return _curves(grid, heading, value, label, ticks=ticks)
 
 
-CURVES = {"time": _draw_time, "busbw": _draw_busbw, "slowdown": _draw_slowdown}
 _PARTS = (
     ("compute_ns", "compute", "#0072B2", ""),
     ("exposed_comm_ns", "exposed communication", "#E69F00", "////"),
@@ -181,9 +176,9 @@ _PARTS = (
 )
 
 
-def draw_breakdown(grid: Grid, heading: str):
+def _draw_breakdown(grid: Grid, heading: str):
     from matplotlib.patches import Patch
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+    from matplotlib.ticker import PercentFormatter
 
     bars = [(x, series) for x in grid.axis.texts for series in grid.series][:_MAX_BARS]
     bars = [b for b in bars if any((f, b[1], b[0]) in grid.points for f in grid.facets)]
@@ -214,16 +209,10 @@ def draw_breakdown(grid: Grid, heading: str):
                     shown.add(label)
                     axes.barh(y, wide, left=left, height=0.78, color=colour, hatch=hatch, edgecolor="white", lw=0.5)
                 left += wide
-            axes.annotate(
-                format_time(total),
-                (left, y),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-                color="#333333",
-            )
-        axes.set_yticks(place, [_bar_name(grid, x, series) for x, series in bars])
+            look = {"va": "center", "fontsize": 8, "color": "#333333"}
+            axes.annotate(format_time(total), (left, y), xytext=(4, 0), textcoords="offset points", **look)
+        names = [" · ".join(filter(None, (grid.axis.label(x), grid.name(series)))) for x, series in bars]
+        axes.set_yticks(place, names)
         axes.grid(False, axis="y")
         axes.margins(x=0.17)
         axes.set_xlim(left=0)
@@ -233,8 +222,7 @@ def draw_breakdown(grid: Grid, heading: str):
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
             axes.set_xlabel("share of the time")
         else:
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda ps, _: format_time(int(ps)) if ps >= 1 else "0"))
-            axes.xaxis.set_major_locator(MaxNLocator(5))
+            time_ticks(axes.xaxis, 5)
             axes.set_xlabel("time")
         if grid.facet_key:
             axes.set_title(clean(facet))
@@ -249,6 +237,5 @@ def draw_breakdown(grid: Grid, heading: str):
     return figure
 
 
-def _bar_name(grid: Grid, x: str, series: tuple[str, ...]) -> str:
-    name = grid.name(series)
-    return f"{grid.axis.label(x)} · {name}" if name else grid.axis.label(x)
+#: Figures of rows, by kind.
+OF_ROWS = {"time": _draw_time, "busbw": _draw_busbw, "slowdown": _draw_slowdown, "breakdown": _draw_breakdown}

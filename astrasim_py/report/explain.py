@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.records import Records, Table
+from astrasim_py.core.records import Records, Table, empty_table
 from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report.critical_path import CATEGORIES, Segment, critical_path
 from astrasim_py.report.exposure import Exposure, exposures_of
@@ -63,11 +63,10 @@ def explain(records: Records, edges: Table | None = None, longer: Mapping[int, i
     """
     if records.level != "messages":
         raise UsageError("records", f'level "{records.level}" does not hold messages', 'record at level "messages"')
-    names: dict[int, str] = {}
-    latency: dict[int, int] = {}
-    if edges is not None:
-        names = dict(zip(edges["link"].tolist(), edges["name"].tolist(), strict=True))
-        latency = dict(zip(edges["link"].tolist(), edges["latency"].tolist(), strict=True))
+    edges = empty_table(("link", "name", "latency")) if edges is None else edges
+    names, latency = (
+        dict(zip(edges["link"].tolist(), edges[name].tolist(), strict=True)) for name in ("name", "latency")
+    )
     path = critical_path(records, latency, longer or {})
     totals = dict.fromkeys(CATEGORIES, 0)
     for piece in path:

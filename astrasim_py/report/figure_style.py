@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from contextlib import contextmanager
 
+from astrasim_py.core.units import format_time
+
 FORMATS = ("svg", "png")
 #: Okabe & Ito, "Color Universal Design" (2008); yellow last, for it is faint on white.
 PALETTE = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442")
@@ -73,15 +75,25 @@ def render(figure, form: str, about: Mapping[str, str]) -> bytes:
 def canvas(panels: int, heading: str, *, width: float = 3.9, height: float = 3.8, columns: int = 4, **share):
     from matplotlib.figure import Figure
 
-    columns = min(columns, max(panels, 1))
-    lines = math.ceil(max(panels, 1) / columns)
+    panels = max(panels, 1)
+    columns = min(columns, panels)
+    lines = math.ceil(panels / columns)
     figure = Figure(figsize=(width * columns + (1.6 if columns == 1 else 0.6), height * lines), layout="constrained")
     if heading:
         figure.suptitle(heading, fontsize=12)
     axes = figure.subplots(lines, columns, squeeze=False, **share).ravel().tolist()
-    for unused in axes[max(panels, 1) :]:
+    for unused in axes[panels:]:
         unused.set_visible(False)
-    return figure, axes[: max(panels, 1)]
+    return figure, axes[:panels]
+
+
+def time_ticks(axis, most: int | None = None) -> None:
+    """Label an axis of ps with times, at no more than `most` ticks."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.set_major_formatter(FuncFormatter(lambda ps, _: format_time(int(ps)) if ps >= 1 else "0"))
+    if most is not None:
+        axis.set_major_locator(MaxNLocator(most))
 
 
 def say_nothing_finished(axes) -> None:

@@ -80,36 +80,24 @@ class Grid:
         swept = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
         where = spec.get("where") or {}
         varying = [key for key in swept if key not in where and len({text_of(row, key) for row in rows}) > 1]
-        self.x = spec.get("x") or self._default_x(swept, varying)
+        self.x = spec.get("x") or next((key for key in ("size", *varying, *swept) if key in swept), None)
         self.series_key, self.facet_key = spec.get("series"), spec.get("facet")
         for name, key in (("x", self.x), ("series", self.series_key), ("facet", self.facet_key)):
             if key and rows and all(text_of(row, key) is None for row in rows):
                 keys = ", ".join(swept) or "none"
                 raise ScenarioError(f"{place}.{name}", f'"{key}" is not swept', f"write one of the swept keys: {keys}")
         # What varies and is not named would put several points on one place: it goes to the series' names.
-        self.rest = [key for key in varying if key not in (self.x, self.series_key, self.facet_key)]
+        rest = [key for key in varying if key not in (self.x, self.series_key, self.facet_key)]
         self.points: dict[tuple[str, tuple[str, ...], str], Mapping] = {}
         for row in rows:
             x = text_of(row, self.x) if self.x else clean(row["point"])
             if x is not None:
-                self.points[self._facet(row), self._series(row), x] = row
+                facet = str(text_of(row, self.facet_key)) if self.facet_key else ""
+                series = tuple(str(text_of(row, key)) for key in (self.series_key, *rest) if key)
+                self.points[facet, series, x] = row
         self.facets = list(dict.fromkeys(facet for facet, _, _ in self.points))[:_MAX_FACETS]
         self.series = list(dict.fromkeys(series for _, series, _ in self.points))
         self.axis = Axis([x for _, _, x in self.points])
-
-    @staticmethod
-    def _default_x(swept: Sequence[str], varying: Sequence[str]) -> str | None:
-        for key in ("size", *varying, *swept):
-            if key in swept:
-                return key
-        return None
-
-    def _facet(self, row: Mapping) -> str:
-        return "" if not self.facet_key else str(text_of(row, self.facet_key))
-
-    def _series(self, row: Mapping) -> tuple[str, ...]:
-        keys = ([self.series_key] if self.series_key else []) + self.rest
-        return tuple(str(text_of(row, key)) for key in keys)
 
     def name(self, series: tuple[str, ...]) -> str:
         """The label of a series."""
@@ -117,10 +105,5 @@ class Grid:
 
     def curve(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> dict[str, float]:
         """x → value, where there is one."""
-        found = {}
-        for x in self.axis.texts:
-            row = self.points.get((facet, series, x))
-            y = None if row is None else value(row)
-            if y is not None:
-                found[x] = y
-        return found
+        rows = {x: self.points[facet, series, x] for x in self.axis.texts if (facet, series, x) in self.points}
+        return {x: y for x, row in rows.items() if (y := value(row)) is not None}

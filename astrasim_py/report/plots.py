@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.report.curve_plots import CURVES, draw_breakdown
+from astrasim_py.report.curve_plots import OF_ROWS
 from astrasim_py.report.figure_style import FORMATS, clean, our_style, render
 from astrasim_py.report.plot_grid import Grid, select
 from astrasim_py.report.record_plots import Panel, draw_gantt, draw_links
@@ -32,14 +32,10 @@ def draw(
     rows = [row for row in select(rows, spec.get("where") or {}) if row["status"] == "done"]
     heading = clean(spec.get("title") or title)
     with our_style():
-        if kind == "links":
-            figure = draw_links(panels, heading)
-        elif kind == "gantt":
-            figure = draw_gantt(panels, heading)
-        elif kind == "breakdown":
-            figure = draw_breakdown(Grid(spec, rows, place), heading)
+        if kind in NEEDS:
+            figure = {"links": draw_links, "gantt": draw_gantt}[kind](panels, heading)
         else:
-            figure = CURVES[kind](Grid(spec, rows, place), heading)
+            figure = OF_ROWS[kind](Grid(spec, rows, place), heading)
         ran = sorted({str(row["engine"]) for row in rows if row.get("engine")})
         about = {"Description": f"engine: {', '.join(ran)}"} if ran else {}
         return {form: render(figure, form, about) for form in FORMATS}

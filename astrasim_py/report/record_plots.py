@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from astrasim_py.core.records import Table
-from astrasim_py.core.units import format_time
-from astrasim_py.report.figure_style import canvas, clean, legend_below, say_nothing_finished
+from astrasim_py.core.records import Table, empty_table
+from astrasim_py.report.figure_style import canvas, clean, legend_below, say_nothing_finished, time_ticks
 
 #: Most points that a figure of links or a Gantt chart shows.
 PANELS = 9
@@ -149,7 +148,7 @@ def _heads(paths: np.ndarray, span: float) -> np.ndarray:
 def draw_gantt(panels: Sequence[Panel], heading: str):
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     panels = list(panels)[:PANELS]
     lanes = max((min(_ranks(p.tables["node"]), _MAX_LANES) for p in panels), default=1)
@@ -182,8 +181,7 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
         shown = min(count, _MAX_LANES)
         axes.set_ylim(shown - 0.45, -0.55)
         axes.set_xlim(0, max(panel.makespan, 1))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda ps, _: format_time(int(ps)) if ps >= 1 else "0"))
-        axes.xaxis.set_major_locator(MaxNLocator(7))
+        time_ticks(axes.xaxis, 7)
         axes.yaxis.set_major_locator(MaxNLocator(min(shown, 16), integer=True))
         axes.grid(False, axis="y")
         axes.set_ylabel("rank")
@@ -216,12 +214,9 @@ def _bars(kind: np.ndarray, instance: np.ndarray, called: np.ndarray, panel: Pan
     workload = instance < 0
     yield "compute", workload & (kind == "compute"), 0.42, 0.42, "#0072B2", ""
     yield "remote memory", workload & (kind == "memory"), 0.42, 0.42, "#7f7f7f", "xxx"
-    types: dict[int, str] = {}
-    if "collective" in panel.tables:
-        table = panel.tables["collective"]
-        types = dict(zip(table["instance"].tolist(), table["type"].tolist(), strict=True))
-    names = list(dict.fromkeys(types.values()))
-    for number, name in enumerate(names):
+    table = panel.tables.get("collective", empty_table(("instance", "type")))
+    types = dict(zip(table["instance"].tolist(), table["type"].tolist(), strict=True))
+    for number, name in enumerate(dict.fromkeys(types.values())):
         mine = np.array([types.get(i) == name for i in called.tolist()], dtype=bool)
         colour = _COLLECTIVE_COLOURS[number % len(_COLLECTIVE_COLOURS)]
         yield name.replace("_", "-"), workload & (kind == "collective") & mine, 0.0, 0.34, colour, ""

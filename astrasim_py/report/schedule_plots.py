@@ -99,18 +99,13 @@ def _lanes(figure, axes, schedule: Schedule, transfer, resource, start, end) -> 
     else:
         # Colours of chunks go with their owners: neighbouring numbers look alike.
         bar = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), ListedColormap(colours))
-        figure.colorbar(bar, ax=axes, label="chunk", pad=0.01, aspect=40, ticks=_few(count))
+        figure.colorbar(bar, ax=axes, label="chunk", pad=0.01, aspect=40, ticks=range(0, count, -(-count // 9)))
     if sums.any():
         handles.append(Patch(facecolor="#bbbbbb", edgecolor="white", hatch="////", label="partial sum"))
         if (~sums).any():
             handles.append(Patch(facecolor="#bbbbbb", label="copy"))
     if handles:
         axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), borderaxespad=0.2)
-
-
-def _few(count: int) -> list[int]:
-    step = max(1, -(-count // 9))
-    return list(range(0, count, step))
 
 
 def _colours(count: int) -> np.ndarray:
