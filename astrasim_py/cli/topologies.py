@@ -6,14 +6,16 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from astrasim_py.core.document import parse_document, read_document
 from astrasim_py.core.errors import TopologyError, UnitError, UsageError
 from astrasim_py.core.files import read_regular
 from astrasim_py.core.units import parse_size
-
-if TYPE_CHECKING:
-    from astrasim_py.topology.model import Topology
+from astrasim_py.topology.edge_list import MAX_YAML, read_edge_list
+from astrasim_py.topology.from_keys import build
+from astrasim_py.topology.hardware import preset_names
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.shapes import SHAPES
 
 _FILES = (".csv", ".yaml", ".yml", ".json")
 _SIZES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
@@ -26,8 +28,6 @@ def topology_of(text: str, place: str = "--topology") -> Topology:
 
     Raises TopologyError, ScenarioError, UsageError.
     """
-    from astrasim_py.topology.edge_list import read_edge_list
-
     suffix = Path(text).suffix.lower()
     if suffix in (".yaml", ".yml"):
         return _yaml_file(text)
@@ -35,13 +35,10 @@ def topology_of(text: str, place: str = "--topology") -> Topology:
         return read_edge_list(text)
     if os.path.exists(text):
         raise UsageError(place, f'"{text}" is of no known kind', f"name a file that ends in {', '.join(_FILES)}")
-    return _build(_written(text, place), place)
+    return build(_written(text, place), place, written=True)
 
 
 def _yaml_file(path: str) -> Topology:
-    from astrasim_py.core.document import read_document
-    from astrasim_py.topology.edge_list import read_edge_list
-
     # An edge list may be far longer than a scenario, and has a reader of its own.
     if _is_edge_list(path):
         return read_edge_list(path)
@@ -53,30 +50,18 @@ def _yaml_file(path: str) -> Topology:
     given = {key: value for key, value in plain.items() if key not in ("placement", "name")}
     if isinstance(given.get("file"), str):
         given["file"] = str(Path(path).parent / given["file"])
-    return _build(given, path, name=str(plain.get("name") or Path(path).stem))
+    return build(given, path, name=str(plain.get("name") or Path(path).stem), written=True)
 
 
 def _is_edge_list(path: str) -> bool:
     """True if the top-level keys are those of an edge list."""
-    from astrasim_py.topology.edge_list import MAX_YAML
-
     data = read_regular(path, MAX_YAML, TopologyError, what="a topology file", remedy="write it as CSV")
     keys = set(re.findall(rb"^([A-Za-z_]+)\s*:", data, re.MULTILINE))
     return b"links" in keys and keys <= {b"npus", b"links"}
 
 
-def _build(spec: Mapping, place: str, name: str = "") -> Topology:
-    from astrasim_py.topology.from_keys import build
-
-    return build(spec, place, name=name, written=True)
-
-
 def _written(text: str, place: str) -> dict:
     """Keys of ``SHAPE:SIZE,KEY=VALUE,…``, of a preset, or of a mapping in braces."""
-    from astrasim_py.core.document import parse_document
-    from astrasim_py.topology.hardware import preset_names
-    from astrasim_py.topology.shapes import SHAPES
-
     if text.lstrip().startswith("{"):
         plain = parse_document(text, place).plain()
         if not isinstance(plain, Mapping):
@@ -105,7 +90,6 @@ def _written(text: str, place: str) -> dict:
 
 
 def _size(shape: str, size: str, place: str) -> dict:
-    from astrasim_py.topology.shapes import SHAPES
 
     if not _SIZES.fullmatch(size):
         raise UsageError(place, f'"{size}" is no size', "write e.g. ring:8 or torus:8x8")

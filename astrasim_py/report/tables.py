@@ -91,6 +91,11 @@ def _json(value: object, line: str | None, step: str) -> str:
     return brackets[0] + below + f",{below}".join(items) + line + brackets[1]
 
 
+def json_bytes(value: object) -> bytes:
+    """The content of a JSON file."""
+    return (json_text(value) + "\n").encode()
+
+
 def parse_json(text: str) -> object:
     """The inverse of `json_text`: numbers with a point become `decimal.Decimal`."""
     return json.loads(text, parse_float=Decimal)

@@ -16,7 +16,6 @@ from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import astra_sim_point, stored_points
 from astrasim_py.study.figures import STUDY, draw_figures, panel_points
-from astrasim_py.study.run_log import RunLog
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.task import make_task, run_task
@@ -74,13 +73,13 @@ def explain_folder(path: str | os.PathLike) -> Explained:
     if len(points) > 1:
         names = ", ".join(point.folder.name for point in points[:3])
         raise UsageError(str(path), f"holds {len(points)} points", f"name one of its folders: {names} …")
-    notes = RunLog()
+    notes: list[str] = []
     point = at_level(points[0], "messages", notes)
     longer = {int(i): int(ps) for i, ps in (point.summary.get("hop_latency_ps") or {}).items()}
     explanation = explain(records_of(point), point.table("edge"), longer)
     if point.manifest["status"] != "done":
-        notes.add(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
-    return Explained(point=point, explanation=explanation, notes=tuple(notes.lines))
+        notes.append(f"this point is {point.manifest['status']}: {point.summary.get('cause', '')}")
+    return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))
 
 
 def plot_folder(path: str | os.PathLike) -> Drawn:
@@ -92,7 +91,8 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     Raises UsageError: there is no point, or nothing to draw.
     """
     folder, points = find(path)
-    study, notes = stored_points.read_object(folder / STUDY), RunLog()
+    study = stored_points.read_object(folder / STUDY)
+    notes: list[str] = []
     title = str(study.get("title") or study.get("scenario") or folder.name)
     if points[0].folder == Path(path):
         title = f"{title}: {points[0].manifest['point']}"
@@ -107,7 +107,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
             known = levels[point.folder.name]
             levels[point.folder.name] = max(known, plots.NEEDS[spec["kind"]], key=LEVELS.index)
     ready = [at_level(point, levels[point.folder.name], notes) for point in points]
-    return Drawn(figures=tuple(draw_figures(folder, title, specs, ready)), notes=tuple(notes.lines))
+    return Drawn(figures=tuple(draw_figures(folder, title, specs, ready)), notes=tuple(dict.fromkeys(notes)))
 
 
 # -- points run again ------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def records_of(stored: StoredPoint) -> Records:
     )
 
 
-def at_level(stored: StoredPoint, level: str, notes: RunLog) -> StoredPoint:
+def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
     """The point with records of at least `level`: as it is, or run again (and the notes say so).
 
     Raises UsageError: what it was computed from has changed since. Raises AstraError: it cannot be run any more.
@@ -169,7 +169,7 @@ def at_level(stored: StoredPoint, level: str, notes: RunLog) -> StoredPoint:
             f"{verb} with --record {level}",
         )
     whole = ", all NPUs of it" if ran.endswith(FOLDED) else ""
-    notes.add(f"{name}: ran it again{whole} to record {level}")
+    notes.append(f"{name}: ran it again{whole} to record {level}")
     return found
 
 

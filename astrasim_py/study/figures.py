@@ -10,7 +10,7 @@ from astrasim_py.core.files import write_file
 from astrasim_py.report import plots
 from astrasim_py.report.plot_grid import select
 from astrasim_py.report.record_plots import PANELS, Panel
-from astrasim_py.report.tables import json_text
+from astrasim_py.report.tables import json_bytes
 from astrasim_py.study.stored_points import StoredPoint
 
 STUDY = "study.json"
@@ -22,7 +22,7 @@ def write_study(
 ) -> Path:
     """Note beside the points what the scenario draws of them, and in which order."""
     study = {"scenario": scenario, "title": title, "plots": list(specs), "points": list(points)}
-    return write_file(folder / STUDY, (json_text(study) + "\n").encode(), make_folder=True)
+    return write_file(folder / STUDY, json_bytes(study), make_folder=True)
 
 
 def panel_points(spec: Mapping, points: Sequence[StoredPoint]) -> list[StoredPoint]:

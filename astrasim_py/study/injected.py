@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
-from astrasim_py.core.cache import Memo
+from astrasim_py.core.cache import Memo, cache_file, cached
 from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, TopologyError
 from astrasim_py.core.registry import provided
@@ -22,7 +24,6 @@ from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, Algorith
 from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.study.synthesized import algorithm_of
-from astrasim_py.study.verdicts import kept_verdict
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request
 from astrasim_py.topology.model import Topology
@@ -31,6 +32,9 @@ from astrasim_py.verification.verifier import Verdict, verify
 _ALGORITHMS: Memo[tuple[Algorithm, tuple[str, ...]]] = Memo(32)
 _BUILT: Memo[Algorithm] = Memo(64)
 _VERDICTS: Memo[Verdict] = Memo(256)
+
+#: Counts up when verification finds more, or says it otherwise: what was kept before is then verified again.
+_VERDICT_EDITION = 2
 
 
 class Choice(NamedTuple):
@@ -206,7 +210,7 @@ def _verified(run: Preparation, algorithm: Algorithm, place: str, content: tuple
         verdict = _VERDICTS.get(algorithm.digest(), lambda: verify(algorithm))
     else:
         key = (content, algorithm.collective, algorithm.root, algorithm.in_place)
-        verdict = _VERDICTS.get(key, lambda: kept_verdict(algorithm, content))
+        verdict = _VERDICTS.get(key, lambda: _kept_verdict(algorithm, content))
     what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
     refused, doubts = _objections(algorithm, verdict, run.spec.network.msccl)
     if refused:
@@ -217,6 +221,26 @@ def _verified(run: Preparation, algorithm: Algorithm, place: str, content: tuple
             raise AlgorithmError(place, f"{what} {doubt}", "write verify: true to go on with a warning")
         run.warnings.append(f"{place}: {what} {doubt}")
     return algorithm.with_verdict(verdict.ok)
+
+
+def _kept_verdict(algorithm: Algorithm, content: object) -> Verdict:
+    """The verdict on files of some content, from the user's cache where it was verified before and not found wrong."""
+    contract = (algorithm.collective, algorithm.root, algorithm.in_place, algorithm.ranks)
+    contract += (algorithm.protocol, algorithm.contract.to_text() if algorithm.contract else None)
+    path = cache_file("verdicts", (version("astrasim-py"), _VERDICT_EDITION, content, contract), ".json")
+
+    def dump(verdict: Verdict) -> bytes | None:
+        return None if verdict.ok is False else json.dumps(asdict(verdict)).encode()
+
+    return cached(path, lambda: verify(algorithm), load=_load_verdict, dump=dump)
+
+
+def _load_verdict(data: bytes) -> Verdict | None:
+    found = json.loads(data)
+    found |= {key: tuple(found[key]) for key in ("problems", "warnings")}
+    if found.keys() != {field.name for field in fields(Verdict)} or found["correct"] is False:
+        return None
+    return Verdict(**found)
 
 
 def _objections(algorithm: Algorithm, verdict: Verdict, msccl: Any) -> tuple[str, list[str]]:

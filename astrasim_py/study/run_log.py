@@ -1,4 +1,4 @@
-"""Facts of a run beside its results: versions, limits, cost, and notes."""
+"""Facts of a run beside its results: versions, limits and cost."""
 
 from __future__ import annotations
 
@@ -30,18 +30,6 @@ def package_version(name: str = "astrasim-py") -> str:
 def limits_json(limits: Limits) -> dict[str, int | None]:
     """Limits as plain values."""
     return {"max_events": limits.max_events, "max_sim_time_ps": limits.max_sim_time_ps}
-
-
-class RunLog:
-    """Notes of a run for its user, each once."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def add(self, line: str) -> None:
-        """One more."""
-        if line not in self.lines:
-            self.lines.append(line)
 
 
 class Usage:

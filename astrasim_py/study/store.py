@@ -28,7 +28,7 @@ from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, InternalError, UsageError
 from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_new
 from astrasim_py.core.records import RECORD_SCHEMA, Records
-from astrasim_py.report.tables import json_text
+from astrasim_py.report.tables import json_bytes
 from astrasim_py.study.run_log import limits_json, package_version
 from astrasim_py.study.stored_points import FORMAT, MANIFEST, REQUIRED, SUMMARY, VOLATILE, read_manifest
 from astrasim_py.system.machine_models import Limits
@@ -203,8 +203,8 @@ def write_point(
             chunks = (content,) if isinstance(content, bytes) else content
             sha256, length = write_new(temporary / name, chunks)
             entries[name] = {"sha256": sha256, "bytes": length}
-        write_new(temporary / VOLATILE, (_json_bytes(volatile),))
-        write_new(temporary / MANIFEST, (_json_bytes({**manifest, "files": entries}),))
+        write_new(temporary / VOLATILE, (json_bytes(volatile),))
+        write_new(temporary / MANIFEST, (json_bytes({**manifest, "files": entries}),))
         sync_folder(temporary)
         _move_in(temporary, folder, options, replace)
         sync_folder(parent)
@@ -214,10 +214,6 @@ def write_point(
         if os.path.lexists(temporary):
             _remove(temporary)
     return folder
-
-
-def _json_bytes(value: Mapping) -> bytes:
-    return (json_text(value) + "\n").encode()
 
 
 def _move_in(temporary: Path, folder: Path, options: RunOptions, replace: bool) -> None:

@@ -19,7 +19,7 @@ from astrasim_py.report.tables import (
     bandwidth_GBps,
     collective_rows,
     efficiency_of,
-    json_text,
+    json_bytes,
     ns_number,
     rounded,
 )
@@ -172,7 +172,7 @@ def files_of(plan: Plan, records: Records, summary: Mapping, *, with_timeline: b
     topology = plan.problem.topology
     per_rank = {name: getattr(records, name) for name in ("finish", "compute", "exposed_comm")}
     tables = {"rank": Table({"rank": np.arange(len(records.finish)), **per_rank}), **records.tables()}
-    files: dict[str, Iterable[bytes]] = {"summary.json": ((json_text(summary) + "\n").encode(),)}
+    files: dict[str, Iterable[bytes]] = {"summary.json": (json_bytes(summary),)}
     for name, table in tables.items():
         if LEVELS.index(records.level) >= LEVELS.index(_FROM.get(name, "summary")):
             files[f"{name}.csv"] = csv_chunks(table)

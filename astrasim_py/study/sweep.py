@@ -32,7 +32,6 @@ from astrasim_py.study.cluster import check_address, run_on_cluster
 from astrasim_py.study.figures import FIGURES, draw_figures, write_study
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress
-from astrasim_py.study.run_log import RunLog
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.task import Result, Task, failed, limits_of, make_task, row_of, run_task, stored_result
@@ -171,7 +170,7 @@ class _Run:
         self.results: dict[int, Result] = {}
         self.reused = 0
         self.unfolded = 0  # of these, where a folded run was asked for
-        self.notes = RunLog()
+        self.notes: list[str] = []
         self.failures: list[Failure] = []
         self.interrupted = False
 
@@ -219,7 +218,9 @@ class _Run:
                     shown += 1
                     levels[number] = max(levels[number], need, key=LEVELS.index)
             if shown:
-                self.notes.add(f"the figure {spec.name or spec.kind} needs level {need}: recorded for {shown} points")
+                self.notes.append(
+                    f"the figure {spec.name or spec.kind} needs level {need}: recorded for {shown} points"
+                )
         return levels
 
     # -- doing it -----------------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ class _Run:
                 self.results[number] = result
                 self.progress.point(self.points[number].name, result.row["status"], result.simulated_ps)
                 if result.exit_code == EXIT_OUTPUT:
-                    self.notes.add("stopped: the results cannot be written")
+                    self.notes.append("stopped: the results cannot be written")
                     break
 
     def _missing(self) -> int:
@@ -262,11 +263,11 @@ class _Run:
                 why = {"exit_code": result.exit_code, "lines": result.lines, "detail": result.detail}
                 self.failures.append(Failure(point=self.points[number].name, **why))
             for warning in result.warnings:
-                self.notes.add(f"warning: {warning}")
+                self.notes.append(f"warning: {warning}")
         if self.reused:
             what = f"{self.reused} of {len(self.chosen)} points were finished already"
             unfolded = f", {self.unfolded} of them in full, not folded" if self.unfolded else ""
-            self.notes.add(f"{what}{unfolded} (--fresh computes them again)")
+            self.notes.append(f"{what}{unfolded} (--fresh computes them again)")
         drawn: list[Path] = []
         summaries: list[dict | None] = [None] * len(self.chosen)
         try:
@@ -278,7 +279,7 @@ class _Run:
         if self.interrupted:
             left = self._missing()
             kept = len(self.chosen) - left
-            self.notes.add(f"interrupted: {kept} of {len(self.chosen)} points are kept; run it again to go on")
+            self.notes.append(f"interrupted: {kept} of {len(self.chosen)} points are kept; run it again to go on")
         codes = [failure.exit_code for failure in self.failures]
         computed = sum(n in self.results and self.results[n].stored for n in self.chosen) - self.reused
         return RunResult(
@@ -288,7 +289,7 @@ class _Run:
             rows=tuple(result.row for result in done),
             exit_code=EXIT_INTERRUPTED if self.interrupted else worst(codes),
             failures=tuple(self.failures),
-            notes=tuple(self.notes.lines),
+            notes=tuple(dict.fromkeys(self.notes)),
             figures=tuple(drawn),
             computed=computed,
             reused=self.reused,
@@ -323,7 +324,7 @@ class _Run:
             return []
         ready = [stored[name] for name in names if name in stored]
         if len(self.chosen) < len(self.points) and len(ready) < len(self.points):
-            self.notes.add(f"no figures yet: {len(ready)} of {len(self.points)} points are finished")
+            self.notes.append(f"no figures yet: {len(ready)} of {len(self.points)} points are finished")
             return []
         return draw_figures(self.folder, self.scenario.title or self.scenario.name, plots, ready)
 

@@ -165,7 +165,7 @@ def test_no_gap_is_negative():
     assert (Progress(99, 100, 1, 2).gap, Progress(3, 2, 1, 2).gap) == (0.0, 0.5)
 
 
-def test_progress_of_an_all_reduce_names_its_halves_and_tells_of_the_whole_only_what_is_found():
+def test_progress_of_an_all_reduce_names_its_halves():
     told: list[Progress] = []
     found = synthesize(mesh(dims=(4, 4)), **wanted("all_reduce", chunks=2, rounds=4, progress=told.append))
     halves = [state for state in told if state.search.startswith("half with ") and state.best]
