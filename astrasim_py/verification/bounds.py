@@ -233,15 +233,11 @@ class Capacities:
             per_npu = np.bincount(end[at] * classes + topology.bandwidth_class[at], minlength=n * classes)
             return per_npu.reshape(n, classes)
 
-        def rates(rows: np.ndarray) -> list[Fraction]:
-            pairs = (zip(row, topology.bandwidths, strict=True) for row in rows.tolist())
-            return [sum((c * b for c, b in row), Fraction(0)) for row in pairs]
-
         into, out = counts(topology.dst.astype(np.int64)), counts(topology.src.astype(np.int64))
         near_in = self._near(topology.dst, topology.src)
         near_out = self._near(topology.src, topology.dst)
         self.kind, first = _codes(*into.T, *out.T, near_in, near_out)
-        self.ingress, self.egress = rates(into[first]), rates(out[first])
+        self.ingress, self.egress = ([self._total(row) for row in rows[first]] for rows in (into, out))
         self.near_in, self.near_out = near_in[first].tolist(), near_out[first].tolist()
         self.cuts = self._cuts()
 
@@ -297,8 +293,11 @@ class Capacities:
         return result
 
     def _rate(self, links: np.ndarray) -> Fraction:
-        counts = np.bincount(self.topology.bandwidth_class[links], minlength=len(self.topology.bandwidths))
-        return sum((int(c) * b for c, b in zip(counts.tolist(), self.topology.bandwidths, strict=True)), Fraction(0))
+        return self._total(np.bincount(self.topology.bandwidth_class[links], minlength=len(self.topology.bandwidths)))
+
+    def _total(self, counts: np.ndarray) -> Fraction:
+        """Bytes per second of so many links of each class of bandwidth."""
+        return sum((c * b for c, b in zip(counts.tolist(), self.topology.bandwidths, strict=True)), Fraction(0))
 
     def latency(self, sources: Sequence[int], targets: Sequence[int]) -> int:
         """A latency, ps, that some message from a source to a target must have: a maximum over shortest paths."""

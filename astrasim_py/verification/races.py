@@ -7,7 +7,7 @@ not ordered there are two neighbours in that order which are not ordered either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from astrasim_py.program.buffers import Layout
@@ -122,19 +122,24 @@ def _follow(
     parents = steps.parents
     for g in rows:
         mask = 0
-        for p in parents[g]:
+        for p in parents[g] if sender is None else (*parents[g], sender[g]):
             if p >= 0:
                 mask |= known[p]
                 if p in bit:
                     mask |= 1 << bit[p]
-        if sender is not None:
-            s = sender[g]
-            if s >= 0:
-                mask |= known[s]
-                if s in bit:
-                    mask |= 1 << bit[s]
         known[g] = mask
     return bit
+
+
+def _asked(
+    steps: Steps, rows: Iterable[int], sender: list[int] | None, keys: Mapping[int, list[int]], known: list[int]
+) -> set[int]:
+    """Those of the pairs first · N + second, given by their first, that are ordered over the given rows."""
+    size, sources, found = len(steps), sorted(keys), set()
+    for start in range(0, len(sources), _BATCH):
+        bit = _follow(steps, rows, sources[start : start + _BATCH], sender, known)
+        found.update(key for g, at in bit.items() for key in keys[g] if known[key % size] >> at & 1)
+    return found
 
 
 def _by_source(keys: Iterable[int], size: int) -> dict[int, list[int]]:
@@ -145,37 +150,24 @@ def _by_source(keys: Iterable[int], size: int) -> dict[int, list[int]]:
 
 
 def _within_ranks(steps: Steps, sequence: list[int], keys: Iterable[int]) -> set[int]:
-    """Those of the pairs first · N + second, both of one rank, that its own dependencies order."""
-    size = len(steps)
-    asked = _by_source(keys, size)
-    sources: list[list[int]] = [[] for _ in range(steps.ranks)]
-    for g in sorted(asked):
-        sources[steps.rank[g]].append(g)
+    """Those of the pairs, both of one rank, that its own dependencies order."""
+    wanted: list[dict[int, list[int]]] = [{} for _ in range(steps.ranks)]
+    for g, asked in _by_source(keys, len(steps)).items():
+        wanted[steps.rank[g]][g] = asked
     rows: list[list[int]] = [[] for _ in range(steps.ranks)]
     for g in sequence:
         rows[steps.rank[g]].append(g)
-    found = set()
-    known = [0] * size
-    for mine, wanted in zip(rows, sources, strict=True):
-        for start in range(0, len(wanted), _BATCH):
-            bit = _follow(steps, mine, wanted[start : start + _BATCH], None, known)
-            found.update(key for g, at in bit.items() for key in asked[g] if known[key % size] >> at & 1)
+    found, known = set(), [0] * len(steps)
+    for mine, asked in zip(rows, wanted, strict=True):
+        found |= _asked(steps, mine, None, asked, known)
         for g in mine:
             known[g] = 0
     return found
 
 
 def _ordered(steps: Steps, flow: Flow, keys: Iterable[int]) -> set[int]:
-    """Those of the pairs first · N + second that are ordered, by whatever ranks."""
-    size = len(steps)
-    asked = _by_source(keys, size)
-    sources = sorted(asked)
-    found = set()
-    known = [0] * size
-    for start in range(0, len(sources), _BATCH):
-        bit = _follow(steps, flow.sequence, sources[start : start + _BATCH], flow.sender, known)
-        found.update(key for g, at in bit.items() for key in asked[g] if known[key % size] >> at & 1)
-    return found
+    """Those of the pairs that are ordered, by whatever ranks."""
+    return _asked(steps, flow.sequence, flow.sender, _by_source(keys, len(steps)), [0] * len(steps))
 
 
 def _count(where: Layout, flow: Flow, cells: set[int]) -> int:

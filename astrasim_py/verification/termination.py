@@ -10,6 +10,7 @@ ones.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -79,9 +80,7 @@ class Flow:
 
     def split(self, chunks_per_message: int) -> list[int] | None:
         """Messages of each step that moves at most so many chunks at once; None where each is one."""
-        if chunks_per_message < 1 or not self.steps.count:
-            return None
-        if max(self.steps.count) <= chunks_per_message:
+        if chunks_per_message < 1 or max(self.steps.count, default=0) <= chunks_per_message:
             return None
         moving = zip(self.steps.count, self.steps.takes, self.steps.gives, strict=True)
         parts = [-(-c // chunks_per_message) if c > 1 and (t >= 0 or s >= 0) else 1 for c, t, s in moving]
@@ -100,18 +99,13 @@ class Flow:
         for connection in self.steps.connections:
             messages = len(connection.sends) if parts is None else sum(parts[g] for g in connection.sends)
             most = max(most, messages)
-        for slots in range(1, min(most, 8) + 1):
-            if _Run(self, slots, parts).ends():
-                return slots
+
+        def enough(slots: int) -> bool:
+            return _Run(self, slots, parts).ends()
+
+        few = range(1, min(most, 8) + 1)
         # Beyond a few, by halving: more slots never block what fewer let through, and `most` are as good as unbounded.
-        low, high = 8, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            if _Run(self, middle, parts).ends():
-                high = middle
-            else:
-                low = middle
-        return high
+        return next(filter(enough, few), None) or 9 + bisect_left(range(9, most), True, key=enough)
 
 
 class _Run:
@@ -192,54 +186,17 @@ class _Run:
 
     def blocked(self) -> Blocked:
         """Follow a blocked step to what it waits for, until a step comes again or something never happens."""
-        flow, steps, base, step_of = self.flow, self.flow.steps, self.base, self.step_of
-        stuck = {u for u, n in enumerate(self.left) if n > 0}
-        sends_of = {r: s for sends, receives in self.queues for s, r in zip(sends, receives, strict=False)}
-        u = min(stuck)
+        steps, step_of = self.flow.steps, self.step_of
+        self.stuck = {u for u, n in enumerate(self.left) if n > 0}
+        self.sends_of = {r: s for sends, receives in self.queues for s, r in zip(sends, receives, strict=False)}
+        u = min(self.stuck)
         seen: dict[int, int] = {}
         chain: list[tuple[str, bool]] = []
-        closed = True
-        while u not in seen:
-            seen[u] = len(chain)
-            g = step_of[u]
-            nxt, why = -1, ""
-            if self.frees_from.get(u) in stuck:
-                nxt = self.frees_from[u]
-                connection = steps.connections[steps.gives[g]]
-                queue = "" if connection.channel < 0 else f" on channel {connection.channel}"
-                many = f"{self.slots} message{'s are' if self.slots > 1 else ' is'} under way"
-                why = (
-                    f"cannot send to rank {connection.target}{queue}: {many} until {steps.place(step_of[nxt])} receives"
-                )
-            elif u in self.full:
-                target = steps.connections[steps.gives[g]].target
-                closed, why = False, f"cannot send to rank {target}, which does not receive all messages before it"
-            elif u != base[g]:
-                nxt, why = u - 1, "has not sent or received its messages before this one"
-            elif steps.takes[g] >= 0 and flow.sender[g] < 0:
-                source = steps.connections[steps.takes[g]].source
-                closed, why = False, f"waits for a message from rank {source} that is never sent"
-            elif NEVER in steps.parents[g]:
-                closed, why = False, "waits for a step that never says it is done"
-            else:
-                sender = sends_of.get(u, -1)
-                if sender >= 0 and sender in stuck:
-                    nxt = sender
-                    why = f"waits for the message of {steps.place(step_of[nxt])}"
-                else:
-                    for p in steps.parents[g]:
-                        last = base[p + 1] - 1
-                        if last in stuck:
-                            nxt = last
-                            same = steps.chain[p] == steps.chain[g] and steps.chain[g] >= 0
-                            why = f"comes after {steps.place(p)}" if same else f"waits for {steps.place(p)}"
-                            break
-            crosses = nxt < 0 or steps.rank[step_of[nxt]] != steps.rank[g]
-            chain.append((f"{steps.label(g)} {why}", crosses))
-            if nxt < 0:
-                closed = False
-                break
-            u = nxt
+        while u >= 0 and u not in seen:
+            seen[u], g = len(chain), step_of[u]
+            u, why = self._waits_for(u)
+            chain.append((f"{steps.label(g)} {why}", u < 0 or steps.rank[step_of[u]] != steps.rank[g]))
+        closed = u >= 0
         if closed:
             chain = chain[seen[u] :]
         lines = [text for text, _ in chain]
@@ -247,3 +204,29 @@ class _Run:
         if len(lines) > MAX_TOLD:
             lines = [*lines[: MAX_TOLD // 2], f"… {len(lines) - MAX_TOLD} more …", *lines[-MAX_TOLD // 2 :]]
         return Blocked(tuple(lines), crossing, closed)
+
+    def _waits_for(self, u: int) -> tuple[int, str]:
+        """The message that a blocked one waits for, -1 for what never happens; and how it waits, in words."""
+        steps, base, stuck, g = self.flow.steps, self.base, self.stuck, self.step_of[u]
+        if self.frees_from.get(u) in stuck:
+            after, connection = self.frees_from[u], steps.connections[steps.gives[g]]
+            queue = "" if connection.channel < 0 else f" on channel {connection.channel}"
+            many = f"{self.slots} message{'s are' if self.slots > 1 else ' is'} under way"
+            until = f"until {steps.place(self.step_of[after])} receives"
+            return after, f"cannot send to rank {connection.target}{queue}: {many} {until}"
+        if u in self.full:
+            target = steps.connections[steps.gives[g]].target
+            return -1, f"cannot send to rank {target}, which does not receive all messages before it"
+        if u != base[g]:
+            return u - 1, "has not sent or received its messages before this one"
+        if steps.takes[g] >= 0 and self.flow.sender[g] < 0:
+            source = steps.connections[steps.takes[g]].source
+            return -1, f"waits for a message from rank {source} that is never sent"
+        if NEVER in steps.parents[g]:
+            return -1, "waits for a step that never says it is done"
+        sender = self.sends_of.get(u)
+        if sender in stuck:
+            return sender, f"waits for the message of {steps.place(self.step_of[sender])}"
+        p = next(p for p in steps.parents[g] if base[p + 1] - 1 in stuck)
+        same = steps.chain[p] == steps.chain[g] and steps.chain[g] >= 0
+        return base[p + 1] - 1, f"{'comes after' if same else 'waits for'} {steps.place(p)}"

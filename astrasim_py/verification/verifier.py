@@ -114,8 +114,7 @@ def verify(
     True
     """
     state = _State(list(problems), list(warnings))
-    protocol = subject.protocol
-    state.fields["slots"] = slots or PROTOCOL_SLOTS.get(protocol, DEFAULT_SLOTS)
+    state.fields["slots"] = slots or PROTOCOL_SLOTS.get(subject.protocol, DEFAULT_SLOTS)
     try:
         steps = subject if isinstance(subject, Steps) else _steps(subject)
     except Unusable as found:
@@ -383,24 +382,21 @@ def _race(state: _State, flow: Flow, where: Layout) -> None:
     rank = steps.rank[first]
     buffer, offset = where.cell_name(rank, cell)
 
-    def does(g: int) -> str:
-        return "writes" if 0 <= where.writes[g] <= cell < where.writes[g] + steps.count[g] else "reads"
-
     cell_name = f"{buffer} chunk {offset}"
-    problem = f"race: {steps.label(first)} {does(first)} {cell_name}, {steps.label(second)} {does(second)} it"
-    lines = [
-        f"rank {rank}, {cell_name}: nothing says which of these is first",
-        f"  {steps.label(first)} {does(first)} it",
-        f"  {steps.label(second)} {does(second)} it",
+    labels = [steps.label(g) for g in (first, second)]
+    does = [
+        "writes" if 0 <= where.writes[g] <= cell < where.writes[g] + steps.count[g] else "reads"
+        for g in (first, second)
     ]
+    lines = [f"  {label} {verb} it" for label, verb in zip(labels, does, strict=True)]
     state.no(
         "race",
-        f"{problem}, and nothing says which is first",
-        "\n".join(lines),
+        f"race: {labels[0]} {does[0]} {cell_name}, {labels[1]} {does[1]} it, and nothing says which is first",
+        "\n".join([f"rank {rank}, {cell_name}: nothing says which of these is first", *lines]),
         rank=rank,
         buffer=buffer,
         chunk=offset,
         step=steps.place(first),
         line=steps.line[first] or None,
-        chain=[steps.label(first), steps.label(second)],
+        chain=labels,
     )
