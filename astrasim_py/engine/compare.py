@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +21,17 @@ def differences(a: Records, b: Records) -> list[str]:
 
     Returns of a column or a sequence only the first place that differs.
     """
-    found: list[str] = []
-    for field in fields(Records):
-        mine, theirs = getattr(a, field.name), getattr(b, field.name)
-        if field.name in _OWN:
-            continue
-        if isinstance(mine, Table):
-            found += _tables(field.name, mine, theirs)
-        elif isinstance(mine, np.ndarray):
-            found += _columns(f"{field.name} of rank", mine, theirs)
-        elif isinstance(mine, Outcome):
-            found += _outcomes(mine, theirs)
-        elif mine != theirs:
-            found.append(f"{field.name}: {mine} and {theirs}")
-    return found
+    names = [field.name for field in fields(Records) if field.name not in _OWN]
+    return [line for name in names for line in _values(name, getattr(a, name), getattr(b, name))]
 
 
-def _tables(name: str, a: Table, b: Table) -> list[str]:
+def _values(name: str, a: Any, b: Any) -> list[str]:
+    if isinstance(a, np.ndarray):
+        return _columns(f"{name} of rank", a, b)
+    if isinstance(a, Outcome):
+        return _outcomes(a, b)
+    if not isinstance(a, Table):
+        return [] if a == b else [f"{name}: {a} and {b}"]
     if list(a) != list(b):
         return [f"columns of table {name}: {', '.join(a)} and {', '.join(b)}"]
     if a.height != b.height:
@@ -62,9 +57,8 @@ def _outcomes(a: Outcome, b: Outcome) -> list[str]:
         if mine == theirs:
             continue
         if field.name == "waiting":
-            pairs = [(x, y) for x, y in zip(mine, theirs, strict=False) if x != y]
-            x, y = pairs[0] if pairs else (f"{len(mine)} entries", f"{len(theirs)} entries")
-            mine, theirs = x, y
+            lengths = f"{len(mine)} entries", f"{len(theirs)} entries"
+            mine, theirs = next((pair for pair in zip(mine, theirs, strict=False) if pair[0] != pair[1]), lengths)
         found.append(f"{field.name} of the outcome: {mine} and {theirs}")
     return found
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import SimulationError
 from astrasim_py.core.records import (
     HOP_COLUMNS,
@@ -28,14 +27,10 @@ class Recorder:
     """Collects the records of the SimPy engine at a level of `astrasim_py.core.choices.LEVELS`."""
 
     def __init__(self, plan: Plan, level: str) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"unknown record level {level!r}")
         self.plan, self.level = plan, level
         self.nodes, self.messages = level in ("nodes", "messages"), level == "messages"
         if self.nodes:
-            self.start, self.end, self.released, self.ended = (
-                np.full(plan.row_count, -1, dtype=np.int64) for _ in range(4)
-            )
+            self.start, self.end, self.released, self.ended = np.full((4, plan.row_count), -1, dtype=np.int64)
         self._messages: dict[str, list[int]] = {name: [] for name in MESSAGE_COLUMNS}
         self._hops: dict[str, list[int]] = {name: [] for name in HOP_COLUMNS}
 
@@ -65,28 +60,25 @@ class Recorder:
         row = len(columns["src"])
         if not self.messages:
             return row
-        values = {
+        known = {
             "instance": self.plan.instance_at(graph.index),
             "src": graph.npu.rank,
             "dst": dst,
             "tag": graph.lists.tag[node],
             "bytes": message.bytes,
             "posted": now,
-            "start": -1,
-            "delivered": -1,
             "hops": len(message.route),
             "queued": 0,
             "send_node": graph.row + node,
-            "recv_node": -1,
         }
-        for name, value in values.items():
-            columns[name].append(value)
+        for name, column in columns.items():
+            column.append(known.get(name, -1))
         return row
 
-    def message_started(self, row: int, start: int) -> None:
-        """Its first link was granted."""
+    def note(self, row: int, column: str, value: int) -> None:
+        """When a message started or was delivered, or which node received it."""
         if self.messages:
-            self._messages["start"][row] = start
+            self._messages[column][row] = value
 
     def hop(self, message: int, link: int, requested: int) -> int:
         """A message asks for a link; returns the row of the hop."""
@@ -108,16 +100,6 @@ class Recorder:
         if messages["start"][message] < 0:
             messages["start"][message] = start
 
-    def delivered(self, row: int, at: int) -> None:
-        """Its tail has arrived."""
-        if self.messages:
-            self._messages["delivered"][row] = at
-
-    def received(self, row: int, recv_node: int) -> None:
-        """It was matched."""
-        if self.messages:
-            self._messages["recv_node"][row] = recv_node
-
     # -- the end --------------------------------------------------------------------------------------------
 
     def records(self, *, spans: Mapping[int, tuple[int, int]], links: Mapping[int, object], **counts: Any) -> Records:
@@ -126,17 +108,18 @@ class Recorder:
         if self.nodes:
             tables["node"] = node_table(self.plan, self.start, self.end, self.released, self.ended)
         if self.messages:
-            tables["message"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._messages.items()})
-            tables["hop"] = Table({n: np.array(v, dtype=np.int64) for n, v in self._hops.items()})
+            tables["message"], tables["hop"] = (
+                Table({name: np.array(values, dtype=np.int64) for name, values in columns.items()})
+                for columns in (self._messages, self._hops)
+            )
         order = sorted(links)
-        columns = LinkTotals._fields[1:]
-        totals = [[getattr(links[i], name) for i in order] for name in columns]
+        totals = [order, *([getattr(links[i], name) for i in order] for name in LinkTotals._fields[1:])]
         ends = [spans.get(instance.index, (-1, -1)) for instance in self.plan.instances]
         return make_records(
             self.plan,
             self.level,
             spans=np.array(ends, dtype=np.int64).reshape(-1, 2),
-            links=LinkTotals(np.array(order, dtype=np.int64), *(np.array(c, dtype=np.int64) for c in totals)),
+            links=LinkTotals(*np.array(totals, dtype=np.int64)),
             tables=tables,
             **counts,
         )
@@ -270,7 +253,7 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
 def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
     """The columns of the node table that a Plan knows."""
     first, total = plan.node_rows
-    rank, node, instance = (np.empty(total, dtype=np.int64) for _ in range(3))
+    rank, node, instance = np.empty((3, total), dtype=np.int64)
     kind, name = np.empty(total, dtype=np.int8), np.empty(total, dtype=np.int32)
     names = _Names()
     for index in range(-1, len(plan.calls)):
@@ -283,9 +266,7 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
             stop = row + len(program)
             rank[row:stop] = member
             instance[row:stop] = number
-            node[row:stop] = program.node_id
-            if offset:
-                node[row:stop] += offset
+            node[row:stop] = program.node_id.astype(np.int64) + offset
             kind[row:stop] = program.structure.kind
             name[row:stop] = names.codes(program, prefix)
     return {

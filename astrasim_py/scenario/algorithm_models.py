@@ -200,10 +200,3 @@ class Collectives(StrictModel):
         if self.order == "themis" and self.all_reduce not in (None, "two_way"):
             problem = "themis goes out through all dimensions and back"
             raise wrong(problem, "drop all_reduce, or write order: fixed", ("all_reduce",))
-
-
-class LimitsSpec(StrictModel):
-    """When to give up."""
-
-    max_events: whole(1, 2**62) | None = None
-    max_sim_time: Time | None = example("10 s", default=None)

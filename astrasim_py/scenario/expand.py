@@ -84,11 +84,8 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
             places.update(below)
         topologies = resolver.section("topologies", assignment)
         chosen = resolver.section("topology", assignment)
-        name = (
-            variables.label_of(chosen)
-            if chosen is not None and chosen.data is not None
-            else next(iter(topologies.data))
-        )
+        written = chosen is not None and chosen.data is not None
+        name = variables.label_of(chosen) if written else next(iter(topologies.data))
         config["topology"], below = section("topology", topologies.data[name])
         config["topology_name"] = name
         places.update(below)
@@ -111,9 +108,6 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
 
 def _places(value: Value, path: str, depth: int, out: dict[str, str]) -> None:
     out[path] = value.place
-    if depth and isinstance(value.data, dict):
-        for key, inner in value.data.items():
+    if depth and isinstance(value.data, dict | list):
+        for key, inner in value.data.items() if isinstance(value.data, dict) else enumerate(value.data):
             _places(inner, join(path, key), depth - 1, out)
-    elif depth and isinstance(value.data, list):
-        for i, inner in enumerate(value.data):
-            _places(inner, join(path, i), depth - 1, out)

@@ -157,21 +157,15 @@ def read_axes(sweep: Value | None, errors: list[AstraError]) -> tuple[Axis, ...]
                 problem = f"keys that vary together need equally many values, and {counted}"
                 errors.append(ScenarioError(value.place, problem, "add or delete some"))
                 continue
-            columns = list(lists.values())
-            seen: dict[tuple[str, ...], int] = {}
-            for row in zip(*columns, strict=True):
-                labels = tuple(label for label, _ in row)
-                if labels in seen:
-                    shown = ", ".join(labels)
+            rows = list(zip(*lists.values(), strict=True))
+            labels = tuple(tuple(label for label, _ in row) for row in rows)
+            seen: set[tuple[str, ...]] = set()
+            for row, label in zip(rows, labels, strict=True):
+                if label in seen:
+                    shown = ", ".join(label)
                     errors.append(ScenarioError(row[0][1].place, f'"{shown}" is swept twice', "write it once"))
-                seen[labels] = 1
-            axes.append(
-                Axis(
-                    tuple(lists),
-                    tuple(zip(*([item for _, item in column] for column in columns), strict=True)),
-                    tuple(zip(*([label for label, _ in column] for column in columns), strict=True)),
-                )
-            )
+                seen.add(label)
+            axes.append(Axis(tuple(lists), tuple(tuple(item for _, item in row) for row in rows), labels))
     return tuple(axes)
 
 

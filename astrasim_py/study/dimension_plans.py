@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
@@ -77,17 +78,13 @@ def plan_by_dimension(
         raise ScenarioError(place, problem, "write flat: true, which takes all NPUs for one dimension")
 
     def planner(builders: Sequence[Builder | None], where: str) -> DimensionPlanner:
-        made: dict[tuple[str, int, int], Algorithm] = {}
-
-        def algorithm(collective: str, ranks: int, dim: int, size: int) -> Algorithm:
-            key = (collective, ranks, dim)
-            if key not in made:
-                made[key] = _algorithm(run, builders[dim], collective, ranks, dim, where)
-            return made[key]
+        @cache
+        def algorithm(collective: str, ranks: int, dim: int) -> Algorithm:
+            return _algorithm(run, builders[dim], collective, ranks, dim, where)
 
         return DimensionPlanner(
             sizes=sizes,
-            make=algorithm,
+            make=lambda collective, ranks, dim, size: algorithm(collective, ranks, dim),
             chunks=spec.chunks,
             active=spec.active_chunks,
             queues=spec.queues,

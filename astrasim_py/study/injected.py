@@ -81,8 +81,12 @@ def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], 
         if isinstance(said, AlgorithmCode):
             return _made(run, run.code(said.python, place), said.python, said, collective, ranks, rooted, place)
         if said.builder in ALGORITHMS:
-            key = (said.builder, collective, ranks, digest({**said.options, **rooted}))
-            return _BUILT.get(key, lambda: _built(said, collective, ranks, rooted, place))
+            options = {**rooted, **said.options}
+            key = (said.builder, collective, ranks, digest(options))
+            try:  # the builders' own algorithms are verified by the tests of this package, not at every run
+                return _BUILT.get(key, lambda: build(said.builder, collective, ranks, **options).with_verdict(True))
+            except AlgorithmError as error:
+                raise _below(error, place) from None
         return _made(run, provided("algorithm", said.builder), said.builder, said, collective, ranks, rooted, place)
 
     return make
@@ -90,14 +94,6 @@ def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], 
 
 def _rooted(collective: str, root: int) -> dict[str, int]:
     return {"root": root} if promise_of(collective).rooted else {}
-
-
-def _built(said: Any, collective: str, ranks: int, rooted: dict, place: str) -> Algorithm:
-    try:
-        # The builders' own algorithms are verified by the tests of this package, not at every run.
-        return build(said.builder, collective, ranks, **rooted, **said.options).with_verdict(True)
-    except AlgorithmError as error:
-        raise _below(error, place) from None
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 from astrasim_py.core.digest import file_digest
@@ -27,29 +28,20 @@ def input_digests(
     """
     known = {} if known is None else known
     found: dict[str, str] = {}
-    for _, text in named_files(list(vars(point.spec).values())):
-        name = text.file
-        key = (point.folder, name)
+    for _, name in named_files(list(vars(point.spec).values())):
+        key = (point.folder, name.file)
         if key not in known:
-            known[key] = _digests(Path(point.folder), name)
+            known[key] = _digests(*key)
         found.update(known[key])
     return dict(sorted(found.items()))
 
 
-def _digests(folder: Path, name: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for file in _files(folder / name):
-        try:
-            found[Path(os.path.relpath(file, folder)).as_posix()] = file_digest(file)
-        except TraceError:
-            continue
+def _digests(folder: str, name: str) -> dict[str, str]:
+    path, found = Path(folder, name), {}
+    with suppress(OSError, ValueError):
+        for file in sorted(path.parent.iterdir()):
+            rest = file.name.removeprefix(path.name)
+            if file.name.startswith(path.name) and (not rest or _OF_A_PREFIX.fullmatch(rest)):
+                with suppress(TraceError):
+                    found[Path(os.path.relpath(file, folder)).as_posix()] = file_digest(file)
     return found
-
-
-def _files(path: Path) -> list[Path]:
-    try:
-        names = sorted(os.listdir(path.parent))
-    except (OSError, ValueError):
-        return []
-    wanted = (n for n in names if n == path.name or _OF_A_PREFIX.fullmatch(n.removeprefix(path.name)))
-    return [path.parent / n for n in wanted if n.startswith(path.name)]

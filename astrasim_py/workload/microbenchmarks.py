@@ -183,13 +183,6 @@ def _members(
     return found
 
 
-def _some(listed: tuple[int, ...] | None, ranks: int, where: str) -> Sequence[int]:
-    for rank in listed or ():
-        if not 0 <= rank < ranks:
-            raise ScenarioError(f"{where}.ranks", f"rank {rank} does not exist", f"write 0..{ranks - 1}")
-    return range(ranks) if listed is None else listed
-
-
 def _collective(item: Collective, label: str, n: int, where: str) -> dict:
     """The node of a collective in a group of `n`."""
     if not 0 <= item.root < n:
@@ -237,52 +230,33 @@ def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[in
             node = _collective(item, label, len(members), where)
             made += [(rank, node) for rank in members]
         return made
-    if isinstance(item, Compute | Memory):
-        node = _shared(item, ranks, where)
-        return [(rank, node) for rank in _some(item.ranks, ranks, where)]
     if isinstance(item, Send):
         for key, rank in (("from", item.source), ("to", item.to)):
             if not 0 <= rank < ranks:
                 raise ScenarioError(f"{where}.{key}", f"rank {rank} does not exist", f"write 0..{ranks - 1}")
-        common = {
-            "comm_src": item.source,
-            "comm_dst": item.to,
-            "comm_size": item.size,
-            "comm_tag": item.tag,
-            "is_cpu_op": 0,
-        }
+        common = {"comm_src": item.source, "comm_dst": item.to, "comm_size": item.size, "comm_tag": item.tag}
+        common["is_cpu_op"] = 0
         label = item.name or format_size(item.size)
         return [
             (item.source, {"type": NodeType.COMM_SEND, "name": f"send {label} to {item.to}", **common}),
             (item.to, {"type": NodeType.COMM_RECV, "name": f"receive {label} from {item.source}", **common}),
         ]
-    raise TypeError(f"{type(item).__name__} is no item")
+    node = _shared(item, ranks, where)
+    for rank in item.ranks or ():
+        if not 0 <= rank < ranks:
+            raise ScenarioError(f"{where}.ranks", f"rank {rank} does not exist", f"write 0..{ranks - 1}")
+    return [(rank, node) for rank in (range(ranks) if item.ranks is None else item.ranks)]
 
 
-_COLUMNS = (
-    "comm_type",
-    "comm_size",
-    "coll_size",
-    "comm_root",
-    "comm_src",
-    "comm_dst",
-    "comm_tag",
-    "is_cpu_op",
-    "num_ops",
-    "tensor_size",
-    "duration_ps",
-)
+_COLUMNS = ("comm_type", "comm_size", "coll_size", "comm_root", "comm_src", "comm_dst", "comm_tag", "is_cpu_op")
+_COLUMNS += ("num_ops", "tensor_size", "duration_ps")
 
 
 def _trace(mine: _Rank) -> ExecutionTrace:
     n = len(mine.nodes)
-    ptr = np.zeros(n + 1, dtype=np.int64)
-    ptr[1:] = np.cumsum([len(d) for d in mine.deps])
-    columns = {}
-    for column in _COLUMNS:
-        values = [node.get(column, MISSING) for node in mine.nodes]
-        if any(v != MISSING for v in values):
-            columns[column] = np.array(values, dtype=np.int64)
+    ptr = np.cumsum([0, *map(len, mine.deps)], dtype=np.int64)
+    columns = {c: np.array([node.get(c, MISSING) for node in mine.nodes], dtype=np.int64) for c in _COLUMNS}
+    columns = {c: values for c, values in columns.items() if (values != MISSING).any()}
     labels = [node.get("pg_name") for node in mine.nodes]
     return ExecutionTrace.from_columns(
         node_id=np.arange(n, dtype=np.uint64),

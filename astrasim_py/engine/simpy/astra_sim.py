@@ -10,6 +10,7 @@ from __future__ import annotations
 from astrasim_py.core.units import PS_PER_NS, transfer_ps
 from astrasim_py.engine.simpy.chunks import ChunkingNpu
 from astrasim_py.engine.simpy.network import Analytical, At, CutThrough, Link, Message, Network, StoreAndForward, Turn
+from astrasim_py.engine.simpy.npu import Npu
 from astrasim_py.system.routes import lowest_dimension
 
 #: Ranks dispatch before every numbered event, and after SimPy's own.
@@ -133,7 +134,7 @@ class Ask(Message):
             simulation.asked[self.mailbox] = self
             return
         graph, node, since = send
-        simulation.recorder.received(self.row, graph.row + node)
+        simulation.recorder.note(self.row, "recv_node", graph.row + node)
         graph.npu.launch(graph, node, self.mailbox, since)
 
 
@@ -179,9 +180,9 @@ class AstraNpu(ChunkingNpu):
 
     def end_receive(self, graph, node):
         if self.scheduled:  # the receive of a message that is there takes an event
-            At(self.env, 0, self.simulation.number()).callbacks.append(lambda _: graph.complete(node))
+            Npu.complete_after(self, 0, graph, node)
         else:
-            super().end_receive(graph, node)
+            graph.complete(node)
 
     def receive(self, graph, node):
         receive = super().receive(graph, node)
@@ -200,7 +201,7 @@ class AstraNpu(ChunkingNpu):
         if ask is None:
             asked[mailbox] = graph, node, now
             return
-        self.simulation.recorder.received(ask.row, graph.row + node)
+        self.simulation.recorder.note(ask.row, "recv_node", graph.row + node)
         if self.scheduled:  # the sender receives the message that asks, which takes an event
             event = At(self.env, 0, self.simulation.number())
             event.callbacks.append(lambda _: self.launch(graph, node, mailbox, now))

@@ -201,7 +201,7 @@ class Network:
     def deliver(self, message: Message) -> Iterator[simpy.Event]:
         """Carry a message to its receiver."""
         yield from self.carry(message)
-        self.simulation.recorder.delivered(message.row, self.env.now)
+        self.simulation.recorder.note(message.row, "delivered", self.env.now)
         if not message.left:
             message.graph.complete(message.node)
         message.arrive()
@@ -280,7 +280,7 @@ class Analytical(Network):
         now = self.env.now
         for link in message.route:
             link.count_use(now, now, now + link.transfer(message.bytes), message.bytes)
-        self.simulation.recorder.message_started(message.row, now)
+        self.simulation.recorder.note(message.row, "start", now)
         transfer, total = self.times(message)
         self.leave(message, transfer)
         yield self.after(message, total)

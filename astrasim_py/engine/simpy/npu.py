@@ -261,7 +261,7 @@ class Npu:
         if message.bytes != graph.lists.nbytes[node]:
             sender = message.graph.npu.rank, message.graph.index, message.node
             raise unequal_bytes(self.simulation.plan, sender, message.bytes, (self.rank, graph.index, node))
-        self.simulation.recorder.received(message.row, graph.row + node)
+        self.simulation.recorder.note(message.row, "recv_node", graph.row + node)
 
     def collective(self, graph: Graph, node: int) -> None:
         """A collective node is done when its algorithm is, whose trace is walked from now on."""
