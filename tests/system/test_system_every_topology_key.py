@@ -146,7 +146,7 @@ def problem(topology: Topology) -> Problem:
     return Problem(topology=topology, jobs=(job,))
 
 
-@pytest.mark.parametrize(("shape", "key", "value", "beside"), cases())
+@pytest.mark.parametrize(("shape", "key", "value", "beside"), list(cases()))
 def test_a_key_is_used_or_refused_by_everything(shape, key, value, beside):
     base = {"shape": shape, **SPECS[shape], **beside}
     # A preset stands for the bandwidth and the latency that are not written.
