@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,13 +50,15 @@ class Difference:
 
 def _by_name(trace: ExecutionTrace) -> dict[tuple[str, int, int], int]:
     """(name, type, how many such nodes came before) -> row."""
-    seen: dict[tuple[str, int], int] = {}
-    out = {}
-    for row, (name, kind) in enumerate(zip(trace.names, trace.type.tolist(), strict=True)):
-        nth = seen.get((name, kind), 0)
-        seen[name, kind] = nth + 1
-        out[name, kind, nth] = row
-    return out
+    return {key: row for row, key in enumerate(_numbered(zip(trace.names, trace.type.tolist(), strict=True)))}
+
+
+def _numbered(keys: Iterable[tuple]) -> Iterator[tuple]:
+    """Each key, and how many equal ones came before it."""
+    seen: Counter[tuple] = Counter()
+    for key in keys:
+        yield *key, seen[key]
+        seen[key] += 1
 
 
 def _pairs(first: ExecutionTrace, second: ExecutionTrace, match: str) -> tuple[np.ndarray, np.ndarray]:
@@ -82,22 +85,8 @@ def _choose(first: ExecutionTrace, second: ExecutionTrace) -> str:
     return "id" if agreeing and agreeing * 2 >= len(_pairs(first, second, "name")[0]) else "name"
 
 
-def _close(a: int, b: int, tolerance: float) -> bool:
-    return abs(a - b) <= tolerance * max(a, b)
-
-
-def _attribute_map(attributes: tuple[Attribute, ...]) -> dict[tuple[str, int], Attribute]:
-    seen: dict[str, int] = {}
-    out = {}
-    for attribute in attributes:
-        nth = seen.get(attribute.name, 0)
-        seen[attribute.name] = nth + 1
-        out[attribute.name, nth] = attribute
-    return out
-
-
 def _attributes(a: tuple[Attribute, ...], b: tuple[Attribute, ...]) -> Iterator[tuple[str, object, object]]:
-    one, two = _attribute_map(a), _attribute_map(b)
+    one, two = (dict(zip(_numbered((x.name,) for x in side), side, strict=True)) for side in (a, b))
     for key in [*one, *(key for key in two if key not in one)]:
         x, y = one.get(key), two.get(key)
         label = f"attr {key[0]}"
@@ -123,8 +112,9 @@ def _node_changes(a: Node, b: Node, partner: dict[int, int] | None, tolerance: f
             yield name, getattr(a, name), getattr(b, name)
     if a.start_time_micros != b.start_time_micros:
         yield "start_time_micros", a.start_time_micros, b.start_time_micros
-    if not _close(a.duration_micros, b.duration_micros, tolerance):
-        yield "duration_micros", a.duration_micros, b.duration_micros
+    durations = a.duration_micros, b.duration_micros
+    if abs(a.duration_micros - b.duration_micros) > tolerance * max(durations):
+        yield "duration_micros", *durations
     for name in ("inputs", "outputs"):
         if getattr(a, name) != getattr(b, name):
             yield name, getattr(a, name), getattr(b, name)

@@ -75,15 +75,9 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
     size = trace.column("comm_size")
     coll = trace.type == NodeType.COMM_COLL
     codes, names = trace.group_of()
-    by_group: dict[str, Volume] = {}
-    for code, volume in _volumes(codes[coll], size[coll]).items():
-        name = names[code] if code >= 0 else ""
-        name = "" if name == "0" else name
-        by_group[name] = by_group.get(name, Volume()) + volume
-    by_collective: dict[str, Volume] = {}
-    for code, volume in _volumes(trace.column("comm_type")[coll], size[coll]).items():
-        name = COLLECTIVE_NAMES.get(code, "unknown")
-        by_collective[name] = by_collective.get(name, Volume()) + volume
+    labels = ["" if name == "0" else name for name in (*names, "")]  # the last one for code -1
+    groups = _volumes(codes[coll], size[coll]).items()
+    kinds = _volumes(trace.column("comm_type")[coll], size[coll]).items()
     ends = {}
     for what, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
         rows = (trace.type == what) & (trace.column(peer) != MISSING)
@@ -112,8 +106,8 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
         data_edges=len(trace.data_deps.ids),
         ctrl_edges=len(trace.ctrl_deps.ids),
         by_type={NodeType(code).name: count for code, count in enumerate(counts) if count},
-        by_collective=dict(sorted(by_collective.items())),
-        by_group=dict(sorted(by_group.items())),
+        by_collective=_merge({COLLECTIVE_NAMES.get(code, "unknown"): volume} for code, volume in kinds),
+        by_group=_merge({labels[code]: volume} for code, volume in groups),
         sent=ends[NodeType.COMM_SEND],
         received=ends[NodeType.COMM_RECV],
         flops=_sum(trace.column("num_ops")),
@@ -166,12 +160,9 @@ def node_lines(node: Node) -> Iterator[str]:
     """A node as a few lines of text."""
     kind = NodeType(node.type).name if 0 <= node.type <= 7 else str(node.type)
     yield f"node {node.id} {kind}{f' {node.name}' if node.name else ''}"
-    for name in ("data_deps", "ctrl_deps"):
+    for name in ("data_deps", "ctrl_deps", "start_time_micros", "duration_micros"):
         if getattr(node, name):
             yield f"  {name} {_value_text(getattr(node, name))}"
-    for name in ("start_time_micros", "duration_micros"):
-        if getattr(node, name):
-            yield f"  {name} {getattr(node, name)}"
     for name in ("inputs", "outputs"):
         info = getattr(node, name)
         if info is not None:

@@ -34,18 +34,8 @@ from astrasim_py.core.errors import TraceError
 FORMAT = 1
 
 _UINT64 = (0, 2**64 - 1)
-_RANGES = {
-    "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-    "uint32": (0, 2**32 - 1),
-    "uint64": _UINT64,
-    "sint32": (-(2**31), 2**31 - 1),
-    "sint64": (-(2**63), 2**63 - 1),
-    "fixed32": (0, 2**32 - 1),
-    "fixed64": _UINT64,
-    "sfixed32": (-(2**31), 2**31 - 1),
-    "sfixed64": (-(2**63), 2**63 - 1),
-}
+_RANGES = {f"{kind}{bits}": (0, 2**bits - 1) for kind in ("uint", "fixed") for bits in (32, 64)}
+_RANGES |= {f"{kind}{n}": (-(2 ** (n - 1)), 2 ** (n - 1) - 1) for kind in ("int", "sint", "sfixed") for n in (32, 64)}
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 _MEMBERS = frozenset(name for number, (name, _) in ATTRIBUTE.items() if number > 2)
 _TYPE_NAMES = {kind.name: int(kind) for kind in NodeType}

@@ -351,11 +351,7 @@ def _hazards(ops: Operations) -> set[int]:
 def scratch_ends(steps: Steps) -> list[int]:
     """Chunks of scratch that each rank uses."""
     ends = [0] * steps.ranks
-    sides: Sequence[tuple[list[int], list[int]]] = (
-        (steps.read_buf, steps.read_off),
-        (steps.write_buf, steps.write_off),
-    )
-    for buffers, offsets in sides:
+    for buffers, offsets in ((steps.read_buf, steps.read_off), (steps.write_buf, steps.write_off)):
         for rank, buffer, offset, count in zip(steps.rank, buffers, offsets, steps.count, strict=True):
             if buffer == Buffer.SCRATCH:
                 ends[rank] = max(ends[rank], offset + count)

@@ -124,24 +124,18 @@ def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
                 here.append(g)
                 takes, gives, reads, writes, reduces = _DOES[kind]
                 if takes:
-                    takes = receives
                     into.append(g)
-                else:
-                    takes = -1
                 if gives:
-                    gives = sends
                     out.append(g)
-                else:
-                    gives = -1
+                ends = (receives if takes else -1, sends if gives else -1)
                 reading = (_BUFFERS[srcbuf], srcoff) if reads else (-1, -1)
                 writing = (_BUFFERS[dstbuf], dstoff) if writes else (-1, -1)
-                rows.append((rank, chain, cnt, takes, gives, reduces, *reading, *writing, line, tb.id, s))
+                rows.append((rank, chain, cnt, *ends, reduces, *reading, *writing, line, tb.id, s))
                 parents.append(before)
                 before = (g,)
                 if depid >= 0:
-                    waiting.append((g, [*nops, step]))
-                    nops = []
-                elif nops:
+                    nops.append(step)
+                if nops:
                     waiting.append((g, nops))
                     nops = []
             rows_of.setdefault(tb.id, (tb, here))
@@ -152,30 +146,21 @@ def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
             waits[g] = tuple(_published(step, rows_of, published) for step in steps)
             parents[g] += waits[g]
 
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(13)]
-    rank, chain_of, count, takes, gives, reduces, read_buf, read_off, write_buf, write_off, line, tb_id, s = columns
+    *columns, tb_id, s = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(13)]
+    column = dict(zip(_COLUMNS, columns, strict=True))
+    rank = column["rank"]
     return Steps(
         name=program.name,
         collective=collective,
         ranks=ranks,
         chunks=chunks,
-        rank=rank,
-        chain=chain_of,
-        count=count,
-        takes=takes,
-        gives=gives,
-        reduces=reduces,
+        **column,
         payload=[-1] * len(rank),
-        read_buf=read_buf,
-        read_off=read_off,
-        write_buf=write_buf,
-        write_off=write_off,
         parents=parents,
         waits=waits,
         # The last one is that of peers that are no ranks.
         connections=connections[:-1],
         place=lambda g: f"rank {rank[g]} tb {tb_id[g]} step {s[g]}",
-        line=line,
         root=root,
         in_place=bool(program.inplace) if in_place is None else in_place,
         contract=contract,
@@ -186,6 +171,9 @@ def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
     )
 
 
+#: Columns of the table that each step fills.
+_COLUMNS = ("rank", "chain", "count", "takes", "gives", "reduces")
+_COLUMNS += ("read_buf", "read_off", "write_buf", "write_off", "line")
 #: Actions of each type of step: receives, sends, reads, writes, reduces.
 _DOES = {kind: tuple(kind in does for does in (RECEIVING, SENDING, READING, WRITING, REDUCING)) for kind in STEP_TYPES}
 
