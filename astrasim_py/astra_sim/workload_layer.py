@@ -47,6 +47,12 @@ def _error(trace: ExecutionTrace, rank: int, row: int, problem: str, remedy: str
     return TraceError(node_place(trace, row, f"rank {rank}"), problem, remedy)
 
 
+def _refuse(trace: ExecutionTrace, rank: int, wrong: np.ndarray, problem: str, remedy: str) -> None:
+    """Raise an error of the first of the nodes that are marked, bool[n]."""
+    if wrong.any():
+        raise _error(trace, rank, int(wrong.argmax()), problem, remedy)
+
+
 def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     """The workload as ASTRA-sim runs it.
 
@@ -59,9 +65,7 @@ def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
     for rank, trace in enumerate(inputs.workload.traces):
         if trace in made:
             continue
-        metadata = np.flatnonzero(trace.type == NodeType.METADATA)
-        if len(metadata):
-            raise _error(trace, rank, int(metadata[0]), "ASTRA-sim aborts on METADATA nodes", _CORRECTED)
+        _refuse(trace, rank, trace.type == NodeType.METADATA, "ASTRA-sim aborts on METADATA nodes", _CORRECTED)
         made[trace] = trace
         durations = trace.type == NodeType.COMP
         if inputs.system.replay_only:
@@ -122,13 +126,10 @@ def _check_communication(trace: ExecutionTrace, rank: int) -> None:
     communicates = (kind == NodeType.COMM_SEND) | (kind == NodeType.COMM_RECV) | (kind == NodeType.COMM_COLL)
     if not communicates.any():
         return
-    on_cpu = np.flatnonzero(communicates & (trace.column("is_cpu_op") > 0))
-    if len(on_cpu):
-        problem = "communicates and has is_cpu_op true: ASTRA-sim aborts"
-        raise _error(trace, rank, int(on_cpu[0]), problem, "write false")
-    empty = np.flatnonzero((kind == NodeType.COMM_SEND) & (trace.column("comm_size") == 0))
-    if len(empty):
-        raise _error(trace, rank, int(empty[0]), "sends 0 bytes: ASTRA-sim aborts on empty messages", _CORRECTED)
+    on_cpu = communicates & (trace.column("is_cpu_op") > 0)
+    _refuse(trace, rank, on_cpu, "communicates and has is_cpu_op true: ASTRA-sim aborts", "write false")
+    empty = (kind == NodeType.COMM_SEND) & (trace.column("comm_size") == 0)
+    _refuse(trace, rank, empty, "sends 0 bytes: ASTRA-sim aborts on empty messages", _CORRECTED)
     rows = np.flatnonzero(kind == NodeType.COMM_COLL)
     codes = trace.column("comm_type")[rows]
     known = np.isin(codes, [*SIMULATED, CommType.BROADCAST])
@@ -166,14 +167,10 @@ def _warn_of_misspelt_dims(trace: ExecutionTrace, rank: int, warnings: list[str]
 def _check_roofline(trace: ExecutionTrace, rank: int, rows: np.ndarray, compute: ComputeModel) -> None:
     operations, nbytes = trace.column("num_ops"), trace.column("tensor_size")
     for name, column in (("num_ops", operations), ("tensor_size", nbytes)):
-        missing = np.flatnonzero(rows & (column == MISSING))
-        if len(missing):
-            problem = f"lacks {name}, and roofline-enabled needs it"
-            raise _error(trace, rank, int(missing[0]), problem, "give it, or switch it off")
-    nothing = np.flatnonzero(rows & (operations == 0))
-    if len(nothing):
-        problem = "has num_ops 0: under the roofline ASTRA-sim divides 0 by 0"
-        raise _error(trace, rank, int(nothing[0]), problem, "give its operations, or mark it as is_cpu_op")
+        problem = f"lacks {name}, and roofline-enabled needs it"
+        _refuse(trace, rank, rows & (column == MISSING), problem, "give it, or switch it off")
+    problem = "has num_ops 0: under the roofline ASTRA-sim divides 0 by 0"
+    _refuse(trace, rank, rows & (operations == 0), problem, "give its operations, or mark it as is_cpu_op")
     first = np.diff(trace.data_deps.ptr) + np.diff(trace.ctrl_deps.ptr) == 0
     # Of the nodes that are ready at once only the one of the lowest id gets the NPU at time 0.
     ready = sorted(np.flatnonzero(rows & first).tolist(), key=lambda row: int(trace.node_id[row]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from astrasim_py.cli.options import complain, format_option, scenario_options
+from astrasim_py.cli.options import each, format_option, scenario_options
 from astrasim_py.core.errors import AstraError, ErrorList, worst
 
 
@@ -19,13 +19,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every scenario; the worst exit code."""
-    rows, codes = [], [0]
-    for path in args.scenarios:
-        try:
-            rows.append(_check(path, args))
-        except AstraError as error:
-            complain(error.lines())
-            codes.append(error.exit_code)
+    codes = [0]
+    rows = list(each(args.scenarios, lambda path: _check(path, args), codes))
     if args.format == "json":
         print(json.dumps(rows, indent=1))
     else:

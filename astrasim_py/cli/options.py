@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from astrasim_py.core.choices import AUTO, ENGINES, LEVELS
-from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.core.errors import AstraError, OutputError, UsageError
 from astrasim_py.core.units import parse_time
+
+T, R = TypeVar("T"), TypeVar("R")
 
 
 def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -> None:
@@ -101,3 +104,13 @@ def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:
     if len(ran) == 1:
         return f"engine: {next(iter(ran))}\n"
     return f"engines: {', '.join(f'{name} {ran[name]}' for name in sorted(ran))}\n"
+
+
+def each(items: Iterable[T], work: Callable[[T], R], codes: list[int]) -> Iterator[R]:
+    """Results of `work`; the errors of an item are printed, their exit code goes to `codes`, and the next follows."""
+    for item in items:
+        try:
+            yield work(item)
+        except AstraError as error:
+            complain(error.lines())
+            codes.append(error.exit_code)

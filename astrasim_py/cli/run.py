@@ -11,6 +11,7 @@ import sys
 from astrasim_py.cli.options import (
     check_positive,
     complain,
+    each,
     engine_option,
     engines_text,
     format_option,
@@ -18,7 +19,7 @@ from astrasim_py.cli.options import (
     record_options,
     scenario_options,
 )
-from astrasim_py.core.errors import AstraError, UsageError, worst
+from astrasim_py.core.errors import UsageError, worst
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,13 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if args.jobs is not None and args.cluster is not None:
         raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
     limits = limits_of(args)
-    loaded, codes = [], [0]
-    for path in args.scenarios:
-        try:
-            loaded.append(load_scenario(path, args.set, allow_outside=args.allow_outside, allow_code=args.allow_code))
-        except AstraError as error:
-            complain(error.lines())
-            codes.append(error.exit_code)
+    codes, allowed = [0], {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
+    loaded = list(each(args.scenarios, lambda path: load_scenario(path, args.set, **allowed), codes))
     names = [scenario.name for scenario in loaded]
     twice = sorted(name for name in dict.fromkeys(names) if names.count(name) > 1)
     if twice:
@@ -62,26 +58,13 @@ def run(args: argparse.Namespace) -> int:
 
     share = None if args.points is None else parse_share(args.points)
     rows: list[dict] = []
-    for scenario in loaded:
-        try:
-            result = run_scenario(
-                scenario,
-                out=args.out,
-                jobs=args.jobs,
-                cluster=args.cluster,
-                points=share,
-                fresh=args.fresh,
-                level=args.record,
-                timeline=args.timeline,
-                engine=args.engine,
-                fold=args.fold,
-                **limits,
-                progress=on_terminal(scenario.name, quiet=args.quiet),
-            )
-        except AstraError as error:
-            complain(error.lines())
-            codes.append(error.exit_code)
-            continue
+    same = {name: getattr(args, name) for name in ("out", "jobs", "cluster", "fresh", "timeline", "engine", "fold")}
+
+    def run_one(scenario):
+        progress = on_terminal(scenario.name, quiet=args.quiet)
+        return run_scenario(scenario, points=share, level=args.record, progress=progress, **same, **limits)
+
+    for result in each(loaded, run_one, codes):
         _failures(result)
         if not args.quiet:
             complain(result.notes)
