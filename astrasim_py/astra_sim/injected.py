@@ -19,12 +19,9 @@ from astrasim_py.verification.verifier import verify
 
 
 class Injected:
-    """The algorithms that a system configuration injects.
+    """The algorithms that a system configuration injects: for single nodes, else for a collective.
 
-    The map of single nodes goes before the prefix of a collective, and that before native algorithms.
-
-    `corrected`: files and peers by the order of the group, sizes in chunks following the collective. `warnings`: quirks
-    met are added. `cache`: algorithms read before.
+    `corrected`: files and peers by the order of the group, sizes in chunks following the collective.
     """
 
     def __init__(
@@ -44,12 +41,7 @@ class Injected:
     def algorithm(self, call: CollectiveRequest) -> Algorithm | None:
         """The algorithm injected for a call; None where nothing is.
 
-        Raises
-        ------
-        TraceError
-            A file is missing or damaged.
-        AlgorithmError
-            ASTRA-sim would abort on it or wait for ever; the node is named.
+        Raises TraceError: a damaged file. Raises AlgorithmError: ASTRA-sim would abort on it or wait for ever.
         """
         prefix = self.prefix(call)
         if prefix is None:

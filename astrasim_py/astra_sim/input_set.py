@@ -83,12 +83,10 @@ def read_inputs(
 ) -> Inputs:
     """Read all files of a run.
 
-    `workload`: the prefix of ``PREFIX.<rank>.et``; or one file per rank, which may repeat. `system`, `network`: system
-    JSON and network YAML. `memory`: remote memory JSON; without one there is no remote memory. `groups`: communicator
-    groups JSON; by default those that METADATA nodes declare. ``"empty"`` is none. `backend`: one of `BACKENDS`.
-    `folder`: what relative prefixes of injected algorithms start from; by default the working directory. `cache`:
-    traces read before, shared between calls; only while the files do not change. Raises ScenarioError, TraceError,
-    UsageError: a file that is missing, cannot be read, or says what ASTRA-sim could not use.
+    `workload`: the prefix of ``PREFIX.<rank>.et``, or one file per rank, which may repeat. `groups`: by default those
+    that METADATA nodes declare; ``"empty"`` is none. `folder`: where relative prefixes of injected algorithms start.
+    `cache`: traces read before, shared between calls; only while the files do not change. Raises ScenarioError,
+    TraceError, UsageError: a file that is missing, cannot be read, or says what ASTRA-sim could not use.
     """
     if backend not in BACKENDS:
         raise UsageError("--backend", f'"{backend}" is unknown', f"write {UNAWARE} or {AWARE}")

@@ -315,17 +315,13 @@ def native_algorithm(
     local: bool = False,
     tree: str = MAX,
 ) -> Algorithm:
-    """One of ASTRA-sim's algorithms for a chunk of one size.
+    """One of ASTRA-sim's algorithms for a chunk of one size; equal requests return the same object.
 
-    Equal requests return the same object.
-
-    `kind`: ``ring``, ``direct``, ``halvingDoubling`` or ``doubleBinaryTree``. `collective`: all_reduce, reduce_scatter,
-    all_gather or all_to_all. `size`: bytes with which a rank enters: its shard of an all_gather, else its full buffer.
-    `n`: ranks, at least 2. `direction`: 1 is clockwise: to the next rank; -1 the other way round. Of ring and direct.
-    `window`: of direct: messages that a rank starts with; one to every peer unless given. `local`: the group is smaller
-    than the world: direct then counts its packets in longer cycles. `tree`: ``max`` or ``min``: which end is the root
-    of a doubleBinaryTree. Returns with absolute sizes. A doubleBinaryTree runs an all_reduce whatever the collective.
-    Raises AlgorithmError: what ASTRA-sim cannot run either, or what would move empty messages.
+    `size`: bytes with which a rank enters: its shard of an all_gather, else its full buffer. `direction`: of ring and
+    direct: 1 to the next rank, -1 the other way round. `window`: of direct: messages that a rank starts with; one to
+    every peer unless given. `local`: the group is smaller than the world: direct then counts its packets in longer
+    cycles. `tree`: ``max`` or ``min``: the end that is the root. A doubleBinaryTree runs an all_reduce whatever the
+    collective. Raises AlgorithmError: what ASTRA-sim cannot run either, or what would move empty messages.
     """
     place = f"{kind} {collective} over {n} ranks"
     if kind in (HALVING_DOUBLING, TREE) and n & (n - 1):

@@ -52,13 +52,11 @@ class _Dim:
 
 
 class CompatiblePlanner:
-    """ASTRA-sim's planning of native collectives.
+    """ASTRA-sim's planning of native collectives; equal calls get the same plan.
 
-    A call that equals an earlier one gets the same plan: what counts on from call to call (queues in turn, the trees
-    of doubleBinaryTree) counts every call once.
-
-    `dims`: dimensions of the network, the innermost first: sizes, or anything with a ``size``. `endpoint_delay_ns`:
-    instead of the configuration's, injection scale included. `warnings`: a line per quirk that the plans meet is added.
+    Counters that go on from call to call (queues in turn, the trees of doubleBinaryTree) count every call once.
+    `dims`: sizes of dimensions, the innermost first, or anything with a ``size``. `endpoint_delay_ns`: with injection
+    scale.
     """
 
     def __init__(

@@ -14,27 +14,16 @@ from astrasim_py.report.critical_path import Segment
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Exposed communication of one collective, or of all point-to-point messages.
-
-    Attributes
-    ----------
-    instance : int
-        -1 for point-to-point.
-    duration : int
-        First start to last end, ps.
-    exposed : int
-        Of the rank where it is longest: time in this collective with no compute running, ps. When several
-        collectives are in flight at once, each is charged the whole time.
-    on_path : int
-        Its share of the critical path, ps.
-    """
+    """Exposed communication of one collective, or of all point-to-point messages (instance -1)."""
 
     instance: int
     name: str
-    duration: int
+    duration: int  # first start to last end, ps
+    #: ps in this collective with no compute running, of the rank where it is longest; each of several collectives in
+    #: flight at once is charged the whole time
     exposed: int
     rank: int
-    on_path: int
+    on_path: int  # its share of the critical path, ps
 
 
 def union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

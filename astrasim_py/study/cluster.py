@@ -57,12 +57,10 @@ def check_address(address: str) -> None:
 
 
 def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterator[tuple[int, Result | Killed]]:
-    """Run every task on some worker.
+    """Run every task on some worker; yields its number and its result, in the order in which they end.
 
-    `address`: of the scheduler. `folder`: of the scenario's results. Yields number of the task and its result, in the
-    order in which they end. Closing the generator takes back what is not begun; points under way end on their workers
-    and are kept. Raises UsageError: the scheduler cannot be reached. Raises CheckFailed: the scheduler, or every
-    worker, is lost.
+    Closing the generator takes back what is not begun; points under way end on their workers and are kept. Raises
+    UsageError: the scheduler cannot be reached. Raises CheckFailed: the scheduler, or every worker, is lost.
     """
     with _client(address) as client, store.scratch(Path(os.path.abspath(folder))) as probe:
         if probe is None:

@@ -83,10 +83,7 @@ def explain_folder(path: str | os.PathLike) -> Explained:
 
 
 def plot_folder(path: str | os.PathLike) -> Drawn:
-    """Draw the figures of a scenario's folder again, or those of one point.
-
-    Of a scenario: what its file asked for when it was last run. Of a point: its links, a Gantt chart, and the
-    parts of its time, into ``figures/<name of the point>-…``.
+    """Draw the figures of a scenario's folder again; of one point its links, a Gantt chart and the parts of its time.
 
     Raises UsageError: there is no point, or nothing to draw.
     """

@@ -183,11 +183,9 @@ def write_point(
 ) -> Path:
     """Store a point: the whole folder appears, or nothing does.
 
-    `folder`: where it shall be: a sub-folder of the scenario's folder. `files`: name → content. ``manifest.json`` and
-    ``run.json`` are added. `manifest`: plain values; ``files`` (SHA-256 and length of each) is added. `volatile`: host,
-    versions, times: outside every digest. `options`: if another process stored the same point meanwhile and it meets
-    this, that one stays. `replace`: replace even a stored point that meets `options`. Returns `folder`. Raises
-    OutputError: disk full, read-only, path too long …; nothing of this point is left, everything else is untouched.
+    `files`: name → content. `manifest`: plain values; SHA-256 and length of each file are added. `volatile`: host,
+    versions, times: outside every digest. A point that meets `options`, stored by another process meanwhile, stays
+    unless `replace`. Raises OutputError: disk full, read-only, path too long …; everything else is untouched.
     """
     missing = [key for key in REQUIRED if key not in manifest]
     if missing or SUMMARY not in files or manifest["folder"] != folder.name:
