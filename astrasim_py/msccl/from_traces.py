@@ -56,21 +56,18 @@ def recorded_program(algorithm: Algorithm) -> MscclProgram | None:
         return None
     head = algorithm.traces[0]
     name, inplace = head.meta("msccl_name"), _whole(head, "msccl_inplace")
+    if not isinstance(name, str) or (name[: len(algorithm.name)] or "algorithm") != algorithm.name:
+        name = algorithm.name
     used = max((tb.chan for gpu in gpus for tb in gpu.tbs), default=0)
     return MscclProgram(
-        name=name
-        if isinstance(name, str) and (name[: len(algorithm.name)] or "algorithm") == algorithm.name
-        else algorithm.name,
+        name=name,
         proto=algorithm.protocol or "Simple",
         nchannels=max(_whole(head, "msccl_nchannels") or 0, 1 + used),
         nchunksperloop=algorithm.chunks,
         ngpus=algorithm.ranks,
         coll=coll,
         inplace=inplace if inplace is not None and bool(inplace) == algorithm.in_place else int(algorithm.in_place),
-        outofplace=_whole(head, "msccl_outofplace"),
-        min_bytes=_whole(head, "msccl_min_bytes"),
-        max_bytes=_whole(head, "msccl_max_bytes"),
-        nthreads=_whole(head, "msccl_nthreads"),
+        **{field: _whole(head, f"msccl_{field}") for field in ("outofplace", "min_bytes", "max_bytes", "nthreads")},
         gpus=gpus,
         source=algorithm.source,
     )

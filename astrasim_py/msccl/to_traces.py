@@ -44,6 +44,8 @@ _BUFFERS = {"i": int(Buffer.INPUT), "o": int(Buffer.OUTPUT), "s": int(Buffer.SCR
 _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
 _REDUCE, _COPY = int(CompOp.REDUCE), int(CompOp.COPY)
 _NO_CELLS = (MISSING, MISSING)
+#: Fields of a program that are kept in the metadata as they are.
+_RECORDED = ("coll", "nchannels", "inplace", "outofplace", "min_bytes", "max_bytes", "nthreads")
 
 #: Values of every node, in this order; `peer` and `number` (index in its connection) become columns later.
 _GATHERED = (
@@ -98,35 +100,24 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
     collective, root, contract = collective_of(program)
     parts = _Nodes(program, collective)
     name = program.name[:MAX_NAME] or "algorithm"
-    common = {
-        "collective": collective,
-        "algorithm": name,
+    stated = {
         "ranks": program.ngpus,
         "root": root,
         "chunks": program.nchunksperloop,
         "in_place": bool(program.inplace),
         "protocol": program.proto,
-        "msccl_name": program.name if program.name != name else None,
-        "msccl_coll": program.coll,
-        "msccl_nchannels": program.nchannels,
-        "msccl_inplace": program.inplace,
-        "msccl_outofplace": program.outofplace,
-        "msccl_min_bytes": program.min_bytes,
-        "msccl_max_bytes": program.max_bytes,
-        "msccl_nthreads": program.nthreads,
-        "msccl_source": os.path.basename(program.source) or None,
     }
+    metadata = {"collective": collective, "algorithm": name, **stated}
+    metadata["msccl_name"] = program.name if program.name != name else None
+    metadata |= {f"msccl_{field}": getattr(program, field) for field in _RECORDED}
+    metadata["msccl_source"] = os.path.basename(program.source) or None
     return Algorithm(
         name=name,
         collective=collective,
-        ranks=program.ngpus,
-        traces=GivenTraces(parts.traces({key: value for key, value in common.items() if value is not None})),
-        root=root,
-        chunks=program.nchunksperloop,
-        in_place=bool(program.inplace),
+        traces=GivenTraces(parts.traces({key: value for key, value in metadata.items() if value is not None})),
         source=program.source,
         contract=contract,
-        protocol=program.proto,
+        **stated,
     )
 
 

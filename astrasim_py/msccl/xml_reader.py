@@ -297,20 +297,9 @@ class _ProgramParser:
 
     def _end_tb(self) -> None:
         line, a = self.tb
-        try:
-            tb = ThreadBlock(
-                self.plain[a["id"]],
-                self.signed[a["send"]],
-                self.signed[a["recv"]],
-                self.signed[a["chan"]],
-                tuple(self.steps),
-                line,
-            )
-        except KeyError:
-            for name, least in (("id", 0), ("send", -1), ("recv", -1), ("chan", -1)):
-                self._number(a, "tb", name, line, least)
-            raise
-        self.tbs.append(tb)
+        least = {"id": 0, "send": -1, "recv": -1, "chan": -1}
+        numbers = (self._number(a, "tb", name, line, low) for name, low in least.items())
+        self.tbs.append(ThreadBlock(*numbers, tuple(self.steps), line))
 
     def _end_gpu(self) -> None:
         line, a = self.gpu
