@@ -34,7 +34,7 @@ NONE = -1
 #: Columns that a block may give; absent ones are MISSING.
 _FIELDS = (
     "comm_dst", "comm_src", "comm_tag", "msg_chunk_idx", "msg_chunk_cnt", "comp_op", "src_buf", "src_off", "dst_buf",
-    "dst_off", "channel", "source_line",
+    "dst_off", "channel", "source_line", "duration_ps",
 )  # fmt: skip
 
 #: Most nodes of one rank in an algorithm of a rotation.
@@ -109,9 +109,10 @@ class Draft:
         fields = {"comp_op": CompOp.COPY, **_cells("src", src), **_cells("dst", dst)}
         return self._add(NodeType.COMP, idx, cnt, fields, **more)
 
-    def join(self, rank: np.ndarray, *, order=None) -> np.ndarray:
+    def join(self, rank: np.ndarray, **more) -> np.ndarray:
         """Nodes that do nothing but wait: one dependency set in place of many (give the edges by `depend`)."""
-        return self._add(NodeType.COMP, MISSING, MISSING, {}, rank=rank, order=order)
+        order = more.pop("order", None)
+        return self._add(NodeType.COMP, MISSING, MISSING, more, rank=rank, order=order)
 
     def depend(self, child: np.ndarray, parent: np.ndarray) -> None:
         """More dependencies, as pairs of handles."""

@@ -9,18 +9,30 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING
+from threading import Event, Lock, Thread
 
+from astrasim_py.api import write_algorithm
 from astrasim_py.cli.options import complain, format_option, make_parent
+from astrasim_py.cli.topologies import npu_list, size_matrix, topology_of
+from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import CONTENTION_MODELS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
+from astrasim_py.core.files import write_file
 from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_size, parse_time
-
-if TYPE_CHECKING:
-    from astrasim_py.program.algorithm import Algorithm
-    from astrasim_py.synthesis.model.schedule import Schedule
-    from astrasim_py.synthesis.request import Found, Request
-    from astrasim_py.topology.model import Topology
+from astrasim_py.msccl.to_traces import read_algorithm
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.report.tables import json_text, ns_number
+from astrasim_py.study.link_occupancy import read_occupancy, write_occupancy
+from astrasim_py.study.synthesized import facts_of, find, measured
+from astrasim_py.synthesis.emit.emitter import clock_needed, emit
+from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
+from astrasim_py.synthesis.model.schedule import Schedule
+from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.request import Found, Request
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.placement import placement
+from astrasim_py.topology.unwind import unwound
+from astrasim_py.verification.verifier import verify
 
 #: Transfers up to which the algorithm itself is verified, too: it is executed step by step.
 MAX_VERIFIED = 2**17
@@ -29,7 +41,8 @@ MAX_ET = 2**21
 #: Transfers beyond which a schedule is not kept in memory; and the collectives of which they can be counted only.
 MAX_RECORDED = 2**26
 COUNTED = ("all_gather", "reduce_scatter", "broadcast", "reduce")
-MAX_ROUNDS, MAX_CHUNKS, MAX_SEED = 10**6, 2**20, 2**31 - 1
+MAX_CHUNKS = 2**20
+_RANGES = {"seed": (0, 2**31 - 1), "rounds": (1, 10**6), "jobs": (1, 1024), "unwind": (1, 2**20)}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,25 +81,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Synthesize; says on stdout what was found."""
-    from astrasim_py.cli.topologies import topology_of
-    from astrasim_py.topology.unwind import unwound
-
+    """Synthesize, and print what was found."""
     _check(args)
     original = topology = topology_of(args.topology)
     if args.unwind is not None:
         topology = unwound(topology, args.unwind, place="--unwind")
     request = _request(args, topology)
     _writable(args)
-    from astrasim_py.report.tables import json_text
-    from astrasim_py.study.synthesized import facts_of, find
-
     progress = _Progress(quiet=args.quiet)
     try:
         found = find(request, fresh=args.fresh, record=not args.count, jobs=args.jobs, progress=progress)
         progress.write()
         if not args.quiet:
-            _notes(found, topology, None if args.exact else request.budget)
+            complain(_notes(found, topology, None if args.exact else request.budget))
         row = {"topology": topology.name, **facts_of(found), "seconds": round(found.schedule.search.seconds, 3)}
         row |= {"reused": found.reused, "exact": args.exact, **_written(found, args, original)}
     finally:
@@ -97,14 +104,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse options that are wrong whatever the topology is."""
-    for option, value, least, most in (
-        ("--seed", args.seed, 0, MAX_SEED),
-        ("--rounds", args.rounds, 1, MAX_ROUNDS),
-        ("--jobs", 1 if args.jobs is None else args.jobs, 1, 1024),
-        ("--unwind", 1 if args.unwind is None else args.unwind, 1, 2**20),
-    ):
-        if not least <= value <= most:
-            raise UsageError(option, f"{value} is out of range", f"write {least} to {most}")
+    for option, (least, most) in _RANGES.items():
+        value = getattr(args, option)
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"--{option}", f"{value} is out of range", f"write {least} to {most}")
     if args.count and (args.out or args.schedule or args.figure):
         problem = "what is only counted can neither be written nor drawn"
         raise UsageError("--count", problem, "drop --count, or --out, --schedule and --figure")
@@ -120,14 +123,6 @@ def _check(args: argparse.Namespace) -> None:
 
 def _request(args: argparse.Namespace, topology: Topology) -> Request:
     """The request of the arguments."""
-    from astrasim_py.cli.topologies import npu_list, size_matrix
-    from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
-    from astrasim_py.study.link_occupancy import read_occupancy
-    from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
-    from astrasim_py.synthesis.model.timing import CostModel
-    from astrasim_py.synthesis.request import Request
-    from astrasim_py.topology.placement import placement
-
     if args.collective.lower().replace("_", "") == "alltoallv":
         if args.blocks is None:
             raise UsageError("--collective", "an all_to_allv has blocks of unequal size", "say them by --blocks FILE")
@@ -161,22 +156,13 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
         problem = f"about {transfers} transfers are more than {MAX_RECORDED}, which fit in memory"
         more = ", or count them only (--count)" if collective in COUNTED else ""
         raise UsageError("--chunks" if parts > len(npus) else "--topology", problem, f"use fewer chunks or NPUs{more}")
+    occupied = tuple(read_occupancy(file, topology, "--occupied") for file in args.occupied)
+    blocks = None if args.blocks is None else size_matrix(args.blocks, len(npus), "--blocks")
     return Request(
-        topology=topology,
-        npus=npus,
-        collective=collective,
-        size=size,
-        chunks=chunks,
-        root=root,
-        cost=CostModel(model=args.model, link_busy=args.link_busy),
-        relays=args.relays,
-        occupied=tuple(read_occupancy(file, topology, "--occupied") for file in args.occupied),
-        seed=args.seed,
-        rounds=args.rounds,
-        budget=budget,
-        exact=limit if args.exact else None,
-        blocks=None if args.blocks is None else size_matrix(args.blocks, len(npus), "--blocks"),
-    )
+        topology=topology, npus=npus, collective=collective, size=size, chunks=chunks, root=root,
+        cost=CostModel(model=args.model, link_busy=args.link_busy), relays=args.relays, occupied=occupied,
+        seed=args.seed, rounds=args.rounds, budget=budget, exact=limit if args.exact else None, blocks=blocks,
+    )  # fmt: skip
 
 
 def _chunks(text: str) -> int | None:
@@ -187,28 +173,24 @@ def _chunks(text: str) -> int | None:
     return int(text)
 
 
-def _notes(found: Found, topology: Topology, budget: float | None) -> None:
-    schedule = found.schedule
-    lines = []
+def _notes(found: Found, topology: Topology, budget: float | None) -> list[str]:
+    """Lines about the search."""
+    schedule, search, lines = found.schedule, found.schedule.search, []
     if found.reused:
         lines.append("found before, and reused; --fresh searches again")
-    if schedule.search.cut:
+    if search.cut:
         lines.append("the search was cut by its limit of time: another machine may find another schedule")
-        if budget is not None and schedule.search.seconds > 1.5 * budget + 1:
-            took = f"{schedule.search.seconds:.1f} s instead of {budget:.1f} s"
+        if budget is not None and search.seconds > 1.5 * budget + 1:
+            took = f"{search.seconds:.1f} s instead of {budget:.1f} s"
             lines.append(f"it took {took}: a schedule of so large a problem is made, and checked, no sooner here")
     idle = schedule.network.idle_links
     if idle:
         lines.append(f"{topology.name}: {idle} parallel links carry nothing: a message takes the topology's route")
-    complain(lines)
+    return lines
 
 
-#: Seconds between two lines of progress while the best time stays.
-_LONG = 5.0
-#: Seconds between two lines, each with a better time.
-_SHORT = 2.0
-#: Seconds between two changes of the line on a terminal.
-_AT_ONCE = 0.1
+#: Seconds between two lines of progress: with the same best time, with a better one, and on a terminal.
+_LONG, _SHORT, _AT_ONCE = 5.0, 2.0, 0.1
 _STAGES = {"bound": "looking for bounds", "check": "checking the schedule", "write": "verifying, simulating, writing"}
 
 
@@ -216,8 +198,6 @@ class _Progress:
     """Progress on stderr: best time, bound and gap, every few seconds at least; on a terminal one line that changes."""
 
     def __init__(self, *, quiet: bool) -> None:
-        from threading import Event, Lock, Thread
-
         try:
             self.watched = not quiet and sys.stderr.isatty()
         except (AttributeError, ValueError):
@@ -285,18 +265,13 @@ def _standing(state) -> str:
     return f"{search}run {state.rounds + under_way}/{state.of}: {done}{best}{bound}{gap}"
 
 
-# -- files ----------------------------------------------------------------------------------------------------------
-
-
 def _writable(args: argparse.Namespace) -> None:
     """Make the folders of what is written, before anything is searched."""
-    for option, name, suffixes in (
-        ("--schedule", args.schedule, (".csv",)),
-        ("--figure", args.figure, (".svg", ".png")),
-    ):
+    for option, suffixes in (("schedule", (".csv",)), ("figure", (".svg", ".png"))):
+        name = getattr(args, option)
         if name is not None and not name.endswith(suffixes):
-            kinds = " or ".join(suffixes)
-            raise UsageError(option, f'"{name}" does not end in {kinds}', f"write e.g. schedule{suffixes[0]}")
+            problem = f'"{name}" does not end in {" or ".join(suffixes)}'
+            raise UsageError(f"--{option}", problem, f"write e.g. schedule{suffixes[0]}")
     if args.out is not None and (not args.out or args.out.endswith("/")):
         raise UsageError("--out", f'"{args.out}" names no file', "write X.npz, X.xml, or the prefix of .et files")
     targets = [target for target in (args.out, args.schedule, args.figure) if target]
@@ -310,86 +285,63 @@ def _written(found: Found, args: argparse.Namespace, original: Topology) -> dict
     """Check, write and simulate a schedule: the columns of the result that say so."""
     schedule = found.schedule
     names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
-    row: dict = dict.fromkeys(names)
-    row |= {"out": None, "schedule": args.schedule, "figure": args.figure}
+    row: dict = dict.fromkeys(names) | {"out": None, "schedule": args.schedule, "figure": args.figure}
     if not schedule.recorded:
         return row
     # `find` raises if the checker refuses a schedule.
     row["checked"] = True
-    picture = _drawn(found, args.figure)
-    algorithm = None
-    if args.out is not None or schedule.transfers <= MAX_VERIFIED:
-        from astrasim_py.synthesis.emit.emitter import clock_needed, emit
-
+    picture = None if args.figure is None else _drawn(schedule, args.figure.rpartition(".")[2])
+    algorithm, small = None, schedule.transfers <= MAX_VERIFIED
+    if args.out is not None or small:
         clock = {"auto": None, "always": True, "never": False}[args.clock]
         algorithm = emit(schedule, clock=clock)
         row["clock"] = clock_needed(schedule.network) if clock is None else clock
-        if schedule.transfers <= MAX_VERIFIED:
-            row["verified"] = _verified(algorithm)
+        row["verified"] = _verified(algorithm) if small else None
     if args.schedule is not None:
-        from astrasim_py.study.link_occupancy import write_occupancy
-
         write_occupancy(args.schedule, schedule)
     if picture is not None:
-        from astrasim_py.core.files import write_file
-
         write_file(args.figure, picture, make_folder=True)
     if args.out is not None:
         row["out"] = _write(args.out, algorithm, schedule.transfers)
         if args.out.endswith(".xml"):
             # The file has no durations: simulate what it says.
-            from astrasim_py.msccl.to_traces import read_algorithm
-
             algorithm = read_algorithm(args.out)
             row |= {"clock": False, "verified": _verified(algorithm) if row["verified"] else None}
     if row["verified"]:
-        _simulate(row, found, algorithm, original)
+        row |= _simulated(schedule, algorithm, original)
     if not args.quiet:
-        _say_times(row, schedule)
+        complain(_differences(row, schedule))
     return row
 
 
 def _verified(algorithm: Algorithm) -> bool:
-    from astrasim_py.verification.verifier import verify
-
     verdict = verify(algorithm)
     if verdict.ok is False:
         raise InternalError(f"a synthesized algorithm is wrong: {verdict.problem}")
     return bool(verdict.ok)
 
 
-def _simulate(row: dict, found: Found, algorithm: Algorithm, original: Topology) -> None:
-    """Measure what was written, on the topology that it is for and, if that was unwound, with its switches."""
-    from astrasim_py.report.tables import ns_number
-    from astrasim_py.study.synthesized import measured
-
-    schedule = found.schedule
-    took, row["engine"] = measured(schedule, algorithm)
+def _simulated(schedule: Schedule, algorithm: Algorithm, original: Topology) -> dict:
+    """Simulate on the topology of the schedule and, if that was unwound, on the one with switches."""
+    took, engine = measured(schedule, algorithm)
     if took is None:
         raise InternalError("a synthesized algorithm does not finish")
-    row |= {"simulated_ns": ns_number(took), "difference_ns": ns_number(took - schedule.time)}
+    row = {"simulated_ns": ns_number(took), "difference_ns": ns_number(took - schedule.time), "engine": engine}
     if original is not schedule.network.topology:
-        took, engine = measured(schedule, algorithm, original)
-        row["engine"] = ", ".join(dict.fromkeys((row["engine"], engine)))
+        took, other = measured(schedule, algorithm, original)
+        row["engine"] = ", ".join(dict.fromkeys((engine, other)))
         row["with_switches_ns"] = None if took is None else ns_number(took)
+    return row
 
 
-def _drawn(found: Found, name: str | None) -> bytes | None:
-    if name is None:
-        return None
+def _drawn(schedule: Schedule, kind: str) -> bytes:
     from astrasim_py.report.schedule_plots import draw_schedule
 
-    schedule = found.schedule
-    demand = schedule.demand
-    title = (
-        f"{demand.collective} of {format_size(demand.size)} on {schedule.network.topology.name}: "
-        f"{format_time(schedule.time)}"
-    )
-    return draw_schedule(schedule, name.rpartition(".")[2], title)
+    what = f"{schedule.demand.collective} of {format_size(schedule.demand.size)}"
+    return draw_schedule(schedule, kind, f"{what} on {schedule.network.topology.name}: {format_time(schedule.time)}")
 
 
 def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
-    from astrasim_py.api import write_algorithm
 
     if not out.endswith((".npz", ".xml")) and transfers > MAX_ET:
         out = f"{out}.npz"
@@ -398,51 +350,46 @@ def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
     return out
 
 
-def _say_times(row: dict, schedule: Schedule) -> None:
-    """Say where the times of the algorithm differ from the claimed ones."""
-    from astrasim_py.synthesis.emit.emitter import clock_needed
-
+def _differences(row: dict, schedule: Schedule) -> list[str]:
+    """Lines about the times of the algorithm that differ from the claimed ones."""
+    lines = []
     xml = bool(row["out"]) and row["out"].endswith(".xml")
     took = "" if row["simulated_ns"] is None else f": it takes {row['simulated_ns']} ns"
     if row["clock"] and row["out"]:
-        complain(["sends are posted by a clock: the claimed times hold for this size"])
+        lines.append("sends are posted by a clock: the claimed times hold for this size")
     if xml and clock_needed(schedule.network):
-        complain([f"MSCCL-IR has no durations, so the clock that holds the claimed times is left out{took}"])
+        lines.append(f"MSCCL-IR has no durations, so the clock that holds the claimed times is left out{took}")
     elif row["difference_ns"] and xml:
-        complain([f"thread blocks and channels of MSCCL-IR order some transfers otherwise{took}"])
+        lines.append(f"thread blocks and channels of MSCCL-IR order some transfers otherwise{took}")
     elif row["difference_ns"]:
-        complain([f"without a clock the claimed times are not kept{took}"])
+        lines.append(f"without a clock the claimed times are not kept{took}")
     if row["with_switches_ns"] is not None:
-        complain([f"on the switches that were unwound it takes {row['with_switches_ns']} ns"])
-
-
-# -- text -----------------------------------------------------------------------------------------------------------
+        lines.append(f"on the switches that were unwound it takes {row['with_switches_ns']} ns")
+    return lines
 
 
 def _text(row: dict, found: Found) -> str:
-    schedule = found.schedule
-    search = schedule.search
+    """The result as text, a line for each fact that is known."""
+    schedule, search = found.schedule, found.schedule.search
     proof = "optimal: no schedule of these chunks is faster" if schedule.optimal else f"gap {float(row['gap']):.2%}"
-    lines = [
-        f"{row['collective']} of {format_size(row['size_bytes'])} on {row['topology']}, {row['npus']} NPUs, "
-        f"{found.chunks} chunk{'s' if found.chunks > 1 else ''}",
-        f"  time        {format_time(schedule.time)}",
-        f"  bound       {format_time(schedule.bound)}" + (f" ({schedule.bound_kind})" if schedule.bound_kind else ""),
-        f"  efficiency  {schedule.efficiency:.4f} ({proof})",
-        f"  transfers   {schedule.transfers}",
-        f"  search      {search.rounds} run{'s' * (search.rounds != 1)}, seed {search.seed}, {search.seconds:.2f} s"
-        f"{', then exact' * row['exact']}{', cut by its limit of time' * search.cut}",
-    ]
+    kind = f" ({schedule.bound_kind})" if schedule.bound_kind else ""
     off = f"{row['difference_ns']:+} ns" if row["difference_ns"] else "equal"
-    written = ", ".join(row[key] for key in ("out", "schedule", "figure") if row[key])
-    for name, known, text in (
-        ("policy", search.policy, search.policy),
-        ("checked", row["checked"], f"schedule{', algorithm' if row['verified'] else ''}"),
-        ("simulated", row["simulated_ns"] is not None, f"{row['simulated_ns']} ns ({off})"),
-        ("on switches", row["with_switches_ns"] is not None, f"{row['with_switches_ns']} ns"),
-        ("engine", row["engine"], row["engine"]),
-        ("written", written, written),
-    ):
-        if known:
-            lines.append(f"  {name:<11} {text}")
-    return "\n".join(lines)
+    facts = {
+        "time": format_time(schedule.time),
+        "bound": format_time(schedule.bound) + kind,
+        "efficiency": f"{schedule.efficiency:.4f} ({proof})",
+        "transfers": str(schedule.transfers),
+        "search": f"{search.rounds} run{'s' * (search.rounds != 1)}, seed {search.seed}, {search.seconds:.2f} s"
+        f"{', then exact' * row['exact']}{', cut by its limit of time' * search.cut}",
+        "policy": search.policy,
+        "checked": row["checked"] and f"schedule{', algorithm' * bool(row['verified'])}",
+        "simulated": None if row["simulated_ns"] is None else f"{row['simulated_ns']} ns ({off})",
+        "on switches": None if row["with_switches_ns"] is None else f"{row['with_switches_ns']} ns",
+        "engine": row["engine"],
+        "written": ", ".join(row[key] for key in ("out", "schedule", "figure") if row[key]),
+    }
+    title = (
+        f"{row['collective']} of {format_size(row['size_bytes'])} on {row['topology']}, {row['npus']} NPUs, "
+        f"{found.chunks} chunk{'s' * (found.chunks > 1)}"
+    )
+    return "\n".join([title, *(f"  {name:<11} {fact}" for name, fact in facts.items() if fact)])

@@ -17,7 +17,7 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
 from astrasim_py.synthesis.model.simulate_schedule import as_schedule
-from astrasim_py.synthesis.model.transfers import Found, chained, copied, mirrored
+from astrasim_py.synthesis.model.transfers import NOTHING, Found, chained, copied, mirrored
 from astrasim_py.synthesis.search.greedy_search import LARGE, search
 from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
 from astrasim_py.synthesis.search.patterns import Patterns, applies, best_pattern, in_queues
@@ -31,10 +31,8 @@ SPREADING = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce"
 ROUTED = ("scatter", "gather", "all_to_all")
 #: On full meshes above this many pairs of chunk and arc, schedules that need no search are tried first.
 MANY = 2**23
-#: Pairs of chunk and arc that all greedy runs together look at there, about.
-EFFORT = 2**26
-#: Pairs of chunk and arc that a greedy run gets through in a second, about.
-SPEED = 2**21
+#: Pairs of chunk and arc that all greedy runs look at there, and that one run looks at per second (estimate).
+EFFORT, SPEED = 2**26, 2**21
 
 
 def synthesize(
@@ -122,9 +120,7 @@ class _Portfolio:
         """A schedule, not checked yet; its seconds are only those of the searches."""
         network, demand = self.network, self.demand
         if network.ranks < 2:
-            nothing = np.empty(0, dtype=np.int64)
-            how = Search(seed=self.effort.seed, policy="", rounds=0)
-            return as_schedule(network, demand, copied((nothing, nothing, nothing)), how)
+            return as_schedule(network, demand, NOTHING, Search(seed=self.effort.seed, policy="", rounds=0))
         if demand.receivers is not None and not self.record:
             raise AlgorithmError(demand.collective, "is not counted without its transfers", "let them be recorded")
         straight = None
@@ -163,8 +159,7 @@ class _Portfolio:
         self.effort = replace(self.effort, rounds=rounds)
         found = self._search(limits, first)
         if found.columns is None:
-            nothing = copied(tuple(np.empty((3, 0), dtype=np.int64)))
-            counted = as_schedule(network, demand, nothing, found.search, limits.bound)
+            counted = as_schedule(network, demand, NOTHING, found.search, limits.bound)
             return replace(counted, time=found.time, transfers=found.transfers)
         return self._refined(as_schedule(network, demand, found.columns, found.search, limits.bound), limits, known)
 
@@ -285,29 +280,28 @@ def best_chunks(
     More chunks fill the pipes better and pay the latency more often, so times fall and then rise again: short searches
     find the number, and a long one uses it.
     """
-    best: Schedule | None = None
-    chosen = made = worse = 0
-    seconds, cut = 0.0, False
+    made: list[tuple[Schedule, int]] = []
 
-    def searched(chunks: int, rounds: int, budget: float | None) -> Schedule:
-        nonlocal made, seconds, cut
-        found = run(chunks, rounds, budget)
-        made, seconds, cut = made + found.search.rounds, seconds + found.search.seconds, cut or found.search.cut
-        return found
+    def seconds() -> float:
+        return sum(found.search.seconds for found, _ in made)
 
+    cut, worse, best = False, 0, 0
     for chunks in TRIED:
-        found = searched(chunks, max(rounds // _SHARE, 1), None if budget is None else budget / _SHARE)
-        worse += 1
-        if best is None or found.time < best.time:
-            best, chosen, worse = found, chunks, 0
-        if budget is not None and seconds >= budget:
-            cut = True
-            break
+        found = run(chunks, max(rounds // _SHARE, 1), None if budget is None else budget / _SHARE)
+        made.append((found, chunks))
+        better = found.time < made[best][0].time
+        best, worse = (len(made) - 1, 0) if better else (best, worse + (len(made) > 1))
+        cut = budget is not None and seconds() >= budget
         # The next number has twice the transfers.
-        if worse == _PATIENCE or 2 * found.transfers > MAX_TRANSFERS or found.time == 0:
+        if cut or worse == _PATIENCE or 2 * found.transfers > MAX_TRANSFERS or found.time == 0:
             break
-    assert best is not None
-    if not best.optimal and (budget is None or seconds < budget):
-        last = searched(chosen, rounds, None if budget is None else budget - seconds)
-        best = min(best, last, key=lambda schedule: schedule.time)
-    return replace(best, search=replace(best.search, rounds=made, seconds=seconds, cut=cut)), chosen
+    chosen = made[best][1]
+    if not made[best][0].optimal and not cut:
+        made.append((run(chosen, rounds, None if budget is None else budget - seconds()), chosen))
+        best = min(best, len(made) - 1, key=lambda i: made[i][0].time)
+    searches = [found.search for found, _ in made]
+    how = replace(
+        made[best][0].search, rounds=sum(each.rounds for each in searches), seconds=seconds(),
+        cut=cut or any(each.cut for each in searches),
+    )  # fmt: skip
+    return replace(made[best][0], search=how), chosen

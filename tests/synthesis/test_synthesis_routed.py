@@ -199,3 +199,9 @@ def test_links_longer_than_the_whole_schedule_raise_no_bound():
     assert {bound.kind: bound.time for bound in bounds if bound.time} == dict.fromkeys(
         ("ingress", "egress", "work", "path", "cut"), 10**7
     )
+
+
+def test_many_ranks_that_gather_are_bounded_by_their_way_to_the_root():
+    mesh = build({"shape": "mesh", "dims": [9, 9], **LINK})
+    path = {b.kind: b.time for b in lower_bounds(Network.of(mesh), Demand.of("gather", 81, 1, 0, 40))}["path"]
+    assert path == 8 * 500_000, "not the 16 links from corner to corner"

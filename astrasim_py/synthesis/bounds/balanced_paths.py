@@ -12,11 +12,10 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import distances_to
 from astrasim_py.synthesis.model.insertion import FAR, GO, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.random_numbers import random_below
+from astrasim_py.synthesis.model.random_numbers import shuffle
 
 #: Bits that costs may have.
 _COST_BITS = 34
-
 
 #: Paths of messages: int32[messages, stride] arcs, int32[messages] lengths, int64[resources] ps that they hold links.
 Paths = namedtuple("Paths", "arc length load")
@@ -42,9 +41,7 @@ def _balance(net, calendar, growth, origin, goal, kind, order, passes, stop, arc
                 hold(net, calendar, np.int64(arc[m, i]), np.int64(0), z, take)
             if stop[0] != 0:
                 return False
-        for i in range(len(order) - 1, 0, -1):
-            j = random_below(growth.random, i + 1)
-            order[i], order[j] = order[j], order[i]
+        shuffle(order, np.int64(0), len(order), growth.random)
     return True
 
 

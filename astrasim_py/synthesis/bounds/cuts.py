@@ -1,12 +1,10 @@
-"""Lower bounds by cuts: what must cross from one part of a network into another takes the links between them a while.
+"""Lower bounds by cuts: the time in which the links between two parts of a network carry what must cross.
 
-The cut bound of a collective whose chunks go to everybody is that of Edmonds' branchings, as ForestColl (Zhao et al.,
-arXiv 2402.06787) uses it: in time T, links have room for so many whole chunks, and a maximum flow says whether every
-receiver can be reached by all of them. Chunks with one receiver are bounded by cuts that are looked for in orders of
-the ranks, and by weights of links: T times the sum of the weights is no less than what all chunks together must use,
-each taking its lightest path, whatever the weights are (the dual of concurrent flow).
-
-All bounds are integers and exact; floating-point numbers only choose where to look.
+For chunks that go to everybody this is the cut bound of Edmonds' branchings, as ForestColl (Zhao et al., arXiv
+2402.06787) uses it: in time T links have room for so many whole chunks, and a maximum flow says whether all chunks can
+reach every receiver. Chunks with one receiver are bounded by cuts in orders of the ranks, and by weights of links: T
+times the sum of the weights is no less than the work of all chunks on their lightest paths (the dual of concurrent
+flow). All bounds are exact integers; floating-point numbers only choose where to look.
 """
 
 from __future__ import annotations

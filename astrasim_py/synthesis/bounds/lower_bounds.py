@@ -37,17 +37,14 @@ def lower_bounds(
     """Bounds of a demand on a network (not reversed), the greatest first.
 
     `halves` bounds only the half of an all_reduce that reduces (True) or copies (False). `largest` takes all chunks to
-    be as large as the largest: a schedule that treats them alike cannot beat that. Without `cuts`, and after a stop
-    signal, the slow bounds are left out. `known` keeps bounds of one demand between calls.
+    be as large as the largest. Without `cuts`, and after a stop signal, the slow bounds are left out. `known` keeps
+    bounds of one demand between calls.
 
-    * *ingress*: the ports of a rank carry its chunks one after the other, in the intervals that others leave idle;
-    * *egress*: likewise what must leave a rank;
+    * *ingress*, *egress*: the ports of a rank carry its chunks one after the other, in their idle intervals;
     * *work*: all ports together carry all chunks; an all_reduce needs 2 (n - 1) transfers per chunk (complete gossip:
-      Harary & Schwenk, J. Franklin Inst. 1974), and each rank one in and one out at least;
+      Harary & Schwenk, J. Franklin Inst. 1974);
     * *cut*: the links between two parts of the ranks carry what must cross (see `cuts`);
     * *path*: the longest of the shortest paths between ranks that must hear from each other.
-
-    A demand that reduces is bounded on the reversed network, where it copies; all_reduce by the longer of its halves.
     """
     if demand.ranks < 2:
         return [Bound(0, "none")]
@@ -203,29 +200,18 @@ def _room(until: int, hold: int, before: int, after: int, starts: list[int], end
 
 def _paths(network: Network, timing: Timing, demand: Demand) -> int:
     """The longest shortest path over which a chunk must come."""
-    sources = np.unique(demand.origin)
+    order = sources = np.unique(demand.origin).tolist()
     most = _SOURCES if network.arcs <= _MANY_ARCS else 2
-    if len(sources) > most:
-        # Ranks far from each other are the ones that count: begin anywhere, go on from the farthest.
-        from_rank = int(sources[0])
-        best, seen, lag = 0, set(), _lags(network, timing, demand)
-        for _ in range(most):
-            reach = distances_from(network, timing.delay[0], from_rank)
-            best = max(best, int(reach.max()) + lag[from_rank])
-            seen.add(from_rank)
-            order = np.argsort(-reach, kind="stable")
-            following = next((int(v) for v in order[: most + 1] if int(v) not in seen), None)
-            if following is None:
-                break
-            from_rank = following
-        return best
-    best = 0
-    lag = _lags(network, timing, demand)
-    for source in sources.tolist():
-        reach = distances_from(network, timing.delay[0], source) + lag[source]
-        if demand.receivers is not None:
-            reach = reach[np.unique(demand.receivers[demand.origin == source])]
-        best = max(best, int(reach.max(initial=0)))
+    lag, best, seen = _lags(network, timing, demand), 0, set()
+    for _ in range(min(most, len(sources))):
+        source = next(v for v in order if v not in seen)
+        seen.add(source)
+        reach = distances_from(network, timing.delay[0], source)
+        wanted = reach if demand.receivers is None else reach[demand.receivers[demand.origin == source]]
+        best = max(best, int(wanted.max(initial=0)) + lag[source])
+        if len(sources) > most:
+            # Ranks far from each other are the ones that count: go on from the farthest.
+            order = np.argsort(-reach, kind="stable").tolist()
     return best
 
 

@@ -1,14 +1,12 @@
 """A schedule as an `Algorithm`: traces that any engine runs, in the order that the schedule claims.
 
-Every transfer becomes a send and a receive, and where it carries a partial sum a reduction. A send waits for what it
-sends. That the transfers of a link keep their order is a matter of dependencies, too: a send is not posted before the
-earlier ones on the same first link, so it waits for all that they waited for. (It cannot wait for *them*: a send is
-done on delivery, a latency after its link is free again.) Links serve in order of request, so an engine gives each
-transfer the earliest start that this order lets it have, which is the time that the schedule claims.
+Every transfer becomes a send and a receive, and a partial sum a reduction. A send waits for the data that it sends. To
+keep the order of a link it also waits for all that the earlier sends on the same first link waited for. (It cannot wait
+for those sends: a send is done on delivery, a latency after its link is free.) Links serve in order of request, so each
+transfer starts at the claimed time.
 
-Behind a switch the order of messages from several senders is nobody's to keep, and where others occupy links a
-transfer may have to wait for no event of its own. There a *clock* keeps the claimed times: a chain of COMP nodes per
-rank whose durations lead from one start to the next. Such an algorithm holds its times for one size only.
+Behind a switch, and where others occupy links, dependencies do not settle that order. There a *clock* keeps the claimed
+times: a chain of COMP nodes per rank whose durations lead from one start to the next, for one size only.
 """
 
 from __future__ import annotations
@@ -18,12 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.synthesis.model.arrays import index_in_group
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule
@@ -32,7 +31,7 @@ from astrasim_py.synthesis.model.schedule import Schedule
 NAME = "synthesized"
 #: Most units of blocks of stated sizes, all ranks together.
 MAX_UNITS = 2**18
-#: Causes of earlier sends that a send names itself; beyond them a node that only waits stands for so many.
+#: Most causes of earlier sends that a send depends on itself; a join node stands for each further group of so many.
 _NAMED = 4
 #: Order of the actions of a rank at one time.
 _RECV, _REDUCE, _JOIN, _SEND, _KINDS = 0, 1, 2, 3, 4
@@ -46,9 +45,8 @@ def clock_needed(network: Network) -> bool:
 def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     """The algorithm of a schedule with recorded transfers.
 
-    A `clock` posts every send at its claimed start; by default where `clock_needed`. Without one the algorithm is right
-    for other sizes, too. Blocks of stated sizes make a custom algorithm with a `Contract`: its unit divides all chunks,
-    inputs are sorted by receiver, outputs by sender. Raises AlgorithmError: transfers counted only, or too many.
+    A `clock` posts every send at its claimed start; by default where `clock_needed`. Blocks of stated sizes make a
+    custom algorithm with a `Contract`. Raises AlgorithmError: transfers counted only, or too many.
     """
     network, demand = schedule.network, schedule.demand
     if not schedule.recorded:
@@ -65,7 +63,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
     reductions[sums] = count + np.arange(len(sums))
     cause = _causes(schedule, reductions)
     index, covers = layout.sent[schedule.chunk], layout.covers[schedule.chunk]
-    tag = _numbers(schedule.arc)
+    tag = index_in_group(schedule.arc)
     buffer, sent, received, handed = _cells(schedule, layout, cause)
     draft.recv(
         rank=schedule.dst, peer=schedule.src, tag=tag, idx=index, cnt=covers, dst=received,
@@ -77,11 +75,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
             dst=(buffer, index[sums]), after=(_chain(schedule, sums, reductions),),
             order=schedule.arrival[sums] * _KINDS + _REDUCE,
         )  # fmt: skip
-    durations = None
-    if clock:
-        waits, durations = _ticks(draft, schedule)
-    else:
-        waits = _order(draft, schedule, cause)
+    waits = [_ticks(draft, schedule)] if clock else _order(draft, schedule, cause)
     draft.send(
         rank=schedule.src, peer=schedule.dst, tag=tag, idx=index, cnt=covers, src=sent, payload=handed,
         after=(cause, *waits), order=schedule.start * _KINDS + _SEND,
@@ -96,9 +90,7 @@ def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
         )  # fmt: skip
     name = demand.collective if demand.stated is None else CUSTOM
     made = finish(draft, NAME, name, root=demand.root, in_place=not exchange)
-    if demand.stated is not None:
-        made = replace(made, contract=layout.contract(demand))
-    return made if durations is None else _timed(made, durations)
+    return made if demand.stated is None else replace(made, contract=layout.contract(demand))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +171,6 @@ def _where(some: np.ndarray, buffer: Buffer, offset: np.ndarray) -> tuple[np.nda
     return np.where(some, int(buffer), MISSING), np.where(some, offset, MISSING)
 
 
-def _numbers(arc: np.ndarray) -> np.ndarray:
-    """int64[transfers]: index of a transfer on its arc."""
-    order = np.argsort(arc, kind="stable")
-    ordered = arc[order]
-    out = np.empty(len(arc), dtype=np.int64)
-    out[order] = np.arange(len(arc)) - np.searchsorted(ordered, ordered)
-    return out
-
-
 def _chain(schedule: Schedule, sums: np.ndarray, reductions: np.ndarray) -> np.ndarray:
     """int64[sums]: the reduction before each into the same cell."""
     key = schedule.dst[sums].astype(np.int64) * schedule.demand.count + schedule.chunk[sums]
@@ -258,8 +241,8 @@ def _order(draft: Draft, schedule: Schedule, cause: np.ndarray) -> list[np.ndarr
     return [column[back] for column in columns]
 
 
-def _ticks(draft: Draft, schedule: Schedule) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The clocks: for every send the node that is done at its start; and per rank the durations of its nodes."""
+def _ticks(draft: Draft, schedule: Schedule) -> np.ndarray:
+    """The clocks of all ranks; for every send the handle of the node that is done at its start."""
     source = schedule.src.astype(np.int64)
     order = np.lexsort((schedule.start, source))
     rank, start = source[order], schedule.start[order]
@@ -267,21 +250,11 @@ def _ticks(draft: Draft, schedule: Schedule) -> tuple[list[np.ndarray], list[np.
     new[1:] = (rank[1:] != rank[:-1]) | (start[1:] != start[:-1])
     new &= start > 0
     rank_at, start_at = rank[new], start[new]
-    handles = draft.join(rank=rank_at, order=start_at * _KINDS + _JOIN)
     same = np.flatnonzero(rank_at[1:] == rank_at[:-1]) + 1
-    draft.depend(handles[same], handles[same - 1])
     durations = start_at.copy()
     durations[same] -= start_at[same - 1]
+    handles = draft.join(rank=rank_at, order=start_at * _KINDS + _JOIN, duration_ps=durations)
+    draft.depend(handles[same], handles[same - 1])
     waits = np.full(len(order), NONE, dtype=np.int64)
     waits[order] = np.where(start > 0, handles[np.cumsum(new) - 1] if len(handles) else NONE, NONE)
-    return [waits], np.split(durations, np.searchsorted(rank_at, np.arange(1, schedule.demand.ranks)))
-
-
-def _timed(algorithm: Algorithm, durations: list[np.ndarray]) -> Algorithm:
-    """The algorithm with durations on its nodes that only wait."""
-    traces = []
-    for trace, times in zip(algorithm.traces, durations, strict=True):
-        column = np.full(len(trace), MISSING, dtype=np.int64)
-        column[(trace.type == NodeType.COMP) & (trace.column("comp_op") == MISSING)] = times
-        traces.append(trace.replace(duration_ps=column))
-    return replace(algorithm, traces=tuple(traces))
+    return waits

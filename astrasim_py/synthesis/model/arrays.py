@@ -24,3 +24,11 @@ def by_time(start: np.ndarray) -> np.ndarray:
     if (start[1:] >= start[:-1]).all():
         return np.arange(len(start))
     return np.argsort(start, kind="stable")
+
+
+def index_in_group(key: np.ndarray) -> np.ndarray:
+    """int64[rows]: how many rows before each have its key."""
+    order = np.argsort(key, kind="stable")
+    out = np.empty(len(key), dtype=np.int64)
+    out[order] = np.arange(len(key)) - np.searchsorted(key[order], key[order])
+    return out

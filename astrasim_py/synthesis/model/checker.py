@@ -21,10 +21,9 @@ _MOST = 20
 def check(schedule: Schedule) -> list[str]:
     """List the faults of a recorded schedule; empty if there are none.
 
-    Every transfer crosses the route of its ends and begins at or after 0. No two transfers hold a link at once, nor
-    does one while others have it; where there are no others, transfers may wait in switches in the order of asking. A
-    rank sends only what it has, and a partial sum once, after everything that is added to it has come. In the end
-    everybody has what the collective promises, with every contribution once, at the claimed time.
+    Every transfer crosses the route of its ends. No two hold a link at once; without other tenants they may wait in
+    switches in the order of requests. A rank sends what it has, and its partial sum once, when it is complete. In the
+    end everybody has what the collective promises, with every contribution once, at the claimed time.
     """
     if not schedule.recorded:
         return ["its transfers were counted, not recorded: nothing can be checked"]
@@ -69,9 +68,9 @@ def _courses(schedule: Schedule, found: list[str]):
     which = which.reshape(-1)
     npus = np.array(network.npus, dtype=np.int64)
     tails, heads = np.asarray(network.src)[used].astype(np.int64), np.asarray(network.dst)[used].astype(np.int64)
-    if _one_link_each(topology):
+    key = topology.src.astype(np.int64) * topology.vertices + topology.dst
+    if len(np.unique(key)) == len(key):
         # One link from a vertex to another is the only one that a message between them can take at once.
-        key = topology.src.astype(np.int64) * topology.vertices + topology.dst
         order = np.argsort(key)
         wanted = npus[tails] * topology.vertices + npus[heads]
         at = np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)
@@ -150,11 +149,6 @@ def _queue(cost, links, ptr, starts, alone, latency, hold, topology, found: list
         if at + 1 < bounds[row + 1]:
             heappush(events, (begin + latency[at] if through else tail[row], first[row], row, at + 1))
     return np.array(tail, dtype=np.int64)
-
-
-def _one_link_each(topology) -> bool:
-    key = topology.src.astype(np.int64) * topology.vertices + topology.dst
-    return len(np.unique(key)) == len(key)
 
 
 def _check_links(schedule: Schedule, links: np.ndarray, ptr: np.ndarray, hold, found: list[str]) -> None:

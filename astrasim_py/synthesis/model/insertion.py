@@ -1,10 +1,8 @@
-"""Inserting transfers into the idle intervals of links, and the earliest arrivals that these allow.
+"""Insert transfers into the idle intervals of links, and find the earliest arrivals that these allow.
 
-The calendar of a link is the ascending list of the moments at which it is taken or becomes free, so that taking an
-interval that is free and giving back one that is taken are the same: both ends are put into the list, or out of it if
-they are there. `grow` follows a chunk from a rank, forward in time to those who need it, or backward to those whose
-parts of a sum it collects; over calendars without entries, with links priced by what lies on them, it finds paths that
-share links evenly.
+The calendar of a link is the ascending list of the moments at which it is taken or becomes free. To take an interval
+and to give it back are the same operation: each end is put into the list, or out of it if it is there. `grow` follows a
+chunk from a rank, forward in time to those who need it or backward to those whose parts of a sum it collects.
 """
 
 from __future__ import annotations
@@ -29,11 +27,9 @@ _TIES = 64
 #: Rows of what `grow` notes of ranks.
 REACHED, SEEN, LEAST, KNOWN = range(4)
 
-
 #: When links are taken: int64[resources, room] moments in ps (without room no calendars are kept), how many each link
 #: has, and the ps that transfers hold each link.
 Calendars = namedtuple("Calendars", "points filled load")
-
 
 #: The preferences, the memory and the result of `grow`. `ahead`: int64[goals, n], the least time from a rank to the
 #: goal, one row of zeros for trees. `weight`: how much the load of a link, in units of `grain` ps, counts among equals.

@@ -1,9 +1,8 @@
 """The network of a synthesis: arcs between ranks, and the links that each arc occupies.
 
-An *arc* is what a message from one rank to another crosses without passing a third: the route of the topology from
-NPU to NPU, be it one direct link, a path through switches, or one that borrows NPUs outside the group. Switches are
-thus modelled by their ports: an arc through a switch occupies the sender's link into it and the receiver's link out
-of it, so ingress and egress capacity are what is shared.
+An *arc* is the route of the topology from NPU to NPU that passes no third rank: one direct link, a path through
+switches, or one through NPUs outside the group. An arc through a switch occupies the sender's link into it and the
+receiver's link out of it.
 """
 
 from __future__ import annotations
@@ -73,17 +72,10 @@ class Network:
         hop_ptr, at = rows_of(ptr, order)
         links, hop = np.unique(path[at], return_inverse=True)
         return cls(
-            topology=topology,
-            npus=tuple(members.tolist()),
-            cost=cost or CostModel(),
-            relays=relays,
-            src=source[order].astype(np.int32),
-            dst=target[order].astype(np.int32),
-            hop_ptr=hop_ptr,
-            hop=hop.astype(np.int32).reshape(-1),
-            links=links.astype(np.int32),
-            **_intervals(links, occupied),
-        )
+            topology=topology, npus=tuple(members.tolist()), cost=cost or CostModel(), relays=relays,
+            src=source[order].astype(np.int32), dst=target[order].astype(np.int32), hop_ptr=hop_ptr,
+            hop=hop.astype(np.int32).reshape(-1), links=links.astype(np.int32), **_intervals(links, occupied),
+        )  # fmt: skip
 
     @property
     def ranks(self) -> int:
@@ -138,26 +130,18 @@ class Network:
 
     @cached_property
     def reversed(self) -> Network:
-        """The network with every arc reversed and time running backwards.
+        """The network with arcs and time reversed, without the intervals of others.
 
-        A schedule on it that gathers is, mirrored in time, one on this network that reduces: the transfer over arc
-        a that starts at s there starts at ``T - s - delay`` here, over ``base_arc[a]``. What others occupy is left
-        out, because T is not known before.
+        A transfer over arc a that starts at s there starts at ``T - s - delay`` here, over ``base_arc[a]``.
         """
         if self.base is not None:
             return self.base
         order = np.lexsort((self.dst, self.src))
         hop_ptr, hops = rows_of(self.hop_ptr, order)
         return replace(
-            self,
-            src=self.dst[order],
-            dst=self.src[order],
-            hop_ptr=hop_ptr,
-            hop=self.hop[hops],
-            **_intervals(self.links, ()),
-            base=self,
-            base_arc=order.astype(np.int32),
-        )
+            self, src=self.dst[order], dst=self.src[order], hop_ptr=hop_ptr, hop=self.hop[hops], base=self,
+            base_arc=order.astype(np.int32), **_intervals(self.links, ()),
+        )  # fmt: skip
 
     @cached_property
     def least(self) -> Network:

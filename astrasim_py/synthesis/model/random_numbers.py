@@ -22,11 +22,37 @@ def generator(seed: int) -> np.ndarray:
 
 
 @lean
-def random_below(state, bound):
-    """A random number in 0..bound-1; `state` is uint64[1]."""
+def random_bits(state):
+    """64 random bits; `state` is uint64[1]."""
     x = state[0]
     x ^= x >> A
     x ^= x << B
     x ^= x >> C
     state[0] = x
-    return np.int64((((x * STAR) >> _32) * np.uint64(bound)) >> _32)
+    return x * STAR
+
+
+@lean
+def random_below(state, bound):
+    """A random number in 0..bound-1."""
+    return np.int64(((random_bits(state) >> _32) * np.uint64(bound)) >> _32)
+
+
+@lean
+def shuffle(values, first, end, state):
+    """Bring ``values[first:end]`` into random order."""
+    for i in range(end - 1, first, -1):
+        j = first + random_below(state, i - first + 1)
+        values[i], values[j] = values[j], values[i]
+
+
+@lean
+def shuffle_equals(values, size, key, state):
+    """Bring the first `size` values, ordered by ``key[value]``, into random order where keys are equal."""
+    i = 0
+    while i < size:
+        j = i + 1
+        while j < size and key[values[j]] == key[values[i]]:
+            j += 1
+        shuffle(values, i, j, state)
+        i = j

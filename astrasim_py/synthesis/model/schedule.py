@@ -34,10 +34,7 @@ class Search:
     def after(self, other: Search) -> Search:
         """This one, with what another search before it took."""
         return replace(
-            self,
-            rounds=self.rounds + other.rounds,
-            cut=self.cut or other.cut,
-            seconds=self.seconds + other.seconds,
+            self, rounds=self.rounds + other.rounds, cut=self.cut or other.cut, seconds=self.seconds + other.seconds
         )
 
 
@@ -63,19 +60,12 @@ class Schedule:
     ) -> Schedule:
         """The schedule of columns (arc, chunk, start, reduces)."""
         arc, chunk, start, reduces = columns
+        bound = bound or Bound(0, "")
+        arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
         return cls(
-            network=network,
-            demand=demand,
-            arc=np.ascontiguousarray(arc, dtype=np.int32),
-            chunk=np.ascontiguousarray(chunk, dtype=np.int32),
-            start=start,
-            reduces=reduces,
-            time=time,
-            transfers=len(arc),
-            bound=0 if bound is None else bound.time,
-            bound_kind="" if bound is None else bound.kind,
-            search=search,
-        )
+            network=network, demand=demand, arc=arc, chunk=chunk, start=start, reduces=reduces, time=time,
+            transfers=len(arc), bound=bound.time, bound_kind=bound.kind, search=search,
+        )  # fmt: skip
 
     @property
     def optimal(self) -> bool:

@@ -1,8 +1,4 @@
-"""The times that an engine measures of a schedule's order: every transfer as early as that order lets it.
-
-A schedule fixes an order of transfers on every link. What an engine measures is the earliest time of each transfer
-that keeps this order and the causes; a schedule claims exactly that.
-"""
+"""The times that an engine measures of a schedule: every transfer as early as the order on its links allows."""
 
 from __future__ import annotations
 

@@ -48,3 +48,7 @@ def chained(first: Transfers, second: Transfers, barrier: int) -> Transfers:
     """One after the other: the second begins at `barrier` ps."""
     arc, chunk, start, reduces = second
     return tuple(np.concatenate(pair) for pair in zip(first, (arc, chunk, start + barrier, reduces), strict=True))
+
+
+#: No transfers at all.
+NOTHING = copied(tuple(np.empty((3, 0), dtype=np.int64)))

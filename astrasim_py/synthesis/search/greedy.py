@@ -1,22 +1,18 @@
-"""The greedy core: every rank needs every chunk, over any network, one seed and policy per call.
+"""The greedy search: every rank needs every chunk, over any network, one seed and policy per call.
 
-Conceptually a time-expanded network: at every moment at which something changes, the free arcs into a rank are
-matched to chunks that their sources hold and that the rank neither has nor is about to get. It is never built:
-what a rank holds and what it holds or expects are bitsets over chunks, so the candidates of an arc are
-``has[source] & ~expected[target]``, and only ranks at which something changed since are looked at again.
+At every moment at which something changes, the free arcs into a rank are matched to chunks that their sources hold and
+that the rank neither holds nor expects. Both are bitsets over chunks, so the candidates of an arc are
+``has[source] & ~expected[target]``; only ranks at which something changed are looked at again.
 
-* Matching at a rank is made larger by one-step augmenting paths: an arc that finds nothing takes the chunk of an
-  arc matched just now if that one has another.
-* Of a few random candidates the one is taken that fewest ranks hold or expect (rarest first). Where rows are long,
-  all ranks look at the same random part of theirs first at one moment, which then lies in the cache.
-* *Hierarchy*: a slow arc prefers chunks that nobody holds or expects among the ranks that its target reaches, both
-  ways, over strictly faster arcs: what is there already comes over those.
-* *Laziness*: at random a slow arc waits, so that a search sees schedules that no eager run makes.
-* *Overtaking*: an arc without candidates may bring a chunk that is on its way already, if it brings it earlier. The
-  slower transfer is then undone: its arc carries another chunk from the same moment on, if its source had one then,
-  and otherwise was never used.
+* Augmenting: an arc without candidates takes the chunk of an arc matched just now if that one has another.
+* Rarest first: of a few random candidates the one is taken that fewest ranks hold or expect.
+* Hierarchy: a slow arc prefers chunks that nobody holds or expects among the ranks that its target reaches, both ways,
+  over faster arcs.
+* Laziness: at random a slow arc waits.
+* Overtaking: an arc without candidates may bring a chunk that is on its way already, if it brings it earlier. The
+  slower transfer is undone: its arc carries another chunk from the same moment on, or nothing.
 
-Times are ps; a transfer never begins before its source holds the chunk, so every schedule is causal.
+Times are ps; a transfer never begins before its source holds the chunk.
 """
 
 from __future__ import annotations
@@ -28,8 +24,8 @@ import numpy as np
 
 from astrasim_py.core.heap import pop, push
 from astrasim_py.core.jit import inlined, kernel
-from astrasim_py.synthesis.model.random_numbers import STAR, random_below
-from astrasim_py.synthesis.search.greedy_state import ONE, ZERO, expect, holds, lowest_bit, pick
+from astrasim_py.synthesis.model.random_numbers import STAR, random_below, shuffle, shuffle_equals
+from astrasim_py.synthesis.search.greedy_state import ONE, ZERO, expect, holds, lowest_bit, pick, receive
 
 _FAR = np.int64(2**62)
 _52 = np.uint64(52)
@@ -123,14 +119,13 @@ def _begin_run(p, options, h, g, s):
         for v in range(n):
             h.expected[c >> 9, v, (c >> 6) & 7] |= ONE << np.uint64(c & 63)
     for c in range(chunks):
-        v, w, bit = p.origin[c], c >> 6, ONE << np.uint64(c & 63)
-        h.has[w >> 3, v, w & 7] |= bit
-        h.some[v, w >> 9] |= ONE << np.uint64((w >> 3) & 63)
+        v = np.int64(p.origin[c])
+        receive(h, v, np.int64(c))
         expect(h, v, np.int64(c))
         h.wanted[v] -= 1
         if options.hierarchy:
             for k in range(len(p.part)):
-                h.present[p.part[k, v], w] |= bit
+                h.present[p.part[k, v], c >> 6] |= ONE << np.uint64(c & 63)
     s.left = np.int64(n - 1) * chunks
     s.last_time = -1
     for v in range(n):
@@ -142,9 +137,7 @@ def _begin_run(p, options, h, g, s):
 def _order_ranks(p, g, s, random):
     """Bring the ranks to look at into the order in which that is done."""
     if p.shared:
-        for i in range(s.dirties - 1, 0, -1):
-            j = random_below(random, i + 1)
-            g.dirty[i], g.dirty[j] = g.dirty[j], g.dirty[i]
+        shuffle(g.dirty, np.int64(0), s.dirties, random)
     elif s.dirties > 64 and s.dirties * 8 > len(g.marked):
         # In the order of their numbers neighbours come close to each other, while their bits are in the cache.
         s.dirties = 0
@@ -158,24 +151,15 @@ def _order_ranks(p, g, s, random):
 def _open_arcs(p, h, g, v, t, random):
     """List the arcs into rank v that are free, fastest first; (how many, when the next one is free)."""
     opened, again = 0, _FAR
-    delay, line = p.net.delay, g.open_arcs
     for i in range(p.net.in_ptr[v], p.net.in_ptr[v + 1]):
         a = np.int64(p.order[i])
         ready = _ready(p, h.free, a, t)
         if ready <= t:
-            line[opened] = a
+            g.open_arcs[opened] = a
             opened += 1
         elif ready < again:
             again = ready
-    i = 0
-    while i < opened:
-        j = i + 1
-        while j < opened and delay[0, line[j]] == delay[0, line[i]]:
-            j += 1
-        for k in range(j - 1, i, -1):
-            other = i + random_below(random, k - i + 1)
-            line[k], line[other] = line[other], line[k]
-        i = j
+    shuffle_equals(g.open_arcs, opened, p.net.delay[0], random)
     return opened, again
 
 
@@ -383,9 +367,8 @@ def _arrive(p, options, h, g, s, t, entry):
             if h.wanted[-1 - g.what[item]]:
                 _mark(g, s, np.int64(-1 - g.what[item]))
         elif c >= 0:
-            v, w = np.int64(net.dst[g.what[item]]), c >> 6
-            h.has[w >> 3, v, w & 7] |= ONE << np.uint64(c & 63)
-            h.some[v, w >> 9] |= ONE << np.uint64((w >> 3) & 63)
+            v = np.int64(net.dst[g.what[item]])
+            receive(h, v, c)
             s.left -= 1
             if options.overtake:
                 h.since[v * len(p.origin) + c] = t

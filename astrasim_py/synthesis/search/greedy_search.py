@@ -34,12 +34,8 @@ def policies(runs: GreedyRuns) -> list:
     found: list = []
     if not runs.uneven:
         if runs.symmetric:
-            found += [
-                SymmetricPolicy(),
-                SymmetricPolicy(spread=1),
-                SymmetricPolicy(scarce=1),
-                SymmetricPolicy(samples=1),
-            ]
+            found += [SymmetricPolicy(), SymmetricPolicy(spread=1), SymmetricPolicy(scarce=1)]
+            found += [SymmetricPolicy(samples=1)]
         return [*found, Policy(), Policy(samples=1), Policy(samples=32)]
     if runs.symmetric:
         found += [SymmetricPolicy(hierarchy=True), SymmetricPolicy(hierarchy=True, overtake=True)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from astrasim_py.core.heap import ENTRY
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.synthesis.model.random_numbers import STAR, A, B, C
+from astrasim_py.synthesis.model.random_numbers import random_bits
 
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 ZERO, ONE = np.uint64(0), np.uint64(1)
@@ -98,6 +98,14 @@ def holds(bits, v, c):
 
 
 @inlined
+def receive(h, v, c):
+    """Set the bits of chunk c, which rank v holds now."""
+    w = c >> 6
+    h.has[w >> 3, v, w & 7] |= ONE << np.uint64(c & 63)
+    h.some[v, w >> 9] |= ONE << np.uint64((w >> 3) & 63)
+
+
+@inlined
 def expect(h, v, c):
     """Set the bit of chunk c in row v; a line that is full then is not looked at again."""
     w = c >> 6
@@ -116,12 +124,7 @@ def pick(h, u, v, k, first, samples, random):
 
     Lines are looked at from `first` on, one candidate a word. To find first which words have any avoids branches.
     """
-    x = random[0]
-    x ^= x >> A
-    x ^= x << B
-    x ^= x >> C
-    random[0] = x
-    x *= STAR
+    x = random_bits(random)
     turn = x >> _TOP
     lines, wide, blocks = h.has.shape[0], h.has.shape[2], h.some.shape[1]
     start = np.uint64((((x >> _26) & _32BITS) * np.uint64(wide)) >> _32)

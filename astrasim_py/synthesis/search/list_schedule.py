@@ -22,10 +22,8 @@ from astrasim_py.synthesis.model.timing import Timing
 #: Rules of urgency: the farthest first, the most loaded link first, by turns, the most crowded path first.
 FARTHEST, LOADED, TURN, CROWDED = range(4)
 
-
 #: Messages: class of size, rank by turns, path.
 _Messages = namedtuple("_Messages", "kind turn path length")
-
 
 #: Memory by message (hops made, urgency, the heap of its arc), by arc (the first that waits) and by link.
 _State = namedtuple("_State", "heap step rank left right top free load remaining")

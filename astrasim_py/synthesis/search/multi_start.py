@@ -1,8 +1,8 @@
-"""Multi-start: many runs compete, the best one is repaired, until the bound is met or runs or time are used up.
+"""Multi-start: many runs compete and the best one is repaired, until the bound is met or runs or time are used up.
 
-Run i is one policy with one seed, whatever the machine. Runs go in generations, and what a generation does is settled
-before it begins, so the number of threads decides nothing: the result is the fastest run, of equals the first. Only a
-limit of wall-clock time can make two machines differ, and the outcome says that it was cut.
+Run i is one policy with one seed, whatever the machine. What a generation does is settled before it begins, so the
+number of threads decides nothing: the result is the fastest run, of equals the first. Only a limit of wall-clock time
+can make two machines differ; the outcome then says `cut`.
 """
 
 from __future__ import annotations

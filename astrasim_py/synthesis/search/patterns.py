@@ -1,14 +1,9 @@
 """Classic trees (star, chain, binomial, binary), combined over switch levels, executed in the order of queues.
 
-Behind switches ranks reach each other directly, and what counts is which links their messages share and when. Known
-algorithms are trees, one for each chunk: a star from its origin (direct), a chain (ring), a binomial one (recursive
-doubling, halving and doubling), a binary one. In a hierarchy of switches a chunk goes to one rank of every group by one
-of these, and within each group by another, so that it crosses the links between groups once. What reduces takes the
-same trees from the leaves up; an all_reduce both, without a barrier.
-
-These transfers are posted in an order of urgency and executed as engines do it (see `queueing`), so that no known
-algorithm on the same chunks is faster than the best one here, but for the details of its
-order.
+Each chunk follows a tree from its origin: a star (direct), a chain (ring), a binomial tree (recursive doubling,
+halving) or a binary one. In a hierarchy of switches it goes to one rank of every group by one tree, and within each
+group by another, so that it crosses the links between groups once. Reductions take the same trees from the leaves up.
+The transfers are posted in an order of urgency and executed as the engines do (see `queueing`).
 """
 
 from __future__ import annotations
@@ -18,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from astrasim_py.synthesis.model.arrays import index_in_group
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import components
 from astrasim_py.synthesis.model.network import Network
@@ -86,13 +82,9 @@ def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
             label, parts = components(network, distance <= step)
             if 1 < parts < network.ranks and not any(np.array_equal(label, other) for other in levels):
                 levels.append(np.asarray(label, dtype=np.int64))
-        if levels and not any(_same(levels, other) for other in found):
+        if levels and not any(np.array_equal(levels, other) for other in found):
             found.append(levels)
     return found
-
-
-def _same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
-    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _trees(roots: np.ndarray, pattern: Pattern, levels: list[np.ndarray], back: bool) -> np.ndarray:
@@ -142,9 +134,7 @@ class Patterns:
         self.roots, self.root = np.unique(demand.origin, return_inverse=True)
         self.root = self.root.reshape(-1)
         #: int64[chunks]: index of a chunk at its origin.
-        order = np.argsort(self.root, kind="stable")
-        self.turn = np.empty(demand.count, dtype=np.int64)
-        self.turn[order] = np.arange(demand.count) - np.searchsorted(self.root[order], self.root[order])
+        self.turn = index_in_group(self.root)
 
     def offered(self) -> list[Pattern]:
         """Patterns that may differ here."""
@@ -187,15 +177,11 @@ class Patterns:
         above, turn = parent[cell], self.turn[chunks]
         depth, height = depth[cell], height[cell]
         columns = []
-        if sums:
-            # From the leaves up: what many wait for, and what has far to go.
-            late = {NEAR: (height, turn), FAR: (-depth, turn), TURNS: (turn, height)}[pattern.rule]
-            order = np.lexsort(((above - ranks) % n, late[1], late[0]))
-            columns.append((self.arc_of[ranks, above][order], chunks[order], np.ones(len(order), dtype=bool)))
-        if spreads:
-            late = {NEAR: (depth, turn), FAR: (-height, turn), TURNS: (turn, depth)}[pattern.rule]
-            order = np.lexsort(((ranks - above) % n, late[1], late[0]))
-            columns.append((self.arc_of[above, ranks][order], chunks[order], np.zeros(len(order), dtype=bool)))
+        for reduces, near, far, src, dst in ((True, height, depth, ranks, above), (False, depth, height, above, ranks)):
+            if sums if reduces else spreads:
+                late = {NEAR: (near, turn), FAR: (-far, turn), TURNS: (turn, near)}[pattern.rule]
+                order = np.lexsort(((dst - src) % n, late[1], late[0]))
+                columns.append((self.arc_of[src, dst][order], chunks[order], np.full(len(order), reduces)))
         return tuple(np.concatenate(each) for each in zip(*columns, strict=True))
 
     def schedule(self, rows: tuple, search: Search, bound: Bound) -> Schedule:

@@ -1,14 +1,10 @@
-"""Local search on a schedule: transfers are taken out, with all that hangs on them, and put in anew.
+"""Local search on a schedule: take subtrees of transfers out and insert them anew.
 
-A schedule in which every rank gets every chunk once is a tree per chunk. A move takes subtrees of a few chunks out,
-one of them with an arrival that is too late, and lets each chunk grow back from what is left of its tree, every rank
-being reached as early as the calendars of the links allow (see `insertion`); at times some arcs are left out at random,
-so that others are tried. Schedules are compared by how much later than the best known time their arrivals are, summed:
-0 is a faster schedule. A worse one is accepted if it is better than the one some moves ago (late acceptance:
-Burke & Bykov, Eur. J. Oper. Res. 2017).
-
-The greedy searches decide once, in the order of time, and never wait for a better moment; this one does not know of
-moments. It is slow for large networks and strong for small ones of unlike links.
+A schedule in which every rank gets every chunk once is a tree per chunk. A move takes subtrees of a few chunks out, one
+of them with a late arrival, and grows each chunk back, every rank being reached as early as links allow (see
+`insertion`); some moves leave arcs out at random. The cost of a schedule is the lateness of its arrivals against the
+best known time, summed: 0 is a faster schedule. A worse one is accepted if it is better than the one some moves ago
+(late acceptance: Burke & Bykov, Eur. J. Oper. Res. 2017).
 """
 
 from __future__ import annotations
@@ -34,14 +30,11 @@ _TIES = 64
 #: Draws for a chunk that a rank gets, and most steps from a late arrival to what is taken out with it.
 _DRAWS, _AROUND = 8, 3
 
-
 #: A schedule: int64[chunks, n] of the arc over which a rank gets a chunk, and when it is there; and its chunks.
 _Trees = namedtuple("_Trees", "arc arrival origin size_class")
 
-
-#: Memory of a move.
-#: The heap; (chunk, rank, arc, arrival) of transfers that were taken out; the chunks that were picked, how many
-#: ranks lack each, and how late it is then; how late each chunk is; totals of earlier moves; the random state.
+#: Memory of a move: the heap; (chunk, rank, arc, arrival) of transfers that were taken out; the chunks that were
+#: picked, how many ranks lack each, and their new lateness; the lateness of each chunk; totals of earlier moves.
 _Move = namedtuple("_Move", "heap removed picked lacking new_late late history random")
 
 
@@ -223,8 +216,8 @@ def _take_some_out(net, calendar, trees, move, goal):
         move.lacking[place] += gone - before
     for i in range(several - 1, 0, -1):
         j = random_below(random, i + 1)
-        move.picked[i], move.picked[j] = move.picked[j], move.picked[i]
-        move.lacking[i], move.lacking[j] = move.lacking[j], move.lacking[i]
+        for column in (move.picked, move.lacking):
+            column[i], column[j] = column[j], column[i]
     return gone, several
 
 

@@ -1,10 +1,9 @@
-"""Schedules of chunks that one rank has and one other needs: scatter, gather, all_to_all, all_to_all(v).
+"""Chunks that one rank each needs: scatter, gather, all_to_all, all_to_all(v).
 
-Three kinds of run compete. *Lists*: paths are chosen first, so that no link has more to carry than it must; then every
-free link takes the most urgent message that waits for it. *Insertions*: messages are routed one after the other, the
-farthest first, each by the earliest arrival that the idle intervals of links allow. *Repairs*: the best schedule so far
-is improved by taking out a message that arrives last, and some that are in its way, and routing them anew. Each is
-tried forwards and, time reversed, from the receivers to the origins.
+*Lists* choose paths that balance the load of links, then every free link takes the most urgent message that waits for
+it. *Insertions* route the messages one after the other by the earliest arrival that idle intervals allow. *Repairs*
+take a message that arrives last out of the best schedule, with some in its way, and route them anew. Each runs forward
+and, time reversed, from the receivers to the origins.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import NEVER
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Search
-from astrasim_py.synthesis.model.transfers import Columns, Found, copied, mirrored
+from astrasim_py.synthesis.model.transfers import NOTHING, Columns, Found, copied, mirrored
 from astrasim_py.synthesis.search.list_schedule import list_schedule
 from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
 from astrasim_py.synthesis.search.tree_packing_search import Chunks, Packer, Rows
@@ -136,8 +135,7 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Found
         raise AlgorithmError(demand.collective, problem, "use fewer chunks, or a smaller group")
     sides = {False: Side(network, demand)}
     if not len(sides[False].chunk):
-        none = np.empty(0, dtype=np.int64)
-        return Found(0, copied((none, none, none)), 0, Search(seed=effort.seed, policy="", rounds=0))
+        return Found(0, NOTHING, 0, Search(seed=effort.seed, policy="", rounds=0))
     offered = policies(network, demand)
     if effort.budget is not None:
         # The fastest way to a schedule comes first, for nothing stops it.

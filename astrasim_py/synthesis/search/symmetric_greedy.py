@@ -1,10 +1,8 @@
 """The greedy search on a symmetric network: the chunks of one rank per class, one resource per class of links.
 
-What is decided for a chunk and an arc is done, rotated, for all others at the same moment (see `symmetric_network`),
-so the candidates of a class of arcs are pairs (chunk, arc of the class) whose source has the chunk and whose target
-neither has nor expects it. They are kept in one list per class, added when a source gets a chunk and removed when a
-target is promised it. Preferences are those of `greedy`; here the scarce thing is not a rare chunk but a target that
-few arcs can serve, and the useful thing a target from which the chunk spreads.
+A decision for a chunk and an arc is made, rotated, for all others at the same moment (see `symmetric_network`). The
+candidates of a class of arcs are pairs (chunk, arc) whose source has the chunk and whose target neither has nor expects
+it, in one list per class. Preferences are those of `greedy`, but for `scarce` and `spread` (see `SymmetricPolicy`).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import inlined, kernel
-from astrasim_py.synthesis.model.random_numbers import random_below
+from astrasim_py.synthesis.model.random_numbers import random_below, shuffle_equals
 from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE, Record
 from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork
@@ -28,14 +26,11 @@ _HEAVY = np.int64(2**40)
 _COUNTERS = "rows left unasked news matches waiting vacancies lazy repeat"
 _STATE = np.dtype([(name, np.int64) for name in _COUNTERS.split()])
 
-
 #: The network, its classes of arcs (see `SymmetricNetwork`), and the chunks to decide for.
 _Problem = namedtuple("_Problem", "net class_of by_speed resource_ptr resource offset hold delay origin level part")
 
-
 #: Preferences (see `SymmetricPolicy`), and the time limit in ps.
 _Options = namedtuple("_Options", "samples hierarchy overtake scarce spread limit")
-
 
 #: Memory of a run. By chunk and rank: held or expected, when it is due, since when it is there, its row. By chunk: how
 #: many have or expect it; by part and chunk: whether it is there. Candidates are cells chunk * arcs + arc: their
@@ -81,18 +76,9 @@ def _add_candidates(p, h, s):
 @inlined
 def _order_classes(p, h, random):
     """Fastest first, equals in random order."""
-    line, classes = h.line, len(p.delay)
-    for i in range(classes):
-        line[i] = p.by_speed[i]
-    i = 0
-    while i < classes:
-        j = i + 1
-        while j < classes and p.delay[line[j]] == p.delay[line[i]]:
-            j += 1
-        for k in range(j - 1, i, -1):
-            other = i + random_below(random, k - i + 1)
-            line[k], line[other] = line[other], line[k]
-        i = j
+    for i in range(len(h.line)):
+        h.line[i] = p.by_speed[i]
+    shuffle_equals(h.line, len(h.line), p.delay, random)
 
 
 @inlined

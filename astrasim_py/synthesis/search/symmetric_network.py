@@ -1,8 +1,8 @@
 """A network up to its rotations: one arc stands for all arcs that rotations map to each other.
 
-What is decided for the chunks of one rank holds, rotated, for those of all others (see `topology.symmetry`). All arcs
-of a class then carry something at the same moments, so the whole problem shrinks to one with the chunks of one rank and
-one resource per class of links. Digits in which the network is not symmetric leave several ranks to decide for.
+A decision for the chunks of one rank holds, rotated, for those of all others (see `topology.symmetry`), so the problem
+shrinks to the chunks of one rank and one resource per class of links. Digits in which the network is not symmetric
+leave several ranks to decide for.
 """
 
 from __future__ import annotations
@@ -83,15 +83,10 @@ def _symmetric(network: Network, timing: Timing, group: Rotations) -> SymmetricN
         if (class_of < 0).all():
             return None
     return SymmetricNetwork(
-        group=group,
-        class_of=class_of.astype(np.int32),
-        arc_at=arc_at,
-        resource_ptr=resource_ptr,
-        resource=resource.astype(np.int32),
-        offset=timing.offset[0, hops],
-        hold=timing.hold[0, hops],
+        group=group, class_of=class_of.astype(np.int32), arc_at=arc_at, resource_ptr=resource_ptr,
+        resource=resource.astype(np.int32), offset=timing.offset[0, hops], hold=timing.hold[0, hops],
         delay=timing.delay[0, first],
-    )
+    )  # fmt: skip
 
 
 def _joined(slots: np.ndarray, links: np.ndarray, count: int) -> np.ndarray:

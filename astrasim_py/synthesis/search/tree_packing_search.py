@@ -1,21 +1,15 @@
-"""Tree packing: chunks are inserted one after the other, each into the intervals that those before left idle.
+"""Tree packing: insert the chunks one after the other into the intervals that links are idle.
 
-* What everybody needs spreads over a tree from its origin, every arc as early as its links let it.
-* What one rank needs takes the path of earliest arrival.
-* What comes together at a rank (reduce, reduce_scatter) does so over a tree found from there, backward in time.
-* What is summed first (all_reduce) has a root, any rank, and a moment m at which its sum is whole there. From (root, m)
-  its copies spread forward in time, and its partial sums are followed backward, as late as links let them, until every
-  rank's is found. Of a few roots the one is taken whose last copy arrives first, m being the earliest moment for which
-  no partial sum would have to begin before time 0. No chunk waits for another one's sum, so links that copies do not
-  need carry sums and the other way round.
+* A chunk for everybody spreads over a tree from its origin, every arc as early as its links allow.
+* A chunk for one rank takes the path of earliest arrival.
+* A chunk that is reduced follows a tree found from its home, backward in time.
+* A chunk of an all_reduce has any rank as its root and a moment at which its sum is complete there. From the root its
+  copies spread forward in time and its partial sums are followed backward. Of a few random roots the one whose last
+  copy arrives first is taken; the moment is the earliest for which no partial sum begins before time 0.
 
-Then chunks are taken out again, one that finishes last and those in its way, and inserted anew; what is no better is
-undone.
-
-The barrier construction of an all_reduce reduces everything and then copies everything. On networks whose ranks differ
-in ports each half waits for the ports of the poorest ranks, while the others idle; trees of sums and copies together
-use both at once. The greedy core keeps every link busy. Where links lead through ports that many arcs share, a rank
-that sends a chunk twice keeps others from sending another one at all: there trees that avoid loaded links do better.
+Then some chunks are taken out, one that finishes last and those in its way, and inserted anew; a worse result is
+undone. No chunk of an all_reduce waits for the sum of another one, so links carry sums and copies at once. That beats
+the barrier construction where the ports of ranks differ.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ from astrasim_py.synthesis.model.arrays import by_time
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import FAR, GO, NEVER, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.random_numbers import random_below
+from astrasim_py.synthesis.model.random_numbers import random_below, shuffle
 from astrasim_py.synthesis.model.schedule import Bound, Schedule
 from astrasim_py.synthesis.model.simulate_schedule import as_schedule
 from astrasim_py.synthesis.model.timing import Timing
@@ -52,20 +46,16 @@ _PRICED_BITS = 40
 #: Repairs of the best run, which do as much work as all runs that begin anew, and how many of them begin at once.
 _REPAIRS, _GENERATION = 12, 4
 
-
 #: Chunks to be inserted: origin, goal (-1: everyone), class of size; the least times to goals (see `Growth`); whether
 #: they are summed, and then copied.
 Chunks = namedtuple("Chunks", "origin goal size_class ahead sums spreads", defaults=(False, True))
 
-
 #: Transfers of every chunk: those that reduce, the last first, and those that copy; and their numbers.
 Rows = namedtuple("Rows", "arc start length")
-
 
 #: How a run goes. `roots`: random roots tried per sum; 0: only the origin at first. `turns`: repairs. `bound`: ps:
 #: done when it is met. `limit`: ps: a chunk that cannot arrive before ends a run that begins anew.
 Options = namedtuple("Options", "roots turns bound limit")
-
 
 _Memory = namedtuple("_Memory", "queue hint sums_arc sums_start finish kept kept_finish removed used out")
 
@@ -103,13 +93,6 @@ def _meets(net, rows, c, used):
             if used[net.hop[h]]:
                 return True
     return False
-
-
-@lean
-def _shuffle(what, first, size, random):
-    for i in range(size - 1, first, -1):
-        j = first + random_below(random, i - first + 1)
-        what[i], what[j] = what[j], what[i]
 
 
 @lean
@@ -232,7 +215,7 @@ def _take_out(net, calendar, tree, chunks, rows, memory, time):
             return -_FULL
         rows.length[c] = 0
     # The last one first, or all in any order.
-    _shuffle(memory.queue, np.int64(1 if random_below(random, 4) else 0), waiting, random)
+    shuffle(memory.queue, np.int64(1 if random_below(random, 4) else 0), waiting, random)
     return waiting
 
 
