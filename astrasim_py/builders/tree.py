@@ -42,6 +42,29 @@ def _at(handles: np.ndarray, edge: np.ndarray) -> np.ndarray:
     return np.where(edge[:, None] == NONE, NONE, handles[np.maximum(edge, 0)])
 
 
+class _Messages:
+    """One message for every edge and piece, edge by edge; without pieces one without data (a barrier)."""
+
+    def __init__(self, draft: Draft, tree: Tree, pieces: np.ndarray, tag: int, order: int) -> None:
+        self.shape = len(tree.child), max(len(pieces), 1)
+        edges, self.q = self.shape
+        self.first_order = order
+        self.child, self.parent = tree.child.repeat(self.q), tree.parent.repeat(self.q)
+        self.below = tree.by_parent(draft.ranks)
+        chunk = np.tile(pieces, edges) if len(pieces) else np.zeros(edges, dtype=np.int64)
+        self.cells = (Buffer.INPUT, chunk) if len(pieces) else None
+        self.fields = {"tag": tag + np.tile(np.arange(self.q), edges), "idx": chunk, "cnt": min(len(pieces), 1)}
+
+    def order(self, turn: np.ndarray | int) -> np.ndarray:
+        """Orders of nodes, where `turn` numbers those of a rank and a piece, by edge."""
+        by_edge = np.broadcast_to(turn, self.shape[:1])[:, None]
+        return (self.first_order + np.arange(self.q) * self.below.shape[1] + by_edge).ravel()
+
+    def next_handles(self, draft: Draft) -> np.ndarray:
+        """int64[edges, q]"""
+        return draft.next_handles(self.shape[0] * self.q).reshape(self.shape)
+
+
 def up(
     draft: Draft, tree: Tree, pieces: np.ndarray, *, tag: int, order: int = 0, one_send_at_a_time: bool = False
 ) -> np.ndarray:
@@ -50,39 +73,26 @@ def up(
     `pieces` int64[q] are the chunks that take this tree, a message each; without chunks there is one message without
     data (a barrier). Their tags count on from `tag`. Returns int64[q] handles of the root's last reductions.
     """
-    ranks, edges = draft.ranks, len(tree.child)
-    empty = not len(pieces)
-    pieces = np.zeros(1, dtype=np.int64) if empty else pieces
-    q = len(pieces)
-    below = tree.by_parent(ranks)
-    siblings = below.shape[1]
-    count = 0 if empty else 1
-    which = np.arange(q)
+    all_of = _Messages(draft, tree, pieces, tag, order)
+    below, cells = all_of.below, all_of.cells
     # Receives run through the children from the last to the first; the send of a piece comes after all of them.
-    slot = (order + which * (siblings + 1) + (siblings - 1 - tree.place)[:, None]).ravel()
-    send_slot = (order + which * (siblings + 1) + siblings + np.zeros((edges, 1), dtype=np.int64)).ravel()
-    child, parent = tree.child.repeat(q), tree.parent.repeat(q)
-    index, tags = np.tile(pieces, edges), tag + np.tile(which, edges)
-    cells = None if empty else (Buffer.INPUT, index)
+    slot, send_slot = all_of.order(below.shape[1] - 2 - tree.place), all_of.order(below.shape[1] - 1)
     next_sibling = below[tree.parent, tree.place + 1]
-    recvs = draft.recv(rank=parent, peer=child, tag=tags, idx=index, cnt=count, order=slot).reshape(edges, q)
-    done = recvs
-    if empty:
-        after = _at(recvs, next_sibling).ravel()
-        draft.depend(recvs.ravel()[after != NONE], after[after != NONE])
-    else:
-        done = draft.next_handles(edges * q).reshape(edges, q)
+    done = all_of.next_handles(draft)
+    before = _at(done, next_sibling).ravel() if cells is None else NONE
+    draft.recv(rank=all_of.parent, peer=all_of.child, order=slot, after=(before,), **all_of.fields)
+    if cells is not None:
+        received, done = done, all_of.next_handles(draft)
         draft.reduce(
-            payload=recvs.ravel(), rank=parent, idx=index, src=cells, dst=cells, order=slot,
+            payload=received.ravel(), rank=all_of.parent, idx=cells[1], src=cells, dst=cells, order=slot,
             after=(_at(done, next_sibling).ravel(),),
         )  # fmt: skip
     summed = _at(done, below[:, 0])
-    sends = draft.next_handles(edges * q).reshape(edges, q)
-    earlier = np.full((edges, q), NONE, dtype=np.int64)
+    earlier = np.full(all_of.shape, NONE, dtype=np.int64)
     if one_send_at_a_time:
-        earlier[:, 1:] = sends[:, :-1]
+        earlier[:, 1:] = all_of.next_handles(draft)[:, :-1]
     draft.send(
-        rank=child, peer=parent, tag=tags, idx=index, cnt=count, src=cells, order=send_slot,
+        rank=all_of.child, peer=all_of.parent, src=cells, order=send_slot, **all_of.fields,
         after=(summed[tree.child].ravel(), earlier.ravel()),
     )  # fmt: skip
     return summed[tree.root]
@@ -103,37 +113,26 @@ def down(
     The root waits for the handles `start` int64[q]; otherwise as `up`. With `one_send_at_a_time` a rank sends piece by
     piece, and a piece child by child, each when the one before is delivered.
     """
-    ranks, edges = draft.ranks, len(tree.child)
-    empty = not len(pieces)
-    pieces = np.zeros(1, dtype=np.int64) if empty else pieces
-    q = len(pieces)
-    below, above = tree.by_parent(ranks), tree.by_child(ranks)
-    siblings = below.shape[1]
-    count = 0 if empty else 1
-    which = np.arange(q)
-    child, parent = tree.child.repeat(q), tree.parent.repeat(q)
-    index, tags = np.tile(pieces, edges), tag + np.tile(which, edges)
-    cells = None if empty else (Buffer.INPUT, index)
-    recv_slot = (order + which * (siblings + 1) + np.zeros((edges, 1), dtype=np.int64)).ravel()
-    send_slot = (order + which * (siblings + 1) + 1 + tree.place[:, None]).ravel()
-    recvs = draft.next_handles(edges * q).reshape(edges, q)
+    all_of = _Messages(draft, tree, pieces, tag, order)
+    below = all_of.below
+    recvs = all_of.next_handles(draft)
+    earlier = np.full(all_of.shape, NONE, dtype=np.int64)
+    earlier[:, 1:] = recvs[:, :-1]
     draft.recv(
-        rank=child, peer=parent, tag=tags, idx=index, cnt=count, dst=cells, order=recv_slot,
-        after=(np.concatenate((np.full((edges, 1), NONE), recvs[:, :-1]), axis=1).ravel(),),
+        rank=all_of.child, peer=all_of.parent, dst=all_of.cells, order=all_of.order(0), after=(earlier.ravel(),),
+        **all_of.fields,
     )  # fmt: skip
-    have = _at(recvs, above[tree.parent])
+    have = _at(recvs, tree.by_child(draft.ranks)[tree.parent])
     if start is not None:
         have = np.where((tree.parent == tree.root)[:, None], start, have)
-    sends = draft.next_handles(edges * q).reshape(edges, q)
-    earlier = np.full((edges, q), NONE, dtype=np.int64)
+    earlier = np.full(all_of.shape, NONE, dtype=np.int64)
     if one_send_at_a_time:
-        before = np.where(tree.place > 0, below[tree.parent, tree.place - 1], NONE)
-        last = below.shape[1] - 1 - np.argmax(below[tree.parent, ::-1] != NONE, axis=1)
-        last = below[tree.parent, last]
-        earlier = _at(sends, before)
+        sends, first = all_of.next_handles(draft), tree.place == 0
+        earlier = _at(sends, np.where(first, NONE, below[tree.parent, tree.place - 1]))
         # The first child of a piece follows the last child of the piece before.
-        earlier[:, 1:] = np.where((tree.place == 0)[:, None], _at(sends, last)[:, :-1], earlier[:, 1:])
+        last = below[tree.parent, (below[tree.parent] != NONE).sum(axis=1) - 1]
+        earlier[first, 1:] = sends[last[first], :-1]
     draft.send(
-        rank=parent, peer=child, tag=tags, idx=index, cnt=count, src=cells, order=send_slot,
-        after=(have.ravel(), earlier.ravel()),
+        rank=all_of.parent, peer=all_of.child, src=all_of.cells, order=all_of.order(1 + tree.place),
+        after=(have.ravel(), earlier.ravel()), **all_of.fields,
     )  # fmt: skip
