@@ -148,33 +148,23 @@ class Run:
 
     def current(self, chunks, rank: int, key: int) -> list[int]:
         """A cell that a reference names; refused if nothing is in it, or if it was overwritten since."""
-        cell = self.cells[rank].get(key) or self.begin(rank, key)
+        cell, buffer = self.cells[rank].get(key) or self.begin(rank, key), chunks._buffer
+        if cell is not None and cell[0] <= chunks._made:
+            return cell
+        name = buffer._named(key - buffer._base, 1)
         if cell is None:
-            raise self.undefined(chunks._buffer, key)
-        if cell[0] > chunks._made:
-            raise self.stale(chunks._buffer, key, cell[0])
-        return cell
+            raise self.error(
+                f"{name} holds nothing yet: no step before this one writes it, and it is no input of {self.collective}",
+                "write it first, or read another",
+            )
+        line = self.rows[(cell[0] - 1) * _COLUMNS + _LINE]
+        problem = f"{name} was overwritten (line {line}) after this reference to it was made"
+        raise self.error(problem, f"write {name} here")
 
     def fresh(self, chunks) -> None:
         """Refuse a reference to what has been overwritten, or to nothing."""
         for key in range(chunks._key, chunks._key + chunks._count):
             self.current(chunks, chunks._buffer._rank, key)
-
-    def undefined(self, buffer, key: int) -> AlgorithmError:
-        """Reading what was never written."""
-        return self.error(
-            f"{buffer._named(key - buffer._base, 1)} holds nothing yet: no step before this one writes it, "
-            f"and it is no input of {self.collective}",
-            "write it first, or read another",
-        )
-
-    def stale(self, buffer, key: int, step: int) -> AlgorithmError:
-        """Using a reference to what has been overwritten."""
-        line = self.rows[(step - 1) * _COLUMNS + _LINE]
-        name = buffer._named(key - buffer._base, 1)
-        return self.error(
-            f"{name} was overwritten (line {line}) after this reference to it was made", f"write {name} here"
-        )
 
     def step(self, target, source, reduce: bool, caller: FrameType) -> None:
         """One copy (`target` := `source`) or reduction (`target` += `source`), local or between two ranks."""

@@ -55,20 +55,15 @@ def build(
     of its phase.
     """
     place = f"hierarchical {collective} over {ranks} ranks"
-    if isinstance(dims, str) or not isinstance(dims, Sequence):
-        raise AlgorithmError(place, f"dims is {dims!r}, not a list", "write e.g. dims: [8, 8]")
+    wrong = isinstance(dims, str) or not isinstance(dims, Sequence)
+    _refuse(wrong, place, f"dims is {dims!r}, not a list", "write e.g. dims: [8, 8]")
     sizes = [check_count(size, "dims", place) for size in dims]
-    if prod(sizes) != ranks or not sizes:
-        raise AlgorithmError(
-            place,
-            f"dims {list(dims)} are {prod(sizes) if sizes else 0} ranks, the group has {ranks}",
-            "write dims whose product is the size of the group",
-        )
+    product = prod(sizes) if sizes else 0
+    problem = f"dims {list(dims)} are {product} ranks, the group has {ranks}"
+    _refuse(product != ranks, place, problem, "write dims whose product is the size of the group")
     names = ["ring"] * len(sizes) if algorithms is None else algorithms
-    if isinstance(names, str) or len(names) != len(sizes):
-        raise AlgorithmError(
-            place, f"algorithms {names!r} are not one for each of {len(sizes)} dims", "write e.g. [ring, direct]"
-        )
+    problem = f"algorithms {names!r} are not one for each of {len(sizes)} dims"
+    _refuse(isinstance(names, str) or len(names) != len(sizes), place, problem, "write e.g. [ring, direct]")
     levels = [(*_builder(build_phase, name, place), size) for name, size in zip(names, sizes, strict=True)]
     name = f"hierarchical({', '.join(f'{label}[{size}]' for label, _, size in levels)})"
     # A dimension of one rank has no phase.
@@ -81,15 +76,19 @@ def build(
     return finish(phases.draft(np.arange(ranks)), name, collective, root=root, in_place=in_place)
 
 
+def _refuse(wrong: bool, place: str, problem: str, remedy: str) -> None:
+    if wrong:
+        raise AlgorithmError(place, problem, remedy)
+
+
 def _builder(build_phase: Builder, spec: str | Mapping, place: str) -> tuple[str, Builder]:
     """Label and factory (collective, ranks, root=…) of the algorithm of one dimension."""
     options = dict(spec) if isinstance(spec, Mapping) else {"builder": spec}
     name = options.pop("builder", None)
-    if not isinstance(name, str) or name == "hierarchical":
-        raise AlgorithmError(
-            place, f"{spec!r} is not the algorithm of a dimension", "write the name of a builder, e.g. ring"
-        )
-
+    problem = f"{spec!r} is not the algorithm of a dimension"
+    _refuse(
+        not isinstance(name, str) or name == "hierarchical", place, problem, "write the name of a builder, e.g. ring"
+    )
     return name, partial(build_phase, name, **options)
 
 
