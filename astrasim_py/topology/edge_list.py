@@ -135,9 +135,7 @@ class Links:
             self._read[key] = _quantity(*key, place)
         return self._read[key]
 
-    def add(
-        self, src: object, dst: object, bandwidth: Fraction, latency: int, place: str, *, both: bool = False
-    ) -> None:
+    def add(self, src: object, dst: object, bandwidth: Fraction, latency: int, place: str, both: bool = False) -> None:
         """One more link, or one in each direction."""
         a, b = self.vertex(src, f"{place}: src"), self.vertex(dst, f"{place}: dst")
         if a == b:
@@ -158,8 +156,8 @@ class Links:
             self._headers[names] = read_columns(place, names, ignore=ignore)
         columns = self._headers[names]
         bandwidth, latency = (
-            self.quantity(what, unit, row[name], f"{place}: {name}")
-            for what, (name, unit) in ((what, columns[what]) for what in _PARSERS)
+            self.quantity(what, columns[what][1], row[columns[what][0]], f"{place}: {columns[what][0]}")
+            for what in _PARSERS
         )
         self.add(row[columns["src"][0]], row[columns["dst"][0]], bandwidth, latency, place, both=both)
 
@@ -241,16 +239,11 @@ def read_edge_list(path: str | os.PathLike, *, place: str = "") -> Topology:
     a self-loop, or a pair of NPUs without a path.
     """
     file = Path(os.fspath(path))
-    kinds = {
-        ".csv": (MAX_CSV, read_csv),
-        ".yaml": (MAX_YAML, read_yaml),
-        ".yml": (MAX_YAML, read_yaml),
-        ".json": (MAX_JSON, read_json),
-    }
+    yaml = MAX_YAML, read_yaml
+    kinds = {".csv": (MAX_CSV, read_csv), ".yaml": yaml, ".yml": yaml, ".json": (MAX_JSON, read_json)}
     if file.suffix.lower() not in kinds:
-        raise TopologyError(
-            place or str(file), f'"{file.name}" is of no known kind', "name a .csv, .yaml or .json file"
-        )
+        problem = f'"{file.name}" is of no known kind'
+        raise TopologyError(place or str(file), problem, "name a .csv, .yaml or .json file")
     cap, read = kinds[file.suffix.lower()]
     return read(_text(file, cap), str(file))
 
@@ -261,9 +254,8 @@ def _text(file: Path, cap: int) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TopologyError(
-            f"{file}: byte {error.start}", f"0x{data[error.start]:02x} is not UTF-8", "save the file as UTF-8"
-        ) from None
+        problem = f"0x{data[error.start]:02x} is not UTF-8"
+        raise TopologyError(f"{file}: byte {error.start}", problem, "save the file as UTF-8") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise TopologyError(f"{file}:{line}", "a NUL character", "delete it")
@@ -357,11 +349,11 @@ def _cell(value: Any) -> object:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        seen = [key for key, _ in pairs]
-        twice = next(key for i, key in enumerate(seen) if key in seen[:i])
-        raise ValueError(f'the key "{twice[:40]}" is written twice')
+    result: dict = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f'the key "{key[:40]}" is written twice')
+        result[key] = value
     return result
 
 
@@ -375,9 +367,8 @@ def read_json(text: str, file: str = "") -> Topology:
         # Decimals keep the digits as written, so that units stay exact.
         data = json.loads(text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise TopologyError(
-            f"{file}:{error.lineno}:{error.colno}", f"not JSON: {error.msg}", "check commas and quotes"
-        ) from None
+        place = f"{file}:{error.lineno}:{error.colno}"
+        raise TopologyError(place, f"not JSON: {error.msg}", "check commas and quotes") from None
     except RecursionError:
         raise TopologyError(file, "nested too deeply", "write a node-link graph") from None
     except ValueError as error:

@@ -28,10 +28,8 @@ def placement(
             if not topology.dims:
                 problem = f'a topology of shape "{topology.shape}" has no dims to snake through'
                 raise TopologyError(place, problem, "write linear")
-            order = _snake([d.size for d in topology.dims]).tolist()
-            if topology.failed:
-                dead = frozenset(topology.failed)
-                order = [npu for npu in order if npu not in dead]
+            order = _snake([d.size for d in topology.dims])
+            order = order[~np.isin(order, topology.failed)]
         else:
             raise TopologyError(place, f'"{kind}" is not a placement', "write linear, snake, or a list of NPU ids")
     else:

@@ -125,9 +125,8 @@ class DimensionOrder:
             elif dim.kind == "ring":
                 up = ids + np.where(coordinate == n - 1, (1 - n) * stride, stride)
                 down = ids + np.where(coordinate == 0, (n - 1) * stride, -stride)
-                both = dim.links_per_npu() == 2
-                src = np.concatenate([ids, ids]) if both else ids
-                dst = np.concatenate([up, down]) if both else up
+                ways = dim.links_per_npu()
+                src, dst = np.tile(ids, ways), np.concatenate([up, down][:ways])
             elif dim.kind == "mesh":
                 low, high = ids[coordinate < n - 1], ids[coordinate > 0]
                 src, dst = np.concatenate([low, high]), np.concatenate([low + stride, high - stride])
@@ -179,27 +178,25 @@ class DimensionOrder:
             if len(moving):
                 n = dim.size
                 # Coordinates below are already the destination's, those above still the source's.
-                here = from_[moving] // stride * stride + to[moving] % stride
-                a, b = here // stride % n, to[moving] // stride % n
                 row, step = _repeat_counts(count[moving])
-                a_, b_, here_ = a[row], b[row], here[row]
+                pair = moving[row]
+                here = from_[pair] // stride * stride + to[pair] % stride
+                a, b = here // stride % n, to[pair] // stride % n
                 if dim.kind == "ring":
                     ahead = (b - a) % n
-                    back = (ahead > n - ahead) if dim.bidirectional else np.zeros(len(a), dtype=bool)
-                    back = back[row]
-                    coordinate = (a_ + np.where(back, -step, step)) % n
-                    ids = base + back * npus + here_ + (coordinate - a_) * stride
+                    back = (ahead > n - ahead) & dim.bidirectional
+                    coordinate = (a + np.where(back, -step, step)) % n
+                    ids = base + back * npus + here + (coordinate - a) * stride
                 elif dim.kind == "mesh":
-                    half = npus // n * (n - 1)
-                    back = b_ < a_
-                    coordinate = a_ + np.where(back, -step, step) - back
-                    ids = here_ // (stride * n) * stride * (n - 1) + coordinate * stride + here_ % stride
-                    ids += base + back * half
+                    back = b < a
+                    coordinate = a + np.where(back, -step, step) - back
+                    ids = here // (stride * n) * stride * (n - 1) + coordinate * stride + here % stride
+                    ids += base + back * (npus // n * (n - 1))
                 elif dim.kind == "fully_connected":
-                    ids = base + here_ * (n - 1) + b_ - (b_ > a_)
+                    ids = base + here * (n - 1) + b - (b > a)
                 else:
-                    ids = base + np.where(step == 0, here_, npus + here_ + (b_ - a_) * stride)
-                links[at[moving][row] + step] = ids
+                    ids = base + np.where(step == 0, here, npus + here + (b - a) * stride)
+                links[at[pair] + step] = ids
             at += count
         return ptr, links
 

@@ -162,13 +162,8 @@ class ProductDim(StrictModel):
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Dim):
-            return cls(
-                kind=value.kind,
-                size=value.size,
-                bandwidth=value.bandwidth,
-                latency=value.latency_ps,
-                bidirectional=value.bidirectional,
-            )
+            given = {name: getattr(value, name) for name in ("kind", "size", "bandwidth", "bidirectional")}
+            return cls(**given, latency=value.latency_ps)
         return value
 
     def _complete(self) -> None:
@@ -248,17 +243,12 @@ class FatTree(_OneLink):
         if pods > k:
             problem = f"{pods} pods are more than the {k} ports of a core switch"
             raise TopologyError(below(place, "pods"), problem, f"write {k}")
-        rate, time = link_of(self)
+        link = link_of(self)
         fabric = fabrics.FatTree(k, pods, self.hosts_per_edge or k // 2)
-        inner, inner_time = self.fabric_bandwidth or rate, time if self.fabric_latency is None else self.fabric_latency
-        share = min(rate, inner * fabric.half / fabric.hosts)
-        dims = [
-            Dim("switch", fabric.hosts, rate, time),
-            Dim("switch", fabric.half, share, inner_time),
-            Dim("switch", pods, share, inner_time),
-        ]
-        levels = [(rate, time), (inner, inner_time), (inner, inner_time)]
-        return _switched(f"fat_tree {fabric.npus}", "fat_tree", fabric, levels, dims, place)
+        inner = _or(link, self.fabric_bandwidth, self.fabric_latency)
+        share = min(link[0], inner[0] * fabric.half / fabric.hosts), inner[1]
+        dims = [Dim("switch", *row) for row in ((fabric.hosts, *link), (fabric.half, *share), (pods, *share))]
+        return _switched(f"fat_tree {fabric.npus}", "fat_tree", fabric, [link, inner, inner], dims, place)
 
 
 class Dragonfly(_OneLink):
@@ -281,11 +271,11 @@ class Dragonfly(_OneLink):
             problem = f"{g} groups are more than a h + 1 = {most}, the number that a x h global links can join"
             raise TopologyError(below(place, "g"), problem, f"write {most}")
         fabric = fabrics.Dragonfly(self.a, self.h, self.p, g)
-        rate, time = link_of(self)
+        link = link_of(self)
         levels = [
-            (rate, time),
-            (self.local_bandwidth or rate, time if self.local_latency is None else self.local_latency),
-            (self.global_bandwidth or rate, time if self.global_latency is None else self.global_latency),
+            link,
+            _or(link, self.local_bandwidth, self.local_latency),
+            _or(link, self.global_bandwidth, self.global_latency),
         ]
         sizes = (("switch", self.p), ("fully_connected", self.a), ("fully_connected", g))
         dims = [Dim(*size, *level) for size, level in zip(sizes, levels, strict=True)]
@@ -317,13 +307,11 @@ class Dgx(Shape):
         rails = self.rails or npus
         for key, example in (("nic_bandwidth", "400 Gb/s"), ("nic_latency", "1 us")):
             if nodes > 1 and getattr(self, key) is None:
-                raise TopologyError(
-                    below(place, key), f"missing, and there are {nodes} nodes", f'write e.g. "{example}"'
-                )
+                problem = f"missing, and there are {nodes} nodes"
+                raise TopologyError(below(place, key), problem, f'write e.g. "{example}"')
         if npus % rails:
-            raise TopologyError(
-                below(place, "rails"), f"{rails} rails do not divide {npus} NPUs per node", f"write {npus}"
-            )
+            problem = f"{rails} rails do not divide {npus} NPUs per node"
+            raise TopologyError(below(place, "rails"), problem, f"write {npus}")
         cross_rail = self.cross_rail or ("spine" if spines else "nvlink")
         if cross_rail == "spine" and not spines and nodes > 1 and rails > 1:
             raise TopologyError(below(place, "cross_rail"), "spine, and there are no spines", "write spines: 1")
@@ -365,9 +353,8 @@ class EdgeList(Shape):
 
     def make(self, place: str) -> Topology:
         if self.file is not None and self.edges is not None:
-            raise TopologyError(
-                place, "an edge_list has either edges or a file", "write file: topology.csv, or edges: [...]"
-            )
+            remedy = "write file: topology.csv, or edges: [...]"
+            raise TopologyError(place, "an edge_list has either edges or a file", remedy)
         if self.file is not None:
             topology = read_edge_list(self.file)
             if self.npus not in (None, topology.npus):
@@ -379,6 +366,11 @@ class EdgeList(Shape):
             both = edge.directions == "both"
             links.add(edge.src, edge.dst, edge.bandwidth, edge.latency, f"{at}[{i}]", both=both)
         return links.topology(at, "edge_list", self.npus)
+
+
+def _or(link: tuple[Fraction, int], bandwidth: Fraction | None, latency: int | None) -> tuple[Fraction, int]:
+    """Another bandwidth and latency than those of a link, as far as they are given."""
+    return bandwidth or link[0], link[1] if latency is None else latency
 
 
 def _switched(

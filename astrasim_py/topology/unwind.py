@@ -39,10 +39,9 @@ def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
         raise TopologyError(place, f"{topology.name} has no switch to unwind", "leave unwind out")
     # Links without a switch stay as they are, parallel ones included.
     plain = (topology.src < topology.npus) & (topology.dst < topology.npus)
-    rows = [
-        (int(topology.src[i]), int(topology.dst[i]), topology.bandwidth(i), int(topology.latency_ps[i]))
-        for i in np.flatnonzero(plain).tolist()
-    ]
+    rates = [topology.bandwidth(i) for i in range(topology.links)]
+    links = list(zip(topology.src.tolist(), topology.dst.tolist(), rates, topology.latency_ps.tolist(), strict=True))
+    rows = [links[i] for i in np.flatnonzero(plain).tolist()]
     after: dict[int, dict[int, tuple[Fraction, int]]] = defaultdict(dict)
     before: dict[int, set[int]] = defaultdict(set)
 
@@ -52,7 +51,7 @@ def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
         before[v].add(u)
 
     for i in np.flatnonzero(~plain).tolist():
-        join(int(topology.src[i]), int(topology.dst[i]), topology.bandwidth(i), int(topology.latency_ps[i]))
+        join(*links[i])
     made = 0
     for switch in range(topology.vertices - 1, topology.npus - 1, -1):
         into = {u: after[u].pop(switch) for u in sorted(before.pop(switch, ()))}
@@ -69,16 +68,17 @@ def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
             share = min(into[u][0] / int(sends[u]), out[v][0] / int(gets[v]))
             join(u, v, share, into[u][1] + out[v][1])
     rows += [(u, v, *link) for u, found in sorted(after.items()) for v, link in sorted(found.items())]
+    src, dst, bandwidths, latency = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Topology.create(
         name=f"{topology.name}, unwound to degree {degree}",
         shape="edge_list",
         npus=topology.npus,
         vertices=topology.npus,
-        src=np.array([row[0] for row in rows], dtype=np.int64),
-        dst=np.array([row[1] for row in rows], dtype=np.int64),
-        latency_ps=np.array([row[3] for row in rows], dtype=np.int64),
+        src=np.array(src, dtype=np.int64),
+        dst=np.array(dst, dtype=np.int64),
+        latency_ps=np.array(latency, dtype=np.int64),
         bandwidth_class=np.arange(len(rows)),
-        bandwidths=[row[2] for row in rows],
+        bandwidths=bandwidths,
         failed=topology.failed,
         routing=topology.routing,
         place=place,
