@@ -1,4 +1,4 @@
-"""Names that a user chooses from: engines, record levels and network models."""
+"""Names that a user chooses from: engines, record levels, network models, and how collectives go by dimension."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ LEVELS = ("summary", "links", "nodes", "messages")
 #: Network models in which links serve one message at a time; and all.
 CONTENTION_MODELS = ("cut_through", "store_and_forward")
 NETWORK_MODELS = (*CONTENTION_MODELS, "analytical")
+
+#: How collectives go by dimension: phases of an all_reduce, order of the dimensions, and sizes of the chunks.
+ALL_REDUCE_WAYS = ("local_first", "baseline", "two_way")
+DIMENSION_ORDERS = ("fixed", "themis")
+CHUNK_ROUNDINGS = ("exact", "rounded_up")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
+from astrasim_py.core.choices import ALL_REDUCE_WAYS, CHUNK_ROUNDINGS, DIMENSION_ORDERS
 from astrasim_py.core.fields import (
     CodeName,
     FileName,
@@ -184,14 +185,14 @@ class Collectives(StrictModel):
         default=1, description="chunks that run at once in a dimension of an NPU"
     )
     queues: whole(1, 1024, example=1) = Field(default=1, description="queues of each dimension that share them")
-    all_reduce: choice("local_first", "baseline", "two_way") | None = Field(
+    all_reduce: choice(*ALL_REDUCE_WAYS) | None = Field(
         default=None, description="phases of an all_reduce; local_first by default"
     )
-    order: choice("fixed", "themis") = Field(default="fixed", description="of dimensions, for every chunk")
+    order: choice(*DIMENSION_ORDERS) = Field(default="fixed", description="of dimensions, for every chunk")
     endpoint_delay: Time = Field(
         default=0, description="what every message of a phase costs its receiver", examples=["10 ns"]
     )
-    rounding: choice("exact", "rounded_up") = Field(
+    rounding: choice(*CHUNK_ROUNDINGS) = Field(
         default="exact", description="rounded_up: one more chunk for what is left over, as ASTRA-sim does"
     )
     flat: bool = Field(default=False, description="take all NPUs for one dimension")

@@ -179,20 +179,16 @@ class JobCheck:
     def _when(self, when, at: tuple[str | int, ...]) -> Iterator[AstraError]:
         from astrasim_py.program.selection import Condition
 
-        for key in ("size", "ranks", "group"):
-            value = getattr(when, key)
-            if value is None:
-                continue
+        for key in ("size", "ranks"):
             place = self.place(*at, "when", key)
-            if key == "group":
-                if value not in (*self.job.groups, "world") and not isinstance(self.job.workload, TraceWorkload):
-                    problem = f'no group is called "{value}"'
-                    yield ScenarioError(place, problem, did_you_mean(value, (*self.job.groups, "world")))
-                continue
             try:
-                Condition.parse({key: value}, place)
+                Condition.parse({key: getattr(when, key)} if getattr(when, key) is not None else {}, place)
             except AstraError as error:
                 yield ScenarioError(place, error.problem, error.remedy)
+        known = (*self.job.groups, "world")
+        if when.group not in (None, *known) and not isinstance(self.job.workload, TraceWorkload):
+            problem = f'no group is called "{when.group}"'
+            yield ScenarioError(self.place(*at, "when", "group"), problem, did_you_mean(when.group, known))
 
     def _algorithm(self, collective: str, case, at: tuple[str | int, ...]) -> Iterator[AstraError]:
         if isinstance(case, AlgorithmSynthesis) and collective in ("barrier", "custom"):

@@ -14,19 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from astrasim_py.core.choices import ALL_REDUCE_WAYS, CHUNK_ROUNDINGS, DIMENSION_ORDERS
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.timed import with_endpoint_delay, with_sizes
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
 
-EXACT, ROUNDED_UP = "exact", "rounded_up"
-BASELINE, LOCAL_FIRST, TWO_WAY = "baseline", "local_first", "two_way"
-FIXED, THEMIS = "fixed", "themis"
-_CHOICES = {
-    "all_reduce": (LOCAL_FIRST, BASELINE, TWO_WAY),
-    "order": (FIXED, THEMIS),
-    "rounding": (EXACT, ROUNDED_UP),
-}
+EXACT, ROUNDED_UP = CHUNK_ROUNDINGS
+LOCAL_FIRST, BASELINE, TWO_WAY = ALL_REDUCE_WAYS
+FIXED, THEMIS = DIMENSION_ORDERS
+_CHOICES = {"all_reduce": ALL_REDUCE_WAYS, "order": DIMENSION_ORDERS, "rounding": CHUNK_ROUNDINGS}
 
 #: Collectives that go by dimension.
 PLANNED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")

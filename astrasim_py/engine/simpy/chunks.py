@@ -123,8 +123,8 @@ class ChunkingNpu(Npu):
             if chunk.chunk.phases:
                 self.join(chunk)
             else:
-                self.end_chunk(chunk, -1)
-        if not instance.chunks:
+                collective.left -= 1
+        if not collective.left:
             self.end_collective(collective, -1)
         for queue in self.queues:
             self.serve(queue, graph.row + node)
@@ -162,14 +162,10 @@ class ChunkingNpu(Npu):
             self.join(chunk)
             self.serve(self.queues[chunk.phase.queue], row)
         else:
-            self.end_chunk(chunk, row)
+            chunk.collective.left -= 1
+            if not chunk.collective.left:
+                self.end_collective(chunk.collective, row)
         self.splice_chunks()
-
-    def end_chunk(self, chunk: RankChunk, row: int) -> None:
-        """A chunk is done."""
-        chunk.collective.left -= 1
-        if not chunk.collective.left:
-            self.end_collective(chunk.collective, row)
 
     def end_collective(self, collective: RankCollective, row: int) -> None:
         """This rank is done with a planned collective."""
