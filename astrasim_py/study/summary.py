@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from astrasim_py.builders.registry import build
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.records import Records, Table
@@ -74,6 +75,9 @@ def closed_form(plan: Plan) -> Fraction | None:
     if key not in CLOSED_FORMS or not alike or topology.renumbered is not None:
         return None
     n, alpha, rate = len(instance.members), int(topology.latency_ps[0]), topology.bandwidths[0]
+    rooted = {} if instance.algorithm.root is None else {"root": instance.algorithm.root}
+    if instance.algorithm.chunks != build(*key, n, **rooted).chunks:
+        return None  # the formulas are those of the builders without options
     try:
         return closed_form_ps(*key, n, instance.size, alpha, rate, semantics.gamma)
     except AlgorithmError:

@@ -7,6 +7,8 @@ that the lower bound is not above the simulated time, and that closed form and f
 
 from __future__ import annotations
 
+import itertools
+import random
 from contextlib import suppress
 from dataclasses import fields
 from fractions import Fraction
@@ -14,6 +16,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import strategies
+from worlds import problems
 from worlds.programs import Blocks
 
 from astrasim_py.chakra.schema import NodeType
@@ -282,6 +285,26 @@ def test_both_engines_use_a_field(model, field, value, beside):
         assert noticed, "no world notices the change"
 
 
+@pytest.mark.parametrize("order", ["issued", "scheduled"])
+@pytest.mark.parametrize("network", ["cut_through", "store_and_forward"])
+@pytest.mark.parametrize(("field", "cases"), FIELDS[NetworkModel].items())
+def test_both_engines_use_a_field_of_the_network_under_any_rule(field, cases, network, order):
+    """Rules replace methods of the engines, which must then use the field, too."""
+    for (value, *beside), limit in itertools.product(cases, (None, 3_000_000)):
+        given = {"model": network, **(beside[0] if beside else {}), field: value}
+        if field == "factory":
+            continue
+        rules = {"semantics": Semantics(event_order=order), "limits": Limits(max_sim_time_ps=limit)}
+        for world in WORLDS:
+            simulate(world(network=NetworkModel(**given), **rules), engine="both", level="messages")
+
+
+def test_random_worlds_draw_every_field_of_the_network():
+    drawn = [problems._network(random.Random(seed)) for seed in range(100)]
+    for field in NetworkModel.model_fields.keys() - {"factory"}:
+        assert len({repr(getattr(network, field)) for network in drawn}) > 1, f"worlds/problems.py draws no {field}"
+
+
 @pytest.mark.parametrize(("model", "field", "value", "beside"), CASES)
 def test_what_is_not_simulated_equals_the_engine_or_does_not_apply(model, field, value, beside):
     given = changed(model, field, value, beside)
@@ -321,16 +344,16 @@ def test_synthesis_takes_a_stand_on_every_field_of_the_network():
     assert costed | planned_without == set(NetworkModel.model_fields)
 
 
-class Gapped(NetworkModel):
+class Unknown(NetworkModel):
     """A network model with a field that nothing but a newcomer's engine knows."""
 
-    gap_ps: Time = 0
+    unknown_to_all_ps: Time = 0
 
 
 def test_a_new_field_is_refused_until_somebody_takes_a_stand():
-    plain, gapped = ring(network=Gapped()), ring(network=Gapped(gap_ps=5))
+    plain, unknown = ring(network=Unknown()), ring(network=Unknown(unknown_to_all_ps=5))
     assert closed_form(make_plan(plain)) is not None and problem_bound(make_plan(plain)) is not None
-    assert closed_form(make_plan(gapped)) is None and problem_bound(make_plan(gapped)) is None
+    assert closed_form(make_plan(unknown)) is None and problem_bound(make_plan(unknown)) is None
     assert simulate(plain, fold=True).outcome.status == "done"
-    with pytest.raises(FoldError, match=r"network\.gap_ps may break the symmetry"):
-        simulate(gapped, fold=True)
+    with pytest.raises(FoldError, match=r"network\.unknown_to_all_ps may break the symmetry"):
+        simulate(unknown, fold=True)
