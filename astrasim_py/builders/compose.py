@@ -58,11 +58,8 @@ def compose(
     ends = [half.scratch for half in halves]
     # Scratch: of an algorithm that is not in place, what is handed over; then that of the first, of the second.
     handed = 0 if in_place else total
-    if in_place:
-        buffers = [((home, 0), (home, 0))] * 2
-    else:
-        between = (Buffer.SCRATCH, 0)
-        buffers = [((Buffer.INPUT, 0), between), (between, (Buffer.OUTPUT, 0))]
+    between = home if in_place else Buffer.SCRATCH
+    buffers = [(home if in_place else Buffer.INPUT, between), (between, home if in_place else Buffer.OUTPUT)]
     reused = [np.zeros(n, dtype=np.int64) + handed, handed + ends[0]]
     shift = turns = 0
     keep_lines = first.source == second.source or not halves[0].has_lines or not halves[1].has_lines
@@ -101,7 +98,7 @@ class _Half(OrderedProgram):
             ends = (cell - self.layout.scratch + self.count)[mine] * self.factor
             np.maximum.at(self.scratch, self.rank[mine], ends)
 
-    def placed(self, where: tuple[tuple, tuple], below: np.ndarray, lines: bool) -> dict[str, np.ndarray]:
+    def placed(self, where: tuple[Buffer, Buffer], below: np.ndarray, lines: bool) -> dict[str, np.ndarray]:
         """Columns of its nodes, with the cells where they come to lie: input, output, and scratch from `below`."""
         given, factor, lay = self.columns, self.factor, self.layout
         values = {name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "channel")}
@@ -109,19 +106,13 @@ class _Half(OrderedProgram):
         for name in ("msg_chunk_idx", "msg_chunk_cnt"):
             values[name] = np.where(given[name] < 0, MISSING, given[name] * factor)
         values["source_line"] = given["source_line"] if lines else np.full(self.size, MISSING)
-        (in_buffer, in_shift), (out_buffer, out_shift) = where
+        in_buffer, out_buffer = where
         for side, whole, cell in (("src", self.reads, self.own_reads), ("dst", self.writes, self.own_writes)):
             kind = [whole < 0, cell >= lay.scratch, (cell >= lay.output) & (lay.output > 0)]
             values[f"{side}_buf"] = np.select(kind, [MISSING, Buffer.SCRATCH, out_buffer], in_buffer)
-            values[f"{side}_off"] = np.select(
-                kind,
-                [
-                    np.full(self.size, MISSING),
-                    below[self.rank] + (cell - lay.scratch) * factor,
-                    out_shift + (cell - lay.output) * factor,
-                ],
-                in_shift + cell * factor,
-            )
+            scratch = below[self.rank] + (cell - lay.scratch) * factor
+            places = [np.full(self.size, MISSING), scratch, (cell - lay.output) * factor]
+            values[f"{side}_off"] = np.select(kind, places, cell * factor)
         return values
 
     def contract(self) -> Contract:

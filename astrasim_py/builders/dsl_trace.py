@@ -148,9 +148,10 @@ class Run:
 
     def current(self, chunks, rank: int, key: int) -> list[int]:
         """A cell that a reference names; refused if nothing is in it, or if it was overwritten since."""
-        cell, buffer = self.cells[rank].get(key) or self.begin(rank, key), chunks._buffer
+        cell = self.cells[rank].get(key) or self.begin(rank, key)
         if cell is not None and cell[0] <= chunks._made:
             return cell
+        buffer = chunks._buffer
         name = buffer._named(key - buffer._base, 1)
         if cell is None:
             raise self.error(

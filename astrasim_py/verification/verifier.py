@@ -316,24 +316,18 @@ def _counterexample(state: _State, flow: Flow, where: Layout, run: values.Execut
         f"  should hold {expected}",
     ]
     last = run.writer[wrong.cell]
+    known = {"rank": wrong.rank, "buffer": buffer, "chunk": offset, "holds": holds, "expected": expected}
+    written = ""
     if last < 0:
         lines.append("  no step writes it")
+        known |= {"step": None, "line": None}
     else:
         past = values.history(where, flow, wrong.cell)
         lines += [f"  written by {steps.label(g)}: {after.text(value)}" for g, value, after in past]
-    state.no(
-        "post-condition",
-        f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}"
-        + (f", written by {steps.label(last)}" if last >= 0 and steps.line[last] else ""),
-        "\n".join(lines),
-        rank=wrong.rank,
-        buffer=buffer,
-        chunk=offset,
-        holds=holds,
-        expected=expected,
-        step=steps.place(last) if last >= 0 else None,
-        line=steps.line[last] or None if last >= 0 else None,
-    )
+        known |= {"step": steps.place(last), "line": steps.line[last] or None}
+        written = f", written by {steps.label(last)}" if steps.line[last] else ""
+    problem = f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{written}"
+    state.no("post-condition", problem, "\n".join(lines), **known)
 
 
 def _judge_barrier(state: _State, steps: Steps, flow: Flow) -> None:
