@@ -23,7 +23,7 @@ from astrasim_py.chakra.decode_kernel import (
 )
 from astrasim_py.chakra.framing import MAX_NODES, MAX_RECORD, check_metadata
 from astrasim_py.chakra.schema import COUNTS, MISSING
-from astrasim_py.chakra.storage import MISSING32, Csr, Names, RawFile
+from astrasim_py.chakra.storage import MISSING32, Csr, RawFile
 from astrasim_py.chakra.wire import ATTRIBUTE
 
 #: Zero bytes behind the files, so that eight bytes can be loaded anywhere.
@@ -240,9 +240,15 @@ def _columns(
         "type": out.type[low:high],
         "start_time_micros": out.begun[low:high],
         "duration_micros": out.lasts[low:high],
-        "names": Names(data, out.name_start[low:high], out.name_length[low:high]),
+        "names": _names(data, out.name_start[low:high], out.name_length[low:high]),
         "ctrl_deps": Csr(out.ctrl_ptr[low + f : high + f + 1], out.ctrl_deps[ctrl:ctrl_end]),
         "data_deps": Csr(out.data_ptr[low + f : high + f + 1], out.data_deps[deps:deps_end]),
         "_columns": columns,
         "_groups": (out.codes[low:high], labels),
     }
+
+
+def _names(data: bytes, start: np.ndarray, length: np.ndarray) -> tuple[str, ...]:
+    if not length.any():
+        return ("",) * len(start)
+    return tuple([data[at : at + size].decode() for at, size in zip(start.tolist(), length.tolist(), strict=True)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -56,48 +56,6 @@ class RawFile(NamedTuple):
     metadata: tuple[int, int]  # start and end of the metadata message
     start: np.ndarray
     end: np.ndarray
-
-
-class Names(Sequence[str]):
-    """Names of nodes, decoded on access.
-
-    `start`, `length`: int64[n] each: where the UTF-8 text of each name lies in `data`.
-    """
-
-    __slots__ = ("_data", "_length", "_start")
-
-    def __init__(self, data: bytes, start: np.ndarray, length: np.ndarray) -> None:
-        self._data, self._start, self._length = data, start, length
-
-    def __len__(self) -> int:
-        return len(self._start)
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return Names(self._data, self._start[index], self._length[index])
-        start = int(self._start[index])
-        return self._data[start : start + int(self._length[index])].decode()
-
-    def __iter__(self) -> Iterator[str]:
-        data = self._data
-        for start, length in zip(self._start.tolist(), self._length.tolist(), strict=True):
-            yield data[start : start + length].decode()
-
-    @property
-    def given(self) -> bool:
-        """True if any name is not empty."""
-        return bool(self._length.any())
-
-    def packed(self) -> Names:
-        """The same names without the bytes between them."""
-        spans = zip(self._start.tolist(), self._length.tolist(), strict=True)
-        data = b"".join([self._data[start : start + length] for start, length in spans])
-        return Names(data, np.cumsum(self._length) - self._length, self._length)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
-
-    __hash__ = None
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
@@ -236,8 +194,7 @@ def checked(name: str, value: Any, size: int, place: str) -> Any:
     if name == "metadata":
         return tuple(map(_attribute, value.items() if isinstance(value, Mapping) else value))
     if name == "names":
-        none = np.broadcast_to(np.int64(0), (size,))
-        names = Names(b"", none, none) if value is None else value if isinstance(value, Names) else tuple(value)
+        names = ("",) * size if value is None else tuple(value)
         if len(names) != size:
             raise ValueError(f"{len(names)} names for {size} nodes")
         return names

@@ -19,7 +19,6 @@ from astrasim_py.chakra.decode import decode_attribute
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, WRITE_ORDER, Attribute, Node, kind_for
 from astrasim_py.chakra.storage import (
     Csr,
-    Names,
     RawFile,
     checked,
     compact,
@@ -84,7 +83,7 @@ class ExecutionTrace:
     start_time_micros: np.ndarray
     data_deps: Csr
     ctrl_deps: Csr
-    names: Sequence[str]
+    names: tuple[str, ...]
     version: str = ""
     place: str = ""
     rank: int | None = None
@@ -222,7 +221,7 @@ class ExecutionTrace:
     @property
     def has_names(self) -> bool:
         """True if any node has a name."""
-        return self.names.given if isinstance(self.names, Names) else any(self.names)
+        return any(self.names)
 
     def group_of(self) -> tuple[np.ndarray, tuple[str, ...]]:
         """Communicator group of each node.
@@ -485,10 +484,7 @@ class ExecutionTrace:
 
     def without_raw(self) -> ExecutionTrace:
         """The same columns without the bytes of the file: less memory; other attributes are gone."""
-        names = self.names.packed() if isinstance(self.names, Names) else self.names
-        return dataclasses.replace(
-            self, raw=None, names=names, _metadata=self.metadata, _extra={}, changed=None, _cache={}
-        )
+        return dataclasses.replace(self, raw=None, _metadata=self.metadata, _extra={}, changed=None, _cache={})
 
 
 def _rebuilt(fields: dict[str, Any]) -> ExecutionTrace:

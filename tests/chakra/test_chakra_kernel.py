@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from astrasim_py.chakra import decode, decode_large, et_io
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.schema import COLUMN_KINDS
-from astrasim_py.chakra.storage import Names
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
 from astrasim_py.core.errors import TraceError
@@ -30,7 +29,7 @@ def facts(columns: dict[str, object]) -> dict[str, object]:
     def plainly(value: object) -> object:
         if isinstance(value, np.ndarray):
             return str(value.dtype), value.tolist()
-        if isinstance(value, tuple | Names):
+        if isinstance(value, tuple):
             return tuple(map(plainly, value))
         return {key: plainly(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
 
