@@ -30,7 +30,7 @@ BACKENDS = (UNAWARE, AWARE, AWARE_MULTIDIM)
 #: ASTRA-sim's word for no communicator groups.
 EMPTY = "empty"
 MAX_QUEUES = 1024
-#: What `read_inputs` takes, by name; requests and measured cases have attributes of these names.
+#: Arguments of `read_inputs`; requests and measured cases have attributes of these names.
 ARGUMENTS = (
     "workload", "system", "network", "memory", "groups", "backend", "queues_per_dim", "injection_scale",
     "rendezvous", "folder",

@@ -15,7 +15,7 @@ from astrasim_py.core.files import read_regular
 
 #: Bytes of a configuration file.
 MAX_BYTES = 2**20
-#: What stands between keys and values.
+#: Characters between keys and values.
 _BETWEEN = re.compile(r"[\s,:]*")
 #: Characters of a value that messages show.
 _SHOWN = 60

@@ -22,7 +22,7 @@ from astrasim_py.system.semantics import Semantics
 #: Collectives that ASTRA-sim simulates; a broadcast it replays, all others it refuses.
 SIMULATED = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.ALL_TO_ALL, CommType.REDUCE_SCATTER)
 _CORRECTED = "use --corrected"
-#: What a node holds, as in the column ``slot_kind``.
+#: Kinds of slot that a node holds, as in the column ``slot_kind``.
 _NOTHING, _CPU, _COMPUTE, _COMMUNICATION = range(4)
 _PG_NAME = re.compile(r"\s*[+-]?[0-9]{1,9}")
 
@@ -172,7 +172,7 @@ def _check_roofline(trace: ExecutionTrace, rank: int, rows: np.ndarray, compute:
     problem = "has num_ops 0: under the roofline ASTRA-sim divides 0 by 0"
     _refuse(trace, rank, rows & (operations == 0), problem, "give its operations, or mark it as is_cpu_op")
     first = np.diff(trace.data_deps.ptr) + np.diff(trace.ctrl_deps.ptr) == 0
-    # Of the nodes that are ready at once only the one of the lowest id gets the NPU at time 0.
+    # Only the ready node of the lowest id gets the NPU at time 0.
     ready = sorted(np.flatnonzero(rows & first).tolist(), key=lambda row: int(trace.node_id[row]))
     for row in ready[:1]:
         if roofline_ps(int(operations[row]), int(nbytes[row]), compute, Semantics.astra_sim()) == 0:

@@ -1,6 +1,6 @@
 """Load and expand scenarios, build and read what they name, and say how many points and messages they have.
 
-Nothing is simulated. Every error is told with its place.
+Nothing is simulated. Every error is printed with its place.
 """
 
 from __future__ import annotations

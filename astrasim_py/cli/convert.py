@@ -232,7 +232,7 @@ def _without(dialect: str, traces: Sequence) -> list[str]:
     return list(dict.fromkeys(words.get(name, "cells") for name in names if any(t.has_column(name) for t in traces)))
 
 
-#: What is read of MSCCL-IR, by element.
+#: Attributes of MSCCL-IR that are read, by element.
 _KNOWN = {
     "algo": "name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes nthreads",
     "gpu": "id i_chunks o_chunks s_chunks",

@@ -88,7 +88,7 @@ def complain(lines: Iterable[str]) -> None:
         for line in lines:
             print(f"astrasim-py: {line}", file=sys.stderr)
     except OSError:
-        return  # nobody reads stderr; the exit code still tells
+        return  # stderr is closed; the exit code remains
 
 
 def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:

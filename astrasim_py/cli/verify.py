@@ -17,7 +17,7 @@ from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, Erro
 if TYPE_CHECKING:
     from astrasim_py.verification.verifier import Verdict
 
-#: What JSON says of a verdict, in this order.
+#: Keys of a verdict in JSON, in this order.
 _KEYS = (
     "well_formed", "slots", "terminates", "min_slots", "min_slots_large", "max_safe_bytes", "correct",
     "wrong_cells", "race_free", "races", "order_consistent", "problems", "unknown", "warnings", "counterexample",
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         except AstraError as error:
             if len(args.sources) == 1:
                 raise
-            # The others are told all the same.
+            # Verify the others all the same.
             refused.append(error)
     if args.format == "json":
         rows = [_row(*one) for one in found]
@@ -141,7 +141,7 @@ def _text(source: str, what, verdict: Verdict) -> str:
     if verdict.unknown:
         lines.append(f"unknown: {verdict.unknown}")
     lines += [f"warning: {warning}" for warning in verdict.warnings]
-    # What a deadlock's problem says in one line its counterexample says in several.
+    # The counterexample of a deadlock says more than its one-line problem.
     lines += [f"problem: {problem}" for problem in verdict.problems if not problem.startswith("deadlock: ")]
     if verdict.counterexample is not None and verdict.counterexample["text"] not in verdict.problems:
         lines += ["counterexample:", *(f"  {line}" for line in verdict.counterexample["text"].splitlines())]

@@ -44,7 +44,7 @@ _SPECIAL = {
     **{text: float(text.replace(".", "")) for text in (".nan", ".NaN", ".NAN", ".inf", "-.inf", "+.inf")},
 }
 _BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "a byte-order mark"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
-#: What to do about a problem, by a part of PyYAML's text for it.
+#: Remedies, by a part of PyYAML's text for it.
 _YAML_REMEDIES = {
     "'\\t'": "indent with spaces, not tabs",
     "'@'": "put the text in quotes",

@@ -69,7 +69,7 @@ class Categorical:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Categorical:
-        """Of texts one by one."""
+        """A column from its texts, row by row."""
         index: dict[str, int] = {}
         codes = [index.setdefault(text, len(index)) for text in texts]
         return cls(np.array(codes, dtype=np.int32), tuple(index))

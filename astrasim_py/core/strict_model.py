@@ -43,7 +43,7 @@ class StrictModel(BaseModel):
     #: Error for a wrong value in Python code, and its place.
     _error: ClassVar[type[AstraError]] = ScenarioError
     _place: ClassVar[str] = ""
-    #: Fields that nobody can write.
+    #: Fields that only Python code can set.
     _python_only: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="wrap")

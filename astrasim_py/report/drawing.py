@@ -10,7 +10,7 @@ from astrasim_py.core.records import Categorical, Table
 from astrasim_py.topology.layout import positions
 from astrasim_py.topology.model import Topology
 
-#: Of a larger network only the links that carried something are kept.
+#: Larger networks keep only the links that carried something.
 ALL_EDGES = 2**14
 _PLAIN = re.compile(r"[A-Za-z][\w.]*", re.ASCII)
 

@@ -197,7 +197,7 @@ def _ranks(node: Table) -> int:
 
 
 def _called(node: Table) -> np.ndarray:
-    """Of a collective's node its instance, found through the first nodes of its algorithm; else -1."""
+    """The instance that each node of a collective calls; -1 for other nodes."""
     called = np.full(node.height, -1, dtype=np.int64)
     instance, released = node["instance"], node["released_by"]
     inner = np.flatnonzero((instance >= 0) & (released >= 0))

@@ -17,7 +17,7 @@ from astrasim_py.synthesis.model.schedule import Schedule
 MAX_LANES, MAX_HOLDS = 64, 6000
 #: Rows of the map.
 MAX_ROWS = 256
-#: Moments that are told apart where not all are.
+#: Bins of time where there are too many moments.
 _BINS = 600
 #: Chunks up to which each is named in a legend, and up to which colours are those of the palette.
 _NAMED, _PLAIN = 4, 7

@@ -99,7 +99,7 @@ class ClosedForm:
 
 
 def closed_forms() -> Iterator[ClosedForm]:
-    """All of them."""
+    """Every algorithm at every size, shape and model."""
     for algorithm, collective in ROUNDS:
         sizes = (0,) if collective == "barrier" else (4096, 2**24)
         for npus in (2, 8):

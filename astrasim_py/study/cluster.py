@@ -83,7 +83,7 @@ def _client(address: str) -> Iterator[Any]:
         def __del__(self) -> None:
             """Nothing."""
 
-    # What becomes of the cluster is told in words of ours.
+    # Our own messages report the state of the cluster.
     logger = logging.getLogger("distributed")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -155,7 +155,7 @@ class _Run:
         self.seen = time.monotonic()  # when there was a worker last
 
     def results(self) -> Iterator[tuple[int, Result | Killed]]:
-        """Of every task."""
+        """Yield the result of every task."""
         from distributed import wait
 
         try:

@@ -21,7 +21,7 @@ from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.task import make_task, run_task
 from astrasim_py.system.machine_models import Limits
 
-#: What is drawn of a single point.
+#: Figures of a single point.
 _OF_A_POINT = ({"kind": "links"}, {"kind": "gantt"}, {"kind": "breakdown"})
 
 

@@ -93,28 +93,22 @@ def _workload(folder: Path, collective: str, size: int, npus: int) -> tuple[Path
 
 def ring_traces(npus: int, message: int, reduce_micros: int) -> list[ExecutionTrace]:
     """A ring all-reduce as one chain per rank: send, receive, reduce, then send, receive; absolute sizes in bytes."""
+    pair, steps = [NodeType.COMM_SEND, NodeType.COMM_RECV], npus - 1
+    kind = np.array([*pair, NodeType.COMP] * steps + pair * steps)
+    count = len(kind)
+    sends, reduces = kind == NodeType.COMM_SEND, kind == NodeType.COMP
     traces = []
     for rank in range(npus):
-        kinds, peers = [], []
-        for step in range(2 * (npus - 1)):
-            kinds += [NodeType.COMM_SEND, NodeType.COMM_RECV]
-            peers += [(rank + 1) % npus, (rank - 1) % npus]
-            if step < npus - 1:
-                kinds.append(NodeType.COMP)
-                peers.append(MISSING)
-        kind, peer = np.array(kinds), np.array(peers)
-        count = len(kinds)
-        sends, receives, reduces = (kind == k for k in (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP))
-        traces.append(
-            ExecutionTrace.from_columns(
-                node_id=np.arange(count),
-                type=kind,
-                data_deps=Csr(np.maximum(np.arange(count + 1) - 1, 0), np.arange(count - 1, dtype=np.uint64)),
-                duration_micros=np.where(reduces, reduce_micros, 0),
-                comm_size=np.where(reduces, MISSING, message),
-                comm_tag=np.where(reduces, MISSING, 0),
-                comm_src=np.where(sends, rank, np.where(receives, peer, MISSING)),
-                comm_dst=np.where(receives, rank, np.where(sends, peer, MISSING)),
-            )
+        after, before = (rank + 1) % npus, (rank - 1) % npus
+        trace = ExecutionTrace.from_columns(
+            node_id=np.arange(count),
+            type=kind,
+            data_deps=Csr(np.maximum(np.arange(count + 1) - 1, 0), np.arange(count - 1, dtype=np.uint64)),
+            duration_micros=np.where(reduces, reduce_micros, 0),
+            comm_size=np.where(reduces, MISSING, message),
+            comm_tag=np.where(reduces, MISSING, 0),
+            comm_src=np.where(reduces, MISSING, np.where(sends, rank, before)),
+            comm_dst=np.where(reduces, MISSING, np.where(sends, after, rank)),
         )
+        traces.append(trace)
     return traces

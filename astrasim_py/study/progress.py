@@ -1,4 +1,4 @@
-"""Progress of a sweep on a terminal: points done, simulated time, expected end. Nothing where nobody watches."""
+"""Progress of a sweep on a terminal: points done, simulated time, expected end. Silent without a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Progress:
     """Receives the progress of a run; this class prints nothing."""
 
     def begin(self, points: int, reused: int) -> None:
-        """So many points, of which so many are finished already."""
+        """A run of `points` begins; `reused` of them are finished already."""
 
     def point(self, name: str, status: str, simulated_ps: int) -> None:
         """A point has ended."""
@@ -49,7 +49,7 @@ class Terminal(Progress):
         self.bar.start()
 
     def point(self, name: str, status: str, simulated_ps: int) -> None:
-        """One step further."""
+        """Advance the line by one point."""
         self.simulated += simulated_ps
         self.bar.update(self.task, advance=1, simulated=f"{format_time(self.simulated)} simulated")
 

@@ -44,7 +44,7 @@ _STALE_SECONDS = 24 * 3600
 _READABLE = 72
 _HASH = 12
 _TRIES = 8
-#: What to do where results cannot be written.
+#: Remedy for results that cannot be written.
 _PLACE = "name a folder that you may write with --out"
 
 

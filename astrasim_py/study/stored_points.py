@@ -27,7 +27,7 @@ MANIFEST = "manifest.json"
 SUMMARY = "summary.json"
 VOLATILE = "run.json"
 _SMALL = (SUMMARY, "collective.csv")
-#: What readers ask of every manifest.
+#: Keys that every manifest has.
 REQUIRED = ("scenario", "point", "folder", "digest", "status", "level", "timeline", "limits", "exit_code")
 
 
@@ -130,7 +130,7 @@ def point_names(folder: Path) -> frozenset[str]:
 
 
 def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
-    """Of points with the same name (the scenario was changed in between) only the one computed last."""
+    """The point computed last of each name; a changed scenario leaves several."""
     best: dict[str, StoredPoint] = {}
     for point in points:
         name = point.manifest["point"]

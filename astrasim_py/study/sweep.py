@@ -200,8 +200,8 @@ class _Run:
                     self.unfolded += task.options.fold and not (stored.manifest.get("engine") or "").endswith(FOLDED)
 
     def _clean(self) -> None:
-        for folder in (self.folder, self.folder / FIGURES):
-            store.clean(folder)
+        store.clean(self.folder)
+        store.clean(self.folder / FIGURES)
 
     def _levels(self, level: str) -> list[str]:
         """Record levels: figures of links and Gantt charts need more than the rows, for the points they show."""
@@ -210,17 +210,16 @@ class _Run:
             need = NEEDS.get(spec.kind, "summary")
             if LEVELS.index(need) <= LEVELS.index(level):
                 continue
-            shown = 0
-            for number, point in enumerate(self.points):
-                row = row_of(point, NOT_RUN)
-                fits = all(text_of(row, key) in (None, str(value)) for key, value in spec.where.items())
-                if fits and shown < PANELS:
-                    shown += 1
-                    levels[number] = max(levels[number], need, key=LEVELS.index)
+            rows = [row_of(point, NOT_RUN) for point in self.points]
+            wanted = [(key, (None, str(value))) for key, value in spec.where.items()]
+            shown = [n for n, row in enumerate(rows) if all(text_of(row, key) in texts for key, texts in wanted)][
+                :PANELS
+            ]
+            for number in shown:
+                levels[number] = max(levels[number], need, key=LEVELS.index)
             if shown:
-                self.notes.append(
-                    f"the figure {spec.name or spec.kind} needs level {need}: recorded for {shown} points"
-                )
+                figure = f"the figure {spec.name or spec.kind}"
+                self.notes.append(f"{figure} needs level {need}: recorded for {len(shown)} points")
         return levels
 
     # -- doing it -----------------------------------------------------------------------------------------------

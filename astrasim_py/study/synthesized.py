@@ -55,7 +55,7 @@ def find(
     """The schedule of a request: from the cache where it was found before.
 
     `fresh`: search in any case. `record`: false: only count the transfers; nothing is kept. `jobs`: threads.
-    `progress`: told of every run; see `astrasim_py.synthesis.search.multi_start.Progress`. Raises TopologyError,
+    `progress`: called after every run; see `astrasim_py.synthesis.search.multi_start.Progress`. Raises TopologyError,
     AlgorithmError.
     """
     return cached(

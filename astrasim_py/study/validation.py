@@ -121,18 +121,15 @@ def _carried_out(
     items: Sequence[Item], batches: list[list[int]], engine: str, workers: int
 ) -> Iterator[tuple[list[int], list[Finding]]]:
     tasks = [(engine, [items[number] for number in batch]) for batch in batches]
-    if workers <= 1:
-        for batch, task in zip(batches, tasks, strict=True):
-            yield batch, find_all(task)
-        return
-    for number, result in run_tasks(find_all, tasks, workers):
+    results = run_tasks(find_all, tasks, workers) if workers > 1 else enumerate(map(find_all, tasks))
+    for number, result in results:
         batch = batches[number]
         if isinstance(result, Killed):
             result = [_off(items[i], result.reason) for i in batch]
         yield batch, result
 
 
-#: What was read in this process, for the next row that names the same file.
+#: Files read in this process, for the next row that names them.
 _read: dict = {}
 
 
