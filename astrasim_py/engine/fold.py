@@ -24,7 +24,7 @@ import numpy as np
 from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.jit import cpu_s
-from astrasim_py.core.records import Outcome, Records, Table
+from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.recorder import LinkTotals, make_records
 from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.engine.simpy.network import Link, Message, Turn
@@ -249,19 +249,12 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
     """The records of all ranks, from those of one."""
     plan = symmetry.plan
     n = plan.ranks
-
     found = np.stack([records.collective["start"], records.collective["end"]], axis=1)
     spans = np.full((len(plan.instances), 2), -1, dtype=np.int64)
     for number, instances in enumerate(symmetry.called.values()):
         spans[list(instances)] = found[number]
-    outcome = records.outcome
-    if outcome.status != "done":
-        outcome = Outcome(
-            status=outcome.status,
-            cause=outcome.cause,
-            unfinished=outcome.unfinished * n,
-            unfinished_ranks=tuple(range(n)) if outcome.unfinished else (),
-        )
+    left = records.outcome.unfinished
+    ranks_left = tuple(range(n)) if left else ()
     return make_records(
         plan,
         records.level,
@@ -273,7 +266,7 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
         messages=records.messages * n,
         hops=records.message_hops * n,
         events=records.events * n,
-        outcome=outcome,
+        outcome=replace(records.outcome, unfinished=left * n, unfinished_ranks=ranks_left),
         engine=records.engine + FOLDED,
         cpu_s=cpu_s,
         tables={},

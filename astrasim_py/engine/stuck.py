@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -69,16 +68,13 @@ def explain_stuck(
         reason = _turn(plan, send, turns) or f"rank {send.peer} has not posted its receive"
         waiting.append(replace(_waiting(plan, send, reason), asks=True))
     waiting += [_waiting_for_count(plan, *entry) for entry in uncounted]
-    kept: Counter[int] = Counter()
-    few = []
+    of_rank: dict[int, list[WaitingNode]] = {}
     for entry in waiting:
-        kept[entry.rank] += 1
-        if kept[entry.rank] <= _PER_RANK:
-            few.append(entry)
-    for message in unreceived:
-        few.append(_waiting(plan, message, f"was delivered to rank {message.peer}, which never receives it"))
+        of_rank.setdefault(entry.rank, []).append(entry)
+    few = [entry for listed in of_rank.values() for entry in listed[:_PER_RANK]]
+    few += [_waiting(plan, m, f"was delivered to rank {m.peer}, which never receives it") for m in unreceived]
     cycle = _cycle(waits_for)
-    stuck_ranks = sum(1 for left in progress if left)
+    stuck_ranks = sum(map(bool, progress))
     if cycle:
         cause = f"deadlock: ranks wait for each other in a ring, {'→'.join(str(r) for r in (*cycle, cycle[0]))}"
         if held:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -26,10 +26,10 @@ class Preparation:
     """A point that is being prepared; see `astrasim_py.study.prepare.prepare` for its fields."""
 
     point: Point
-    warnings: list[str] = field(default_factory=list)
-    kept: Path | None = None
-    synthesized: list[dict] = field(default_factory=list)
-    beside: Path | None = None
+    warnings: list[str]
+    kept: Path | None
+    synthesized: list[dict]
+    beside: Path | None
 
     @property
     def spec(self) -> SimpleNamespace:

@@ -6,7 +6,7 @@ the worker processes of a run, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -57,13 +57,11 @@ def prepare(
     point contradicts itself. Raises TraceError, AlgorithmError: a file that cannot be read, or a wrong algorithm; with
     ``verify: strict`` also one that cannot be verified.
     """
-    run = Preparation(
-        point=point,
-        warnings=[] if warnings is None else warnings,
-        kept=kept,
-        synthesized=[] if synthesized is None else synthesized,
-        beside=beside,
-    )
+    lists = {
+        "warnings": [] if warnings is None else warnings,
+        "synthesized": [] if synthesized is None else synthesized,
+    }
+    run = Preparation(point=point, kept=kept, beside=beside, **lists)
     spec, topology = run.spec, _topology(run)
     jobs = tuple(_job(run, topology, name, f"jobs.{name}", job) for name, job in spec.jobs.items())
     jobs = jobs or (_job(run, topology, "job0", "", spec),)
@@ -133,11 +131,8 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
         workload = _generate(run, job, ranks, key)
     count = len(workload.traces)
     where = run.at(key, "ranks") if ranks is not None and not isinstance(kind, tuple) else where
-    for ranks_of in (job.stragglers.compute_speed, job.stragglers.start_delay):
-        beyond = [rank for rank in ranks_of if rank >= count]
-        if beyond:
-            problem = f"rank {beyond[0]} does not exist: there are {count}"
-            raise ScenarioError(run.at(key, "stragglers"), problem, f"write 0 to {count - 1}")
+    stragglers = (*job.stragglers.compute_speed, *job.stragglers.start_delay)
+    _refuse_beyond(stragglers, count, run.at(key, "stragglers"))
     placed = placement(topology, kind, count, where)
     choices = choices_of(run, job, key, topology)
     table = table_of(choices)
@@ -151,6 +146,12 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
         compute_speed=job.stragglers.compute_speed,
         dependencies=dependencies,
     )
+
+
+def _refuse_beyond(listed: Iterable[int], ranks: int, place: str) -> None:
+    for rank in listed:
+        if rank >= ranks:
+            raise ScenarioError(place, f"rank {rank} does not exist: there are {ranks}", f"write 0 to {ranks - 1}")
 
 
 def _read(run: Preparation, spec: TraceWorkload, ranks: int | None, key: str) -> Workload:
@@ -169,10 +170,7 @@ def _read(run: Preparation, spec: TraceWorkload, ranks: int | None, key: str) ->
 def _generate(run: Preparation, job: Any, ranks: int, key: str) -> Workload:
     groups = {name: _members(group, ranks) for name, group in job.groups.items()}
     for name, listed in groups.items():
-        for rank in chain(*listed):
-            if rank >= ranks:
-                problem = f"rank {rank} does not exist: there are {ranks}"
-                raise ScenarioError(run.at(key, f"groups.{name}"), problem, f"write 0 to {ranks - 1}")
+        _refuse_beyond(chain(*listed), ranks, run.at(key, f"groups.{name}"))
     name = key.removeprefix("jobs.") or run.point.scenario
     items = [_item(item) for item in job.workload]
     return microbenchmarks.generate(items, ranks, groups, name=name, place=run.at(key, "workload"))
