@@ -23,9 +23,10 @@ from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, Threa
 from astrasim_py.msccl.xml_writer import DIALECTS
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
 from astrasim_py.report.tables import ROW_KEYS
-from astrasim_py.system.machine_models import MscclModel
+from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.hardware import preset_names
+from astrasim_py.topology.shapes import SHAPES
 from astrasim_py.verification.bounds import CLOSED_FORMS
 
 
@@ -70,6 +71,12 @@ def test_msccl_ir_is_described(page):
         own = set(names._fields) - {"gpus", "tbs", "steps", "line", "source", "layout"}
         assert f"`<{element}>`" in text
         assert not missing(text, {written.get(name, name) for name in own})
+
+
+def test_shapes_and_the_network_are_described(page):
+    text = page("reference/scenario.md")
+    assert not missing(text, SHAPES)
+    assert not missing(text, NetworkModel.model_fields.keys() - {"factory"})
 
 
 def test_connections_are_described(page):
