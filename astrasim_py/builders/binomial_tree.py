@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.tree import Tree, down, up
+from astrasim_py.builders.tree import Tree, at_edges, down, up
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
@@ -86,57 +86,44 @@ def binomial_tree(n: int, root: int) -> tuple[Tree, tuple[np.ndarray, np.ndarray
 
 def _sharded(draft: Draft, collective: str, tree: Tree, span: tuple[np.ndarray, np.ndarray], root: int) -> None:
     """gather and scatter: an edge carries the shards of all ranks below it, a message per contiguous range."""
-    n = draft.ranks
-    edges = len(tree.child)
+    n, edges = draft.ranks, len(tree.child)
     first, last = span
     wrap = n - root  # position at which ranks start again from 0
-    ranges = (
-        (root + first, np.minimum(last, wrap) - first),
-        (np.maximum(first, wrap) - wrap, last - np.maximum(first, wrap)),
-    )
+    begin = np.stack((root + first, np.maximum(first, wrap) - wrap), axis=1)
+    count = np.stack((np.minimum(last, wrap) - first, last - np.maximum(first, wrap)), axis=1)
     below, above = tree.by_parent(n), tree.by_child(n)
-    siblings = below.shape[1]
     gather = collective == "gather"
     buffer = Buffer.OUTPUT if gather else Buffer.INPUT
     source, target = (tree.child, tree.parent) if gather else (tree.parent, tree.child)
-    # Handles by part and edge; a part may be empty.
-    present = [np.flatnonzero(count > 0) for _, count in ranges]
-    recvs, sends = (np.full((2, edges), NONE, dtype=np.int64) for _ in range(2))
-    handle = draft.next_handles(2 * sum(map(len, present)))
-    sizes = np.cumsum([0, len(present[0]), len(present[1]), len(present[0]), len(present[1])])
-    for part in (0, 1):
-        recvs[part, present[part]] = handle[sizes[part] : sizes[part + 1]]
-        sends[part, present[part]] = handle[sizes[part + 2] : sizes[part + 3]]
-
-    def of(handles: np.ndarray, edge: np.ndarray) -> np.ndarray:
-        return np.where(edge == NONE, NONE, handles[:, np.maximum(edge, 0)])
-
-    last_recv = np.where(recvs[1] != NONE, recvs[1], recvs[0])
+    # Handles by edge and part; a part may be empty.
+    parts = [np.flatnonzero(count[:, part] > 0) for part in (0, 1)]
+    recvs, sends = (np.full((edges, 2), NONE, dtype=np.int64) for _ in range(2))
+    handle = int(draft.next_handles(1)[0])
+    for handles in (recvs, sends):
+        for part, e in enumerate(parts):
+            handles[e, part] = handle + np.arange(len(e))
+            handle += len(e)
+    last_recv = np.where(recvs[:, 1] != NONE, recvs[:, 1], recvs[:, 0])[:, None]
     if gather:
         # A rank takes its children from the smallest subtree to the largest, then sends.
-        slot = 2 * (siblings - 1 - tree.place)
-        previous = below[tree.parent, tree.place + 1]
-        recv_after = np.where(previous == NONE, NONE, last_recv[np.maximum(previous, 0)])
-        lowest = below[tree.child, 0]
-        send_after = [np.where(lowest == NONE, NONE, last_recv[np.maximum(lowest, 0)])]
-        send_slot = np.full(edges, 2 * siblings)
+        slot, send_slot = 2 * (below.shape[1] - 1 - tree.place), np.full(edges, 2 * below.shape[1])
+        recv_after = at_edges(last_recv, below[tree.parent, tree.place + 1])
+        send_after = at_edges(last_recv, below[tree.child, 0])
     else:
-        slot = np.zeros(edges, dtype=np.int64)
-        recv_after = np.full(edges, NONE)
-        own = above[tree.parent]
+        slot, send_slot = np.zeros(edges, dtype=np.int64), 2 + 2 * tree.place
+        recv_after = np.full((edges, 1), NONE)
         before = np.where(tree.place > 0, below[tree.parent, tree.place - 1], NONE)
-        send_after = [*of(sends, before), np.where(own == NONE, NONE, last_recv[np.maximum(own, 0)])]
-        send_slot = 2 + 2 * tree.place
-    for part, (begin, count) in enumerate(ranges):
-        e = present[part]
-        chain = np.where((part == 1) & (recvs[0, e] != NONE), recvs[0, e], recv_after[e])
-        draft.recv(
-            rank=target[e], peer=source[e], tag=part, idx=begin[e], cnt=count[e], dst=(buffer, begin[e]),
-            after=(chain,), order=slot[e] + part,
-        )  # fmt: skip
-    for part, (begin, count) in enumerate(ranges):
-        e = present[part]
+        send_after = np.hstack((at_edges(sends, before), at_edges(last_recv, above[tree.parent])))
+
+    def fields(e: np.ndarray, part: int) -> dict[str, object]:
+        return {"tag": part, "idx": begin[e, part], "cnt": count[e, part]}
+
+    for part, e in enumerate(parts):
+        after = np.where((part == 1) & (recvs[e, 0] != NONE), recvs[e, 0], recv_after[e, 0])
+        cells = (buffer, begin[e, part])
+        draft.recv(rank=target[e], peer=source[e], dst=cells, after=(after,), order=slot[e] + part, **fields(e, part))
+    for part, e in enumerate(parts):
         draft.send(
-            rank=source[e], peer=target[e], tag=part, idx=begin[e], cnt=count[e], src=(buffer, begin[e]),
-            after=[wait[e] for wait in send_after], order=send_slot[e] + part,
+            rank=source[e], peer=target[e], src=(buffer, begin[e, part]), after=send_after[e].T,
+            order=send_slot[e] + part, **fields(e, part),
         )  # fmt: skip

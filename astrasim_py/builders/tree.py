@@ -37,7 +37,7 @@ class Tree:
         return out
 
 
-def _at(handles: np.ndarray, edge: np.ndarray) -> np.ndarray:
+def at_edges(handles: np.ndarray, edge: np.ndarray) -> np.ndarray:
     """Rows of int64[e, q] handles by edge; NONE for edge -1."""
     return np.where(edge[:, None] == NONE, NONE, handles[np.maximum(edge, 0)])
 
@@ -79,15 +79,15 @@ def up(
     slot, send_slot = all_of.order(below.shape[1] - 2 - tree.place), all_of.order(below.shape[1] - 1)
     next_sibling = below[tree.parent, tree.place + 1]
     done = all_of.next_handles(draft)
-    before = _at(done, next_sibling).ravel() if cells is None else NONE
+    before = at_edges(done, next_sibling).ravel() if cells is None else NONE
     draft.recv(rank=all_of.parent, peer=all_of.child, order=slot, after=(before,), **all_of.fields)
     if cells is not None:
         received, done = done, all_of.next_handles(draft)
         draft.reduce(
             payload=received.ravel(), rank=all_of.parent, idx=cells[1], src=cells, dst=cells, order=slot,
-            after=(_at(done, next_sibling).ravel(),),
+            after=(at_edges(done, next_sibling).ravel(),),
         )  # fmt: skip
-    summed = _at(done, below[:, 0])
+    summed = at_edges(done, below[:, 0])
     earlier = np.full(all_of.shape, NONE, dtype=np.int64)
     if one_send_at_a_time:
         earlier[:, 1:] = all_of.next_handles(draft)[:, :-1]
@@ -122,13 +122,13 @@ def down(
         rank=all_of.child, peer=all_of.parent, dst=all_of.cells, order=all_of.order(0), after=(earlier.ravel(),),
         **all_of.fields,
     )  # fmt: skip
-    have = _at(recvs, tree.by_child(draft.ranks)[tree.parent])
+    have = at_edges(recvs, tree.by_child(draft.ranks)[tree.parent])
     if start is not None:
         have = np.where((tree.parent == tree.root)[:, None], start, have)
     earlier = np.full(all_of.shape, NONE, dtype=np.int64)
     if one_send_at_a_time:
         sends, first = all_of.next_handles(draft), tree.place == 0
-        earlier = _at(sends, np.where(first, NONE, below[tree.parent, tree.place - 1]))
+        earlier = at_edges(sends, np.where(first, NONE, below[tree.parent, tree.place - 1]))
         # The first child of a piece follows the last child of the piece before.
         last = below[tree.parent, (below[tree.parent] != NONE).sum(axis=1) - 1]
         earlier[first, 1:] = sends[last[first], :-1]
