@@ -85,7 +85,7 @@ def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: b
 
 
 def _tell(effort: Effort, stage: str, schedule: Schedule | None = None) -> None:
-    """Report what is done besides searching."""
+    """Report an activity other than searching."""
     if effort.progress is not None:
         best, bound, made = (schedule.time, schedule.bound, schedule.search.rounds) if schedule else (0, 0, 0)
         effort.progress(Progress(best, bound, made, made, stage=stage))
@@ -194,7 +194,7 @@ class _Portfolio:
         """A schedule of what ``find(network, half)`` copies, reversed in time (half 0: sums) or forwards (half 1)."""
         network, demand = self.network, self.demand
         if self.both:
-            # Backwards in time nobody knows when others hold links, nor when the second half begins.
+            # Neither half knows the absolute times at which others hold links.
             sums, copies = find(network.reversed, 0), find(network.alone, 1)
             columns = chained(mirrored(network, demand, sums.columns), copied(copies.columns), sums.time)
             how = replace(

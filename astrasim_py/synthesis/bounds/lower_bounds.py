@@ -103,7 +103,7 @@ def _copying(network: Network, demand: Demand, size: int, *, cuts: bool, stop: n
 
 
 def _ports(network: Network, timing: Timing, need: np.ndarray, *, inward: bool) -> int:
-    """The least time in which the ports of every rank carry what they must."""
+    """The least time in which the ports of every rank carry their chunks."""
     rank, hold, rest, port = _ends(network, timing, inward=inward)
     n = network.ranks
     known: dict[tuple, int] = {}

@@ -51,7 +51,7 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
     admit(network.ranks, limit)
     if not schedule.recorded:
         raise AlgorithmError("exact", "transfers were counted only", "let them be recorded")
-    # The model knows no transfer that waits in a switch: one who is slower than those proves nothing of them.
+    # The model knows no transfer that waits in a switch: its proofs do not hold for those.
     queues = not network.direct and not len(network.occupied_start)
     waitless = schedule.start + schedule.timing.delay[demand.size_class[schedule.chunk], schedule.arc]
     if queues and (schedule.arrival != waitless).any():

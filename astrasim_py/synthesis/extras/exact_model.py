@@ -93,7 +93,7 @@ class Problem:
 
     @cached_property
     def unit(self) -> int:
-        """ps of which all times are multiples."""
+        """Greatest common divisor of all times, ps."""
         times = [self.offset, self.hold, self.delay, np.array([b[1:] for b in self.busy], dtype=np.int64)]
         return gcd(*(int(np.gcd.reduce(t, axis=None)) for t in times if t.size)) or 1
 

@@ -1,4 +1,4 @@
-"""A checker of schedules that shares nothing with those who make them: every claim is computed anew.
+"""A checker of schedules that shares no code with the search.
 
 It reads the topology and the columns of a schedule, derives the routes, the holds of links and the arrivals from the
 cost model on its own, and executes the schedule.

@@ -1,4 +1,4 @@
-"""The chunks that a collective moves, where each starts and who needs it."""
+"""The chunks that a collective moves, with their origins and receivers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CHUNKS = 2**24
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Chunks, where each is at the start, and who needs it.
+    """Chunks with their origins and receivers (none: everybody).
 
     A collective that reduces is the reverse of one that copies: `origin` is then the *home* of a chunk, where its sum
     belongs, and everyone (or `receivers`) contributes.

@@ -19,7 +19,7 @@ from astrasim_py.synthesis.model.random_numbers import random_below
 #: Beyond every time.
 FAR = np.int64(2**62)
 NEVER = 2**62
-#: A signal that nobody gives: do not stop.
+#: A stop signal that is never set.
 GO = np.zeros(1, dtype=np.int64)
 #: Loads are rounded to this share of the mean load, and cut at this number of shares.
 _FINE, _MOST = 16, 48

@@ -150,7 +150,7 @@ class Network:
 
     @cached_property
     def alone(self) -> Network:
-        """The network as if nobody else occupied links."""
+        """The network without the intervals of others."""
         return replace(self, **_intervals(self.links, ())) if len(self.occupied_start) else self
 
     @cached_property

@@ -144,7 +144,7 @@ def execute(ports, posts, state, times, apart, until):
 
 
 class Queues:
-    """Executes transfers on a network, not reversed, that nobody else uses."""
+    """Executes transfers on a network that is not reversed and has no other users."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
         self.network, self.demand = network, demand

@@ -1,4 +1,4 @@
-"""The result of a synthesis: which arc carries which chunk from when, and what is known of how good that is."""
+"""The result of a synthesis: the transfers, their time, and a lower bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from astrasim_py.synthesis.model.timing import Timing
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A time that nobody can beat, and why."""
+    """A lower bound on the time, and its kind."""
 
     time: int  # ps
     kind: str  # ``ingress``, ``egress``, ``path``, …

@@ -109,7 +109,7 @@ def _mark(g, s, v):
 
 @inlined
 def _begin_run(p, options, h, g, s):
-    """Bits of what ranks have at first; all who want something are to be looked at."""
+    """Set the bits of the first chunks, and mark every rank that wants some."""
     lines, n, wide = h.has.shape
     chunks = len(p.origin)
     for line in range(lines):
@@ -180,7 +180,7 @@ def _choose(p, options, h, g, s, v, a, taken, random):
         if holds(h.has, u, other):
             c = pick(h, np.int64(p.net.src[g.taken_arc[j]]), v, none, s.first, options.samples, random)
             if c >= 0:
-                # That arc takes what was found, and this one what it leaves.
+                # That arc takes the chunk found, and this arc takes the chunk of that one.
                 g.taken_chunk[j] = c
                 return c, other
     return none, none

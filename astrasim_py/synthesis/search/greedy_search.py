@@ -77,7 +77,7 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
         generation=1 if large else _GENERATION, part=(lambda: max(first[2], later[2]) / total) if large else None,
     )  # fmt: skip
     if found is None:
-        # Symmetric runs may all get stuck, where what is alike is in each other's way; the others never do.
+        # Symmetric runs may all get stuck, where rotated transfers block each other; the others never do.
         took, transfers, columns = runs.run(Policy(), seed_of(effort.seed, effort.rounds), record=record)
         found = Outcome(took, Policy(), (columns, transfers), rounds=effort.rounds + 1)
     how = search_of(found, effort, str(found.policy))
@@ -85,7 +85,7 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
 
 
 def _whole(runs: GreedyRuns, found: Outcome) -> Columns | None:
-    """All transfers of a run, of which a symmetric one decides a part."""
+    """All transfers of a run; those of a symmetric run are rotated."""
     columns = found.result[0]
     if columns is None or not isinstance(found.policy, SymmetricPolicy):
         return columns

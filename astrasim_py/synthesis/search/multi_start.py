@@ -38,7 +38,7 @@ class Progress:
     rounds: int
     of: int
     part: float | None = None  # how much of a long run under way is done; None when a run has ended
-    stage: str = ""  # what is done besides searching: ``bound`` or ``check``
+    stage: str = ""  # another activity than searching: ``bound`` or ``check``
     search: str = ""
 
     @property

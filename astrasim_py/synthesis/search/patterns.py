@@ -23,7 +23,7 @@ from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, i
 
 #: Ranks, and hops of all transfers, beyond which nothing is tried.
 MAX_RANKS, MAX_HOPS = 2**11, 2**23
-#: Hops that all runs execute together, about.
+#: Hops that all runs execute together (estimate).
 _EFFORT = 2**22
 #: Levels of groups at most.
 _MAX_LEVELS = 3
@@ -48,7 +48,7 @@ class Pattern:
     within: str = "star"
     groups: int = -1  # which grouping of ranks; -1: none
     ways: int = 1  # 2: every other chunk goes the other way round
-    rule: int = NEAR  # what is posted first: what is near the origin, what has far to go still, or chunk after chunk
+    rule: int = NEAR  # first posts: near the origin, far from the end, or chunk after chunk
 
     def __str__(self) -> str:
         trees = self.within if self.groups < 0 else f"{self.between} of groups, {self.within}"

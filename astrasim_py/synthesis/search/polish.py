@@ -27,7 +27,7 @@ _MEMORY, _MOST = 50, 6
 #: Arcs out of 64 that every other move leaves out.
 _LEFT_OUT = 4
 _TIES = 64
-#: Draws for a chunk that a rank gets, and most steps from a late arrival to what is taken out with it.
+#: Draws for a chunk that a rank gets, and most steps from a late arrival to another subtree that is taken out.
 _DRAWS, _AROUND = 8, 3
 
 #: A schedule: int64[chunks, n] of the arc over which a rank gets a chunk, and when it is there; and its chunks.
@@ -51,7 +51,7 @@ def _offer(net, calendar, trees, move, c, a, left_out, size):
 
 @lean
 def _regrow(net, calendar, trees, move, c, lacking, left_out):
-    """Bring chunk c to all who lack it, each as early as can be; False: some were not reached, or room was lacking."""
+    """Bring chunk c as early as possible to all ranks that lack it; False: not all were reached, or no room."""
     z, size = np.int64(trees.size_class[c]), np.int64(0)
     for v in range(len(net.in_ptr) - 1):
         if trees.arc[c, v] == LACKING:
@@ -90,7 +90,7 @@ def _note(trees, removed, row, c, v):
 
 @lean
 def _take_out(net, calendar, trees, removed, c, v, gone):
-    """Take chunk c from rank v (if that is its origin: from all others) and all who have it from there; noted rows."""
+    """Take chunk c out of the subtree of rank v (of its origin: of all other ranks); returns the noted rows."""
     z, at, u = np.int64(trees.size_class[c]), gone, v
     if trees.arc[c, v] != ORIGIN:
         _note(trees, removed, gone, c, v)

@@ -27,12 +27,12 @@ from astrasim_py.synthesis.search.tree_packing_search import Chunks, Packer, Row
 
 #: Ranks × chunks beyond which nothing is routed: the checker looks at every chunk at every rank.
 MAX_CELLS = 2**27
-#: Transfers that all runs of a search make together, about; a search of more makes fewer runs.
+#: Transfers that all runs of a search make together (estimate); larger problems get fewer runs.
 _EFFORT = 40_000_000
 _FEWEST_ROUNDS = 6
 #: Hops × classes of size beyond which timing takes too much memory.
 _MAX_TIMES = 2**25
-#: Messages that a repair takes out at most, and path searches that make up a repair, about.
+#: Most messages that a repair takes out, and path searches of a repair (estimate).
 _VICTIMS, _REPAIR = 12, 400_000
 
 

@@ -43,7 +43,7 @@ _Holdings = namedtuple(
 
 @inlined
 def _remove(p, h, q, v):
-    """Nobody sends chunk q to rank v any more."""
+    """Remove the candidates that send chunk q to rank v."""
     for j in range(p.net.in_ptr[v], p.net.in_ptr[v + 1]):
         cell = q * len(p.net.src) + j
         at = h.place[cell]
@@ -248,7 +248,7 @@ def _match(p, options, h, s, record, t, random):
             return again, WORSE
         h.matched[s.matches] = row
         s.matches += 1
-    # Only now is it settled when what was matched arrives: a partner may have changed its class.
+    # Arrivals are final only now: a partner may have changed its class.
     for i in range(s.matches):
         push(h.heap, s.waiting, h.arrival[h.matched[i]], np.int64(0), h.matched[i])
         s.waiting += 1

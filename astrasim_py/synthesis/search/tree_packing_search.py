@@ -390,7 +390,7 @@ class Packing:
         """The transfers of a run, by time."""
         count, width = rows.arc.shape
         sums = self.network.ranks - 1
-        # Sums were found from the root outwards: what comes first in time stands last.
+        # Sums were found from the root outwards, so the first in time stands last.
         order = np.concatenate([np.arange(sums)[::-1], np.arange(sums, width)])
         chunk = np.repeat(np.arange(count, dtype=np.int32), width)
         arc, start = rows.arc[:, order].reshape(-1), rows.start[:, order].reshape(-1)
