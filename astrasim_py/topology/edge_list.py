@@ -174,11 +174,11 @@ class Links:
         `npus`: none: every number is an NPU. `numbers`: instead of the rule of the module's docstring; names of
         switches then come from `switch_names`.
         """
-        if npus is None and numbers is None:
+        if npus is None:
             npus = 1 + max((k for k in self.codes if isinstance(k, int)), default=-1)
             if npus == 0:
                 raise TopologyError(place, "there are no NPUs", "number the NPUs from 0")
-        check_caps(npus or 0, len(self.src), 0, place)
+        check_caps(npus, len(self.src), 0, place)
         if numbers is None:
             keys = [k for k in self.codes if isinstance(k, int) and k >= npus]
             keys = [*sorted(keys), *(k for k in self.codes if isinstance(k, str))]
@@ -421,10 +421,10 @@ def _json_vertices(
     if not hosts:
         raise TopologyError(file, "there are no NPUs", "number the NPUs from 0")
     # Numbers 0..n-1 are kept; otherwise NPUs are numbered in the order listed.
-    numbered = all(isinstance(k, int) and k < len(hosts) for k in hosts)
-    order = sorted(hosts) if numbered else hosts
     switches = [key for key, is_npu in kinds.items() if not is_npu]
-    if numbered and all(isinstance(k, int) for k in switches):
-        switches.sort()
-    numbers = {key: i for i, key in enumerate([*order, *switches])}
+    if all(isinstance(k, int) and k < len(hosts) for k in hosts):
+        hosts.sort()
+        if all(isinstance(k, int) for k in switches):
+            switches.sort()
+    numbers = {key: i for i, key in enumerate([*hosts, *switches])}
     return numbers, [names[k] for k in switches], len(hosts)

@@ -335,8 +335,6 @@ Fabric = LeafSpine | FatTree | Dragonfly | Rails
 
 def columns(blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Source, destination and level (int32 each) of all links."""
-    return (
-        np.concatenate([b[0] for b in blocks] or [np.empty(0)]).astype(np.int32),
-        np.concatenate([b[1] for b in blocks] or [np.empty(0)]).astype(np.int32),
-        np.repeat([b[2] for b in blocks] or [0], [len(b[0]) for b in blocks] or [0]).astype(np.int32),
-    )
+    src, dst, level = zip(*blocks, strict=True)
+    levels = np.repeat(level, [len(ends) for ends in src]).astype(np.int32)
+    return np.concatenate(src).astype(np.int32), np.concatenate(dst).astype(np.int32), levels
