@@ -154,15 +154,11 @@ def diff(
         ids = int(first.node_id[a]), int(second.node_id[b])
         for what, before, after in _node_changes(first.node(a), second.node(b), partner, duration_tolerance):
             changes.append(Change(*ids, what, before, after))
-    alone = np.ones(len(first), dtype=bool)
-    alone[here] = False
-    other = np.ones(len(second), dtype=bool)
-    other[there] = False
     return Difference(
         match=match,
         matched=len(here),
-        only_first=tuple(first.node_id[alone].tolist()),
-        only_second=tuple(second.node_id[other].tolist()),
+        only_first=tuple(np.delete(first.node_id, here).tolist()),
+        only_second=tuple(np.delete(second.node_id, there).tolist()),
         changes=tuple(changes),
         reordered=bool((there[1:] < there[:-1]).any()),
     )

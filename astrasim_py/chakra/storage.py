@@ -97,14 +97,9 @@ def compact(values: object, size: int, what: str = "column") -> int | np.ndarray
     low, high = int(array.min()), int(array.max())
     if low == high:
         return low
-    if high < 2**31:
-        if low > MISSING32:
-            return frozen(array.astype(np.int32))
-        if low == MISSING:
-            absent = array == MISSING
-            if int(array.min(where=~absent, initial=0)) > MISSING32:
-                small = np.where(absent, MISSING32, array).astype(np.int32)
-                return frozen(small)
+    absent = array == MISSING
+    if high < 2**31 and int(array.min(where=~absent, initial=0)) > MISSING32:
+        return frozen(np.where(absent, MISSING32, array).astype(np.int32))
     return frozen(array.copy() if array.base is not None or array is values else array)
 
 

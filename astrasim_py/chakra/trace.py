@@ -8,6 +8,7 @@ was only read is written back byte for byte.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,7 +100,7 @@ class ExecutionTrace:
 
     def __reduce__(self):
         fields = {name: getattr(self, name) for name in self.__slots__}
-        return _rebuilt, (fields | {"_cache": {}},)
+        return functools.partial(type(self), **fields | {"_cache": {}}), ()
 
     @classmethod
     def from_columns(cls, *, node_id, type, extra: Mapping[str, object] | None = None, **columns) -> ExecutionTrace:
@@ -200,18 +201,14 @@ class ExecutionTrace:
         Names, groups, metadata, start times and attributes beyond the columns do not count.
         """
         return (
-            all(_equal(getattr(self, n), getattr(other, n)) for n in ("type", "node_id", "duration_micros"))
+            all(np.array_equal(getattr(self, n), getattr(other, n)) for n in ("type", "node_id", "duration_micros"))
             and all(same_csr(getattr(self, n), getattr(other, n)) for n in ("data_deps", "ctrl_deps"))
-            and all(self._same_column(other, n) for n in self._columns.keys() | other._columns.keys() if n not in free)
+            and all(
+                _alike(self._columns.get(n, MISSING), other._columns.get(n, MISSING))
+                for n in self._columns.keys() | other._columns.keys()
+                if n not in free
+            )
         )
-
-    def _same_column(self, other: ExecutionTrace, name: str) -> bool:
-        mine, theirs = self._columns.get(name, MISSING), other._columns.get(name, MISSING)
-        if isinstance(mine, int) and isinstance(theirs, int):
-            return mine == theirs
-        if getattr(mine, "dtype", None) == getattr(theirs, "dtype", None):
-            return _equal(mine, theirs)
-        return _equal(self.picked(name), other.picked(name))
 
     def has_column(self, name: str) -> bool:
         """True if any node has the integer attribute `name`."""
@@ -487,10 +484,6 @@ class ExecutionTrace:
         return dataclasses.replace(self, raw=None, _metadata=self.metadata, _extra={}, changed=None, _cache={})
 
 
-def _rebuilt(fields: dict[str, Any]) -> ExecutionTrace:
-    return ExecutionTrace(**fields)
-
-
-def _equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """True if two integer arrays of one dimension are equal."""
-    return one is other or (len(one) == len(other) and bool((one == other).all()))
+def _alike(one: int | np.ndarray, other: int | np.ndarray) -> bool:
+    """True if two columns of traces of one length are equal: `compact` stores equal ones in the same form."""
+    return isinstance(one, int) == isinstance(other, int) and bool(np.all(one == other))
