@@ -192,9 +192,8 @@ class CompatiblePlanner:
                 raise AlgorithmError(self.system.place or place, problem, f"{remedy} of the network")
             if len(words) > len(self.sizes):
                 problem = f"{name} lists {len(words)} implementations for {len(self.sizes)} dimensions"
-                raise AlgorithmError(
-                    self.system.place or place, f"{problem} (ASTRA-sim aborts)", "list one per dimension"
-                )
+                problem = f"{problem} (ASTRA-sim aborts)"
+                raise AlgorithmError(self.system.place or place, problem, "list one per dimension")
             given = [Implementation.parse(word, self.system.place) for word in words]
             self._dims[key] = self._local(call, given, place) if local else self._world(given, place)
         return self._dims[key]
