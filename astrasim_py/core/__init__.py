@@ -1,1 +1,1 @@
-"""Units, errors, records and digests: what every floor above shares (standard library and numpy only)."""
+"""Units, errors, records and digests, shared by every package above (standard library and numpy only)."""

@@ -18,7 +18,7 @@ T = TypeVar("T")
 def cache_folder() -> Path | None:
     """``ASTRASIM_CACHE``, else the user's cache folder; None where there is none.
 
-    ``ASTRASIM_CACHE=`` (empty) turns keeping off.
+    ``ASTRASIM_CACHE=`` (empty) turns the cache off.
     """
     chosen = os.environ.get("ASTRASIM_CACHE")
     if chosen is not None:
@@ -33,7 +33,7 @@ def cache_folder() -> Path | None:
 
 
 def cache_file(kind: str, key: object, suffix: str) -> Path | None:
-    """The file of a key (see `astrasim_py.core.digest.digest`) among those of a kind; None where nothing is kept."""
+    """The cache file of a key (see `astrasim_py.core.digest.digest`) and a kind; None if the cache is off."""
     folder = cache_folder()
     return None if folder is None else folder / kind / f"{digest(key)}{suffix}"
 
@@ -47,13 +47,13 @@ def cached(
     most: int = 2**30,
     fresh: bool = False,
 ) -> T:
-    """The value that a file keeps; where it keeps none, a new one, which is then kept there.
+    """The value cached in a file; if there is none, make and cache it.
 
-    `path`: none: nothing is kept. `make`: makes the value. `load`: bytes → value. Returns None, or raises an error of
-    the user's or of malformed data, where they are none. `dump`: value → bytes; None where this value is not to be
-    kept. `most`: largest file that is read, bytes. `fresh`: make it in any case.
+    `path`: None: do not cache. `make`: makes the value. `load`: bytes → value; it returns None, or raises AstraError or
+    an error of malformed data, if the bytes hold no value. `dump`: value → bytes; None: do not cache this value.
+    `most`: largest file to read, bytes. `fresh`: make the value in any case.
 
-    A file that cannot be read or written is passed over.
+    A file that cannot be read or written is ignored.
     """
     if path is not None and not fresh:
         try:
@@ -74,9 +74,9 @@ def cached(
 
 
 class Memo(Generic[T]):
-    """The values made last, by key: what makes a value may be large or mutable, and is no part of the key.
+    """The most recently made values, by key; the inputs of a value may be large or mutable and are not the key.
 
-    `most`: how many are kept.
+    `most`: maximum number of values.
     """
 
     def __init__(self, most: int) -> None:
@@ -84,7 +84,7 @@ class Memo(Generic[T]):
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of a key, made if it is not kept."""
+        """The value of a key, made if it is not cached."""
         if key not in self._values:
             self._values[key] = make()
             if len(self._values) > self.most:
@@ -93,5 +93,5 @@ class Memo(Generic[T]):
         return self._values[key]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all values."""
         self._values.clear()

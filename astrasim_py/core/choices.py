@@ -1,4 +1,4 @@
-"""Names that a user chooses from: engines, record levels, network models, and how collectives go by dimension."""
+"""Names that a user chooses from: engines, record levels, network models, and plans of collectives by dimension."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVELS = ("summary", "links", "nodes", "messages")
 CONTENTION_MODELS = ("cut_through", "store_and_forward")
 NETWORK_MODELS = (*CONTENTION_MODELS, "analytical")
 
-#: How collectives go by dimension: phases of an all_reduce, order of the dimensions, and sizes of the chunks.
+#: Plans of collectives by dimension: phases of an all_reduce, order of the dimensions, and sizes of the chunks.
 ALL_REDUCE_WAYS = ("local_first", "baseline", "two_way")
 DIMENSION_ORDERS = ("fixed", "themis")
 CHUNK_ROUNDINGS = ("exact", "rounded_up")

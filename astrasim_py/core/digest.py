@@ -84,7 +84,7 @@ def _feed(state, value: object) -> None:
 
 
 class FileStamp(NamedTuple):
-    """A file as it is now: what is written to it afterwards gives another stamp."""
+    """The state of a file; any later write gives another stamp."""
 
     path: str
     modified_ns: int

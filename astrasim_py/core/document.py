@@ -1,9 +1,9 @@
-"""YAML within bounds: a small, strict reading of a file in which every value keeps its place.
+"""A strict YAML reader with caps, in which every value has its place in the file.
 
-Only the pure-Python loader is used (the C loader can crash the interpreter on deep nesting). Read are
+Only the pure-Python loader is used (the C loader can crash the interpreter on deep nesting). It reads
 mappings, lists, text, whole numbers, decimals, true/false and null: no tags, no sexagesimal numbers, no
 octals, no dates, no ``yes``/``no``. Size, depth, aliases and the expanded number of values are capped, so
-that nothing a file says can take long or much memory.
+that no file can take long or much memory.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from astrasim_py.core.files import open_regular
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
 MAX_ALIASES = 100
-#: Values as written; what a second of pure-Python parsing can read.
+#: Maximum values as written: about one second of pure-Python parsing.
 MAX_NODES = 20_000
-#: Values after every alias is written out.
+#: Maximum values after every alias is expanded.
 MAX_VALUES = 100_000
 #: Longest number, in characters.
 MAX_NUMBER = 32
@@ -87,7 +87,7 @@ class Value:
         return f"{mark}: {join(self.path, key)}" if mark else self.place
 
     def get(self, *keys: str | int) -> Value | None:
-        """The value below, or None when any step of the way is missing."""
+        """The value at a path of keys, or None if a step is missing."""
         here: Value | None = self
         for key in keys:
             data = here.data if here is not None else None
@@ -106,7 +106,7 @@ class Value:
         return self.data
 
     def scalars(self) -> Iterator[Value]:
-        """Every scalar in it, in the order written."""
+        """Every scalar in the value, in the order written."""
         if isinstance(self.data, dict):
             for value in self.data.values():
                 yield from value.scalars()
@@ -241,7 +241,7 @@ def _remedy(error: yaml.MarkedYAMLError) -> str:
 
 
 class _Builder:
-    """Turns PyYAML's nodes into values: checks keys, writes aliases and merges out, counts."""
+    """Turns PyYAML's nodes into values: checks keys, expands aliases and merges, counts values."""
 
     def __init__(self, file: str, most: int) -> None:
         self.file, self.most = file, most

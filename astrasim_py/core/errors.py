@@ -30,7 +30,7 @@ SEVERITY = (
 
 
 class AstraError(Exception):
-    """An error that the user can mend.
+    """An error that the user can fix.
 
     Parameters
     ----------
@@ -86,11 +86,11 @@ class AlgorithmError(AstraError):
 
 
 class FoldError(AstraError):
-    """A fold that was asked for where ranks are not alike, or cannot be shown to be."""
+    """A requested fold of ranks that are not alike, or cannot be shown to be."""
 
 
 class SimulationError(AstraError):
-    """A run that went wrong in a way only running can show (for example unequal message sizes)."""
+    """An error that only the run can detect (for example unequal message sizes)."""
 
     exit_code = EXIT_STUCK
 

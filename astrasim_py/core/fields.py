@@ -1,7 +1,7 @@
 """Types of fields of strict models: text with units in, exact numbers out, and a JSON Schema for editors.
 
-Fields are read in one of two ways. What a person *wrote* (a scenario; the validation context says ``written``) must
-be text with a unit. Python code may pass exact numbers as well: picoseconds, bytes, bytes per second, operations.
+Fields are read in one of two ways. Written input (a scenario; the validation context says ``written``) must be text
+with a unit. Python code may pass exact numbers as well: picoseconds, bytes, bytes per second, operations.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``did you mean "x"?``, or the words that are known."""
+    """``did you mean "x"?``, or the known words."""
     known = list(known)
     lowered = {k.lower(): k for k in reversed(known)}
     close = difflib.get_close_matches(str(word).lower(), list(lowered), n=1, cutoff=0.6)
@@ -74,7 +74,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def choice(*words: object, whole_numbers: bool = False):
-    """One of some words (and true or false among them); optionally a whole number from 1 too."""
+    """A field that accepts some words (true and false among them); optionally also a whole number from 1."""
 
     def check(value: object) -> object:
         if whole_numbers and isinstance(value, int) and not isinstance(value, bool):
@@ -90,7 +90,7 @@ def choice(*words: object, whole_numbers: bool = False):
 
 
 def either(one, several):
-    """`one`, or `several` where a list is written (pydantic would report the errors of both)."""
+    """`several` for a list, else `one` (a plain union would report the errors of both)."""
 
     def tag(value: object) -> str:
         return "<list>" if isinstance(value, list | tuple) else "<one>"
@@ -228,7 +228,7 @@ def named_files(value: object, *at: str | int) -> Iterator[tuple[tuple[str | int
 
 
 def whole(low: int, high: int, what: str = "whole number", example: int | None = None):
-    """A whole number in a range that its error states."""
+    """A whole number in a range; the error states the range."""
 
     def check(value: object) -> int:
         remedy = f"write a whole number from {low:,} to {high:,}"

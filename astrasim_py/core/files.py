@@ -1,4 +1,4 @@
-"""The one way to open a file that the user names, and the one way to write a file: whole or not at all."""
+"""Reading of files that the user names, and atomic writing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def open_regular(
 ) -> Iterator[BinaryIO]:
     """A regular file, open for reading; a FIFO or device is refused without waiting for it.
 
-    `error`: what is raised. `what`: what the file should be, as in ``a topology file``. `most`: largest size, bytes.
-    `remedy`: what to do with a file that is too large. Raises AstraError: of the given family: no such file, not
-    readable (here or in the block), not a regular file, too large.
+    `error`: class of the error. `what`: expected file, as in ``a topology file``. `most`: largest size, bytes.
+    `remedy`: what to do with a file that is too large. Raises `error`: no such file, not readable (here or in the
+    block), not a regular file, too large.
     """
     place = os.fspath(path)
     try:
@@ -68,7 +68,7 @@ def read_regular(path: str | os.PathLike, most: int, error: type[AstraError], *,
 
 
 def host_mark() -> str:
-    """Eight hexadecimal digits that stand for this machine."""
+    """Eight hexadecimal digits that identify this machine."""
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
@@ -78,7 +78,7 @@ def temporary_name(kind: str = "tmp") -> str:
 
 
 def output_error(path: os.PathLike | str, error: OSError, place: str = "choose a writable place") -> OutputError:
-    """The error of a file that cannot be written; `place` names another place to choose."""
+    """The error for a file that cannot be written; `place` names another place to choose."""
     remedy = _REMEDIES.get(error.errno, "{}").format(place)
     return OutputError(os.fspath(path), f"cannot be written: {error.strerror or error}", remedy)
 

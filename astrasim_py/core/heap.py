@@ -1,4 +1,4 @@
-"""A binary heap for compiled code: an array of `ENTRY` whose first `size` entries are the heap, the least one first.
+"""A binary heap for compiled code: the first `size` entries of an array of `ENTRY`, the least one first.
 
 Entries are ordered by (key, tie). The caller keeps the size, and provides room for what it pushes.
 """
@@ -9,13 +9,13 @@ import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
 
-#: An entry: what it is ordered by, what decides among equal keys, and what it stands for.
+#: An entry: its key, the tie-break among equal keys, and its item.
 ENTRY = np.dtype([("key", np.int64), ("tie", np.int64), ("item", np.int64)], align=True)
 
 
 @inlined
 def precedes(key, tie, other_key, other_tie):
-    """Whether (key, tie) < (other_key, other_tie), without a branch, which would be hard to predict."""
+    """Whether (key, tie) < (other_key, other_tie), without a hard-to-predict branch."""
     return (key < other_key) | ((key == other_key) & (tie < other_tie))
 
 
@@ -52,7 +52,7 @@ def pop(heap, size):
         at = 2 * hole + 1
         if at >= size:
             break
-        # The entry behind the last one still exists: it is the one being moved.
+        # The entry after the last one still exists: it is the one being moved.
         left, right = heap[at], heap[at + 1]
         at += np.int64(precedes(right.key, right.tie, left.key, left.tie))
         child = heap[at]

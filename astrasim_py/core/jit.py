@@ -26,7 +26,7 @@ import numpy as np
 
 from astrasim_py.core.cache import cache_folder
 
-#: Called with a line for a person before something is compiled; None: nobody listens.
+#: Called with a line of text before a function is compiled; None: no announcements.
 announce: Callable[[str], None] | None = None
 
 #: CPU and wall-clock seconds spent on compiling and loading, and when the present compilation began, if there is one.
@@ -81,15 +81,15 @@ def inlined(function: Callable) -> Function:
 
 
 def intrinsic(definition: Callable) -> Intrinsic:
-    """A function that emits code of its own: ``numba.extending.intrinsic``, without importing numba at once."""
+    """A function that emits LLVM code: ``numba.extending.intrinsic``, without importing numba at once."""
     return Intrinsic(definition)
 
 
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
     """A compiled function that Python calls.
 
-    `what`: its name in the line that says that it is compiled: ``the engine``. `threads`: whether other threads run
-    meanwhile (it then must use no Python object). `lean`: whether it allocates no memory, like `lean` functions.
+    `what`: its name in announcements: ``the engine``. `threads`: whether other threads run meanwhile (it then must use
+    no Python object). `lean`: whether it allocates no memory, like `lean` functions.
     """
     return lambda function: Kernel(function, what, {"nogil": threads, **(_LEAN if lean else {})})
 
@@ -98,9 +98,9 @@ def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[
 def _pipeline() -> type:
     """The numba compiler of functions that only compiled code calls.
 
-    Numba optimises and emits each function together with all that it calls, and so the innermost ones a dozen times.
-    Here that is left to the kernel: it is done once, which more than halves the time to compile the engine. A release
-    of numba whose code libraries have other methods compiles in its own way.
+    Numba optimises and emits each function together with its callees, so the innermost ones a dozen times. Here only
+    the kernel is optimised and emitted, once, which more than halves the time to compile the engine. A numba release
+    whose code libraries have other methods uses its own compiler.
     """
     from numba.core import typed_passes, untyped_passes
     from numba.core.codegen import JITCodeLibrary
@@ -159,7 +159,7 @@ class Function:
 
     @property
     def _numba_type_(self) -> Any:
-        # Numba asks this of objects that it does not know.
+        # Numba's hook for objects of unknown type.
         return self._inside._numba_type_
 
     @cached_property
@@ -177,12 +177,12 @@ class Function:
         return numba.njit(self.py_func, **self._options)
 
     def __call__(self, *args: Any) -> Any:
-        """Call it from Python, compiled for that."""
+        """Call the function from Python, compiled with a Python wrapper."""
         return self._outside(*args)
 
 
 class Intrinsic:
-    """A function that compiled code calls, and Python cannot."""
+    """A function that only compiled code can call."""
 
     def __init__(self, py_func: Callable) -> None:
         self.py_func = py_func
@@ -209,12 +209,12 @@ class Kernel(Function):
             import numba
 
             made = numba.njit(self.py_func, **self._options)
-            # The dispatcher calls this for arguments of types that it does not have yet.
+            # The dispatcher calls this for new argument types.
             self._compile, made.compile = made.compile, self.compile
             return made
 
     def compile(self, signature: tuple) -> Any:
-        """Compile it for a signature, or load it from the cache."""
+        """Compile the function for a signature, or load it from the cache."""
         with _compiling():
             if signature not in self._outside.overloads:
                 self._load_or_compile(signature)
@@ -239,7 +239,7 @@ class Kernel(Function):
                     _seal(folder)
 
     def _load(self, folders: list[Path], signature: tuple) -> bool:
-        """Whether it could be loaded from one of the folders."""
+        """Load the function from one of the folders; returns whether that worked."""
         for folder in filter(_is_sound, folders):
             try:
                 self._compile_in(folder, signature)
@@ -249,7 +249,7 @@ class Kernel(Function):
         return False
 
     def _compile_in(self, folder: Path, signature: tuple) -> None:
-        """Compile or load it with a folder as numba's cache."""
+        """Compile or load the function with a folder as numba's cache."""
         from numba import config
 
         before, Locator.folder = config.CACHE_LOCATOR_CLASSES, folder
@@ -266,7 +266,7 @@ class Kernel(Function):
                 raise
 
     def _folders(self, signature: tuple) -> list[Path]:
-        """Candidates for the cache: the common one or, where nothing can be written there, one beside the source."""
+        """Candidate cache folders: the common one or, if it is not writable, one beside the source."""
         base = cache_folder()
         if base is None:
             return []
@@ -305,7 +305,7 @@ _SEAL = "digests.json"
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Digests of the files that numba has written into a folder, each with the folder's name: none can be exchanged."""
+    """Digests of numba's files in a folder, each over the folder's name too, so that files cannot be exchanged."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".nbi", ".nbc"))
     name = folder.name.encode()
     return {path.name: hashlib.blake2b(name + path.read_bytes(), digest_size=16).hexdigest() for path in files}
@@ -324,7 +324,7 @@ def _seal(folder: Path) -> None:
 def _is_sound(folder: Path) -> bool:
     """Whether a folder is complete and undamaged, and only the user or the administrator can have written it.
 
-    Numba unpickles what it loads: it must not come from anybody else.
+    Numba unpickles the files that it loads, so they must be trusted.
     """
     try:
         return (
@@ -346,7 +346,7 @@ def _is_trusted(path: Path) -> bool:
 
 
 def _make_empty(folder: Path) -> bool:
-    """Whether a folder can be written; it is empty then."""
+    """Empty or make a folder; returns whether it is writable."""
     try:
         folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.parent.mkdir(exist_ok=True)
@@ -360,7 +360,7 @@ def _make_empty(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _lock(folders: list[Path], what: str) -> Iterator[None]:
-    """A lock on a function's folder, held by one process at a time where there are locks; says so before it waits."""
+    """Lock a function's folder across processes, where the file system has locks; announce before waiting."""
     try:
         import fcntl
 
@@ -381,7 +381,7 @@ def _lock(folders: list[Path], what: str) -> Iterator[None]:
 
 
 def _machine() -> tuple:
-    """What compiled code depends on besides its sources: versions, the processor, settings."""
+    """Dependencies of compiled code besides its sources: versions, processor, settings."""
     import llvmlite
     import llvmlite.binding as llvm
     import numba
@@ -393,10 +393,10 @@ def _machine() -> tuple:
 
 
 def sources_digest(function: Any) -> str:
-    """A digest of everything that a compiled function is made from.
+    """A digest of the sources and constants of a compiled function.
 
     It covers the source of its module, of every module whose compiled functions it uses, and of the modules of its
-    package that these import by name; and the plain constants that all of them see.
+    package that these import by name; and the plain constants visible to all of them.
     """
     state = hashlib.blake2b(digest_size=10)
     seen: set[str] = set()

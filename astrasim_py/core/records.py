@@ -1,6 +1,6 @@
-"""Records: what a run leaves behind, as columns. Integer picoseconds and integer bytes.
+"""Records: the results of a run, as columns. Integer picoseconds and integer bytes.
 
-The engine fills them; everything to the right of the engine only reads them.
+The engine fills them; later stages only read them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ HOP_COLUMNS = ("message", "link", "requested", "start", "end")
 
 
 class Categorical:
-    """A column of text as its distinct texts and, for each row, which one it holds.
+    """A column of text, stored as distinct texts and one code per row.
 
     `codes`: whole numbers, 1-D: indices into `labels`.
     """
@@ -85,9 +85,9 @@ class Categorical:
 
 
 class LazyColumns:
-    """Columns of a `Table` that are made, all together, when the first of them is asked for.
+    """Columns of a `Table` that are made, all together, when the first of them is read.
 
-    `height`: their length. `make`: makes the columns that stand in the table as this object, by name.
+    `height`: their length. `make`: makes the columns that the table holds as this object, by name.
     """
 
     def __init__(self, height: int, make: Callable[[], Mapping[str, np.ndarray | Categorical]]) -> None:
@@ -132,7 +132,7 @@ class Table(Mapping[str, np.ndarray]):
         return self._columns[name]
 
     def __getstate__(self) -> dict:
-        """Another process gets everything."""
+        """Pickle all columns, lazy ones included."""
         return {"height": self.height, "_columns": {name: self._column(name) for name in self._columns}}
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -166,7 +166,7 @@ class Table(Mapping[str, np.ndarray]):
             yield dict(zip(names, values, strict=True))
 
     def to_dataframe(self):
-        """The same as a pandas DataFrame (needs pandas)."""
+        """The table as a pandas DataFrame (needs pandas)."""
         import pandas
 
         return pandas.DataFrame(dict(self))
@@ -182,7 +182,7 @@ def empty_table(columns: Sequence[str]) -> Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingNode:
-    """A node that had begun or could not begin when a stuck run ended."""
+    """A node in flight, or unable to begin, when a stuck run ended."""
 
     rank: int
     node: int
@@ -215,7 +215,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Everything one run leaves behind; tables above its level are empty."""
+    """The results of one run; tables above its level are empty."""
 
     level: str  # one of `LEVELS`
     makespan: int  # completion of the last node, ps

@@ -1,4 +1,4 @@
-"""Producers by name: what a scenario may name beyond what the package itself brings.
+"""Producers by name: algorithms, shapes and network models from outside the package.
 
 Other packages add to it through entry points of the group ``astrasim_py.producers``, named ``<kind>.<name>``:
 
@@ -95,7 +95,7 @@ def _own_code(path: str, digest: str, name: str, place: str) -> Callable:
 
 
 def own_line(error: BaseException) -> str:
-    """``file:line`` of the user's own code that an error came through last; empty where it came through none."""
+    """``file:line`` of the last frame of an error in the user's own code; empty if there is none."""
     found, at = "", error.__traceback__
     while at is not None:
         if str(at.tb_frame.f_globals.get("__name__", "")).startswith(_OWN):

@@ -1,4 +1,4 @@
-"""The base of all models of parameters: strict, frozen, and helpful about what is wrong."""
+"""The base of all parameter models: strict, frozen, with helpful errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StrictModel(BaseModel):
     """No unknown keys, no conversions, no NaN, frozen.
 
     Built from Python, a wrong value raises `_error` at once. Validated with the context ``written``, it raises
-    pydantic's `ValidationError`, of which `mistakes` makes sentences; a field with an alias then has that name only.
+    pydantic's `ValidationError`, which `mistakes` turns into sentences; a field with an alias then has that name only.
     """
 
     model_config = ConfigDict(
@@ -68,7 +68,7 @@ class StrictModel(BaseModel):
 
     @classmethod
     def _with_suggestions(cls, value: Any, handler, is_written: bool):
-        """Say of an unknown key what it may have meant."""
+        """Suggest a known key for an unknown one."""
         if not isinstance(value, Mapping):
             raise wrong(f"{shown(value)} is not a mapping", f"write {cls._example()}")
         fields = {name: field.alias or name for name, field in cls.model_fields.items()}
@@ -99,9 +99,9 @@ class StrictModel(BaseModel):
         """Check fields against each other, and fill in those that depend on others."""
 
     def differs(self, *known: str) -> tuple[str, ...]:
-        """Fields whose values are not the default, but for those that are `known`.
+        """Fields whose values differ from the default, except those that are `known`.
 
-        A formula that holds for some parameters only says which ones it knows; a new field is unknown to it.
+        A formula that holds for some parameters only lists the ones it knows; a new field is unknown to it.
         """
         usual = type(self)()
         return tuple(
@@ -110,7 +110,7 @@ class StrictModel(BaseModel):
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
-        """The value with shorthands written out."""
+        """The value with shorthands expanded."""
         return value
 
     @classmethod
@@ -130,7 +130,7 @@ def example(value: str, **more):
 
 
 class Mistake(NamedTuple):
-    """One thing that is wrong: the steps to it, whether it is the key itself, the problem, and the remedy."""
+    """One error: the steps to its place, whether the key itself is wrong, the problem, and the remedy."""
 
     steps: tuple[str | int, ...]
     on_key: bool
@@ -145,7 +145,7 @@ class Mistake(NamedTuple):
 
 
 def mistakes(error: ValidationError) -> Iterator[Mistake]:
-    """The errors of pydantic in plain sentences."""
+    """Pydantic's errors as plain sentences."""
     return map(_mistake, error.errors(include_url=False))
 
 

@@ -15,7 +15,7 @@ from astrasim_py.core.errors import UnitError
 
 PS_PER_S = 10**12
 PS_PER_NS = 1000
-#: Largest time and largest size accepted: what a signed 64-bit integer holds.
+#: Largest time and largest size accepted: the maximum of a signed 64-bit integer.
 INT64_MAX = 2**63 - 1
 
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}

@@ -1,4 +1,4 @@
-"""Two engines, one result: where their records differ."""
+"""Comparison of two engines: the differences between their records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from astrasim_py.core.choices import BOTH, COMPILED, FOLDED, SIMPY
 from astrasim_py.core.errors import AstraError, FoldError, InternalError
 from astrasim_py.core.records import Outcome, Records, Table
 
-#: What may differ: which engine ran, and how long it took.
+#: Fields that may differ: the engine's name and its CPU time.
 _OWN = ("engine", "cpu_s")
 
 
 def differences(a: Records, b: Records) -> list[str]:
-    """Where two runs of one problem differ, a line each; empty where they are the same, event for event.
+    """List the differences between two runs of one problem, a line each; empty if they are equal, event for event.
 
-    Returns of a column or a sequence only the first place that differs.
+    For a column or a sequence only the first difference is listed.
     """
     names = [field.name for field in fields(Records) if field.name not in _OWN]
     return [line for name in names for line in _values(name, getattr(a, name), getattr(b, name))]
@@ -64,10 +64,10 @@ def _outcomes(a: Outcome, b: Outcome) -> list[str]:
 
 
 def run_both(run: Callable[[str], Records], place: str, names: tuple[str, str] = (SIMPY, COMPILED)) -> Records:
-    """Run both engines; what they agree on.
+    """Run both engines and check that their records are equal.
 
-    `run`: runs the engine of a name. `place`: what is run, for the error. `names`: the engines. Returns of the first
-    engine; CPU seconds are those of both. Raises AstraError: what both engines raise; or why ranks cannot be folded.
+    `run`: runs an engine by name. `place`: the run's name in errors. `names`: the engines. Returns the records of the
+    first engine, with the CPU seconds of both. Raises AstraError: both engines raise it, or ranks cannot be folded.
     Raises InternalError: they differ.
     """
     first, second = (_outcome(run, name) for name in names)

@@ -1,16 +1,16 @@
-"""Folding: if all ranks do the same, one rank is simulated for all.
+"""Folding: if all ranks behave alike, only one rank is simulated.
 
 `astrasim_py.system.symmetry` shows that rotations map the plan to itself. Then rank 0 runs alone, and each of its links
 represents a class of links. Rank 0 sends a message to the rank at distance d; rotated, that is the message that it
-receives from the rank at distance -d. The others find on their links what rank 0 finds on the link of that class. Its
-figures are those of every rank, and the figures of a class are those of each of its links.
+receives from the rank at distance -d. Every other rank sees the same traffic on its links as rank 0 on its own. The
+figures of rank 0 are those of every rank, and the figures of a class are those of each of its links.
 
-Why this is exact. Suppose that up to some instant all ranks have done the same. The events of the instant are taken in
+Why this is exact. Suppose that up to some instant all ranks have behaved alike. The events of the instant are taken in
 the order of their numbers, which is the same order within each rank. Their effects on a rank (nodes completed, slots
 freed) do not depend on that order, and ranks dispatch after all of them. Only one thing depends on the order of events
-of different ranks: which message is first at a link, if two ranks issued them at one time and both ask for it at one
-time. The simulation sees that and refuses. It also refuses messages that take no time, which could be delivered between
-the dispatches of two ranks at one instant.
+of different ranks: which message gets a link first, if two ranks issued them at one time and both request it at one
+time. The simulation detects and refuses this. It also refuses messages that take no time, which could be delivered
+between the dispatches of two ranks at one instant.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LEVELS = ("summary", "links")
 
 
 class FoldedPlan(Plan):
-    """What rank 0 runs. Its peers are numbers of `Symmetry.deltas`, its links the classes in use."""
+    """The plan of rank 0. Peers are indices into `Symmetry.deltas`, links are the classes in use."""
 
     @property
     def ranks(self) -> int:
@@ -45,12 +45,12 @@ class FoldedPlan(Plan):
 
 
 def run_folded(plan: Plan, level: str) -> Records:
-    """Run one rank of a plan for all of them.
+    """Simulate rank 0 of a plan and return the Records of all ranks.
 
-    `level`: ``summary`` or ``links``. Returns those of the full run: makespan, figures of all ranks and links,
-    collectives, and counts of messages, hops and events for all ranks. A limit on events counts those that are
-    simulated. Raises FoldError: the ranks are not alike, or cannot be shown to be; the level is of single ranks; or one
-    rank alone takes more events than the limit. Raises SimulationError: as for the full run.
+    `level`: ``summary`` or ``links``. The Records equal those of the full run: makespan, figures of all ranks and
+    links, collectives, and counts of messages, hops and events. An event limit counts simulated events. Raises
+    FoldError: the ranks are not alike, or cannot be shown to be; the level needs single ranks; or one rank alone takes
+    more events than the limit. Raises SimulationError: as for the full run.
     """
     if level not in _LEVELS:
         raise FoldError("fold", f'level "{level}" records single ranks', "record summary or links, or run without fold")
@@ -140,10 +140,10 @@ def _call(symmetry: Symmetry, call: CollectiveCall) -> CollectiveCall:
 
 
 def _program(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> tuple[RankProgram, Matching]:
-    """A program that sends to numbers of deltas, and where its sends meet its own receives, rotated."""
+    """A program whose peers are indices of deltas, and the matching of its sends with its own rotated receives."""
     at = np.flatnonzero(peers >= 0)
     kind = program.structure.kind[at]
-    # A receive from the rank at distance d meets what this rank, rotated, sends to distance -d.
+    # A receive from the rank at distance d matches this rank's send to distance -d, rotated.
     towards = np.where(kind == RECV, symmetry.group.unshift(0, peers[at]), peers[at])
     channels, inverse = np.unique(np.stack([towards, program.tag[at]]), axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
@@ -162,7 +162,7 @@ def _program(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> tup
 
 
 class WatchedLink(Link):
-    """A link class; `watch` sees every request for it."""
+    """A link class; `watch` is called with every request for it."""
 
     watch: Callable[[Link, Message], None]
 
@@ -172,7 +172,7 @@ class WatchedLink(Link):
 
 
 class FoldedSimulation(DialectSimulation):
-    """A run of one rank whose messages come back to it."""
+    """A run of one rank, which receives its own messages."""
 
     link_class = WatchedLink
 
@@ -182,7 +182,7 @@ class FoldedSimulation(DialectSimulation):
         super().__init__(fold(symmetry), level)
         ptr, anchors = symmetry.route_ptr.tolist(), symmetry.route_anchor.tolist()
         self._anchors = [anchors[a:b] for a, b in itertools.pairwise(ptr)]
-        #: Link class → time of the latest requests, and by when they were issued whose they are.
+        #: Link class → time of the latest requests, and their anchors by issue time.
         self._asked: dict[int, tuple[int, dict[int, int]]] = {}
         for link in self.links.values():
             link.watch = self.asks
@@ -212,7 +212,7 @@ class FoldedSimulation(DialectSimulation):
         return call
 
     def asks(self, link: Link, message: Message) -> None:
-        """A message asks for its next link: no other may that a rank unlike its own issued at the same time."""
+        """Refuse if messages that different ranks issued at one time request one link at one time."""
         delta = message.graph.lists.peer[message.node]
         anchor, now = self._anchors[delta][message.at], self.env.now
         since, found = self._asked.get(link.index, (-1, {}))
@@ -234,7 +234,7 @@ class FoldedSimulation(DialectSimulation):
         )
 
     def too_many_events(self, _) -> None:
-        # The full run stops among events of one instant, where ranks are not alike.
+        # The full run would stop among events of one instant, where ranks are no longer alike.
         problem = f"one NPU alone takes more than {self.max_events} events (--max-events)"
         raise FoldError("fold", problem, "raise that limit, or run it without fold to see how far it comes")
 
@@ -242,11 +242,11 @@ class FoldedSimulation(DialectSimulation):
         raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")
 
 
-# -- all ranks again ---------------------------------------------------------------------------------------------
+# -- records of all ranks ---------------------------------------------------------------------------------------------
 
 
 def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
-    """The records of all ranks, from those of one."""
+    """Expand the records of one rank to those of all ranks."""
     plan = symmetry.plan
     n = plan.ranks
     found = np.stack([records.collective["start"], records.collective["end"]], axis=1)
@@ -274,7 +274,7 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
 
 
 def _links(symmetry: Symmetry, table: Table) -> LinkTotals:
-    """Every link that the full run would have in its records, with the figures of its class."""
+    """Totals of every link in the full run's records, copied from its class."""
     classes = symmetry.links.of
     row = np.full(len(symmetry.links.first), -1, dtype=np.int32)
     row[symmetry.used[table["link"]]] = np.arange(table.height)

@@ -1,4 +1,4 @@
-"""Records from the counts of an engine. The Plan fixes the rows of the node table, in whatever order nodes run."""
+"""Records of a run, from an engine's counts. The Plan fixes the rows of the node table, whatever order nodes run in."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class Recorder:
         return self.plan.node_rows[0][rank, index] if self.nodes else 0
 
     def graph(self, graph) -> None:
-        """A graph has ended, or the run has."""
+        """Record a graph when it or the run has ended."""
         if self.nodes:
             rows = slice(graph.row, graph.row + len(graph.start))
             self.start[rows], self.end[rows] = graph.start, graph.end
             self.released[rows], self.ended[rows] = graph.released, graph.ended
 
     def late(self, row: int, end: int) -> None:
-        """A detached send was delivered after its graph had ended."""
+        """Record a detached send delivered after the end of its graph."""
         if self.nodes:
             self.end[row] = end
 
     # -- messages -------------------------------------------------------------------------------------------
 
     def message(self, message, dst: int, now: int) -> int:
-        """A message was sent to a rank; returns its row."""
+        """Record a message sent to a rank; returns its row."""
         columns, graph, node = self._messages, message.graph, message.node
         row = len(columns["src"])
         if not self.messages:
@@ -76,12 +76,12 @@ class Recorder:
         return row
 
     def note(self, row: int, column: str, value: int) -> None:
-        """When a message started or was delivered, or which node received it."""
+        """Record when a message started or was delivered, or its receiving node."""
         if self.messages:
             self._messages[column][row] = value
 
     def hop(self, message: int, link: int, requested: int) -> int:
-        """A message asks for a link; returns the row of the hop."""
+        """Record a message's request for a link; returns the row of the hop."""
         columns = self._hops
         row = len(columns["link"])
         if self.messages:
@@ -90,7 +90,7 @@ class Recorder:
         return row
 
     def hop_served(self, row: int, start: int, end: int) -> None:
-        """A message has the link from `start` to `end`."""
+        """Record that a message holds the link from `start` to `end`."""
         if not self.messages:
             return
         hops, messages = self._hops, self._messages
@@ -103,7 +103,7 @@ class Recorder:
     # -- the end --------------------------------------------------------------------------------------------
 
     def records(self, *, spans: Mapping[int, tuple[int, int]], links: Mapping[int, object], **counts: Any) -> Records:
-        """Freeze everything; `counts` is what else `make_records` takes."""
+        """Return the Records; `counts`: the other arguments of `make_records`."""
         tables: dict[str, Table] = {}
         if self.nodes:
             tables["node"] = node_table(self.plan, self.start, self.end, self.released, self.ended)
@@ -126,7 +126,7 @@ class Recorder:
 
 
 class LinkTotals(NamedTuple):
-    """What links have carried, int64 by link."""
+    """Traffic of links, int64 by link."""
 
     link: np.ndarray  # ascending
     bytes: np.ndarray
@@ -137,7 +137,7 @@ class LinkTotals(NamedTuple):
 
 
 def used_links(plan: Plan) -> np.ndarray:
-    """Links that have a row in the records: those of a route; all, where routes are computed."""
+    """Links that have a row in the records: those on a route, or all links if routes are computed."""
     if plan.route_links is None:
         return np.arange(len(plan.problem.topology.src))
     return np.unique(plan.route_links).astype(np.int64)
@@ -162,8 +162,8 @@ def make_records(
 ) -> Records:
     """The Records of a run.
 
-    `finish`, `compute`, `exposed`: by rank, ps. `spans`: int64[instances, 2]: when each began and ended, ps; -1 where
-    it did not. `tables`: the tables of the level: ``node``, ``message``, ``hop``. Raises OverflowError: a time beyond
+    `finish`, `compute`, `exposed`: by rank, ps. `spans`: int64[instances, 2]: begin and end of each, ps; -1: it did not
+    begin or end. `tables`: the tables of the level: ``node``, ``message``, ``hop``. Raises OverflowError: a time beyond
     2^63 - 1 ps.
     """
     by_rank = [np.array(values, dtype=np.int64) for values in (finish, compute, exposed)]
@@ -223,9 +223,9 @@ def _link_table(plan: Plan, links: LinkTotals, *, counted: bool) -> Table:
 def unequal_bytes(
     plan: Plan, sender: tuple[int, int, int], nbytes: int, receiver: tuple[int, int, int]
 ) -> SimulationError:
-    """The error of a matched pair of unequal bytes.
+    """The error for a matched send and receive of unequal bytes.
 
-    `sender`, `receiver`: rank, call (-1: the workload) and node. `nbytes`: what is sent.
+    `sender`, `receiver`: rank, call (-1: the workload) and node. `nbytes`: bytes sent.
     """
 
     def side(rank: int, index: int, node: int) -> str:
@@ -242,7 +242,7 @@ def unequal_bytes(
 
 
 def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndarray, ended: np.ndarray) -> Table:
-    """The node table from what an engine measured.
+    """The node table from an engine's measurements.
 
     `start`, `end`, `released`, `ended`: int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
     """
@@ -251,7 +251,7 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
 
 
 def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
-    """The columns of the node table that a Plan knows."""
+    """The columns of the node table that the Plan determines."""
     first, total = plan.node_rows
     rank, node, instance = np.empty((3, total), dtype=np.int64)
     kind, name = np.empty(total, dtype=np.int8), np.empty(total, dtype=np.int32)
@@ -279,7 +279,7 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
 
 
 def _running(plan: Plan, part: CollectiveCall | None) -> Iterator[tuple[int, RankProgram]]:
-    """Ranks and what they run in a call (None: the workload); where all run one program, that of the first."""
+    """Ranks and their programs in a call (None: the workload); only the first rank if all share one program."""
     if part is None:
         return zip(range(plan.ranks), plan.workload, strict=True)
     base = getattr(part, "base", None)
@@ -297,7 +297,7 @@ class _Names:
         self._codes: dict[tuple[ExecutionTrace, str], np.ndarray] = {}
 
     def codes(self, program: RankProgram, prefix: str) -> np.ndarray | int:
-        """Codes of the names of a program, each behind a prefix."""
+        """Codes of the names of a program, each with a prefix."""
         trace = program.trace
         if not trace.has_names:
             return self.code(prefix.rstrip())

@@ -1,4 +1,4 @@
-"""A stuck run explains itself: who waits for whom, for what, since when, and in which circle."""
+"""Explanation of a stuck run: the waiting nodes, their peers, since when they wait, and a cycle of ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
 from astrasim_py.system.plan import KIND_NAMES, RECV, Plan, RankProgram
 
-#: Waiting nodes kept per rank.
+#: Maximum waiting nodes reported per rank.
 _PER_RANK = 4
 
 
 class Posted(NamedTuple):
-    """A receive that waits for its message, or a message that waits for its receive; since when it was issued."""
+    """A receive that waits for its message, or a message that waits for its receive; `since`: its issue time."""
 
     rank: int
     call: int
@@ -48,15 +48,15 @@ def explain_stuck(
     uncounted: Sequence[tuple[Posted, int, int, int]] = (),
     queued: Sequence[tuple[int, int, int, tuple[int, ...]]] = (),
 ) -> Outcome:
-    """Why no event is left although work is.
+    """Explain why no event is left although nodes are unfinished.
 
     `progress`: unfinished nodes by rank. `posted`: receives without message. `unreceived`: messages without receive.
-    `held`: sends that wait for a slot of their connection. `unasked`: sends that no receive has asked for, under the
-    rendezvous. `uncounted`: nodes that wait for a count only, with the counter, its count, and theirs.
+    `held`: sends that wait for a slot of their connection. `unasked`: sends that no receive has requested, under the
+    rendezvous. `uncounted`: nodes that wait only for a count, with the counter, its count, and the count they need.
     `queued`: chunks that wait for their turn, as rank, call, queue, and the calls that run there.
     """
     turns = {(rank, index): (queue, running) for rank, index, queue, running in queued}
-    # A message in a slot of a connection waits for its turn: the sends that wait for a slot explain it.
+    # Messages that hold a slot of a connection are explained by the sends that wait for a slot.
     explained = {send.call for send in held}
     unreceived = [m for m in unreceived if m.call not in explained or not progress[m.peer]]
     waits_for: dict[int, set[int]] = {}
@@ -95,7 +95,7 @@ def explain_stuck(
 
 
 def ranks_left(progress: Sequence[int]) -> tuple[int, ...]:
-    """Ranks that have nodes left, by their number of unfinished nodes."""
+    """Ranks that have unfinished nodes; `progress`: unfinished nodes by rank."""
     return tuple(rank for rank, left in enumerate(progress) if left)
 
 
@@ -152,7 +152,7 @@ def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
 
 
 def _name(trace: ExecutionTrace, row: int) -> str:
-    """Name of a node; of one from a thread block that has none, its place there."""
+    """Name of a node; an unnamed node of a thread block is named by its place there."""
     name = trace.names[row] if len(trace.names) else ""
     block, step = (int(trace.column(c)[row]) for c in ("tb_id", "local_time_step"))
     return name if name or MISSING in (block, step) else f"tb {block} step {step}"
@@ -176,7 +176,7 @@ def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wante
 
 
 def _cycle(waits_for: Mapping[int, set[int]]) -> tuple[int, ...]:
-    """Ranks of one ring of waits, starting at its lowest; empty if there is none."""
+    """Ranks of one cycle of waits, starting at its lowest; empty if there is none."""
     done: set[int] = set()
     for start in sorted(waits_for):
         path: dict[int, None] = {}
@@ -198,7 +198,7 @@ def _cycle(waits_for: Mapping[int, set[int]]) -> tuple[int, ...]:
 
 
 def explanation(outcome: Outcome) -> list[str]:
-    """An outcome as lines for people: the cause, then a table of who waits for what."""
+    """An outcome as lines of text: the cause, then a table of the waiting nodes."""
     if outcome.status == "done":
         return []
     lines = [outcome.cause]

@@ -1,4 +1,4 @@
-"""Blocks: what a rank runs of a template. Opening and leaving calls, splicing, and who talks to whom."""
+"""Blocks: a rank's instances of templates. Open and leave calls, splice blocks, find peers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from astrasim_py.engine.compiled.memory import (
 
 @lean
 def new_block(state, number, rank, words):
-    """A block of a template for a rank; the caller sets where it belongs."""
+    """Make a block of a template for a rank; the caller sets its call and position."""
     block = np.int64(queue.take_row(state, blocks, records.BLOCKS))
     template, row = templates(state, number), blocks(state, block)
     row.rank = rank
@@ -52,7 +52,7 @@ def new_block(state, number, rank, words):
 
 @lean
 def new_states(state, number):
-    """The words of a block of a template: states of its nodes, and its counters. Returns their place."""
+    """Allocate a block's words (node states and counters); returns their place."""
     template = templates(state, number)
     words = queue.take(state, template.words)
     for i in range(template.nodes):
@@ -74,14 +74,14 @@ def new_states(state, number):
 
 @inlined
 def state_of(state, block, node):
-    """Byte of the state of a node of a block."""
+    """Return the state byte of a node."""
     row = blocks(state, block)
     return (np.int64(row.words) << 3) + row.offset + node * np.int64(row.step)
 
 
 @lean
 def free_block(state, block):
-    """Give back a block that has ended and that nothing refers to."""
+    """Free a block that has ended and has no references left."""
     row = blocks(state, block)
     if not row.flags & records.JOINT_BLOCK:
         queue.give(state, np.int64(row.words), templates(state, row.template).words)
@@ -91,7 +91,7 @@ def free_block(state, block):
 
 @lean
 def release_block(state, block):
-    """Count one reference to a block fewer. Blocks of workloads are kept."""
+    """Drop one reference to a block. Blocks of workloads are never freed."""
     row = blocks(state, block)
     row.references -= 1
     if row.references == 0 and row.left == 0 and row.call >= 0:
@@ -100,7 +100,7 @@ def release_block(state, block):
 
 @lean
 def open_call(state, number):
-    """A call is opened by the member that comes first."""
+    """Open a call, when its first member arrives."""
     call, now_at = calls(state, number), progress(state, number)
     if now_at.start >= 0:
         return
@@ -128,7 +128,7 @@ def open_call(state, number):
 
 @lean
 def leave_call(state, number):
-    """A member is done with a call."""
+    """Record that a member has finished a call."""
     call, now_at = calls(state, number), progress(state, number)
     now_at.left -= 1
     if now_at.left:
@@ -147,7 +147,7 @@ def leave_call(state, number):
 
 @inlined
 def template_of(state, number, position):
-    """Template of a member of a call."""
+    """Return the template of a member of a call."""
     call = calls(state, number)
     if call.flags & records.ROTATED:
         return call.templates
@@ -156,7 +156,7 @@ def template_of(state, number, position):
 
 @inlined
 def block_at(state, call, position):
-    """The block of a member of a call, made by whichever needs it first: its rank, or a message to it."""
+    """Return the block of a member of a call; its rank or the first message to it makes the block."""
     place = progress(state, call).blocks + position
     block = arena(state)[place]
     if block < 0:
@@ -167,7 +167,7 @@ def block_at(state, call, position):
 
 @lean
 def make_block(state, number, position):
-    """A block of a member of a call."""
+    """Make the block of a member of a call."""
     call, template = calls(state, number), template_of(state, number, position)
     joint = call.flags & records.JOINT
     words = progress(state, number).states if joint else new_states(state, template)
@@ -191,9 +191,9 @@ def make_block(state, number, position):
 
 @lean
 def splice(state, call, position, rank, node, run, cause):
-    """A rank begins its part of a call, for `node` of its workload; returns -1 if there is nothing to do.
+    """Begin a rank's part of a call, for `node` of its workload; returns -1 if there is nothing to do.
 
-    `run` is the chunk's (0: none), `cause` the row of the node that released it.
+    `run`: run of the chunk (0: none). `cause`: row of the node that released it.
     """
     open_call(state, call)
     if calls(state, call).flags & records.EMPTY:
@@ -216,7 +216,7 @@ def splice(state, call, position, rank, node, run, cause):
 
 @lean
 def position_in(state, number, rank):
-    """Position of a rank in an instance."""
+    """Return the position of a rank in an instance."""
     instance = instances(state, number)
     low, high = np.int64(0), instance.members
     while low < high:
@@ -230,7 +230,7 @@ def position_in(state, number, rank):
 
 @lean
 def computed_peer(state, number, position, delta):
-    """Position of the peer of a member of a rotated call by a delta, digit by digit."""
+    """Add a delta to a position of a rotated call, digit by digit."""
     dims = calls(state, number).dims
     n = np.int64(ints(state)[dims])
     digits = dims + 1 + n + delta * n
@@ -248,7 +248,7 @@ def computed_peer(state, number, position, delta):
 
 @inlined
 def peer_of(state, block, node):
-    """Position of the rank that a node sends to or receives from (of a workload: its rank in the job)."""
+    """Return the position of a node's peer (workload: the peer's rank in the job)."""
     row = blocks(state, block)
     peer = np.int64(nodes(state, np.int64(row.first) + node).peer)
     if row.flags & records.ROTATED_BLOCK:
@@ -261,7 +261,7 @@ def peer_of(state, block, node):
 
 @inlined
 def rank_at(state, block, position):
-    """Rank of a member of the group of a block."""
+    """Return the rank at a position of a block's group."""
     row = blocks(state, block)
     if row.call < 0:
         return row.ranks + position
@@ -270,7 +270,7 @@ def rank_at(state, block, position):
 
 @lean
 def partner_block(state, block, node):
-    """The block of the rank that a node sends to or receives from, in the same communicator."""
+    """Return the block of a node's peer in the same communicator."""
     peer, row = peer_of(state, block, node), blocks(state, block)
     if row.call < 0:
         return row.ranks + peer
@@ -279,7 +279,7 @@ def partner_block(state, block, node):
 
 @inlined
 def size_of(state, block, node):
-    """Index of the bytes of a node."""
+    """Return the size index of a node."""
     row = blocks(state, block)
     size = np.int64(nodes(state, np.int64(row.first) + node).size)
     if row.flags & records.UNEVEN_BLOCK:
@@ -290,7 +290,7 @@ def size_of(state, block, node):
 
 @lean
 def sent_size(state, block, node, peer):
-    """Index of the bytes of the one message that a receive can match."""
+    """Return the size index of the only message that a receive can match."""
     row = blocks(state, block)
     partner = np.int64(nodes(state, np.int64(row.first) + node).partner)
     if row.call < 0:
@@ -305,7 +305,7 @@ def sent_size(state, block, node, peer):
 
 @lean
 def channel_of(state, block, node, sends):
-    """Place of the channel of a node whose message is one of several."""
+    """Return the place of a node's channel, for nodes that several messages can match."""
     row = blocks(state, block)
     channel = ~np.int64(nodes(state, np.int64(row.first) + node).partner)
     if row.call < 0:
@@ -321,7 +321,7 @@ def channel_of(state, block, node, sends):
 
 @lean
 def new_match(state, place, flags):
-    """The next send and receive of a channel that match; one of them is posted now."""
+    """Append a match to a channel; its send or its receive is posted now."""
     channel = channels(state, place)
     if channel.first:
         number = channel.first - 1
@@ -346,6 +346,6 @@ def new_match(state, place, flags):
 
 @lean
 def free_match(state, number):
-    """Give back a match that is complete."""
+    """Free a complete match."""
     matches(state, number).flags = -1
     queue.give_row(state, matches, records.MATCHES, number)

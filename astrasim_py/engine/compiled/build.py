@@ -1,4 +1,4 @@
-"""From a Plan to the input of the kernel."""
+"""Convert a Plan to the kernel's input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from astrasim_py.engine.compiled.tables import Connected, KernelInput, Rotated, 
 from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Plan, RankProgram
 from astrasim_py.system.problem import Problem
 
-#: Most entries of a table of peers or routes by position and delta; beyond, the kernel computes them.
+#: Maximum entries of a table of peers or routes by position and delta; the kernel computes larger ones.
 MAX_TABLE = 2**24
 _MODELS = {
     "cut_through": records.CUT_THROUGH,
@@ -23,16 +23,16 @@ _MODELS = {
 
 
 def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
-    """The kernel's input of a Plan.
+    """Convert a Plan to the kernel's input.
 
-    `rows`: whether nodes will be recorded. Raises UsageError: a network model of the user's own. Raises
-    SimulationError: more than 2^31 - 1 nodes, or links of routes.
+    `rows`: record nodes. Raises UsageError: a user-defined network model. Raises SimulationError: more than 2^31 - 1
+    nodes or route links.
     """
     return _Building(plan, rows).input()
 
 
 def _constants(problem: Problem) -> dict[str, int]:
-    """The constants of a run that follow from the problem alone; -1: there is none."""
+    """Constants of a run that depend on the problem only; -1: none."""
     network, semantics, limits = problem.network, problem.semantics, problem.limits
     if network.factory is not None:
         raise UsageError("engine", "a network model of one's own runs on the SimPy engine only", "write --engine simpy")
@@ -69,7 +69,7 @@ class _Building:
         self.channels = 0
 
     def input(self) -> KernelInput:
-        """The whole."""
+        """Build the complete input."""
         plan, tables = self.plan, self.tables
         if plan.route_links is None:
             tables.compute_routes()
@@ -85,10 +85,10 @@ class _Building:
         """First row of each member of a slice (-1: of each rank) in the node table."""
         return self.plan.first_rows(index) if self.rows else None
 
-    # -- where messages meet --------------------------------------------------------------------------------
+    # -- matching of messages --------------------------------------------------------------------------------
 
     def partner(self, programs: Sequence[RankProgram], matching: Matching) -> tuple[list[np.ndarray], int]:
-        """By member, the node of the partner of each send and receive, or ~channel; and the number of channels."""
+        """Partner node (or ~channel) of each send and receive, by member, and the number of channels."""
         key = id(programs), id(matching)
         if key in self.partners:
             return self.partners[key]
@@ -130,19 +130,19 @@ class _Building:
         return self.partners[key]
 
     def routed(self, program: RankProgram) -> np.ndarray:
-        """Nodes of a program whose messages need a route to the peer."""
+        """Nodes of a program whose messages need a route."""
         kind = program.structure.kind
         return np.flatnonzero((kind == SEND) | (kind == RECV) if self.asks else kind == SEND)
 
     def route_numbers(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Numbers of the routes between ranks."""
+        """Route numbers between pairs of ranks."""
         pairs = self.npu_of[sources] * self.npus + self.npu_of[targets]
         return np.searchsorted(self.plan.route_pairs, pairs)
 
     # -- workloads ------------------------------------------------------------------------------------------
 
     def workload(self) -> None:
-        """Templates of all workloads, and the ranks."""
+        """Add the templates of all workloads, and the ranks."""
         plan, tables = self.plan, self.tables
         memory, jobs = plan.problem.memory, plan.problem.jobs
         known: dict[int, int] = {}
@@ -156,7 +156,7 @@ class _Building:
             capacity = () if job.planner is None else job.planner.capacity
             for position, program in enumerate(programs):
                 rank = first + position
-                # A program without messages is that of all ranks that have it.
+                # Ranks with the same program share one template if it has no messages.
                 if id(program) not in silent:
                     silent[id(program)] = not (program.peer >= 0).any()
                 if id(program) not in known or not silent[id(program)]:
@@ -181,7 +181,7 @@ class _Building:
     # -- collectives ----------------------------------------------------------------------------------------
 
     def instance(self, instance: Instance) -> None:
-        """One collective call and its calls."""
+        """Add an instance and its calls."""
         tables, fields = self.tables, {}
         if instance.whole is not None:
             first = self.call(instance.whole, instance.index, instance.first, planned=False)
@@ -201,7 +201,7 @@ class _Building:
         tables.instances.add(first=first, members=len(instance.members), sorted=at, **fields)
 
     def members_of(self, phase, instance: Instance) -> int:
-        """Where the call of each member in a phase is, from 0, and the position there."""
+        """Add each member's call in a phase (from 0) and its position there; returns their place."""
         key = id(phase.call_of), id(instance.members)
         if key not in self.maps:
             place = np.zeros((self.plan.ranks, 2), dtype=np.int64)
@@ -212,7 +212,7 @@ class _Building:
         return self.maps[key]
 
     def call(self, part: CollectiveCall, instance: int, index: int, *, planned: bool) -> int:
-        """One call."""
+        """Add a call."""
         rows = self.first_rows(index)
         if id(part) in self.calls:
             return self.tables.same_call(self.calls[id(part)], instance, rows)
@@ -255,7 +255,7 @@ class _Building:
                 routes[position, : len(peers)] = self.route_numbers(members[position], members[peers])
         fields = self.tables.plain(templates, routes)
         if shared:
-            # Its messages match in the communicator that everything shares.
+            # Messages match in the shared communicator.
             self.channels = max(self.channels, channels)
             fields["flags"] |= records.SHARED
         else:
@@ -266,7 +266,7 @@ class _Building:
         return fields
 
     def rotated(self, part: CollectiveCall) -> dict[str, int] | None:
-        """Fields of a call of one program for all members; None: their bytes differ too much."""
+        """Fields of a call with one program for all members; None if their bytes differ too much."""
         base, n = part.base, len(part.members)
         extra, low = None, base.nbytes
         if not part.uniform_bytes:
@@ -289,14 +289,14 @@ class _Building:
         routes = None
         if peers is not None and self.plan.route_links is not None:
             members = np.asarray(part.members, dtype=np.int64)
-            # A delta that only receives use has no route.
+            # Deltas that only receives use have no route.
             routes = np.minimum(
                 self.route_numbers(members[:, None], members[peers]), max(len(self.plan.route_pairs) - 1, 0)
             )
         return self.tables.rotated(template, rotation, n, routes, extra) | {"channels": channels * n}
 
     def rotation(self, part: CollectiveCall, nbytes: np.ndarray) -> tuple[int, int, Rotated, np.ndarray | None]:
-        """What all calls of one rotated program share: template, channels of a member, and peers."""
+        """Data shared by all calls of a rotated program: template, channels of a member, and peers."""
         base, rotation, n = part.base, part.rotation, len(part.members)
         messages = np.flatnonzero(base.peer >= 0)
         deltas, number = np.unique(base.peer[messages], return_inverse=True)

@@ -1,7 +1,7 @@
-"""Chunks of planned collectives: queues of each rank, in which chunks wait and run phase after phase.
+"""Chunks of planned collectives: each rank has queues, in which chunks wait and run phase by phase.
 
-A chunk that ends its phase on a rank leaves the queue, whose first waiter starts, and joins the queue of its next
-phase at the back. None of this takes time.
+A chunk that ends a phase on a rank leaves that queue, starts the queue's first waiter, and joins the back of the queue
+of its next phase. None of this takes simulated time.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from astrasim_py.engine.compiled.queue import NONE, give, take, take_zeros
 
 @lean
 def chunk_of(state, run):
-    """The chunk of a run."""
+    """Return the chunk of a run."""
     row = runs(state, run)
     return chunks(state, instances(state, shares(state, row.share).instance).chunks + records.CHUNK_WORDS * row.chunk)
 
 
 @lean
 def phase_of(state, run):
-    """The phase that a run is at."""
+    """Return the current phase of a run."""
     return phases(state, chunk_of(state, run).phases + records.PHASE_WORDS * runs(state, run).phase)
 
 
 @lean
 def queue_of(state, rank, number):
-    """Place of a queue of a rank."""
+    """Return the place of a queue of a rank."""
     return ranks(state, rank).queue + number * records.QUEUE_WORDS
 
 
 @lean
 def goes_first(state, a, b):
-    """Whether the waiting run `a` goes before `b`: by priority, then by that of its phase, then by arrival."""
+    """Whether waiting run `a` precedes `b`: by chunk priority, phase priority, then arrival."""
     ours, theirs = chunk_of(state, a).priority, chunk_of(state, b).priority
     if ours == theirs:
         ours, theirs = phase_of(state, a).priority, phase_of(state, b).priority
@@ -60,7 +60,7 @@ def goes_first(state, a, b):
 
 @lean
 def stand_in_line(state, place, run):
-    """A run waits for its turn in a queue."""
+    """Add a run to the waiting line of a queue."""
     queue, row = queues(state, place), runs(state, run)
     row.next = 0
     if queue.line == 0:
@@ -82,19 +82,19 @@ def stand_in_line(state, place, run):
 
 @lean
 def turns_taken(state, share, number):
-    """Place of the count of turns that a share has taken of a queue."""
+    """Return the place of the number of turns that a share has taken in a queue."""
     return share + records.SHARE_WORDS + number
 
 
 @lean
 def next_share(state, share, rank, number):
-    """Place of the next share with turns left in a queue of a rank."""
+    """Return the place of the link to the next share with turns left in a queue."""
     return share + records.SHARE_WORDS + ranks(state, rank).queues + number
 
 
 @lean
 def join_queue(state, rank, run):
-    """A chunk arrives at the queue of its phase; before its turn it is held back."""
+    """Add a chunk to the queue of its phase; hold it back until its turn."""
     ranks(state, rank).arrivals += 1
     row, phase = runs(state, run), phase_of(state, run)
     row.arrival = ranks(state, rank).arrivals
@@ -110,7 +110,7 @@ def join_queue(state, rank, run):
 
 @lean
 def take_turn(state, rank, share, number):
-    """A chunk has taken its collective's turn; it may be the turn of one that was held back."""
+    """Advance the turn of a collective in a queue; release a held-back chunk whose turn it is now."""
     place = queue_of(state, rank, number)
     queue, taken = queues(state, place), turns_taken(state, share, number)
     arena(state)[taken] += 1
@@ -134,7 +134,7 @@ def take_turn(state, rank, share, number):
 
 @lean
 def serve_queue(state, rank, number, cause):
-    """Start as many chunks of a queue as can run."""
+    """Start as many chunks of a queue as its capacity allows."""
     queue = queues(state, queue_of(state, rank, number))
     while queue.line and queue.running < queue.capacity:
         run = queue.line
@@ -160,7 +160,7 @@ def serve_queue(state, rank, number, cause):
 
 @lean
 def end_share(state, share, cause):
-    """A rank is done with a planned collective: its workload's node completes next."""
+    """End a rank's part in a planned collective: the workload's node completes next."""
     row = shares(state, share)
     whole = progress(state, state.call_count + row.instance)
     whole.left -= 1
@@ -177,7 +177,7 @@ def end_share(state, share, cause):
 
 @lean
 def end_run(state, run, cause):
-    """A chunk is done on this rank."""
+    """End a chunk on this rank."""
     share = runs(state, run).share
     give(state, run, records.RUN_WORDS)
     shares(state, share).left -= 1
@@ -187,7 +187,7 @@ def end_run(state, run, cause):
 
 @lean
 def end_phase(state, rank, run, cause):
-    """A chunk has ended its phase on this rank, with the node in row `cause`."""
+    """End a chunk's phase on this rank; `cause`: row of its last node."""
     row = runs(state, run)
     number = phase_of(state, run).queue
     queue = queues(state, queue_of(state, rank, number))
@@ -213,7 +213,7 @@ def end_phase(state, rank, run, cause):
 
 @lean
 def begin_chunks(state, rank, number, node):
-    """A rank dispatches a planned collective, its workload's `node`."""
+    """Dispatch a planned collective on a rank, for `node` of its workload."""
     instance, whole = instances(state, number), progress(state, state.call_count + number)
     if whole.start < 0:
         whole.start = state.now
@@ -253,7 +253,7 @@ def begin_chunks(state, rank, number, node):
 
 @lean
 def start_runs(state, rank):
-    """Splice the calls of all chunks whose turn it is; one with nothing to do on this rank ends at once."""
+    """Splice the calls of all chunks that start now; a chunk with nothing to do on this rank ends at once."""
     while state.begin:
         run = state.begin
         row = runs(state, run)

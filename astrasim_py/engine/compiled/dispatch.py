@@ -1,4 +1,4 @@
-"""Nodes: what happens when a rank issues a node, and when a node completes."""
+"""Nodes: issue and completion."""
 
 # ruff: noqa: SIM109
 
@@ -70,7 +70,7 @@ COMPUTE_SLOT = np.int64(2)
 
 @inlined
 def release(state, block, node, cause):
-    """A node is ready; the node in row `cause` has released it."""
+    """Make a node ready; `cause`: row of the node that released it."""
     row = blocks(state, block)
     queue.make_ready(state, np.int64(row.rank), block, node)
     if state.record_nodes:
@@ -82,7 +82,7 @@ def release(state, block, node, cause):
 
 @lean
 def refuse(state, rank, kind, node):
-    """A ready node of a workload finds no slot free."""
+    """Queue a ready workload node that found no free slot."""
     slot = slots(state, records.SLOT_KINDS * rank + kind)
     count, room = slot.refused_count, slot.refused_room
     if count == room:
@@ -101,10 +101,10 @@ def refuse(state, rank, kind, node):
 
 @lean
 def slot_freed(state, rank, kind, node):
-    """A node of a workload has given up its slot: those that were refused are ready again.
+    """Wake the refused nodes after a workload node has freed its slot.
 
-    Where there is one slot, no need to wake more nodes than up to the first that is sure to hold it for some time: the
-    others would be refused again, without effect.
+    With a single slot, waking stops after the first node that is sure to hold the slot for some time: the others would
+    only be refused again.
     """
     slot, row = slots(state, records.SLOT_KINDS * rank + kind), blocks(state, rank)
     slot.used -= 1
@@ -122,13 +122,13 @@ def slot_freed(state, rank, kind, node):
 
 @lean
 def slot_of(state, block, message):
-    """The slot of a message of a connection."""
+    """Return the slot of a message of a connection."""
     return message_slots(state, progress(state, blocks(state, block).call).slots + 2 * message)
 
 
 @lean
 def release_slot(state, block, message, node):
-    """A node frees the slot of a message of a connection: the send that waits for it is ready again."""
+    """Free the slot of a message of a connection; a send that waits for it becomes ready."""
     slot = slot_of(state, block, message)
     before = slot.state
     slot.state = records.FREE
@@ -141,7 +141,7 @@ def release_slot(state, block, message, node):
 
 @lean
 def enter_slot(state, block, node, kind):
-    """Whether the slot that a node of a connection needs is free; if so, a send frees the slot that it frees."""
+    """Whether the connection slot that a node needs is free; if so, a send also frees the slot that it releases."""
     template = templates(state, blocks(state, block).template)
     needed = np.int64(ints(state)[template.connections + node])
     if needed >= 0:
@@ -158,7 +158,7 @@ def enter_slot(state, block, node, kind):
 
 @lean
 def admit_workload(state, rank, node, kind, slot_kind):
-    """Give a node of a workload its slot, and count its time; False if no slot is free."""
+    """Give a workload node its slot and start counting its time; False if no slot is free."""
     if slot_kind and capacity(state)[slot_kind] >= 0:
         slot = slots(state, records.SLOT_KINDS * rank + slot_kind)
         if slot.used >= capacity(state)[slot_kind]:
@@ -179,7 +179,7 @@ def admit_workload(state, rank, node, kind, slot_kind):
 
 @lean
 def issue(state):
-    """The rank that dispatches issues the next node of its wave."""
+    """Issue the next node of the dispatching rank's wave."""
     rank, entry = state.rank, wave(state, state.wave_next)[0].item
     state.wave_next += 1
     block, node = entry >> 32, entry & queue.NODE_MASK
@@ -193,13 +193,13 @@ def issue(state):
         if row.flags & records.CONNECTED and not enter_slot(state, block, node, kind):
             return
         if whole & records.DETACHED:
-            # It leaves the block now.
+            # A detached send leaves its block now.
             row.left -= 1
             if row.left == 0:
                 complete_next(state, block, queue.NONE, row.row + node if state.record_nodes else queue.NONE)
     if state.record_nodes:
         node_rows(state, row.row + node).start = state.now
-        # Ranks take turns, each with rows of its own: by its next turn the line behind this one has come.
+        # Ranks alternate: by this rank's next turn the prefetched line has arrived.
         prefetch(node_rows(state, row.row + node + 2))
     if kind == SEND:
         issue_send(state, block, node)
@@ -215,10 +215,10 @@ def issue(state):
 
 @lean
 def issue_send(state, block, node):
-    """A send is posted; its message goes now or, under the rendezvous, once its receiver has asked for it."""
+    """Post a send; its message leaves now or, under the rendezvous, once its receiver has requested it."""
     row, match = blocks(state, block), queue.NONE
     if state.counts_references:
-        # Until the message is delivered.
+        # The reference lasts until delivery.
         row.references += 1
     if nodes(state, row.first + node).partner < 0:
         match = new_match(state, channel_of(state, block, node, True), records.SEND_POSTED)
@@ -235,7 +235,7 @@ def issue_send(state, block, node):
 
 @lean
 def may_send(state, block, node, number):
-    """Under the rendezvous: whether a message has been asked for, and goes at once."""
+    """Under the rendezvous: whether a message has been requested and leaves at once."""
     row, request = blocks(state, block), queue.NONE
     if number >= 0:
         match = matches(state, number)
@@ -254,7 +254,7 @@ def may_send(state, block, node, number):
         message_rows(state, request).receiver = row.row + node
     if not state.scheduled:
         return True
-    # ASTRA-sim's sender receives the request, which takes an event like every receive of what is there.
+    # ASTRA-sim's sender receives the request in an event of its own, like any receive of an arrived message.
     e = new_event(state, records.GO, block, node)
     events(state, e).match = number
     number_event(state, e)
@@ -264,7 +264,7 @@ def may_send(state, block, node, number):
 
 @lean
 def stored_row(state, row):
-    """Row of the message that came before its node, which has kept it; -1 where messages are not recorded."""
+    """Return the row of an early message, stored in its receive's row; -1 if messages are not recorded."""
     if not state.record_messages:
         return queue.NONE
     message = -2 - node_rows(state, row).ended
@@ -274,7 +274,7 @@ def stored_row(state, row):
 
 @lean
 def issue_receive(state, block, node):
-    """A receive is posted; it completes now if its message is there, else, under the rendezvous, asks for it."""
+    """Post a receive; it completes now if its message has arrived, else, under the rendezvous, requests it."""
     row, match = blocks(state, block), queue.NONE
     if nodes(state, row.first + node).partner < 0:
         match = new_match(state, channel_of(state, block, node, False), records.RECEIVE_POSTED)
@@ -292,7 +292,7 @@ def issue_receive(state, block, node):
 
 @lean
 def receive_match(state, block, node, number):
-    """Whether the message of a receive, one of several, has arrived."""
+    """Whether the message of a receive on a channel has arrived."""
     match = matches(state, number)
     match.receive = queue.entry_of(block, node)
     if not match.flags & records.HAS_ARRIVED:
@@ -327,7 +327,7 @@ def receive_partner(state, block, node):
 
 @lean
 def issue_timed(state, rank, block, node, kind):
-    """A computation or a memory request begins."""
+    """Begin a computation or a memory request."""
     duration = longs(state)[state.duration + nodes(state, blocks(state, block).first + node).size]
     end = state.now + duration
     if kind == MEMORY and state.has_servers:
@@ -351,7 +351,7 @@ def issue_timed(state, rank, block, node, kind):
 
 @lean
 def issue_collective(state, rank, block, node):
-    """A rank begins its part of a collective."""
+    """Begin a rank's part of a collective."""
     row = blocks(state, block)
     number = np.int64(nodes(state, row.first + node).size)
     instance = instances(state, number)
@@ -369,7 +369,7 @@ def issue_collective(state, rank, block, node):
 
 @lean
 def complete(state):
-    """The node that is due completes: what waits for it is ready, and its block may end."""
+    """Complete the node that is due: release its successors, and end its block if it was the last."""
     if state.done:
         share = state.done
         row = shares(state, share)
@@ -405,7 +405,7 @@ def complete(state):
 
 @inlined
 def leave_slot(state, block, node, whole):
-    """A node that completes gives back its slot, and its time is counted."""
+    """Free the slot of a completing node, and count its time."""
     row, kind = blocks(state, block), whole & 7
     if row.flags & records.WORKLOAD:
         count_time(state, block, kind, queue.NONE)
@@ -421,7 +421,7 @@ def leave_slot(state, block, node, whole):
 
 @inlined
 def release_successors(state, block, node):
-    """The successors of a node that completes need one completion less."""
+    """Decrement the needs of the successors of a completing node."""
     row = blocks(state, block)
     at = nodes(state, row.first + node)
     for i in range(np.int64(at.successor), np.int64(at.successor) + at.successors):
@@ -430,7 +430,7 @@ def release_successors(state, block, node):
 
 @inlined
 def lose_need(state, block, node, cause):
-    """A node needs one completion less; without any it is ready."""
+    """Decrement the needs of a node; at zero it is ready."""
     own = state_of(state, block, node)
     left = np.int64(states(state)[own])
     if left & records.NEEDS == records.MOST_NEEDS:
@@ -448,7 +448,7 @@ def lose_need(state, block, node, cause):
 
 @lean
 def end_block(state, block, cause):
-    """A block has completed its last node: so has its workload's node, or its chunk's call."""
+    """End a block whose last node has completed, and with it its workload's node or its chunk's phase."""
     row = blocks(state, block)
     rank, call, run, parent = np.int64(row.rank), np.int64(row.call), np.int64(row.run), np.int64(row.parent)
     if call < 0:
@@ -466,7 +466,7 @@ def end_block(state, block, cause):
 
 @lean
 def count_completion(state, block, node):
-    """Counters: nodes that have waited for this count lose a need; others begin to count from here."""
+    """Advance a node's counter: nodes waiting for this count lose a need; others start counting here."""
     row = blocks(state, block)
     template = templates(state, row.template)
     base = row.words + template.counter_word
@@ -479,7 +479,7 @@ def count_completion(state, block, node):
         while counter.waiting and entries[0].key == counter.count:
             waiter = entries[0].item
             counter.waiting = heap.pop(entries, counter.waiting)
-            # It waits behind the heap: what it releases must not count before.
+            # Queue the waiter behind the heap: nodes it releases must not count first.
             heap.place(entries, counter.waiting, queue.NONE, queue.NONE, waiter)
             reached += 1
         for i in range(reached):

@@ -1,4 +1,4 @@
-"""Times of messages by size, as the kernel reads them: of links, of connections, and of whole analytical routes."""
+"""The kernel's message times by size: links, connections, and whole analytical routes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from astrasim_py.system.routes import lowest_dimension
 
 
 class Durations:
-    """Times of the sizes of a run.
+    """Times of all message sizes of a run.
 
-    `every`, `sent`: int64: the bytes of all messages, ascending; and of those that are sent.
+    `every`: int64, ascending: bytes of all messages. `sent`: int64: bytes of messages that are sent.
     """
 
     def __init__(self, problem: Problem, every: np.ndarray, sent: np.ndarray) -> None:
@@ -26,7 +26,7 @@ class Durations:
         self.count, self.sent, self.where = len(every), sent.tolist(), np.searchsorted(every, sent)
 
     def table(self, times: Sequence[int]) -> np.ndarray:
-        """int64[sizes]: the times of the sizes that are sent; -1: beyond 63 bits, or nobody sends that size."""
+        """int64[sizes]: the times of the sent sizes; -1: beyond 63 bits, or never sent."""
         out = np.full(self.count, -1, dtype=np.int64)
         out[self.where] = [ps if ps <= INT64_MAX else -1 for ps in times]
         return out
@@ -34,12 +34,12 @@ class Durations:
     def serialization(self, rate: Fraction) -> np.ndarray:
         """int64[sizes]: ps at a rate."""
         if self.floor_ns:
-            # ASTRA-sim: each delay is one floor of a double in nanoseconds.
+            # ASTRA-sim floors each delay once, as a double in nanoseconds.
             return self.table([int(b / (float(rate) / 1e9)) * PS_PER_NS for b in self.sent])
         return self.table([transfer_ps(b, rate) for b in self.sent])
 
     def links(self, longs) -> np.ndarray:
-        """LINK[links]: latency, and where the times by size are put into `longs`."""
+        """LINK[links]: latency, and the places of the times by size in `longs`."""
         rate_class, latency = np.asarray(self.topology.bandwidth_class), np.asarray(self.topology.latency_ps)
         rows = np.zeros(max(len(latency), 1), dtype=records.LINK)
         rows["first"] = rows["line"] = -1
@@ -60,14 +60,14 @@ class Durations:
     def delays(self, classes: list[tuple[int, int, Fraction]], variants: Sequence[int]) -> np.ndarray:
         """Analytical model: int64[classes, variants, sizes, 2], delivery and injection.
 
-        `classes`: of `route_classes`. `variants`: ps that every hop takes longer.
+        `classes`: from `route_classes`. `variants`: extra ps per hop.
         """
         table = np.full((len(classes), len(variants), self.count, 2), -1, dtype=np.int64)
         for c, (hops, latency, rate) in enumerate(classes):
             for v, longer in enumerate(variants):
                 total = latency + hops * longer
                 if self.floor_ns:
-                    # Of the lowest dimension ASTRA-sim's double is that of one hop, times the hops.
+                    # For lowest_dim, ASTRA-sim multiplies the double of one hop by the number of hops.
                     in_ns = hops * (total // hops / PS_PER_NS) if lowest_only(self.problem) else total / PS_PER_NS
                     lengths = [b / (float(rate) / 1e9) for b in self.sent]
                     table[c, v, :, 0] = self.table([int(in_ns + length) * PS_PER_NS for length in lengths])
@@ -87,7 +87,7 @@ def lowest_only(problem: Problem) -> bool:
 def route_classes(
     problem: Problem, ptr: np.ndarray, path: np.ndarray, pairs: np.ndarray
 ) -> tuple[np.ndarray, list[tuple[int, int, Fraction]]]:
-    """Class of each route, and of each class the hops, the sum of their latencies, and the lowest rate.
+    """Class of each route; for each class the number of hops, the sum of their latencies, and the lowest rate.
 
     `ptr`, `path`: CSR of the links of each route. `pairs`: int64[routes]: src NPU × NPUs + dst NPU.
     """

@@ -1,4 +1,4 @@
-"""The compiled engine: runs a Plan with the kernel and returns its Records, those of the SimPy engine."""
+"""The compiled engine: runs a Plan with the kernel; its Records equal those of the SimPy engine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def run(plan: Plan, level: str) -> Records:
     SimulationError
         A matched send and receive of unequal bytes, or figures beyond 63 bits.
     UsageError
-        A network model of the user's own.
+        A user-defined network model.
     """
-    # With the kernel comes numba: neither is part of the run.
+    # Import the kernel and numba before the clock starts.
     import_module("astrasim_py.engine.compiled.kernel")
     begin = jit.cpu_s()
     state = _run(plan, level)
@@ -52,19 +52,19 @@ def _run(plan: Plan, level: str) -> State:
 
 
 def _unequal(plan: Plan, state: State) -> SimulationError:
-    """The error of a send and a receive of unequal bytes."""
+    """The error for a send and a receive of unequal bytes."""
     s = state.scalars
     receive, *send, size = (int(s[f"wrong_{name}"]) for name in ("receive", "sender", "call", "node", "size"))
     block = state.tables["blocks"][receive >> 32]
     call = int(block["call"])
-    # A block that has just done its last node is free, and knows no rank.
+    # A block that has just completed its last node is freed and has no rank.
     rank = receive >> 32 if call < 0 else plan.calls[call].members[int(block["position"])]
     nbytes = int(state.input.longs[state.input.constants["nbytes"] + size])
     return unequal_bytes(plan, tuple(send), nbytes, (rank, call, receive & 0xFFFFFFFF))
 
 
 def _outcome(plan: Plan, state: State, level: str) -> Outcome:
-    """How the run has ended."""
+    """The outcome of the run."""
     found = Waiting(plan, state)
     limits = plan.problem.limits
     if state.status in (records.TOO_MANY_EVENTS, records.TOO_LATE):
@@ -77,7 +77,7 @@ def _outcome(plan: Plan, state: State, level: str) -> Outcome:
     if not any(progress) and not found.anything_unreceived():
         return Outcome()
     if level not in ("nodes", "messages"):
-        # Since when a node waits is known where nodes are recorded.
+        # Run again with nodes recorded: waiting times come from the node table.
         found = Waiting(plan, _run(plan, "nodes"))
     return explain_stuck(
         plan,
@@ -92,14 +92,14 @@ def _outcome(plan: Plan, state: State, level: str) -> Outcome:
 
 
 def _released_together(state: State) -> None:
-    """Nodes of blocks that have not ended, and that nothing has released, go with the node that began their block."""
+    """In unfinished blocks, set `released` of root nodes to the workload node that began the block."""
     blocks, nodes = state.used("blocks"), state.tables["node_rows"]
     live = (blocks["rank"] >= 0) & (blocks["left"] > 0) & (blocks["flags"] & records.SPLICED > 0)
     for block in blocks[live & (blocks["call"] >= 0)]:
         first = int(block["row"])
         released = nodes["released"][first : first + int(state.input.templates["nodes"][block["template"]])]
         released[released == -1] = int(blocks["row"][block["rank"]]) + int(block["parent"])
-    # A message that nobody has received has left its row where that of the sender will not come.
+    # Clear the message rows that unreceived messages stored in `ended`.
     nodes["ended"][nodes["ended"] < -1] = -1
 
 

@@ -1,4 +1,4 @@
-"""Messages and events: what happens when a message is sent, reaches a link, arrives, and when a timer ends."""
+"""Messages and events: sending, arrival, freed links, and timers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from astrasim_py.engine.compiled.memory import (
 from astrasim_py.engine.compiled.routes import next_link, set_out
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, RECV, SEND
 
-# -- what all share -----------------------------------------------------------------------------------------------
+# -- common -----------------------------------------------------------------------------------------------
 
 
 @lean
 def fail(state, status):
-    """The run cannot go on."""
+    """Stop the run with an error status."""
     if state.status == records.RUNNING:
         state.status = status
         state.budget = 0
@@ -49,7 +49,7 @@ def fail(state, status):
 
 @lean
 def new_event(state, kind, block, node):
-    """An event that is about a node."""
+    """Make an event of a node."""
     e = np.int64(queue.take_row(state, events, records.EVENTS))
     event = events(state, e)
     event.block = block
@@ -77,7 +77,7 @@ def number_event(state, e):
 
 @inlined
 def reschedule(state, e, time):
-    """Give an event the number of one that is scheduled at `time`."""
+    """Number an event as if it were scheduled at `time`."""
     state.schedulings += 1
     events(state, e).scheduled = time
     events(state, e).number = state.schedulings
@@ -94,7 +94,7 @@ def push_checked(state, time, e):
 
 @lean
 def complete_next(state, block, node, cause):
-    """A node completes next: of all that are due the last one goes first. `cause`: row of the node that caused it."""
+    """Make a node due; the last node made due completes first. `cause`: row of the node that caused it."""
     row = due(state, state.due_count)
     row.block = block
     row.node = node
@@ -104,7 +104,7 @@ def complete_next(state, block, node, cause):
 
 @lean
 def end_later(state, block, node, time):
-    """Schedule the end of a node, by an event of its own."""
+    """Schedule the end of a node."""
     ended = new_event(state, records.END, block, node)
     number_event(state, ended)
     if state.counts_references:
@@ -114,7 +114,7 @@ def end_later(state, block, node, time):
 
 @lean
 def count_time(state, number, kind, change):
-    """Charge the time so far to compute or to communication: a node of a kind begins (change 1) or ends (-1)."""
+    """Charge elapsed time to compute or communication, as a node of a kind begins (change 1) or ends (-1)."""
     rank = ranks(state, number)
     elapsed = state.now - rank.accounted
     if kind != COMPUTE and kind != SEND and kind != RECV and kind != COLLECTIVE:
@@ -135,7 +135,7 @@ def count_time(state, number, kind, change):
 
 @lean
 def new_message(state, block, node, match, size, asks):
-    """A message of a node, not on its way yet."""
+    """Make a message of a node, without sending it."""
     e = new_event(state, records.HOP, block, node)
     event = events(state, e)
     event.match = match
@@ -152,7 +152,7 @@ def new_message(state, block, node, match, size, asks):
 
 @lean
 def record_message(state, block, node, size, hops):
-    """A row of the message table; returns its number."""
+    """Add a row to the message table; returns its number."""
     number, sender = state.message_row_count, blocks(state, block)
     state.message_row_count = number + 1
     row = message_rows(state, number)
@@ -173,7 +173,7 @@ def record_message(state, block, node, size, hops):
 
 @lean
 def send(state):
-    """The message that may go is issued."""
+    """Issue the message that is due."""
     block = state.sender
     state.sender = -1
     e = new_message(
@@ -186,7 +186,7 @@ def send(state):
 
 @lean
 def enter_connection(state, e):
-    """Messages of a connection enter the network one after the other."""
+    """Delay a message until its connection's earlier messages have entered the network."""
     event = events(state, e)
     row = blocks(state, event.block)
     template, call = templates(state, row.template), calls(state, row.call)
@@ -210,7 +210,7 @@ def enter_connection(state, e):
 
 @lean
 def unequal(state, receive, sender, call, node, size):
-    """A send and a receive of unequal bytes have matched."""
+    """Stop the run: a matched send and receive have unequal bytes."""
     if state.status == records.RUNNING:
         state.wrong_receive = receive
         state.wrong_sender = sender
@@ -222,7 +222,7 @@ def unequal(state, receive, sender, call, node, size):
 
 @lean
 def message_arrives(state, e):
-    """A message is delivered: its receive completes if it is posted, and under `delivery` its send."""
+    """Deliver a message: complete its receive if posted and, under `delivery`, its send."""
     event = events(state, e)
     block, node, size = np.int64(event.block), np.int64(event.node), np.int64(event.size)
     if event.match >= 0:
@@ -238,7 +238,7 @@ def message_arrives(state, e):
         else:
             states(state)[own] |= np.uint8(records.ARRIVED)
             if state.record_messages:
-                # The row of the receive keeps it until then.
+                # Store the message's row in the receive's row until it is posted.
                 node_rows(state, blocks(state, other).row + partner).ended = -2 - event.row
             other = queue.NONE
     if other >= 0:
@@ -253,13 +253,13 @@ def message_arrives(state, e):
 
 @inlined
 def partner_of(state, block, node):
-    """The partner's node in its template, of a node of which it is the only one."""
+    """Return the partner's node in its template, for a node with exactly one partner."""
     return nodes(state, blocks(state, block).first + node).partner
 
 
 @lean
 def matched_arrival(state, e):
-    """The receive (block, node) of a message that is one of several; block -1: it is not posted."""
+    """Return the receive (block, node) of a message on a channel; block -1: not posted."""
     event = events(state, e)
     number, size = np.int64(event.match), np.int64(event.size)
     match = matches(state, number)
@@ -277,7 +277,7 @@ def matched_arrival(state, e):
 
 @lean
 def request_arrives(state, e):
-    """Under the rendezvous: a receiver's request reaches its sender, whose message goes if it waits."""
+    """Under the rendezvous: deliver a receiver's request; the sender's message leaves if it is posted."""
     event = events(state, e)
     block, node = np.int64(event.block), np.int64(event.node)
     if event.match >= 0:
@@ -307,7 +307,7 @@ def request_arrives(state, e):
 
 @lean
 def link_freed(state, number):
-    """A link is free: the first message that waits for it begins."""
+    """Free a link and start the first message that waits for it."""
     link = links(state, number)
     state.carried = link.line
     link.line = events(state, state.carried).next
@@ -319,7 +319,7 @@ def link_freed(state, number):
 
 @lean
 def time_together(state, e, number, end):
-    """Number the end of a timer: those of one rank for one time go with their first."""
+    """Number the end of a timer: timers of one rank that end together share the number of the first."""
     rank, event = ranks(state, number), events(state, e)
     event.tail = end
     first = rank.timers
@@ -336,7 +336,7 @@ def time_together(state, e, number, end):
 
 @lean
 def forget_timer(state, e):
-    """A timer of a rank ends: if it is the first of its time, no other goes with it any more."""
+    """Remove an ending timer from its rank's list: later timers no longer share its number."""
     event = events(state, e)
     rank = ranks(state, blocks(state, event.block).rank)
     behind, first = queue.NONE, rank.timers
@@ -352,7 +352,7 @@ def forget_timer(state, e):
 
 @lean
 def begin_rank(state, rank):
-    """The first nodes of a rank are ready."""
+    """Make the root nodes of a rank ready."""
     template = templates(state, ranks(state, rank).template)
     for i in range(template.root_count):
         queue.make_ready(state, rank, rank, np.int64(ints(state)[template.roots + i]))
@@ -362,7 +362,7 @@ def begin_rank(state, rank):
 
 @lean
 def apply(state, e):
-    """Apply an event of the present time."""
+    """Apply an event of the current time."""
     event = events(state, e)
     kind, block, node = event.kind, np.int64(event.block), np.int64(event.node)
     state.taken_scheduled = event.scheduled

@@ -1,11 +1,11 @@
 """The kernel: one compiled loop that runs a state to its end.
 
-Every turn of the loop does the first of these that there is to do: complete a node that is due; send a message that may
-go; carry a message over its next link; issue the next node of the wave of the rank that dispatches; take the next event
-of the present time; let the lowest rank that must dispatch begin a wave; go to the next time.
+Each step of the loop takes the first of these actions that applies: complete a due node; send a message; carry a
+message over its next link; issue the next node of the dispatching rank's wave; take the next event of the current time;
+begin a wave of the lowest rank with ready nodes; advance to the next time.
 
-The kernel returns only where nothing is half done: when it has worked for a while, and when a pool could run out; the
-caller makes the pool larger and calls it again.
+The kernel returns only between steps: after a number of steps, or when a pool could run out. The caller then enlarges
+the pool and calls it again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from astrasim_py.engine.compiled.memory import blocks, longs, pools, queues, ran
 
 @kernel("the engine", lean=True)
 def advance(held):
-    """Work until nothing is left to do, something is wrong, a pool could run out, or the steps allowed are taken.
+    """Run until no work is left, an error occurs, a pool could run out, or the step budget is used up.
 
-    `held`: the state, `astrasim_py.engine.compiled.records.STATE`, as an array of one.
+    `held`: the state, `astrasim_py.engine.compiled.records.STATE`, as an array of length 1.
     """
     state = held[0]
     state.budget = 0
@@ -39,7 +39,7 @@ def advance(held):
         elif state.carried >= 0:
             carry(state)
         else:
-            # Nothing is half done.
+            # The kernel can return here.
             state.budget -= 1
             if (state.budget < 0 or state.arena_top > state.arena_limit) and not has_room(state):
                 return
@@ -54,7 +54,7 @@ def advance(held):
 
 @lean
 def next_wave(state):
-    """What became ready in a wave makes the next one; False: there is no room for it."""
+    """Make the next wave from the nodes that became ready in this one; False if there is no room."""
     rank = ranks(state, state.rank)
     if rank.ready > state.wave_room:
         return False
@@ -70,7 +70,7 @@ def next_wave(state):
 
 @lean
 def take_next(state):
-    """Take the next event, or the next rank that dispatches, or go to the next time; False: that is all."""
+    """Take the next event or the next dispatching rank, or advance the time; False if nothing is left."""
     if state.scheduled:
         state.rank = queue.next_awake(state)
         if state.rank >= 0:
@@ -95,7 +95,7 @@ def take_next(state):
 
 @lean
 def has_room(state):
-    """Whether another step may be taken; sets for how many it need not be asked again, while the arena lasts."""
+    """Whether another step has room; sets the number of steps until the next check, while the arena lasts."""
     if state.status != records.RUNNING or state.steps_left <= 0:
         return False
     state.arena_limit = state.arena_room - state.arena_step - 4 * state.most_ready
@@ -117,7 +117,7 @@ def has_room(state):
 
 @lean
 def begin_run(state):
-    """Make the blocks of all workloads, and let their ranks begin."""
+    """Make the blocks of all workloads and start their ranks."""
     state.status = records.RUNNING
     for number in range(state.rank_count):
         rank = ranks(state, number)

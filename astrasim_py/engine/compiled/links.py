@@ -1,4 +1,4 @@
-"""Links: what happens when the head of a message reaches one, and when a link is busy."""
+"""Links: reservation, waiting lines, and the hops of messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link
 
 @lean
 def carry(state):
-    """A message goes on: under the analytical model to its end, else over its next link."""
+    """Move a message: to its destination under the analytical model, else over its next link."""
     e = state.carried
     state.carried = -1
     injection = deliver_later(state, e) if state.model == records.ANALYTICAL else take_link(state, e)
@@ -34,7 +34,7 @@ def carry(state):
 
 @lean
 def deliver_later(state, e):
-    """Schedule the delivery of a message under the analytical model; returns when it is injected."""
+    """Schedule the delivery of a message under the analytical model; returns its injection time."""
     event, now = events(state, e), state.now
     left = event.route
     while not at_end(left):
@@ -59,9 +59,9 @@ def deliver_later(state, e):
 
 @lean
 def take_link(state, e):
-    """The head of a message asks for its next link.
+    """Request the next link for the head of a message.
 
-    Returns when the message is injected if this is its first link, else -1.
+    Returns the injection time if this is the first link, else -1.
     """
     event, now = events(state, e), state.now
     number = next_link(state, event.route)
@@ -71,7 +71,7 @@ def take_link(state, e):
         fail(state, records.OVERFLOW)
         return queue.NONE
     requested, start = now, max(link.free, now)
-    # Where events go in the order of their scheduling, messages wait in a line of their own.
+    # Under event_order ``scheduled`` messages wait in a line per link.
     lined, was_freed = state.model == records.STORE_AND_FORWARD and state.scheduled != 0, event.kind == records.FREED
     if lined:
         if was_freed:
@@ -122,7 +122,7 @@ def take_link(state, e):
 
 @lean
 def reserve(state, number, requested, start, free, nbytes):
-    """Book a link from `start` to `free` for a message that asked at `requested`."""
+    """Reserve a link from `start` to `free` for a message that requested it at `requested`."""
     link = links(state, number)
     link.free = free
     link.bytes += nbytes
@@ -134,7 +134,7 @@ def reserve(state, number, requested, start, free, nbytes):
 
 @lean
 def count_use(state, number, requested, start, free):
-    """Count a message of a link, and those that wait for it."""
+    """Count a message on a link, and the messages waiting for it."""
     link = links(state, number)
     link.messages += 1
     link.busy += free - start
@@ -161,7 +161,7 @@ def count_use(state, number, requested, start, free):
 
 @lean
 def record_hop(state, e, link, requested, start, free):
-    """A row of the hop table."""
+    """Add a row to the hop table."""
     event = events(state, e)
     message = message_rows(state, event.row)
     if not event.moved:
@@ -178,7 +178,7 @@ def record_hop(state, e, link, requested, start, free):
 
 @lean
 def is_free(state, number):
-    """Whether a link is free at the event that was taken last."""
+    """Whether a link is free at the current event."""
     link = links(state, number)
     if link.free != state.now:
         return link.free < state.now
@@ -189,7 +189,7 @@ def is_free(state, number):
 
 @lean
 def wait_in_line(state, e, number):
-    """A message waits until a link gets free."""
+    """Add a message to the waiting line of a link."""
     event, link = events(state, e), links(state, number)
     event.tail = state.now
     event.next = -1
@@ -203,7 +203,7 @@ def wait_in_line(state, e, number):
 
 @lean
 def free_later(state, number):
-    """Schedule that a busy link gets free."""
+    """Schedule the event at which a busy link becomes free."""
     e, link = new_event(state, records.FREED, np.int64(0), number), links(state, number)
     events(state, e).scheduled = link.free_scheduled
     events(state, e).number = link.free_number

@@ -1,7 +1,7 @@
-"""How compiled code reaches the tables of a run: by the addresses in its state, a single record.
+"""Access to the tables of a run from compiled code, by the addresses in one record, `state`.
 
-Functions then take one argument, `state`, in place of some thirty arrays of seven machine words each, which makes
-them cheap to call and several times faster to compile. Indices are not checked, and never negative.
+Functions take this one argument in place of some thirty arrays of seven machine words each, which makes them cheap to
+call and several times faster to compile. Indices are never negative and not checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _row(context, builder, args, field: str, size: int):
 def rows(field: str, dtype: np.dtype, unit: int = 0):
     """``function(state, index)``: the record at `index` of a table.
 
-    `field`: the table: one of `records.ADDRESSES`. `unit`: bytes from one index to the next; 0: those of a record.
+    `field`: the table, one of `records.ADDRESSES`. `unit`: bytes from one index to the next; 0: size of a record.
     """
 
     @intrinsic
@@ -49,7 +49,7 @@ def rows(field: str, dtype: np.dtype, unit: int = 0):
 
 
 def numbers(field: str, kind: str):
-    """``function(state)``: the numbers of a table, to be read and written by index; `kind`: their type in numba."""
+    """``function(state)``: a table of numbers, readable and writable by index; `kind`: their numba type."""
 
     @intrinsic
     def at(typing, state):
@@ -88,7 +88,7 @@ def heaps(field: str, unit: int):
 
 @intrinsic
 def prefetch(typing, record):
-    """Ask the cache for a record that will be written soon; one that does not exist does no harm."""
+    """Prefetch a record that will be written soon; it need not exist."""
     from llvmlite import ir
     from numba.core import types
 
@@ -96,7 +96,7 @@ def prefetch(typing, record):
         byte, word = context.get_value_type(types.voidptr), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # To be written, to be kept by every cache, data.
+        # Arguments: write access, keep in every cache level, data cache.
         builder.call(fetch, [builder.bitcast(args[0], byte), word(1), word(3), word(1)])
         return context.get_dummy_value()
 
@@ -124,14 +124,14 @@ due = rows("due", records.DUE)
 node_rows = rows("node_rows", records.NODE_ROW)
 message_rows = rows("message_rows", records.MESSAGE_ROW)
 hop_rows = rows("hop_rows", records.HOP_ROW)
-# In the arena, by place.
+# Arena, by place.
 channels = rows("arena", records.CHANNEL, WORD)
 message_slots = rows("arena", records.MESSAGE_SLOT, WORD)
 counters = rows("arena", records.COUNTER, WORD)
 shares = rows("arena", records.SHARE, WORD)
 runs = rows("arena", records.RUN, WORD)
 queues = rows("arena", records.QUEUE, WORD)
-# In `longs`, by place.
+# `longs`, by place.
 counting = rows("longs", records.COUNTING, WORD)
 waiting = rows("longs", records.WAITING, WORD)
 chunks = rows("longs", records.CHUNK, WORD)

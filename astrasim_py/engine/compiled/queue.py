@@ -4,8 +4,8 @@
 Events, matches, blocks and so on are rows of pools of their own, whose free rows are linked.
 
 *Queue*: events of one time form a list, the bucket of that time. A heap holds the distinct times, a hash table finds
-the bucket of a time, and a list is sorted when its time comes, if it is not in order already. Events that are made for
-the present time while it lasts are kept apart, in order.
+the bucket of a time, and a list is sorted when its time comes, if it is not in order already. Events scheduled for the
+current time during that time are in a separate list, in order.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ for _bit in range(64):
     LOWEST[((1 << _bit) * int(DE_BRUIJN) & (1 << 64) - 1) >> 58] = _bit
 NODE_MASK = np.int64(0xFFFFFFFF)
 NONE = np.int64(-1)
-#: Scheduled chunks are dispatched after the calls of collectives that are not cut.
+#: Scheduled chunks are dispatched after the calls of unplanned collectives.
 AFTER_CALLS = np.int64(1 << 30)
 
 
 @inlined
 def entry_of(block, node):
-    """Block and node in one number."""
+    """Pack block and node into one number."""
     return (np.int64(block) << 32) | np.int64(node)
 
 
@@ -53,7 +53,7 @@ def entry_of(block, node):
 
 @lean
 def size_class(words):
-    """The size of the arena's places that holds so many words, and its number."""
+    """Return the size of the arena's places that hold `words` words, and its number."""
     if words <= 4:
         return np.int64(4), np.int64(0)
     power, level = np.int64(4), np.int64(0)
@@ -67,7 +67,7 @@ def size_class(words):
 
 @lean
 def take(state, words):
-    """Take words of the arena, which are not cleared."""
+    """Allocate uninitialised words of the arena."""
     size, number = size_class(words)
     found = free_words(state)[number]
     if found:
@@ -80,7 +80,7 @@ def take(state, words):
 
 @lean
 def take_zeros(state, words):
-    """Take words of the arena, all 0."""
+    """Allocate zeroed words of the arena."""
     place = take(state, words)
     for i in range(words):
         arena(state)[place + i] = 0
@@ -89,7 +89,7 @@ def take_zeros(state, words):
 
 @lean
 def give(state, place, words):
-    """Give back what `take` gave."""
+    """Free words allocated by `take`."""
     _, number = size_class(words)
     arena(state)[place] = free_words(state)[number]
     free_words(state)[number] = place
@@ -97,7 +97,7 @@ def give(state, place, words):
 
 @inlined
 def take_row(state, rows, pool):
-    """Take a row of a pool, whose rows are reached by the function `rows`."""
+    """Allocate a row of a pool; `rows` is the pool's access function."""
     row = pools(state, pool).free
     if row >= 0:
         pools(state, pool).free = rows(state, row).next
@@ -109,7 +109,7 @@ def take_row(state, rows, pool):
 
 @inlined
 def give_row(state, rows, pool, row):
-    """Give back a row of a pool."""
+    """Free a row of a pool."""
     rows(state, row).next = pools(state, pool).free
     pools(state, pool).free = row
 
@@ -137,7 +137,7 @@ def push(state, time, e):
 
 @inlined
 def append(state, number, e):
-    """Put an event behind those of a bucket."""
+    """Append an event to a bucket."""
     bucket = buckets(state, number)
     events(state, e).next = -1
     if bucket.first < 0:
@@ -151,7 +151,7 @@ def append(state, number, e):
 
 @lean
 def push_elsewhere(state, time, e):
-    """Schedule an event for another time than that of the last one."""
+    """Schedule an event for a time other than that of the last one."""
     if time == state.now:
         join_present(state, e)
         return
@@ -176,7 +176,7 @@ def push_elsewhere(state, time, e):
 
 @lean
 def join_present(state, e):
-    """Put an event among those that were made for the present time, in order."""
+    """Insert an event into the ordered list of events made for the current time."""
     last = state.joined_last
     events(state, e).next = -1
     if state.joined < 0:
@@ -198,7 +198,7 @@ def join_present(state, e):
 
 @lean
 def advance_time(state):
-    """Go to the next time that has events, and make them the present ones."""
+    """Advance to the next time with events, and make them current."""
     first = times(state, 0)[0]
     time, number = first.key, first.item
     state.now = time
@@ -220,7 +220,7 @@ def advance_time(state):
 
 @lean
 def end_of_run(state, e):
-    """Last event of the ascending run that begins with `e`."""
+    """Return the last event of the ascending run that begins with `e`."""
     following = np.int64(events(state, e).next)
     while following >= 0 and not before(state, following, e):
         e = following
@@ -230,7 +230,7 @@ def end_of_run(state, e):
 
 @lean
 def sort_events(state, head):
-    """Sort a list of events: a merge sort of its ascending runs, so that equal ones keep their order."""
+    """Sort a list of events by a stable merge sort of its ascending runs."""
     while True:
         first, tail, merges = NONE, NONE, 0
         rest = head
@@ -265,7 +265,7 @@ def sort_events(state, head):
 
 @inlined
 def next_event(state):
-    """The next event of the present time; -1 if none is left."""
+    """Return the next event of the current time; -1 if none is left."""
     e, joined = state.current, state.joined
     if joined >= 0 and (e < 0 or before(state, joined, e)):
         state.joined = events(state, joined).next
@@ -280,7 +280,7 @@ def next_event(state):
 
 @lean
 def wake(state, number):
-    """A rank has something ready: it will dispatch."""
+    """Mark a rank as having ready nodes: it will dispatch."""
     rank = ranks(state, number)
     if rank.awake:
         return
@@ -305,7 +305,7 @@ def wake(state, number):
 
 @lean
 def next_awake(state):
-    """The rank that dispatches next, taken from those that must; -1 if none must."""
+    """Remove and return the next rank that must dispatch; -1 if there is none."""
     if state.scheduled:
         rank = state.awake
         if rank >= 0:
@@ -330,7 +330,7 @@ def next_awake(state):
 
 @lean
 def grow_ready(state, number):
-    """Make room for twice as many ready nodes of a rank."""
+    """Double a rank's room for ready nodes."""
     rank = ranks(state, number)
     count, old = rank.room, rank.others
     size = max(2 * count, np.int64(4))
@@ -346,7 +346,7 @@ def grow_ready(state, number):
 
 @lean
 def note_ready(state, count):
-    """One rank can have so many ready nodes: the arena must have room for more."""
+    """Note that a rank has `count` ready nodes: the arena must have room for more."""
     if count > state.most_ready:
         state.most_ready = count
         state.budget = 0
@@ -354,7 +354,7 @@ def note_ready(state, count):
 
 @inlined
 def make_ready(state, number, block, node):
-    """A node of a block of a rank is ready."""
+    """Add a node to its rank's ready nodes."""
     rank = ranks(state, number)
     count = rank.ready
     rank.ready = count + 1
@@ -368,7 +368,7 @@ def make_ready(state, number, block, node):
 
 @lean
 def make_wave(state, number):
-    """Take the ready nodes of a rank, in ascending (call, node); scheduled chunks in the order of their arrival."""
+    """Take the ready nodes of a rank in ascending (call, node), and scheduled chunks in order of arrival."""
     rank, entries = ranks(state, number), wave(state, 0)
     count = rank.ready
     rank.ready = 0

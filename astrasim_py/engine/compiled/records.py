@@ -38,21 +38,20 @@ CUT_THROUGH, STORE_AND_FORWARD, ANALYTICAL = map(np.int64, range(3))
 # -- input ------------------------------------------------------------------------------------------------------
 
 # kind: kind | slot << 3 | DETACHED; size: index of its bytes (send, receive) or its duration (compute, memory), or
-# its instance; peer: position of the other rank, in a rotated call the number of its delta; partner: the partner's
+# its instance; peer: position of the peer, in a rotated call the number of its delta; partner: the partner's
 # node in the partner's template, ~channel where several messages can match; successor: the first, in `ints`; route:
 # its number; count: its number among nodes with MOST_NEEDS dependencies or more.
 NODE = _record("kind size peer partner successor successors route count", "i4")
 DETACHED = np.int64(1 << 6)
 
-# A node of a block has a byte of state: the dependencies that are left (MOST_NEEDS: a word of the block counts them),
-# and two flags.
+# The state of a node is a byte: the remaining dependencies (MOST_NEEDS: a word of the block counts them) and two flags.
 NEEDS, POSTED, ARRIVED = map(np.int64, (63, 64, 128))
 MOST_NEEDS = np.int64(63)
 
 # first: its first node; roots: in `ints`; counts: in `ints`, dependencies of nodes with many; counting: in `longs`,
 # COUNTING of each node; waiting: in `longs`, WAITING of each counter; connections: in `ints`, the slots that the
-# nodes need, those that they free, and their connections; longer: ps that every hop takes longer; variant: number of
-# that; words: of the arena for one block; counter_word: the first of its counters.
+# nodes need, those that they free, and their connections; longer: extra ps per hop; variant: number of that value;
+# words: of the arena for one block; counter_word: the first of its counters.
 TEMPLATE = _record(
     "first nodes roots root_count flags counts count_count counters counting waiting connections longer variant words"
     " counter_word"
@@ -73,8 +72,8 @@ WAITING = _record("word room first count")
 CALL = _record(
     "instance members ranks templates flags channels peers routes deltas dims extra_bytes messages connections rows"
 )
-# JOINT: the states of its blocks lie together, node by node: members do the same at the same time, so that states
-# which are needed together share a cache line.
+# JOINT: the states of its blocks are interleaved node by node: members run in step, so that states used together share
+# a cache line.
 ROTATED, SHARED, EMPTY, JOINT = map(np.int64, (1, 2, 4, 16))
 
 # first: its first call; sorted: in `ints`, members ascending, then their positions; chunks: in `longs`; turns: in
@@ -130,17 +129,17 @@ LINK = _record(
 )
 WAIT = _record("start next")
 
-# Of a call or an instance. start: -1 before anybody has come; blocks: place of the block of each position; slots:
-# place of a MESSAGE_SLOT a message, then a word a connection; states: place of joint states.
+# Progress of a call or an instance. start: -1 before the first member; blocks: place of the block of each position;
+# slots: place of one MESSAGE_SLOT per message, then one word per connection; states: place of joint states.
 PROGRESS = _record("start left end blocks channels slots states state_words")
 CHANNEL = _record("first last")  # matches + 1 that are incomplete
-#: A slot of a connection: TAKEN, FREE, or the entry of the send that waits for it + WAITED; and since when.
+#: A slot of a connection. state: TAKEN, FREE, or the entry of the waiting send + WAITED; since: start of its wait.
 MESSAGE_SLOT = _record("state since")
 TAKEN, FREE, WAITED = map(np.int64, range(3))
 COUNTER = _record("count waiting")  # completions, and nodes that wait for a count
 
 BUCKET = _record("time first last ascending next", itemsize=64)
-#: A pool: rows that have been used, the first of those that are free again, and rows that there are.
+#: A pool. top: rows used so far; free: first freed row; room: capacity in rows.
 POOL = _record("top free room")
 EVENTS, MATCHES, BLOCKS, BUCKETS, WAITS = map(np.int64, range(5))
 DUE = _record("block node cause")  # cause: row of the node that caused the completion
@@ -167,7 +166,7 @@ HOP_ROW = _record("message link requested start end")
 
 RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = map(np.int64, range(7))
 
-#: Constants of a run. counts_references: whether blocks can end before their messages are delivered; request: index of
+#: Constants of a run. counts_references: blocks can end before their messages are delivered; request: index of
 #: the size of rendezvous requests; duration, nbytes, route_ptr, delays (analytical: delivery and injection by class of
 #: route, variant and size), pace (ps by size): in `longs`; route_class (analytical, of each route), shape, steps (link
 #: from each NPU in each dimension, up and down), wraps (whether each dimension is a ring): in `ints`; computed: whether
@@ -183,12 +182,12 @@ ADDRESSES = _words(
     "servers links waits arena buckets times hash pools dirty level_words wave progress due free_words node_rows "
     "message_rows hop_rows"
 )
-#: Variables. issued: timed actions; sent, hops: messages and their hops; current: first event of the present time;
-#: joined: first that was made for it while it lasts; levels: of the set of dirty ranks; rank: the one that dispatches;
-#: due_count: completions that are due; done: first share that is done; sender, send_node, send_match: a message to be
-#: sent; carried: a message that goes on; taken_…: order of the last event; most_ready: ready nodes of one rank so far;
-#: wrong_…: a receive and the send of other bytes; begin: first run that begins now; channels: place of those of
-#: workloads; steps_left: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words.
+#: Variables. issued: timed actions; sent, hops: messages and their hops; current: first event of the current time;
+#: joined: first event made for it meanwhile; levels: of the set of dirty ranks; rank: the dispatching rank; due_count:
+#: completions that are due; done: first finished share; sender, send_node, send_match: a message to be sent; carried: a
+#: message to be moved; taken_…: order of the last event; most_ready: maximum ready nodes of one rank so far; wrong_…: a
+#: receive and its send of unequal bytes; begin: first run that begins now; channels: place of the workloads' channels;
+#: steps_left: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words.
 VARIABLES = _words(
     "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
     "last_time last_bucket current joined joined_last levels awake awake_last rank wave_next wave_size wave_room "
@@ -198,7 +197,7 @@ VARIABLES = _words(
 )
 STATE = _record(" ".join([*CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VARIABLES]))
 
-#: Completions that can be due at once, and free lists of the arena.
+#: Maximum completions due at once, and number of free lists of the arena.
 MOST_DUE, SIZE_CLASSES = map(np.int64, (8, 176))
 #: Pools grow unless they have room for SPARE steps; a step can take ROWS rows of events, matches, waits and tables.
 SPARE, ROWS = map(np.int64, (16, 8))

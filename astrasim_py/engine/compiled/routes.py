@@ -1,7 +1,7 @@
 """Routes of messages: from a table, or computed hop by hop on rings, tori and meshes.
 
-A route is one number: from a table the next link << 32 | the end, both as places in the table of links; computed the
-present NPU << 32 | the destination.
+A route is one number: if tabled, the next link << 32 | the end, both places in the table of links; if computed, the
+current NPU << 32 | the destination.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOW = np.int64(0xFFFFFFFF)
 
 @lean
 def route_number(state, block, node):
-    """Number of the route of a node's message."""
+    """Return the route number of a node's message."""
     row = blocks(state, block)
     at = nodes(state, np.int64(row.first) + node)
     if row.call < 0:
@@ -41,7 +41,7 @@ def route_number(state, block, node):
 
 @lean
 def set_out(state, e, block, node):
-    """Give the message of a node its route; returns the number of its links."""
+    """Set the route of a node's message; returns its number of links."""
     number = np.int64(0)
     if not state.computed or state.model == records.ANALYTICAL:
         number = route_number(state, block, node)
@@ -61,7 +61,7 @@ def set_out(state, e, block, node):
 
 @lean
 def computed_step(state, npu, target):
-    """The dimension of the next hop (the lowest in which two NPUs differ), 0 up or 1 down, size and weight."""
+    """Return the next hop's dimension (the lowest in which two NPUs differ), 0 up or 1 down, size and weight."""
     weight = np.int64(1)
     for d in range(state.dims):
         size = np.int64(ints(state)[state.shape + d])
@@ -78,7 +78,7 @@ def computed_step(state, npu, target):
 
 @inlined
 def next_link(state, route):
-    """The next link of a route."""
+    """Return the next link of a route."""
     if state.computed:
         return computed_link(state, route)
     return np.int64(path(state)[route >> 32])
@@ -86,7 +86,7 @@ def next_link(state, route):
 
 @lean
 def computed_link(state, route):
-    """The next link of a computed route."""
+    """Return the next link of a computed route."""
     npu = route >> 32
     d, down, _, _ = computed_step(state, npu, route & _LOW)
     return np.int64(ints(state)[state.steps + 2 * (npu * state.dims + d) + down])
@@ -94,7 +94,7 @@ def computed_link(state, route):
 
 @inlined
 def after_hop(state, route):
-    """What is left of a route after its next link."""
+    """Drop the first link of a route."""
     if state.computed:
         return computed_after_hop(state, route)
     return route + (np.int64(1) << 32)
@@ -102,7 +102,7 @@ def after_hop(state, route):
 
 @lean
 def computed_after_hop(state, route):
-    """What is left of a computed route after its next link."""
+    """Drop the first link of a computed route."""
     npu, target = route >> 32, route & _LOW
     _, down, size, weight = computed_step(state, npu, target)
     digit = npu // weight % size
@@ -112,7 +112,7 @@ def computed_after_hop(state, route):
 
 @lean
 def computed_hops(state, route):
-    """Links of a computed route."""
+    """Count the links of a computed route."""
     npu, target, hops = route >> 32, route & _LOW, np.int64(0)
     for d in range(state.dims):
         size = np.int64(ints(state)[state.shape + d])

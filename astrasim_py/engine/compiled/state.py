@@ -7,7 +7,7 @@ import numpy as np
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.tables import KernelInput
 
-#: Steps of the kernel between two looks at the keyboard: some tenths of a second.
+#: Steps of the kernel between checks for Ctrl-C: some tenths of a second.
 STEPS = 2**20
 #: Bytes of a cache line.
 LINE = 64
@@ -16,10 +16,10 @@ _POOLS = ("events", "matches", "blocks", "buckets", "waits")
 
 
 class State:
-    """Everything that changes while the kernel runs.
+    """The mutable state of the kernel.
 
-    `scalars`: the record `records.STATE`. `tables`: the tables of `records.ADDRESSES`. Of `progress` the instances are
-    behind the calls; `node_rows`, `message_rows` and `hop_rows` are what was recorded, of one row where nothing was.
+    `scalars`: the record `records.STATE`. `tables`: the tables of `records.ADDRESSES`. In `progress` instances follow
+    the calls; `node_rows`, `message_rows` and `hop_rows` hold the recorded rows, or one row if nothing is recorded.
     """
 
     def __init__(self, given: KernelInput, *, nodes: int = 0, messages: bool = False, counting: bool = True) -> None:
@@ -35,7 +35,7 @@ class State:
         n, block_step = int(s["rank_count"]), int(s["block_step"])
         dirty, levels = _levels(n)
         s["levels"] = len(levels)
-        # Word 0 is nobody's; then the channels of workloads, then what the workloads' own blocks and queues take.
+        # Word 0 is unused; then the channels of workloads, then the workloads' blocks and queues.
         channels = 2 * max(int(s["shared_channels"]), 0)
         s["channels"], s["arena_top"] = 8, 8 + channels
         template = given.templates[given.ranks["template"][:n]]
@@ -76,15 +76,15 @@ class State:
 
     @property
     def status(self) -> int:
-        """One of the statuses of `records`."""
+        """Status of the run, one of those in `records`."""
         return int(self.scalars["status"])
 
     def used(self, pool: str) -> np.ndarray:
-        """The rows of a pool that have been used."""
+        """Used rows of a pool."""
         return self.tables[pool][: self.tables["pools"]["top"][_POOLS.index(pool)]]
 
     def grow(self) -> None:
-        """Make larger what could run out, and tell the kernel where everything is."""
+        """Enlarge pools and tables that could run out, and update their addresses."""
         s, tables, pools = self.scalars, self.tables, self.tables["pools"]
         need = int(s["arena_top"] + s["arena_step"] + 4 * s["most_ready"])
         if need > len(tables["arena"]):
@@ -100,7 +100,7 @@ class State:
             self._hash_again(len(tables["events"]))
         if s["most_ready"] > len(tables["wave"]):
             self._grow("wave", _power(int(s["most_ready"])))
-        # The kernel asks both for room for the longer one; what is not touched takes no memory.
+        # The kernel needs room for the longer one in both; untouched pages take no memory.
         if s["record_messages"]:
             rows = int(max(s["message_row_count"], s["hop_row_count"])) + most
             for name in ("message_rows", "hop_rows"):
@@ -117,13 +117,13 @@ class State:
             s[f"at_{name}"] = tables[name].ctypes.data
 
     def _grow(self, name: str, rows: int) -> None:
-        """A table with more rows; the new ones are not set."""
+        """Enlarge a table; the new rows are uninitialised."""
         old = self.tables[name]
         self.tables[name] = _lines(rows, old.dtype)
         self.tables[name][: len(old)] = old
 
     def _hash_again(self, rows: int) -> None:
-        """A larger hash table with the buckets that are pending."""
+        """Rebuild the hash table with `rows` rows from the pending buckets."""
         self.tables["hash"] = hashed = np.full(rows, -1, dtype=np.int32)
         pending = self.tables["times"][: self.scalars["time_count"]]
         with np.errstate(over="ignore"):
@@ -133,7 +133,7 @@ class State:
             hashed[slot] = bucket
 
     def run(self) -> None:
-        """Run to the end: until `status` is no longer RUNNING."""
+        """Run until `status` is no longer RUNNING."""
         from astrasim_py.engine.compiled.kernel import advance
 
         while self.status in (records.UNBORN, records.RUNNING):
@@ -143,7 +143,7 @@ class State:
 
 
 def _levels(ranks: int) -> tuple[int, list[int]]:
-    """Words of the set of dirty ranks, and the first of each of its levels of 64 times fewer words."""
+    """Words of the set of dirty ranks, and the first word of each level; a level has 64 times fewer words."""
     levels, words, first = [], ranks, 0
     while words != 1 or not levels:
         words = max(-(-words // 64), 1)
@@ -153,12 +153,12 @@ def _levels(ranks: int) -> tuple[int, list[int]]:
 
 
 def _lines(rows: int, dtype: np.dtype | type = np.int64, value: int | None = None) -> np.ndarray:
-    """An array that begins with a cache line, so that a row of 64 bytes is in one; not set, or 0.
+    """An array aligned to cache lines, uninitialised or 0.
 
-    Memory from numpy begins anywhere: each row would be in two lines.
+    numpy's own arrays are not aligned: each row of 64 bytes would span two lines.
     """
     count = rows * np.dtype(dtype).itemsize
-    # Zeros that nobody has touched take no memory.
+    # Untouched zeros take no memory.
     space = np.zeros(count + LINE, dtype=np.uint8) if value == 0 else np.empty(count + LINE, dtype=np.uint8)
     begin = -space.ctypes.data % LINE
     return space[begin : begin + count].view(dtype)
@@ -171,5 +171,5 @@ def _copy(rows: np.ndarray) -> np.ndarray:
 
 
 def _power(least: int) -> int:
-    """The least power of two that is not less."""
+    """The least power of two ≥ `least`."""
     return 1 << max(int(least) - 1, 1).bit_length()

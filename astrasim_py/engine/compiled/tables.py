@@ -1,4 +1,4 @@
-"""The kernel's input piece by piece: templates, calls, instances and ranks as records, numbers one after the other."""
+"""Builder of the kernel's input: templates, calls, instances and ranks as records, numbers in flat arrays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from astrasim_py.system.problem import Problem
 
 
 class KernelInput(NamedTuple):
-    """What the kernel reads and does not write: `constants` by name, and tables of records.
+    """The kernel's input, read-only: `constants` by name, and tables of records.
 
-    `links` and `ranks` are the first rows of tables that the kernel does write; `tags`, by node of a template, is not
-    for the kernel.
+    `links` and `ranks` are the initial rows of tables that the kernel writes; `tags`, by node of a template, is not
+    used by the kernel.
     """
 
     constants: dict[str, int]
@@ -40,10 +40,10 @@ class KernelInput(NamedTuple):
 
 
 class Rotated(NamedTuple):
-    """Who is whose peer in the calls of a rotated program: places in the input."""
+    """Peers in the calls of a rotated program, as places in the input."""
 
     peers: int  # in `ints`: peer by position and number of a delta; -1: computed from `dims`
-    deltas: int  # how many
+    deltas: int  # number of deltas
     dims: int  # in `ints`: number of dimensions, these, digits of each delta
 
 
@@ -59,7 +59,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Template:
-    """What becomes the nodes of a template."""
+    """Data of the nodes of a template."""
 
     program: RankProgram
     partner: np.ndarray
@@ -70,7 +70,7 @@ class _Template:
 
 
 class _Numbers:
-    """Arrays one after the other."""
+    """A growing flat array."""
 
     def __init__(self, dtype: type) -> None:
         self.dtype = dtype
@@ -78,7 +78,7 @@ class _Numbers:
         self.size = 0
 
     def add(self, values: Sequence[int] | np.ndarray) -> int:
-        """Append values; returns where they begin."""
+        """Append values; returns the index of the first."""
         part = np.asarray(values, dtype=self.dtype).ravel()
         begin = self.size
         self.parts.append(part)
@@ -86,12 +86,12 @@ class _Numbers:
         return begin
 
     def array(self) -> np.ndarray:
-        """All of them, and a 0: never empty."""
+        """All values and a final 0: never empty."""
         return np.concatenate([*self.parts, np.zeros(1, dtype=self.dtype)])
 
 
 class _Rows:
-    """Records one after the other."""
+    """A growing array of records."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -103,7 +103,7 @@ class _Rows:
         return len(self.rows) - 1
 
     def array(self) -> np.ndarray:
-        """All of them; at least one."""
+        """All records; at least one."""
         made = np.zeros(max(len(self.rows), 1), dtype=self.dtype)
         for name in self.dtype.names:
             if any(name in row for row in self.rows):
@@ -112,9 +112,9 @@ class _Rows:
 
 
 class Tables:
-    """A `KernelInput` in the making.
+    """Builder of a `KernelInput`.
 
-    `constants`: those of `records.CONSTANTS` that follow from the problem alone.
+    `constants`: those of `records.CONSTANTS` that depend on the problem only.
     """
 
     def __init__(self, problem: Problem, constants: dict[str, int]) -> None:
@@ -135,13 +135,13 @@ class Tables:
         self.words_of_calls = self.chunk_count = self.running = self.joint = self.most_queues = 0
 
     def routes(self, ptr: np.ndarray, path: np.ndarray, pairs: np.ndarray) -> None:
-        """The routes: CSR of links, and of each the pair src NPU × NPUs + dst NPU, ascending."""
+        """Set the routes: CSR of links, and each route's pair src NPU × NPUs + dst NPU, ascending."""
         self.ptr = np.asarray(ptr, dtype=np.int64)
         self.path = np.require(path, dtype=np.int32, requirements=["C"])
         self.pairs = np.require(pairs, dtype=np.int64, requirements=["C"])
 
     def compute_routes(self) -> None:
-        """Let the kernel compute routes: of a topology whose routes are `walked`, not under the analytical model."""
+        """Let the kernel compute routes; requires `walked` routes and a model other than analytical."""
         topology = self.problem.topology
         dims = topology.dims
         npu = np.arange(topology.npus, dtype=np.int64)
@@ -152,7 +152,7 @@ class Tables:
             for way, change in enumerate((1, -1)):
                 other = npu + ((digit + change) % dim.size - digit) * weight
                 near = (digit + change >= 0) & (digit + change < dim.size) if dim.kind != "ring" else digit >= 0
-                # Between two there is but one way, which the tie-break takes for both.
+                # Two NPUs have one link each way, which the tie-break takes in both directions.
                 near &= other != npu
                 ptr, links = topology.routes(npu[near], other[near])
                 steps[near, d, way] = links[ptr[:-1]]
@@ -178,12 +178,12 @@ class Tables:
         nbytes: np.ndarray | None = None,
         connected: Connected | None = None,
     ) -> int:
-        """A program, from which blocks are made; returns its number.
+        """Add a program from which blocks are made; returns its number.
 
-        `partner`: int[n]: of a send the node of its receive in the peer's program, of a receive that of its send; or
-        ``~channel`` where several messages can match. `route`: int[n]: number of the route to the peer (a workload);
-        column of the call's table of routes (a call). `workload`: its nodes take slots. `peer`, `nbytes`: in place of
-        the program's own. `connected`: under the MSCCL link model.
+        `partner`: int[n]: node of the matching receive or send in the peer's program; ``~channel`` if several messages
+        can match. `route`: int[n]: number of the route to the peer (a workload); column of the call's table of routes
+        (a call). `workload`: its nodes take slots. `peer`, `nbytes`: replace the program's. `connected`: under the
+        MSCCL link model.
         """
         structure, n = program.structure, len(program)
         if structure.key not in self.structures:
@@ -227,7 +227,7 @@ class Tables:
         return self.templates.add(**row, flags=flags, words=max(words, 1))
 
     def _counters(self, counters: Counters, row: dict[str, int], n: int) -> int:
-        """Tables of the counters of a template; returns the words that a block needs for them."""
+        """Add the tables of a template's counters; returns the words per block that they need."""
         order = np.flatnonzero(counters.start >= 0)
         order = order[np.argsort(counters.start[order], kind="stable")]
         begins = np.searchsorted(counters.start[order], np.arange(n))
@@ -240,7 +240,7 @@ class Tables:
             mine = np.flatnonzero(counters.of == counter)
             first = mine[counters.start[mine] < 0]
             first = first[np.lexsort((first, counters.k[first]))]
-            # In this order they are a heap.
+            # This order is a valid heap.
             begin = self.longs.add(np.stack([counters.k[first], first, first], axis=1))
             waiting += [words, len(mine), begin, len(first)]
             words += records.ENTRY.itemsize // 8 * len(mine)
@@ -250,7 +250,7 @@ class Tables:
     # -- calls, instances, ranks ---------------------------------------------------------------------------------
 
     def ranks_of(self, members: Sequence[int]) -> tuple[int, int]:
-        """Where members stand by position, and sorted with their positions."""
+        """Add the members of a group; returns their places by position, and sorted with their positions."""
         key = members if isinstance(members, range) else tuple(members)
         if key not in self.members:
             ranks = np.asarray(members, dtype=np.int64)
@@ -259,10 +259,10 @@ class Tables:
         return self.members[key]
 
     def call(self, instance: int, members: Sequence[int], rows: np.ndarray | None, **fields: int) -> int:
-        """One algorithm among some ranks; returns its number.
+        """Add a call; returns its number.
 
-        `instance`: the instance that it is of; ascending. `members`: ranks by position. `rows`: int64[members]: first
-        row of each in the node table, if that is recorded. `fields`: of `records.CALL`.
+        `instance`: its instance; ascending. `members`: ranks by position. `rows`: int64[members]: first row of each
+        member in the node table, if recorded. `fields`: of `records.CALL`.
         """
         row = {"flags": 0, "peers": -1, "routes": -1, "extra_bytes": -1, "channels": 0, "messages": 0, "connections": 0}
         row |= {"instance": instance, "members": len(members), "ranks": self.ranks_of(members)[0]} | fields
@@ -272,14 +272,14 @@ class Tables:
         return self.calls.add(**row)
 
     def same_call(self, of: int, instance: int, rows: np.ndarray | None) -> int:
-        """A call like another one, which another instance carries out; returns its number."""
+        """Add a copy of a call for another instance; returns its number."""
         row = self.calls.rows[of] | {"instance": instance, "rows": -1 if rows is None else self.longs.add(rows)}
         return self.calls.add(**row)
 
     def plain(self, templates: tuple[int, ...], routes: np.ndarray | None) -> dict[str, int]:
-        """Fields of a call with a template by position; none: there is nothing to do.
+        """Fields of a call with a template per position; no templates: nothing to do.
 
-        `routes` is int[members, columns]: number of the route from each member by the column that its template states.
+        `routes`: int[members, columns]: number of the route from each member, by the column that its template states.
         """
         if templates not in self.templates_at:
             self.templates_at[templates] = self.ints.add(templates)
@@ -291,15 +291,15 @@ class Tables:
     def rotated(
         self, template: int, rotation: Rotated, members: int, routes: np.ndarray | None, extra: np.ndarray | None
     ) -> dict[str, int]:
-        """Fields of a call with one template for all.
+        """Fields of a call with one template for all members.
 
         `routes`: int[members, deltas]: number of the route from each member by the number of the delta. `extra`:
-        uint8[members, nodes] of 0 or 1: what a member's messages are longer than those of the template.
+        uint8[members, nodes] of 0 or 1: bytes that a member's messages are longer than the template's.
         """
         row = self.templates.rows[template]
         fields = {"templates": template, "flags": records.ROTATED, **rotation._asdict()}
         if not row["count_count"] and not row["flags"] & records.COUNTS and row["nodes"]:
-            # No more is kept of its nodes than a byte each.
+            # The state of its nodes is one byte each.
             fields["flags"] |= records.JOINT
             self.joint = max(self.joint, -(-members * row["nodes"] // 8))
         if extra is not None:
@@ -313,7 +313,7 @@ class Tables:
         """Peers in the calls of a rotated program.
 
         `peers`: int64[members, deltas]: peer by position and number of a delta; None: computed by the kernel. `deltas`:
-        int64[deltas]: what is added to a position, digit by digit.
+        int64[deltas]: offset added to a position, digit by digit.
         """
         digits, rest = [], np.asarray(deltas, dtype=np.int64)
         for size in dims:
@@ -328,8 +328,8 @@ class Tables:
     ) -> dict[str, int]:
         """Fields of a planned instance.
 
-        `chunks`: priority, whether it has turns, and phases as (queue, priority, first call, turn, where in `ints` the
-        call and the position of each member are). `queues`: queues of its planner.
+        `chunks`: priority, whether it has turns, and phases as (queue, priority, first call, turn, place in `ints` of
+        each member's call and position). `queues`: queues of its planner.
         """
         flat, turns = [], [0] * max(queues, 1)
         for priority, has_turns, phases in chunks:
@@ -341,7 +341,7 @@ class Tables:
         return {"planned": 1, "chunks": at, "chunk_count": len(chunks), "turns": turns_at}
 
     def rank(self, capacity: Sequence[int], **fields: int) -> int:
-        """The next rank, with fields of `records.RANK`; `capacity`: chunks that each of its queues runs at once."""
+        """Add a rank with fields of `records.RANK`; `capacity`: chunks that each of its queues runs at once."""
         running = tuple(min(int(c), 2**31) for c in capacity)
         self.running = max(self.running, min(sum(running), 2**31))
         self.most_queues = max(self.most_queues, len(running))
@@ -349,11 +349,10 @@ class Tables:
             self.capacities[running] = self.longs.add(running)
         return self.ranks.add(queues=len(running), capacities=self.capacities[running], **fields)
 
-    # -- all together ---------------------------------------------------------------------------------------------
+    # -- the complete input ------------------------------------------------------------------------------------------
 
     def input(self) -> KernelInput:
-        """All together.
-
+        """Build the input.
         Raises SimulationError: more nodes than 2^31 - 1.
         """
         kind = self._column([t.program.structure.kind for t in self.made], np.int8).astype(np.int32)
@@ -384,7 +383,7 @@ class Tables:
         links = self._times(Durations(self.problem, every, sent))
         self._room()
         calls = self.calls.array()
-        # Behind the states of the nodes.
+        # Extra bytes follow the states of the nodes.
         calls["extra_bytes"][calls["extra_bytes"] >= 0] += len(small)
         slots = (
             self.problem.semantics.cpu_slots,
@@ -413,7 +412,7 @@ class Tables:
         return np.concatenate([*parts, np.zeros(0, dtype)])
 
     def _times(self, durations: Durations) -> np.ndarray:
-        """The tables of times by size; returns the links."""
+        """Add the tables of times by size; returns the links."""
         links = durations.links(self.longs)
         connections = self.problem.network.msccl
         if connections is not None and connections.channel_bandwidth is not None:
@@ -426,7 +425,7 @@ class Tables:
         return links
 
     def _fill(self, rows: np.ndarray, small: np.ndarray, made: _Template) -> None:
-        """Nodes of one template."""
+        """Fill in the nodes of one template."""
         program, structure = made.program, made.program.structure
         if made.workload:
             rows["kind"] |= program.slot.astype(np.int32) << 3
@@ -443,18 +442,18 @@ class Tables:
         small[:] = np.minimum(structure.need, MOST_NEEDS)
 
     def _room(self) -> None:
-        """How much memory one step of the kernel can take at most."""
+        """Set the most memory that one step of the kernel can take."""
         words = max((row["words"] for row in self.templates.rows), default=1)
         nodes = max((row["nodes"] for row in self.templates.rows), default=1)
         starts = min(self.running, self.chunk_count) + 2 if self.chunk_count else 2
         blocks = starts * (words + self.words_of_calls + 64)
         shares = self.chunk_count * (records.RUN_WORDS + 8) + records.SHARE_WORDS + 2 * self.most_queues + 16
-        # Sizes of the arena are at most a quarter too large.
+        # Arena sizes exceed the request by at most a quarter.
         joint = (starts if self.chunk_count else 1) * (5 * self.joint // 4 + 8)
         self.constants["arena_step"] = 2 * (blocks + shares) + 24 * nodes * (starts + 1) + joint + 1024
         self.constants["block_step"] = starts + 8
 
 
 def _changes(values: np.ndarray) -> np.ndarray:
-    """The first of every run of equal values: few, where messages of one size follow each other."""
+    """The first of every run of equal values: few, as successive messages often have one size."""
     return values[np.flatnonzero(np.diff(values, prepend=~values[:1]))] if len(values) else values

@@ -1,4 +1,4 @@
-"""What had not finished when the kernel stopped, for the explanation of a stuck run."""
+"""Unfinished work when the kernel stopped, for the explanation of a stuck run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _unreceived(match: np.void) -> bool:
 class Waiting:
     """Reads the final tables of a run.
 
-    `state`: with nodes recorded where it is to tell since when something waits.
+    `state`: with nodes recorded if waiting times are needed.
     """
 
     def __init__(self, plan: Plan, state: State) -> None:
         self.plan, self.state, self.tables = plan, state, state.tables
         self.blocks = state.used("blocks")
-        #: Blocks that are not given back: those of detached sends may have ended before these go.
+        #: Blocks not freed; a block may end before its detached sends do.
         self.kept = self.blocks["rank"] >= 0
         self.begun = self.kept & (self.blocks["left"] > 0) & (self.blocks["flags"] & records.SPLICED > 0)
         self.matches = [match for match in state.used("matches") if match["flags"] >= 0]
@@ -41,7 +41,7 @@ class Waiting:
         return left.tolist()
 
     def anything_unreceived(self) -> bool:
-        """Whether a message has arrived that nobody has received."""
+        """Whether any arrived message has not been received."""
         if any(map(_unreceived, self.matches)):
             return True
         return any(True for _ in self.flagged(records.ARRIVED, RECV))
@@ -50,14 +50,14 @@ class Waiting:
         """Blocks and nodes of a kind whose state has a flag."""
         states, blocks = self.tables["arena"].view(np.uint8), self.blocks
         kinds = self.tables["nodes"]["kind"] & 7
-        # Of what has no such node nothing is looked at.
+        # Skip blocks without such a node.
         of_kind = np.append(0, np.cumsum(kinds == kind))
         counts = self.tables["templates"]["nodes"][blocks["template"] * self.kept]
         firsts = blocks["first"] * self.kept
         for number in np.flatnonzero(self.kept & (of_kind[firsts + counts] > of_kind[firsts])).tolist():
             block, first, count = blocks[number], int(firsts[number]), int(counts[number])
             if block["flags"] & records.JOINT_BLOCK and not block["left"]:
-                # Its states went with the call, and had no flag left.
+                # Its states were freed with the call, with no flag set.
                 continue
             begin, step = 8 * int(block["words"]) + int(block["offset"]), int(block["step"])
             for node in np.flatnonzero(states[begin : begin + step * count : step] & flag).tolist():
@@ -103,13 +103,13 @@ class Waiting:
         return sorted(found)
 
     def unasked(self) -> list[Posted]:
-        """Under the rendezvous: sends that nobody has asked for."""
+        """Under the rendezvous: sends that no receiver has requested."""
         found = [self.waiting(block, node) for block, node in self.flagged(records.POSTED, SEND)]
         found += [self.waiting(*_split(m["send"])) for m in self.matches if m["flags"] & records.UNASKED]
         return sorted(found)
 
     def uncounted(self) -> list[tuple[Posted, int, int, int]]:
-        """Nodes that wait for nothing but a count: with their counter, its count, and the count they wait for."""
+        """Nodes that wait only for a count, with their counter, its count, and the count they wait for."""
         arena, found = self.tables["arena"], []
         states, longs = arena.view(np.uint8), self.tables["longs"]
         for block in self.blocks[self.begun & (self.blocks["flags"] & records.COUNTS > 0)]:
@@ -138,7 +138,7 @@ class Waiting:
                 queue = self.arena_row(int(rank["queue"]) + records.QUEUE_WORDS * which, records.QUEUE)
                 users = self.chain(queue["first"], "next_running")
                 running = tuple(self.call_of(run, number) for run in users)
-                # Of chunks that came before their turn those are told whose collectives run here.
+                # Of the held-back chunks, report those whose collective runs in this queue.
                 early = []
                 for share in dict.fromkeys(int(run["share"]) for run in users):
                     held = self.chain(self.arena_row(share, records.SHARE)["early"], "next")
@@ -160,27 +160,27 @@ class Waiting:
         return runs
 
     def phase(self, run: np.void):
-        """The phase that a run is at or waits for."""
+        """The phase that a run is in or waits for."""
         instance = self.plan.instances[int(self.arena_row(int(run["share"]), records.SHARE)["instance"])]
         return instance.chunks[int(run["chunk"])].phases[int(run["phase"])]
 
     def call_of(self, run: np.void, rank: int) -> int:
-        """Index of the call in which a rank takes part in the phase of a run."""
+        """Index of a rank's call in the phase of a run."""
         phase = self.phase(run)
         return phase.first + phase.call_of[rank]
 
     def waiting(self, number: int, node: int) -> Posted:
-        """A node of a live block that waits since it was issued."""
+        """A node of a live block that has waited since it was issued."""
         block = self.blocks[number]
         row = int(block["row"])
         return self.described(int(block["rank"]), int(block["call"]), node, self.start(row + node if row >= 0 else -1))
 
     def start(self, row: int) -> int:
-        """When a node of the node table was issued; -1 where nodes are not recorded."""
+        """Issue time of a row of the node table; -1 if nodes are not recorded."""
         return int(self.tables["node_rows"]["start"][row]) if row >= 0 else -1
 
     def described(self, rank: int, index: int, node: int, since: int) -> Posted:
-        """A node as the explanation names it."""
+        """A node in the form that the explanation names."""
         program = self.plan.program(rank, index)
         members = self.plan.calls[index].members if index >= 0 else None
         peer = int(program.peer[node])
