@@ -1,8 +1,8 @@
 """The critical path of a run across ranks.
 
-It is walked backwards from the last node to complete. A node that ended by itself (compute, memory, a send) is
-charged its own time; a receive that had to wait is charged to its message, and the walk goes on at the sender; then
-the walk goes to the node whose completion let this one start. The pieces touch each other, so their lengths add up
+The walk starts at the last node to complete and goes backwards. A node that ended by itself (compute, memory, a send)
+is charged its own time; a receive that had to wait is charged to its message, and the walk continues at the sender;
+then the walk goes to the node whose completion let this one start. The pieces are contiguous, so their lengths add up
 to the makespan.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from astrasim_py.core.errors import InternalError
 from astrasim_py.core.records import Records
 
-#: Where a piece of the critical path goes, and what that means.
+#: Categories of the pieces of the critical path, and their meaning.
 CATEGORIES = {
     "compute": "compute",
     "local": "reductions and endpoint delays inside collectives",
@@ -47,12 +47,12 @@ class Segment:
 
 
 def _plain(column: np.ndarray) -> Sequence[int]:
-    """A column whose elements are Python's integers, made when they are asked for."""
+    """A column whose elements are Python integers, converted on access."""
     return memoryview(np.ascontiguousarray(column, dtype=np.int64))
 
 
 class _Walk:
-    """Columns of the records, of which the walk reads a few rows, and the messages by their send node."""
+    """State of the walk: columns of the records, and the messages by send node."""
 
     def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
         node, message, hop = records.node, records.message, records.hop
@@ -76,7 +76,7 @@ class _Walk:
         self.segments: list[Segment] = []
 
     def add(self, start: int, end: int, category: str, row: int, message: int = -1, link: int = -1) -> None:
-        """Walking backwards: pieces are added latest first."""
+        """Add a piece; pieces are added latest first."""
         if end > start:
             rank, instance = (self.rank[row], self.instance[row]) if row >= 0 else (-1, -1)
             piece = Segment(
@@ -119,11 +119,11 @@ class _Walk:
             self.add(start[i], until - wire, "serialization", send, message, link)
             self.add(requested[i], start[i], "queueing", send, message, link)
             until = requested[i]
-        # Before it asks for its first link, a message is held to the pace of its connection.
+        # A message waits for the pace of its connection before it requests its first link.
         self.add(posted, until, "serialization", send, message)
 
     def walk(self) -> tuple[Segment, ...]:
-        """From the end of the run back to 0."""
+        """Walk from the end of the run back to 0."""
         if self.latest < 0:
             self.add(0, self.makespan, "waiting", -1)
             return tuple(self.segments)
@@ -138,7 +138,7 @@ class _Walk:
         raise InternalError("the nodes of a run release each other in a circle")
 
     def step(self, row: int, now: int) -> tuple[int, int]:
-        """Account for one node that ended at `now`; returns (time, node) to go on at."""
+        """Account for one node that ended at `now`; returns the next (time, node)."""
         kind, by = self.labels[self.kinds[row]], self.ended[row]
         if kind == "collective" and by >= 0:
             return now, by  # it ended with the last node of its algorithm
@@ -155,7 +155,7 @@ class _Walk:
         now = self.start[row]
         before = self.released[row]
         if before >= 0 and self.instance[row] >= 0 and self.instance[before] < 0:
-            # The first nodes of an algorithm begin with their collective: go on with what released that.
+            # The first nodes of an algorithm begin with their collective: continue with the collective's release.
             collective = before
             self.add(self.start[collective], now, "waiting", row)
             now, before = self.start[collective], self.released[collective]

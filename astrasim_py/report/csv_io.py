@@ -1,8 +1,8 @@
-"""Tables of records as CSV and back: columns at a time, for a run can leave ten million rows.
+"""Tables of records as CSV and back, by columns: a run can record ten million rows.
 
 Writing turns a block of rows into a matrix of bytes, in which every cell of a column has the same width; blanks are
-bytes that UTF-8 does not have, and fall out of the whole block in one go. The standard library's writer takes four
-times as long, and a folded run writes hundreds of megabytes. Reading is numpy's.
+bytes that UTF-8 never uses, removed from the whole block at once. The standard library's writer takes four times as
+long, and a folded run writes hundreds of megabytes. numpy reads the tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOUR = np.array([[n // 1000, n // 100 % 10, n // 10 % 10, n % 10] for n in rang
 
 
 def csv_cell(text: str) -> str:
-    """A text cell, quoted where needed and kept from being taken for a formula.
+    """A text cell, quoted where needed and protected from being read as a formula.
 
     Text that begins with ``= + - @``, a tab, a carriage return or an apostrophe gets an apostrophe in front;
     `csv_text` takes it off again.
@@ -107,7 +107,7 @@ def _fractions(column: np.ndarray) -> np.ndarray:
 
 
 def _packed(cells: Sequence[np.ndarray | bytes], rows: int) -> bytes:
-    """Some rows of a file, from what stands in them side by side: cells of a column, or what is in every row."""
+    """Some rows of a file from their parts, left to right: cells of a column, or bytes common to all rows."""
     widths = [len(cell) if isinstance(cell, bytes) else cell.shape[1] for cell in cells]
     block = np.empty((rows, sum(widths)), dtype=np.uint8)
     at = 0
@@ -149,7 +149,7 @@ def _digit_cells(column: np.ndarray) -> np.ndarray:
 
 
 def _frames() -> np.ndarray:
-    """By number of digits (and, after all of them, again with a sign): what turns digits into characters."""
+    """By number of digits (then again with a sign): bytes that turn digits into characters."""
     words = _MOST_DIGITS // 4 + 1
     frames = np.full((2 * (_MOST_DIGITS + 1), 4 * words), 0xFF, dtype=np.uint8)
     for sign in (0, 1):

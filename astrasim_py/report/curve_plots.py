@@ -1,4 +1,4 @@
-"""Figures of rows: curves of time, bandwidth and slowdown, and bars of where the time went."""
+"""Figures of rows: curves of time, bandwidth and slowdown, and bars of the time breakdown."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ _PLAIN = re.compile(r"[A-Za-z][\w.]*", re.ASCII)
 
 
 def vertex_table(topology: Topology) -> Table:
-    """Every vertex: its name, its kind (``npu``, ``failed`` or ``switch``) and where to draw it.
+    """Every vertex: its name, its kind (``npu``, ``failed`` or ``switch``) and its coordinates.
 
-    x and y are NaN where the topology has no natural drawing. Names are bytes where they are plain.
+    x and y are NaN if the topology has no natural drawing. Names are bytes if they are plain.
     """
     n = topology.vertices
     place = positions(topology)

@@ -1,4 +1,4 @@
-"""Why a run took as long as it did: critical path across ranks, exposed communication, busiest links."""
+"""Explanation of a run's time: critical path across ranks, exposed communication, busiest links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from astrasim_py.report.exposure import Exposure, exposures_of
 from astrasim_py.report.tables import text_table
 
 _LINES = 24
-#: A path of so few steps is shown message by message too.
+#: A path of at most this many steps is also shown message by message.
 _FEW = 4
 
 
@@ -55,11 +55,11 @@ def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tup
 
 
 def explain(records: Records, edges: Table | None = None, longer: Mapping[int, int] | None = None) -> Explanation:
-    """Walk the critical path and say where the time went.
+    """Walk the critical path and attribute the time.
 
-    `records`: of level ``messages``. `edges`: ``link``, ``name`` and ``latency`` (ps) of the links: names them, and
-    tells latency from serialization exactly. `longer`: collective instance → ps that each hop of its messages takes
-    beyond the latency of the link. Raises UsageError: records of a lower level.
+    `records`: of level ``messages``. `edges`: ``link``, ``name`` and ``latency`` (ps) of the links: their names, and
+    the exact split of latency and serialization. `longer`: collective instance → extra ps per hop of its messages.
+    Raises UsageError: records of a lower level.
     """
     if records.level != "messages":
         raise UsageError("records", f'level "{records.level}" does not hold messages', 'record at level "messages"')

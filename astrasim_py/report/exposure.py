@@ -1,4 +1,4 @@
-"""Exposed communication: time a rank communicates while nothing is computed there."""
+"""Exposed communication: time in which a rank communicates without computing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def exposures_of(records: Records, path: Sequence[Segment]) -> tuple[Exposure, .
     own = own[np.argsort(rank[own], kind="stable")]
     compute = own[codes[own] == known.get("compute", -1)]
     p2p = own[(codes[own] == known.get("send", -1)) | (codes[own] == known.get("recv", -1))]
-    # A collective's node is the one that released the first nodes of its algorithm on that rank.
+    # A collective's node released the first nodes of its algorithm on that rank.
     inner = np.flatnonzero((instance >= 0) & (node["released_by"] >= 0))
     inner = inner[instance[node["released_by"][inner]] < 0]
     caller, first = np.unique(node["released_by"][inner], return_index=True)

@@ -46,7 +46,7 @@ _MAX_TEXT = 60
 
 @contextmanager
 def our_style():
-    """Our style whatever the user's matplotlibrc says; only keys that differ are touched."""
+    """Apply our style, whatever the user's matplotlibrc says; only keys that differ are set."""
     import matplotlib
 
     defaults = matplotlib.rcParamsDefault
@@ -103,7 +103,7 @@ def say_nothing_finished(axes) -> None:
 
 
 def pen(index: int, count: int) -> dict:
-    """Line style of a series: later ones are thinner and lie inside earlier ones, so that equals stay visible."""
+    """Line style of a series: later lines are thinner and lie inside earlier ones, so equal curves stay visible."""
     share = index / max(count - 1, 1)
     return {
         "color": PALETTE[index % len(PALETTE)],

@@ -86,7 +86,7 @@ class Grid:
             if key and rows and all(text_of(row, key) is None for row in rows):
                 keys = ", ".join(swept) or "none"
                 raise ScenarioError(f"{place}.{name}", f'"{key}" is not swept', f"write one of the swept keys: {keys}")
-        # What varies and is not named would put several points on one place: it goes to the series' names.
+        # Other varying keys go to the series' names: otherwise several points would coincide.
         rest = [key for key in varying if key not in (self.x, self.series_key, self.facet_key)]
         self.points: dict[tuple[str, tuple[str, ...], str], Mapping] = {}
         for row in rows:
@@ -104,6 +104,6 @@ class Grid:
         return clean(", ".join(series))
 
     def curve(self, facet: str, series: tuple[str, ...], value: Callable[[Mapping], float | None]) -> dict[str, float]:
-        """x → value, where there is one."""
+        """x → value, for rows that have one."""
         rows = {x: self.points[facet, series, x] for x in self.axis.texts if (facet, series, x) in self.points}
         return {x: y for x, row in rows.items() if (y := value(row)) is not None}

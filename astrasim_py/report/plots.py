@@ -20,9 +20,9 @@ def draw(
 ) -> dict[str, bytes]:
     """One figure, as SVG and PNG.
 
-    `spec`: an entry of a scenario's ``plots``. `rows`: rows of points in the order of the sweep; those that are not
-    done are left out. `panels`: for ``links`` and ``gantt``. Returns ``svg`` and ``png``; their metadata say which
-    engine ran. Raises ScenarioError: a key that no row has, or a baseline that is not a value of the series.
+    `spec`: an entry of a scenario's ``plots``. `rows`: rows of points in the order of the sweep; unfinished points are
+    left out. `panels`: for ``links`` and ``gantt``. Returns ``svg`` and ``png``; their metadata name the engine. Raises
+    ScenarioError: a key that no row has, or a baseline that is not a value of the series.
     """
     kind = spec["kind"]
     if kind not in KINDS:

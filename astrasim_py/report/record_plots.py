@@ -11,7 +11,7 @@ import numpy as np
 from astrasim_py.core.records import Table, empty_table
 from astrasim_py.report.figure_style import canvas, clean, legend_below, say_nothing_finished, time_ticks
 
-#: Most points that a figure of links or a Gantt chart shows.
+#: Maximum points in a figure of links or a Gantt chart.
 PANELS = 9
 _MAX_LANES = 64
 

@@ -1,8 +1,8 @@
-"""A picture of a synthesized schedule: what every link carries when, and how many links are in use.
+"""Figure of a synthesized schedule: the transfers on every link, and the share of links in use over time.
 
-A schedule of few links is drawn transfer by transfer, a lane per link, a colour per chunk. Of a larger one a map shows
-for every NPU and every moment which share of the links into it are in use; neighbouring NPUs share a row where there
-are more than `MAX_ROWS`.
+A small schedule is drawn transfer by transfer, a lane per link, a colour per chunk. A larger one is drawn as a map: for
+every NPU and every time the share of its incoming links in use; neighbouring NPUs share a row if there are more than
+`MAX_ROWS`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, clean, our_style, render
 from astrasim_py.synthesis.model.schedule import Schedule
 
-#: Links, and holds of them, up to which every transfer is drawn.
+#: Maximum links, and maximum holds of links, for drawing every transfer.
 MAX_LANES, MAX_HOLDS = 64, 6000
 #: Rows of the map.
 MAX_ROWS = 256
-#: Bins of time where there are too many moments.
+#: Bins of time if there are too many distinct times.
 _BINS = 600
-#: Chunks up to which each is named in a legend, and up to which colours are those of the palette.
+#: Maximum chunks for naming each in a legend, and for using the palette's colours.
 _NAMED, _PLAIN = 4, 7
 _UNITS = ((10**12, "s"), (10**9, "ms"), (10**6, "µs"), (10**3, "ns"))
 
@@ -34,7 +34,7 @@ def draw_schedule(schedule: Schedule, form: str, title: str = "") -> bytes:
     if not schedule.recorded or not schedule.transfers:
         raise UsageError("figure", "a schedule without transfers has no picture", "record them")
     with our_style():
-        # Nothing is simulated for it: no engine is named.
+        # No simulation is involved: no engine is named.
         return render(_figure(schedule, clean(title)), form, {})
 
 
@@ -168,7 +168,7 @@ def _coverage(row: np.ndarray, start: np.ndarray, end: np.ndarray, rows: int, ti
     part, slope = np.zeros(rows * (_BINS + 1)), np.zeros(rows * (_BINS + 1))
     for moment, sign in ((start, 1.0), (end, -1.0)):
         place = np.minimum((moment / width).astype(np.int64), _BINS - 1)
-        # From the moment to the end of its bin, and whole bins from there on.
+        # From each time to the end of its bin, and whole bins after that.
         rest = np.clip((place + 1) - moment / width, 0.0, 1.0)
         at = row * (_BINS + 1) + place
         part += sign * np.bincount(at, weights=rest, minlength=len(part))

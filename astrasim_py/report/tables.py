@@ -69,7 +69,7 @@ def json_text(value: object, indent: int | None = 2) -> str:
 
 
 def _json(value: object, line: str | None, step: str) -> str:
-    """`line` is what begins a line at the depth of this value; None: all on one line."""
+    """JSON of a value; `line`: start of a line at its depth; None: all on one line."""
     if isinstance(value, Decimal):
         if not value.is_finite():
             raise TypeError(f"{value} is not a JSON number")
@@ -121,7 +121,7 @@ def _value_cell(value: object) -> str:
     return str(int(value)) if isinstance(value, Integral) else csv_cell(str(value))
 
 
-# -- what people read -------------------------------------------------------------------------------------------
+# -- text tables -------------------------------------------------------------------------------------------
 
 
 def _time(ns: object) -> str:
@@ -136,7 +136,7 @@ def _rate(value: object) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-#: Heading, key of the row, and how it is shown; a column without any value is left out.
+#: Heading, key of the row, and format; a column without any value is left out.
 _SHOWN = (
     ("time", "time_ns", _time),
     ("closed form", "closed_form_ns", _time),
@@ -156,8 +156,8 @@ def shown_rows(
 ) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headings, cells and alignment of the table of a run.
 
-    `summaries`: summary of each row's point: adds the closed form of an algorithm on links of its own, to be compared.
-    Returns one list per row. Returns columns to be aligned to the right.
+    `summaries`: summary of each row's point: adds the closed form of an algorithm on uncontended links, to compare.
+    Cells are one list per row; alignment marks the columns to be aligned to the right.
     """
     forms = [summary.get("closed_form_ns") if summary else None for summary in summaries]
     rows = [{**row, "closed_form_ns": form} for row, form in zip(rows, forms, strict=True)] if forms else rows

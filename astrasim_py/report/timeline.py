@@ -17,16 +17,16 @@ import numpy as np
 from astrasim_py.core.records import Records, Table
 from astrasim_py.core.units import format_size
 
-#: Events that are handed on at once.
+#: Events per yielded piece.
 _BLOCK = 16384
-#: Arrows end so far inside the receive, so that viewers find it around them.
+#: Distance of arrow ends inside the receive, so that viewers attach them to it.
 _INSIDE_PS = 1000
 
 
 def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """A lane for each interval, so that those of one lane and group do not overlap; the fewest, lowest first.
+    """A lane for each interval, so that intervals of one lane and group do not overlap; the fewest, lowest first.
 
-    `group`, `start`, `end`: of each interval; groups from 0 on, of which each has lanes of its own.
+    `group`, `start`, `end`: of each interval; groups are numbered from 0, and each has its own lanes.
 
     >>> lanes(np.array([0, 0, 0, 1]), np.array([0, 1, 5, 0]), np.array([4, 3, 6, 9])).tolist()
     [0, 1, 0, 0]
@@ -37,10 +37,10 @@ def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
         return result
     order = np.lexsort((end, start, group))
     groups, starts, ends = group[order], start[order], end[order]
-    # The latest end so far within a group: ends by their rank, groups above them.
+    # Running maximum of ends within a group: ends are replaced by their rank, offset by group.
     ranked = np.sort(ends)
     latest = np.maximum.accumulate(groups * count + np.searchsorted(ranked, ends)) - groups * count
-    # Where nothing of the group is left, lanes begin anew; what is alone until then is in the first.
+    # Lanes restart where no interval of the group is open; an interval alone until then takes the first.
     anew = np.ones(count, dtype=bool)
     anew[1:] = (groups[1:] != groups[:-1]) | (starts[1:] >= ranked[latest[:-1]])
     first = np.flatnonzero(anew)

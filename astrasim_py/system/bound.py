@@ -1,4 +1,4 @@
-"""A time that the whole problem cannot beat, whatever algorithms carry its collectives out."""
+"""Lower bound of a problem's makespan, whatever algorithms carry out its collectives."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def problem_bound(plan: Plan) -> int | None:
 
     The greatest of
 
-    * the longest path through the workload, in which a message takes the latency and serialization of its route
-      and a member leaves a collective no earlier than its own links have carried what they must, and than it can
-      have heard from whom it must hear;
+    * the longest path through the workload, in which a message takes the latency and serialization of its route,
+      and a member leaves a collective only after its links have carried their least bytes and the members that it
+      depends on could reach it;
     * for every collective, the earliest start of a member plus the collective's own bound;
     * for every NPU, all bytes that must enter or leave it over the rate of its links; for all NPUs together, all
       bytes over the rate of all their links;
     * for every rank, its compute over its slots.
 
     The bounds of successive collectives are not simply added: one may begin on some members while another still
-    ends on others, and what they share (links) is counted above.
+    ends on others, and the links that they share are counted above.
     """
     problem = plan.problem
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances):
@@ -47,9 +47,9 @@ def _compute(plan: Plan) -> int:
 
 
 def _links(plan: Plan, capacities: Capacities) -> int:
-    """Bytes that must cross the links of each NPU, and of all NPUs, over their rates."""
+    """Time bound of the links: bytes that must cross each NPU's links, and all links, over their rates."""
     npu_of = np.asarray(plan.npu_of, dtype=np.int64)
-    # Python integers: sums over a workload may go beyond 64 bits.
+    # Python integers: sums over a workload may exceed 64 bits.
     into, out = (np.zeros(plan.problem.topology.npus, dtype=object) for _ in range(2))
     total = 0
     for instance in plan.instances:
@@ -84,13 +84,13 @@ def _links(plan: Plan, capacities: Capacities) -> int:
 
 
 class _LongestPath:
-    """Longest path over all ranks: a node's end is known once those of its parents, and of its partners, are."""
+    """Longest path over all ranks: a node's end follows from the ends of its parents and partners."""
 
     def __init__(self, plan: Plan, capacities: Capacities) -> None:
         self.plan = plan
         self.capacities = capacities
         self.delivery = plan.problem.network.send_completes == "delivery"
-        #: All ranks do the same: rank 0 is walked for all.
+        #: All ranks behave alike: only rank 0 is walked.
         self.symmetric = _symmetric(plan, capacities)
         workload = plan.workload[:1] if self.symmetric else plan.workload
         self.starts = [np.array([plan.start_delay[r]] * len(p), dtype=object) for r, p in enumerate(workload)]
@@ -99,7 +99,7 @@ class _LongestPath:
         self.ready = [(rank, node) for rank, p in enumerate(workload) for node in p.structure.roots.tolist()]
         self.arrivals: list[dict[int, tuple[int, int]]] = [{} for _ in plan.instances]
         self.times: dict[tuple, tuple[list[int], list[int]]] = {}
-        #: Job and match key → rank, node and time of the end of a message that came first.
+        #: Job and match key → rank, node and time of the end of a message that was visited first.
         self.first_ends: dict[tuple[int, int], tuple[int, int, int]] = {}
 
     def run(self) -> int:
@@ -128,7 +128,7 @@ class _LongestPath:
         plan, program = self.plan, self.plan.workload[rank]
         job = plan.job_of[rank]
         first = plan.first_rank[job]
-        # A channel of several messages may pair in any order: then only the send's own time is counted.
+        # Messages of a channel may pair in any order: then only the send's own time is counted.
         key = int(plan.p2p[job].match_key[rank - first][node])
         time = start
         if sends:

@@ -25,9 +25,9 @@ LOCAL_FIRST, BASELINE, TWO_WAY = ALL_REDUCE_WAYS
 FIXED, THEMIS = DIMENSION_ORDERS
 _CHOICES = {"all_reduce": ALL_REDUCE_WAYS, "order": DIMENSION_ORDERS, "rounding": CHUNK_ROUNDINGS}
 
-#: Collectives that go by dimension.
+#: Collectives planned by dimension.
 PLANNED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-#: Most chunks of a collective, and queues of a dimension.
+#: Maximum chunks of a collective, and maximum queues of a dimension.
 MAX_CHUNKS = 2**17
 
 
@@ -35,7 +35,7 @@ MAX_CHUNKS = 2**17
 
 
 def cut(size: int, count: int) -> tuple[int, ...]:
-    """Cut `size` bytes into `count` chunks that differ by a byte at most and sum to `size`; empty ones are left out.
+    """Cut `size` bytes into `count` chunks that differ by at most a byte and sum to `size`; omit empty chunks.
 
     >>> cut(10, 3)
     (3, 3, 4)
@@ -49,8 +49,8 @@ def cut(size: int, count: int) -> tuple[int, ...]:
 def cut_rounded_up(size: int, count: int, least: int = 0) -> tuple[int, ...]:
     """Cut as ASTRA-sim does: chunks of ⌊size / count⌋ bytes, and one more for the remainder.
 
-    `size`: bytes. `count`: ``preferred-dataset-splits``. `least`: least size of a chunk: with smaller ones there are
-    `count` chunks of this size. Returns equal sizes; empty where a chunk would have none.
+    `size`: bytes. `count`: ``preferred-dataset-splits``. `least`: minimum size of a chunk; if chunks were smaller,
+    returns `count` chunks of this size. Returns equal sizes; empty if a chunk would have no bytes.
 
     >>> cut_rounded_up(1048576, 3)
     (349525, 349525, 349525, 349525)
@@ -66,7 +66,7 @@ def cut_rounded_up(size: int, count: int, least: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DimensionVisit:
-    """One phase before it has a size: a collective in a dimension."""
+    """One phase without a size: a collective in a dimension."""
 
     collective: str
     dim: int
@@ -104,7 +104,7 @@ class QueueTurns:
         self.queues, self._taken = queues, Counter(taken)
 
     def copy(self) -> QueueTurns:
-        """Turns that go on from here by themselves."""
+        """An independent copy."""
         return QueueTurns(self.queues, self._taken)
 
     def take(self, way: str) -> tuple[int, int]:
@@ -118,7 +118,7 @@ class QueueTurns:
 
 
 def grid(npus: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
-    """Coordinates that some NPUs take in each dimension, where the NPUs are all combinations of them; else None.
+    """Coordinates of some NPUs in each dimension if the NPUs are all combinations of them, else None.
 
     NPU = a0 + n0·(a1 + n1·(…)), where n0 is the first of `sizes`, the innermost.
     """
@@ -131,7 +131,7 @@ def grid(npus: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
 
 
 def rows_along(npus: Sequence[int], dim: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """NPUs in rows along a dimension: those of a row differ in that coordinate only, by which they ascend."""
+    """NPUs in rows along a dimension: the NPUs of a row differ in that coordinate only, ascending."""
     stride = math.prod(sizes[:dim])
     rows: dict[int, list[int]] = {}
     for npu in sorted(npus):
@@ -140,7 +140,7 @@ def rows_along(npus: Sequence[int], dim: int, sizes: Sequence[int]) -> tuple[tup
 
 
 class _Members:
-    """The members of a group, which fill a sub-grid of the topology."""
+    """The members of a group that fills a sub-grid of the topology."""
 
     def __init__(self, ranks: Sequence[int], npus: Sequence[int], taken: list[list[int]], sizes: Sequence[int]) -> None:
         self.npus, self.sizes = npus, sizes
@@ -154,7 +154,7 @@ class _Members:
         return self._rows[dim]
 
     def shard(self, size: int, npu: int, cut_by: tuple[int, ...]) -> int:
-        """Bytes of the shard of an NPU, of a buffer of `size` bytes that was cut along some dimensions in turn."""
+        """Bytes of an NPU's shard of a buffer of `size` bytes, cut along some dimensions in turn."""
         for dim in cut_by:
             row = next(row for row in self.rows(dim) if npu in row)
             index, n = row.index(npu), len(row)
@@ -169,9 +169,9 @@ class _Members:
 class DimensionPlanner:
     """Cuts all_reduce, reduce_scatter, all_gather and all_to_all into chunks that visit one dimension after the other.
 
-    Bytes are conserved: chunks of a buffer sum to it, and so do the shards of every reduce_scatter, also where
-    nothing divides evenly. Rooted collectives, barriers and groups that are no sub-grid of the topology are left to
-    the job's table of algorithms.
+    Bytes are conserved: the chunks of a buffer sum to its size, and so do the shards of every reduce_scatter, even if
+    nothing divides evenly. The job's table of algorithms handles rooted collectives, barriers and groups that are no
+    sub-grid of the topology.
 
     `make`: ``make(collective, ranks, dim, size) -> Algorithm``: the algorithm of a dimension. `order`: ``fixed``:
     innermost dimension first. ``themis``: every chunk in an order of its own, which balances the load of the
@@ -187,8 +187,8 @@ class DimensionPlanner:
     order: str = FIXED
     rate: tuple[Fraction, ...] = ()  # bytes per second of an NPU in each dimension, by which Themis weighs dimensions
     latency_ps: tuple[int, ...] = ()  # latency of one step in each dimension, likewise
-    endpoint_delay_ps: int = 0  # time that every message costs its receiver before he goes on
-    rounding: str = EXACT  # ``exact``, or ``rounded_up``: a chunk more for the remainder, as ASTRA-sim does
+    endpoint_delay_ps: int = 0  # delay at the receiver of every message
+    rounding: str = EXACT  # ``exact``, or ``rounded_up``: one more chunk for the remainder, as ASTRA-sim does
     placement: tuple[int, ...] | None = None  # rank → NPU; None where rank r is on NPU r
     _members: dict[tuple[int, ...], _Members | None] = field(default_factory=dict, repr=False)
     _phases: dict[tuple, PlannedPhase] = field(default_factory=dict, repr=False)
@@ -247,9 +247,9 @@ class DimensionPlanner:
         return self._members[ranks]
 
     def _cut(self, request: CollectiveRequest, involved: int) -> tuple[int, ...]:
-        """Sizes of the chunks of a call, of which dimensions with so many NPUs are involved.
+        """Sizes of the chunks of a call; `involved`: NPUs of the involved dimensions.
 
-        A rank contributes the whole buffer, or with an all_gather a shard of it.
+        A rank contributes the whole buffer, in an all_gather one shard of it.
         """
         gathers = request.type == "all_gather"
         full = request.size * involved if gathers else request.size
@@ -261,7 +261,7 @@ class DimensionPlanner:
         return tuple(each * shards for each in cut_rounded_up(full // shards, self.chunks, least))
 
     def _balanced(self, dims: tuple[int, ...], size: int, extent: Sequence[int], load: list[int]) -> tuple[int, ...]:
-        """Dimensions in the order of their load, to which a chunk of `size` bytes is added."""
+        """Dimensions in ascending order of load; adds a chunk of `size` bytes to `load`."""
         order = tuple(sorted(dims, key=lambda dim: (load[dim], dim)))
         for dim in order:
             load[dim] += self.estimate(size, dim, extent[dim])
@@ -276,10 +276,10 @@ class DimensionPlanner:
         return int(size * (n - 1) * 10**12 / (n * rate)) + steps * (latency + self.endpoint_delay_ps)
 
     def _with_turns(self, chunks: Sequence[PlannedChunk], extent: Sequence[int]) -> tuple[PlannedChunk, ...]:
-        """The chunks with the order in which every queue serves them, if phases took the estimated time.
+        """Add to the chunks the order in which every queue serves them, from the estimated times of phases.
 
-        Without one, NPUs that finish phases at different times may start chunks in different orders, and then wait
-        for each other for ever.
+        Without a fixed order, NPUs that finish phases at different times may start chunks in different orders and
+        deadlock.
         """
         waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in self.capacity]
         free, served = list(self.capacity), [0] * len(self.capacity)
@@ -319,7 +319,7 @@ class DimensionPlanner:
         size: int,
         cut_by: tuple[int, ...],
     ) -> PlannedPhase:
-        """The phase of a visit by a chunk of `size` bytes; equal ones are one object."""
+        """The phase of a visit by a chunk of `size` bytes; equal phases are one object."""
         key = members, visit, queue, direction, size, cut_by
         if key not in self._phases:
             rows = members.rows(visit.dim)
@@ -340,7 +340,7 @@ class DimensionPlanner:
         return self._phases[key]
 
     def _algorithm(self, visit: DimensionVisit, n: int, size: int, *, uneven: bool) -> Algorithm:
-        """The algorithm of a row; its sizes are bound to the row's own where rows of one phase differ by a byte."""
+        """The algorithm of a row; sizes are bound to the row's own if rows of one phase differ by a byte."""
         made = self.make(visit.collective, n, visit.dim, size)
         if (made, None) not in self._made:
             self._made[made, None] = with_endpoint_delay(made, self.endpoint_delay_ps)

@@ -1,4 +1,4 @@
-"""Durations of nodes: recorded, by the roofline, of reductions, of remote memory. Exact integers of picoseconds."""
+"""Durations of nodes (recorded, roofline, reduction, remote memory), as exact integers of picoseconds."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def roofline_ps(operations: int, nbytes: int, compute: ComputeModel, semantics: 
 
 
 def workload_ps(trace: ExecutionTrace, compute: ComputeModel, semantics: Semantics, speed: Fraction) -> np.ndarray:
-    """int64[n]: duration of every compute node of a workload trace on an NPU of some `speed`; 0 of others.
+    """int64[n]: duration of every compute node of a workload trace on an NPU of some `speed`; 0 for others.
 
-    Under the roofline a compute node that states ``num_ops`` (and is no CPU operation) takes its roofline time; every
-    other one its recorded duration.
+    Under the roofline a compute node with ``num_ops`` that is no CPU operation takes its roofline time; every other
+    compute node takes its recorded duration.
     """
     is_compute = trace.type == NodeType.COMP
     duration = np.where(is_compute, recorded_ps(trace, semantics), 0)
@@ -114,9 +114,9 @@ def reduction_ps(nbytes: np.ndarray, gamma: Fraction) -> np.ndarray:
 
 
 def memory_ps(trace: ExecutionTrace, memory: MemoryModel, semantics: Semantics) -> np.ndarray:
-    """int64[n]: service time of every memory node, latency + bytes / bandwidth; 0 of others.
+    """int64[n]: service time of every memory node, latency + bytes / bandwidth; 0 for others.
 
-    Raises TraceError: a memory node without ``tensor_size``, or where the system has no remote memory.
+    Raises TraceError: a memory node without ``tensor_size``, or in a system without remote memory.
     """
     duration = np.zeros(len(trace), dtype=np.int64)
     sizes = trace.column("tensor_size")

@@ -1,6 +1,6 @@
 """Instances of collectives: the k-th call of a group on one member is the k-th on every other.
 
-Ranks that share a trace are of one *kind*, and are read once.
+Ranks that share a trace form one *kind*; each kind is read once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ WORLD = "world"
 
 
 class JobInstances:
-    """The collective calls of one job: which of them belong together.
+    """The collective calls of one job, grouped into instances.
 
     `kind_of`: int64[ranks], kinds numbered by their first ranks. `calls`: by kind, int32 by node: the instance that it
-    starts, -1 where it starts none. `requests`, `places`: by instance, the call and the node that was met first.
+    starts, -1 for none. `requests`, `places`: by instance, its call and the place of its first node.
 
-    Raises TraceError: calls that state no type, size or group, or in which members of a group differ.
+    Raises TraceError: calls without type, size or group, or calls that differ between members of a group.
     """
 
     def __init__(self, job: Job, semantics: Semantics) -> None:
@@ -53,7 +53,7 @@ class JobInstances:
             self._number(kind, numbers)
 
     def _match_calls(self, name: str) -> None:
-        """Take the calls of a group in an order in which its members agree: as they depend, else by node id."""
+        """Order the calls of a group so that its members agree: by dependencies, else by node id."""
         if not self.agree(name):
             in_order = self.sort_by_id(name)
             if not self.agree(name):
@@ -61,7 +61,7 @@ class JobInstances:
                 self.refuse_difference(name)
 
     def _number(self, kind: int, numbers: dict[str, np.ndarray]) -> None:
-        """Number the calls of a kind that no kind before makes; so instances are numbered as they appear."""
+        """Number the calls of a kind that no earlier kind makes, in order of appearance."""
         trace = self.traces[kind]
         for name, k in self.new_calls(kind, numbers):
             numbers[name][k] = len(self.requests)
@@ -91,7 +91,7 @@ class JobInstances:
         return {spelled[i]: rows[group == i] for i in used}
 
     def _check_groups(self, kind: int, used: list[tuple[int, str]]) -> None:
-        """Refuse calls of groups that are not defined, or of which a rank is no member."""
+        """Refuse calls of undefined groups, and calls by ranks that are not members."""
         wrong = []
         for at, (row, name) in enumerate(used):
             rank = int(self.first[kind])
@@ -147,13 +147,13 @@ class JobInstances:
         return np.stack([code, size, root, np.maximum(stated, 0), np.where(priority == MISSING, 0, priority)], axis=1)
 
     def agree(self, name: str) -> bool:
-        """All members of a group make the same calls."""
+        """Whether all members of a group make the same calls."""
         first, *others = (self.table(name, kind, rank) for kind, rank in self.kinds(name).items())
         self.tables[name] = first
         return all(np.array_equal(other[:, :3], first[:, :3]) for other in others)
 
     def sort_by_id(self, name: str) -> list[dict[str, np.ndarray]]:
-        """Take the calls of a group in ascending node id; return all rows as they were."""
+        """Order the calls of a group by node id; return the previous order of all rows."""
         before = [dict(rows) for rows in self.rows]
         for kind in self.kinds(name):
             rows = self.rows[kind].get(name)
@@ -191,7 +191,7 @@ class JobInstances:
         )
 
     def new_calls(self, kind: int, numbers: dict[str, np.ndarray]) -> list[tuple[str, int]]:
-        """Calls (group, number) of a kind that no kind before makes, in its order of execution."""
+        """Calls (group, number) of a kind that no earlier kind makes, in order of execution."""
         if not any((numbers[name] < 0).any() for name in self.rows[kind]):
             return []
         found = {row: (name, k) for name, rows in self.rows[kind].items() for k, row in enumerate(rows.tolist())}

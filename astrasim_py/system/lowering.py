@@ -43,7 +43,7 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
         programs_of.append(work.programs.of_job(job, made.kind_of, starts))
         workload += programs_of[-1]
     ranks = [range(first, first + job.ranks) for first, job in zip(work.first_rank, problem.jobs, strict=True)]
-    # Match keys by bytes are numbered over everything that shares the communicator, workloads first.
+    # Match keys by bytes are numbered over all programs in the communicator, workloads first.
     p2p = tuple(
         work.matchings.by_bytes(programs, ranks[number])
         if work.by_bytes
@@ -80,7 +80,7 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
 
 
 class _Lowering:
-    """Instances and collective calls of a plan under way."""
+    """Builder of the instances and collective calls of a plan."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -90,7 +90,7 @@ class _Lowering:
         self.programs = RankPrograms(problem)
         self.matchings = Matchings()
         self.by_bytes = problem.semantics.message_match == "bytes"
-        #: int64[ranks]: in how many communicators a rank is that match by bytes; None: not known.
+        #: int64[ranks]: number of a rank's communicators that match by bytes; None: not known.
         self.communicators_of_rank: np.ndarray | None = None
         self.calls: list[CollectiveCall] = []
         self._calls: dict[tuple, CollectiveCall] = {}
@@ -99,7 +99,7 @@ class _Lowering:
         self._bounds: dict[tuple, int] = {}
 
     def instance(self, index: int, number: int, request: CollectiveRequest, place: str) -> Instance:
-        """One collective call of a group of a job; `place` is the node that makes it."""
+        """Add an instance: one collective call of a group of a job; `place`: the node that makes it."""
         job, first, begin = self.problem.jobs[number], self.first_rank[number], len(self.calls)
         npus = job.placement
         if request.members != tuple(range(job.ranks)):
@@ -136,7 +136,7 @@ class _Lowering:
         npus: tuple[int, ...],
         algorithm: Algorithm | None,
     ) -> CollectiveCall:
-        """The call of a collective that no planner cuts; no algorithm: the job's table selects it."""
+        """Add the call of an unplanned collective; without `algorithm`, the job's table selects it."""
         n = len(request.members)
         if n == 1:
             return CollectiveCall(members=(first + request.members[0],), algorithm=None, programs=(), matching=None)
@@ -154,7 +154,7 @@ class _Lowering:
         return self.call(job, first, algorithm, request.members, request.full, planned=False)
 
     def chunk(self, job: Job, first: int, planned: PlannedChunk, request: CollectiveRequest) -> Chunk:
-        """One chunk of a planned collective, whose calls are added to the plan."""
+        """Add one chunk of a planned collective and its calls."""
         phases = []
         for each in planned.phases:
             key = each, first, request.group
@@ -170,7 +170,7 @@ class _Lowering:
     def phase(
         self, job: Job, first: int, phase: PlannedPhase, request: CollectiveRequest
     ) -> tuple[tuple[CollectiveCall, ...], Mapping[int, int]]:
-        """Calls of a planner's phase, and the call of each rank."""
+        """Make the calls of a planner's phase, and the map from rank to call."""
         calls, call_of = [], {}
         for local, algorithm in phase.calls:
             if algorithm.ranks != len(local):
@@ -192,7 +192,7 @@ class _Lowering:
     def call(
         self, job: Job, first: int, algorithm: Algorithm, local: tuple[int, ...], size: int, *, planned: bool
     ) -> CollectiveCall:
-        """One algorithm for `size` bytes among ranks of a job (`local`, the job's own numbers)."""
+        """Make a call: one algorithm for `size` bytes among ranks of a job (`local`: numbers in the job)."""
         key = algorithm, local, first, size, planned
         if key not in self._calls:
             speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
@@ -210,7 +210,7 @@ class _Lowering:
             by_bytes = not sizes_are_told_by_tags(programs)
             if by_bytes:
                 programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=False)
-        # How a step is cut into messages depends on the size, and with it which messages there are.
+        # The cut of steps into messages, and so the set of messages, depends on the size.
         most = msccl.max_count_for(algorithm, size) if msccl else 0
         if by_bytes:
             matching = self.matchings.by_bytes(programs, members)
@@ -225,7 +225,7 @@ class _Lowering:
         return CollectiveCall(members, algorithm, programs, matching, connections)
 
     def alone(self, members: Sequence[int]) -> bool:
-        """Nothing else sends messages among some ranks: matching by bytes has no more to match."""
+        """Whether each of some ranks is in only one communicator that matches by bytes."""
         counts = self.communicators_of_rank
         return counts is not None and bool((counts[np.asarray(members, dtype=np.int64)] == 1).all())
 
@@ -237,8 +237,8 @@ class _Lowering:
             return -1
         if not algorithms:
             return 0
-        # With a contract of its own it was not held to what the bound is made for.
-        # Absolute sizes may be those of another call, but for those of a planner, which gives them for this one.
+        # The bound holds for the standard contract only. Absolute sizes may belong to another call, unless a planner
+        # gives them for this one.
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1
         key = request.type, request.full, request.root, npus
@@ -263,7 +263,7 @@ def _start_delays(job: Job) -> list[int]:
 
 
 def _communicators(workload: Sequence[RankProgram], calls: Sequence[tuple[int, Sequence[int]]]) -> np.ndarray:
-    """int64[ranks]: collectives (first rank of the job, members) that a rank is in, and 1 if its workload sends."""
+    """int64[ranks]: number of distinct collectives (first rank of the job, members), plus 1 if its workload sends."""
     sends = {program: int((program.peer >= 0).any()) for program in dict.fromkeys(workload)}
     count = np.array([sends[program] for program in workload], dtype=np.int64)
     for first, members in calls:

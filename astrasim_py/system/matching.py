@@ -1,4 +1,4 @@
-"""Match keys: where each send of a communicator meets its receive."""
+"""Match keys: the pairing of sends and receives in a communicator."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Matchings:
     def of_communicator(self, key: object, programs: Sequence[RankProgram], what: str) -> Matching | RotatedMatching:
         """Match keys of the sends and receives of `programs` (by position); `key` names the communicator.
 
-        Raises AlgorithmError: a send without its receive, or the other way round, in the algorithm `what`; of a
-        workload (empty) that is seen when it runs.
+        Raises AlgorithmError: a send without receive, or the reverse, in the algorithm `what`; in a workload (empty
+        `what`) the run detects this.
         """
         rotated = isinstance(programs, RotatedPrograms)
         if (key, rotated) not in self._made:
@@ -33,9 +33,9 @@ class Matchings:
         return self._made[key, rotated]
 
     def by_bytes(self, programs: Sequence[RankProgram], members: Sequence[int]) -> Matching:
-        """Under ``message_match: bytes``: channels (src, dst, tag, bytes) over everything that shares the communicator.
+        """Under ``message_match: bytes``: channels (src, dst, tag, bytes) over all programs in the communicator.
 
-        They are numbered when all are known, by `number`.
+        `number` numbers them once all are known.
         """
         key = tuple(programs), tuple(members)
         if key not in self._made:
@@ -115,10 +115,9 @@ def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int
 class RotatedMatching(Sequence[np.ndarray]):
     """Match keys of a rotation, stored for the first member; used like a `Matching`.
 
-    `partner`: int32[n]: of a send the node of the receive in its peer's program, of a receive the node of the send in
-    its peer's program, where it is the only message of its tag between the two. Else ``~channel``: the k-th send posted
-    on a channel of the sender meets the k-th receive posted there. 0 of other nodes. `channels`: channels of each
-    sender are numbered below this.
+    `partner`: int32[n]: node of the matching receive or send in the peer's program, if the message is the only one of
+    its tag between the two. Else ``~channel``: the k-th send posted on a channel of the sender matches the k-th receive
+    posted there. 0 for other nodes. `channels`: number of channels per sender.
     """
 
     def __init__(self, rotation: Rotation, base: RankProgram, partner: np.ndarray, channels: int) -> None:
@@ -126,7 +125,7 @@ class RotatedMatching(Sequence[np.ndarray]):
 
     @property
     def match_key(self) -> Sequence[np.ndarray]:
-        """By member, int64[n]: match keys, made when asked for."""
+        """By member, int64[n]: match keys, made on demand."""
         return self
 
     def __len__(self) -> int:
@@ -149,7 +148,7 @@ class _Channels:
         self.sends, self.receives = (np.flatnonzero((kind == each) & (peer >= 0)) for each in (SEND, RECV))
         self.nodes = np.concatenate([self.sends, self.receives])
         self.tags, tag = np.unique(base.tag[self.nodes], return_inverse=True)
-        # What a member receives from the one at its distance -d was sent to the one at distance d.
+        # A receive from the member at distance -d matches a send to distance d.
         far = np.concatenate([peer[self.sends], rotation.unshift(0, peer[self.receives])])
         self.known, self.of = np.unique(far * max(len(self.tags), 1) + tag, return_inverse=True)
         self.of_send, self.of_receive = np.split(self.of, [len(self.sends)])
@@ -179,9 +178,9 @@ def _rotated_matching(programs: RotatedPrograms, what: str) -> RotatedMatching:
 
 
 def sizes_are_told_by_tags(programs: RotatedPrograms) -> bool:
-    """Messages match in the same way with and without regard to their bytes.
+    """Whether messages match in the same way with and without regard to their bytes.
 
-    That is so where every channel (distance, tag) carries messages of one size, as many as are received.
+    This holds if every channel (distance, tag) carries messages of one size and equally many sends and receives.
     """
     if not programs.uniform_bytes:
         return False

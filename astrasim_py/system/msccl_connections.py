@@ -26,7 +26,7 @@ from astrasim_py.program.table import Program, Unusable
 from astrasim_py.system.machine_models import MscclModel
 from astrasim_py.system.plan import RECV, SEND, MscclConnections, RankProgram, Structure
 
-#: Most nodes of one rank, once its steps are cut into messages.
+#: Maximum nodes of one rank after its steps are cut into messages.
 MAX_PIECES = 2**22
 
 
@@ -34,7 +34,7 @@ MAX_PIECES = 2**22
 
 
 def _steps(trace: ExecutionTrace) -> np.ndarray:
-    """int64[n]: row of the first node of each node's fused step; its own where it is in none."""
+    """int64[n]: row of the first node of each node's fused step; its own row if it is in none."""
     own = np.arange(len(trace), dtype=np.int64)
     if not trace.has_column("fused"):
         return own
@@ -44,7 +44,7 @@ def _steps(trace: ExecutionTrace) -> np.ndarray:
 
 
 def messages_of_steps(trace: ExecutionTrace, most: int) -> np.ndarray:
-    """int64[n]: messages in which the step of each node is carried out, of at most `most` chunks each."""
+    """int64[n]: number of messages of each node's step, with at most `most` chunks per message."""
     count = trace.column("msg_chunk_cnt")
     in_chunks = (trace.column("msg_chunk_idx") >= 0) & (trace.column("total_chunk_cnt") > 0)
     message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
@@ -75,7 +75,7 @@ def cut_steps(
 ) -> RankProgram:
     """The program of a rank with every step cut into messages of at most `most` chunks.
 
-    `size`: full buffer, bytes. `structure`: ``structure(kind, need, child, parent)`` makes that of the pieces
+    `size`: full buffer, bytes. `structure`: ``structure(kind, need, child, parent)`` makes the structure of the pieces
     (`RankPrograms.structure`).
     """
     trace, rows = program.trace, program.rows
@@ -109,9 +109,9 @@ def cut_steps(
 def _edges_of_pieces(structure: Structure, step: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Edges (child, parent) between pieces, ascending by child; the pieces of a node follow each other.
 
-    The first piece of a step takes its dependencies, the last one releases what depends on it. Between them the pieces
-    of a step follow each other, so that a fused step receives and sends on message by message. `step` is the first
-    node of each node's step, `parts` its number of pieces (equal within a step).
+    The first piece of a step takes its dependencies, the last one releases its dependents. The pieces of a step follow
+    each other, so that a fused step receives and forwards message by message. `step`: first node of each node's step.
+    `parts`: its number of pieces (equal within a step).
     """
     first = np.cumsum(parts) - parts
     parent = np.repeat(np.arange(len(parts)), np.diff(structure.succ_ptr))
@@ -139,7 +139,7 @@ def _edges_of_pieces(structure: Structure, step: np.ndarray, parts: np.ndarray) 
 
 
 def _bytes_of_pieces(trace: ExecutionTrace, rows: np.ndarray, nbytes: np.ndarray, size: int, most: int) -> np.ndarray:
-    """int64[p]: bytes of pieces of rows of `nbytes`; those of one row sum to its bytes."""
+    """int64[p]: bytes of the pieces of rows of `nbytes`; the pieces of a row sum to its bytes."""
     index, count, total = (trace.column(c)[rows] for c in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
     number, parts = _numbers(rows)
     out = _share(nbytes, number, parts)
@@ -158,7 +158,7 @@ def _share(whole: np.ndarray, number: np.ndarray, parts: np.ndarray) -> np.ndarr
 
 
 def _numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int64[p]: number of each piece among those of its row, and how many these are; they are neighbours."""
+    """int64[p]: index of each piece within its row, and the row's number of pieces; pieces of a row are adjacent."""
     begins = np.flatnonzero(np.diff(rows, prepend=-1))
     counts = np.diff(np.append(begins, len(rows)))
     return np.arange(len(rows)) - np.repeat(begins, counts), np.repeat(counts, counts)
@@ -168,7 +168,7 @@ def _numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model: MscclModel) -> MscclConnections:
-    """Number the messages of an algorithm, and say which node takes and which frees each slot.
+    """Number the messages of an algorithm, and find the nodes that take and free each slot.
 
     Raises AlgorithmError: a message is sent on one channel and received on another, or a fused step has several
     receives or sends.
@@ -203,7 +203,7 @@ def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model:
 
 
 class _Nodes:
-    """The nodes of all members in one list, and the rows of the algorithm's table that they are of."""
+    """The nodes of all members in one list, with their rows in the algorithm's table."""
 
     def __init__(self, algorithm: Algorithm, programs: Sequence[RankProgram]) -> None:
         self.algorithm = algorithm
@@ -227,7 +227,7 @@ class _Nodes:
         return at[np.lexsort((at, self.table.place[self.row[at]], *self.connection[at].T[::-1]))]
 
     def releasing(self, receives: np.ndarray) -> np.ndarray:
-        """Nodes that free the slots of what `receives` receive: the send of the step, else its last node."""
+        """Nodes that free the slots of the messages of `receives`: the send of the step, else its last node."""
         table = self.table
         step = np.where(table.fused < 0, np.arange(len(table)), table.fused)
         order = np.lexsort((table.place, table.rank))
@@ -249,7 +249,7 @@ class _Nodes:
         return first[last[step[self.row[receives]]]] + number[receives]
 
     def mismatch(self, sends: np.ndarray, receives: np.ndarray) -> AlgorithmError:
-        """The error of a message that only one side has."""
+        """The error for a message without a send or without a receive."""
         shorter = min(len(sends), len(receives))
         differ = np.flatnonzero((self.connection[sends[:shorter]] != self.connection[receives[:shorter]]).any(axis=1))
         at = int(differ[0]) if len(differ) else shorter

@@ -50,8 +50,8 @@ class Counters:
     number: int  # of counters
     counts: np.ndarray  # int32[n]: counter in which its completion counts, -1: in none
     of: np.ndarray  # int32[n]: counter that it waits for, -1: for none
-    k: np.ndarray  # int64[n]: for its k-th completion …
-    start: np.ndarray  # int32[n]: … counted from after the completion of this node; -1: from the start
+    k: np.ndarray  # int64[n]: completions that it waits for …
+    start: np.ndarray  # int32[n]: … counted after the completion of this node; -1: from the start
     detached: np.ndarray  # bool[n]: a send that the block does not wait for
 
 
@@ -108,8 +108,8 @@ class MscclConnections:
 class CollectiveCall:
     """One algorithm among some ranks: what is spliced. Equal calls of several chunks are one object.
 
-    A *rotated* call stores one program, that of its first member. The programs of the others have the same arrays but
-    for `peer`, which is shifted, and `nbytes`, which may differ where chunks are not all of one size.
+    A *rotated* call stores one program, that of its first member. The programs of the others have the same arrays
+    except `peer`, which is shifted, and `nbytes`, which may differ if chunks are of unequal size.
     """
 
     members: Sequence[int]  # ranks, in the order of the algorithm's
@@ -120,7 +120,7 @@ class CollectiveCall:
 
     @property
     def rotation(self) -> Rotation | None:
-        """How members' programs follow from the first one's; None where each has its own."""
+        """The rotation that maps the first member's program to the others; None if each has its own."""
         return getattr(self.programs, "rotation", None)
 
     @property
@@ -130,12 +130,12 @@ class CollectiveCall:
 
     @property
     def uniform_bytes(self) -> bool:
-        """All members of a rotated call send and receive the bytes of the first one, node by node."""
+        """Whether all members of a rotated call send and receive the first one's bytes, node by node."""
         return getattr(self.programs, "uniform_bytes", False)
 
     @property
     def different(self) -> Sequence[RankProgram]:
-        """All programs that differ in more than peers and bytes: of a rotation the first one."""
+        """Programs that differ in more than peers and bytes: for a rotation only the first one."""
         return self.programs if self.rotation is None else [self.base]
 
 
@@ -185,7 +185,7 @@ class Instance:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Phases of all chunks, in order; of a collective that no planner cuts its one call."""
+        """Phases of all chunks, in order; for an unplanned collective its one call."""
         if self.whole is not None:
             return (Phase(queue=0, priority=0, first=self.first, calls=(self.whole,), call_of=_OneCall()),)
         return tuple(phase for chunk in self.chunks for phase in chunk.phases)
@@ -207,7 +207,7 @@ class Instance:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The input of an engine. Ranks of all jobs are numbered through, job after job."""
+    """The input of an engine. Ranks are numbered consecutively over all jobs."""
 
     problem: Problem
     npu_of: tuple[int, ...]  # rank → NPU
@@ -230,7 +230,7 @@ class Plan:
 
     @property
     def computed_routes(self) -> bool:
-        """Routes are in no table; they are computed when they are asked for."""
+        """Whether routes are computed on demand, without a table."""
         return self.route_links is None
 
     @cached_property
@@ -248,7 +248,7 @@ class Plan:
         return np.repeat(np.arange(len(self.instances)), counts).tolist()
 
     def instance_at(self, index: int) -> int:
-        """Instance of a call; -1 of the workload (-1)."""
+        """Instance of a call; -1 for the workload (-1)."""
         return self.instance_of[index] if index >= 0 else -1
 
     @cached_property
@@ -264,7 +264,7 @@ class Plan:
 
     @cached_property
     def node_offset(self) -> dict[int, int]:
-        """Call of a planned collective → what is added to its node ids in records, so that they are unique."""
+        """Call of a planned collective → offset of its node ids in records, which makes them unique."""
         distinct = dict.fromkeys(self.calls)
         longest = {c: max((int(p.node_id[-1]) + 1 for p in c.different if len(p)), default=0) for c in distinct}
         offsets: dict[int, int] = {}
@@ -277,7 +277,7 @@ class Plan:
 
     @cached_property
     def _rows(self) -> tuple[list[np.ndarray], int]:
-        """First rows of the workload and of every call, and the row count: rows go rank after rank."""
+        """First rows of the workload and of every call, and the row count; rows are ordered by rank."""
         counts = [np.array([len(program) for program in self.workload], dtype=np.int64)]
         members = [np.arange(self.ranks)]
         for call in self.calls:
@@ -296,7 +296,7 @@ class Plan:
     def first_rows(self, index: int) -> np.ndarray:
         """int64: first row in the node table of every member of a call; of every rank's workload (-1).
 
-        Empty where a group of one has nothing to do.
+        Empty for a group of one, which has nothing to do.
         """
         return self._rows[0][index + 1]
 
@@ -312,7 +312,7 @@ class Plan:
         pairs = [((rank, -1), row) for rank, row in enumerate(starts[0].tolist())]
         for index, (call, rows) in enumerate(zip(self.calls, starts[1:], strict=True)):
             pairs += [((rank, index), row) for rank, row in zip(call.members, rows.tolist(), strict=False)]
-        # In the order of rows; a program without nodes comes before the one that begins in its row.
+        # Sorted by row; a program without nodes precedes the one that begins in its row.
         return dict(sorted(pairs, key=lambda pair: pair[0])), total
 
     @cached_property
@@ -347,7 +347,7 @@ class Plan:
 
 
 class _Computed(dict):
-    """Routes by pair, found when they are asked for."""
+    """Routes by pair, computed on demand."""
 
     def __init__(self, topology: Topology) -> None:
         super().__init__()

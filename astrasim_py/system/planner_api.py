@@ -1,8 +1,8 @@
-"""The interface of planners: they cut a collective into chunks, which wait in queues and run phase after phase.
+"""The interface of planners: a planner cuts a collective into chunks, which wait in queues and run phase by phase.
 
-A chunk carries out its *phases* one after the other, usually one per dimension of the topology. In a phase the members
-of the collective form rows, and each row runs one algorithm: a *call*. On every NPU a chunk waits for each phase in a
-queue, of which only so many chunks run at once.
+A chunk runs its *phases* one after the other, usually one per dimension of the topology. In a phase the members of the
+collective form rows, and each row runs one algorithm: a *call*. On every NPU a chunk waits for each phase in a queue of
+limited capacity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PlannedPhase:
     queue: int  # of each NPU, in which the chunk waits for its turn
     size: int  # full buffer, bytes, for sizes in chunks; an absolute ``comm_size`` stands as written
     calls: tuple[tuple[tuple[int, ...], Algorithm], ...]  # ranks in the algorithm's order; each rank is in exactly one
-    priority: int = 0  # among waiting chunks of equal priority the higher goes first in this queue, before arrival
+    priority: int = 0  # order in this queue among chunks of equal priority: higher first, then by arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class PlannedChunk:
     """
 
     phases: tuple[PlannedPhase, ...]
-    priority: int = 0  # of waiting chunks the higher goes first
+    priority: int = 0  # waiting chunks of higher priority go first
     turns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRequest:
-    """One collective call of one group, as a planner is asked for it."""
+    """One collective call of one group: the input of a planner."""
 
     type: str  # ``all_reduce`` …
     size: int  # bytes as the workload states them (of an all_gather: one shard)
@@ -60,5 +60,5 @@ class Planner(Protocol):
     capacity: tuple[int, ...]  # chunks that each queue of an NPU runs at once
 
     def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
-        """Chunks of a call; or one algorithm over all members, without queues; None: as the job's table says."""
+        """Chunks of a call; or one algorithm over all members, without queues; None: the job's table decides."""
         ...

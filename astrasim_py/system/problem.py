@@ -1,4 +1,4 @@
-"""The Problem: everything that a simulation depends on, as frozen values."""
+"""The Problem: the complete input of a simulation, as frozen values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from astrasim_py.system.planner_api import Planner
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.model import Topology
 
-#: Rules that lower bounds know, or that only make a run longer.
+#: Rules that lower bounds account for, or that only make a run longer.
 _RULES_OF_BOUNDS = (
     "dependencies",
     "decimal_bandwidth",
@@ -53,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A topology, the jobs on it, and the rules: all that a result depends on."""
+    """A topology, its jobs, and the rules: the complete input of a simulation."""
 
     topology: Topology
     jobs: tuple[Job, ...]
@@ -67,7 +67,7 @@ class Problem:
     def bounds_hold(self) -> bool:
         """Whether lower bounds hold: links serve one message at a time, sizes are symbolic, delays are not cut short.
 
-        A rule that is not known here makes it False, so that a new one is never silently ignored.
+        A rule unknown here makes it False, so that no new rule is silently ignored.
         """
         if not self.network.contention or self.network.differs("model", "link_busy", "send_completes", "msccl"):
             return False

@@ -1,4 +1,4 @@
-"""Programs of ranks: traces of workloads and of algorithms with everything bound."""
+"""Programs of ranks: traces of workloads and algorithms with bytes, peers and durations bound."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COUNTING = ("counter", "count_of", "count_k", "count_from", "detached")
 
 
 class _Checks:
-    """Refuses nodes of a trace, which stand in some of its rows."""
+    """Checks of some rows of a trace."""
 
     def __init__(self, error: type[AstraError], trace: ExecutionTrace, rows: np.ndarray, place: str = "trace") -> None:
         self.error, self.trace, self.rows, self.place = error, trace, rows, place
@@ -89,7 +89,7 @@ class RankPrograms:
         return self._skeletons[key]
 
     def structure(self, kind: np.ndarray, need: np.ndarray, child: np.ndarray, parents: np.ndarray) -> Structure:
-        """The structure of nodes of some kinds with `need` parents each; edges ascend by child."""
+        """The structure of nodes with kinds `kind` and `need` parents each; edges ascend by child."""
         state = hashlib.blake2b(digest_size=16)
         for array in (kind, need.astype(np.int32), parents.astype(np.int32)):
             state.update(np.ascontiguousarray(array).tobytes())
@@ -112,7 +112,7 @@ class RankPrograms:
     def of_job(self, job: Job, kind_of: np.ndarray, instances: Sequence[np.ndarray]) -> list[RankProgram]:
         """Programs of all ranks of a job.
 
-        Ranks of one kind share a trace and the instances that its nodes start, and one program if it names no peer.
+        Ranks of one kind share a trace and its instances, and one program if it has no peers.
         """
         keys: list = kind_of.tolist()
         if job.compute_speed:
@@ -164,7 +164,7 @@ class RankPrograms:
     ) -> Sequence[RankProgram]:
         """Programs of all ranks of an algorithm for a full buffer of `size` bytes; no speeds: all are 1.
 
-        With `rotated` only that of rank 0 is made, where the others follow from it (`RotatedPrograms`).
+        With `rotated` only rank 0's program is made if the others follow from it (`RotatedPrograms`).
         """
         key = algorithm, size, speeds, planned, rotated
         if key not in self._algorithms:
@@ -178,7 +178,7 @@ class RankPrograms:
     def _rotated(
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
     ) -> RotatedPrograms | None:
-        """One program for all ranks, where they differ in nothing but peers and bytes."""
+        """One program for all ranks if they differ only in peers and bytes, else None."""
         symmetric = algorithm.rotated
         if symmetric is None or (self.semantics.gamma and not algorithm.same_bytes(size)):
             return None
@@ -187,11 +187,11 @@ class RankPrograms:
         if len(set(speeds)) > 1 and base.duration.any():
             return None
         made = RotatedPrograms(symmetric, base, size, self._verbatim(trace, planned))
-        # Sizes in chunks of an algorithm that does not say how many there are may be any.
+        # Without a stated chunk count, sizes in chunks are arbitrary.
         return made if symmetric.chunks or made.uniform_bytes else None
 
     def _verbatim(self, trace: ExecutionTrace, planned: bool) -> bool:
-        """Sizes are taken as written, where they are; sizes in chunks alone follow the collective."""
+        """Whether written sizes are used as they are; sizes in chunks alone follow the collective."""
         return (planned or self.semantics.injected_sizes == "verbatim") and trace.has_column("comm_size")
 
     def _of_position(
@@ -292,7 +292,7 @@ def _workload_messages(trace: ExecutionTrace, rank: int, ranks: int) -> tuple[np
 
 
 def _counters(trace: ExecutionTrace, rows: np.ndarray, kind: np.ndarray, parents: np.ndarray) -> Counters | None:
-    """Counters and detached sends of a trace whose nodes stand in `rows`; None where it has neither."""
+    """Counters and detached sends of the nodes in `rows` of a trace; None if it has neither."""
     if not any(map(trace.has_column, _COUNTING)):
         return None
     counts, of, k, start, detached = (trace.column(name)[rows] for name in _COUNTING)

@@ -1,4 +1,4 @@
-"""Programs of an algorithm of a rotation: all follow from the first one."""
+"""Programs of a rotation-symmetric algorithm: all follow from the first one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import SEND, RankProgram
 
-#: Nodes of all members up to which the bytes of all are bound when those of one are asked for.
+#: Up to this many nodes, binding the bytes of one member binds those of all.
 _BOUND_NODES = 2**20
 
 
@@ -21,11 +21,11 @@ def rotate(rotation: Rotation, peers: np.ndarray, by: int) -> np.ndarray:
 
 
 class RotatedPrograms(Sequence[RankProgram]):
-    """One program per member, made from the first one when asked for, then cached.
+    """One program per member, made from the first one on demand, then cached.
 
-    `algorithm`: of a rotation. `base`: of its rank 0. `size`: full buffer, bytes. `verbatim`: sizes are taken as
-    written (`Algorithm.message_bytes`). `uniform_bytes`: whether all members send, receive and reduce what the first
-    one does, node by node.
+    `algorithm`: a rotation-symmetric one. `base`: program of its rank 0. `size`: full buffer, bytes. `verbatim`: sizes
+    are used as written (`Algorithm.message_bytes`). `uniform_bytes`: whether all members send, receive and reduce the
+    first one's bytes, node by node.
     """
 
     def __init__(self, algorithm: Algorithm, base: RankProgram, size: int, verbatim: bool) -> None:
@@ -40,7 +40,7 @@ class RotatedPrograms(Sequence[RankProgram]):
 
     @property
     def own_traces(self) -> bool:
-        """Members have traces of their own, with names and files."""
+        """Whether each member has its own trace, with names and files."""
         return self.algorithm.traces.given
 
     def __len__(self) -> int:
@@ -74,12 +74,12 @@ class RotatedPrograms(Sequence[RankProgram]):
         return self.algorithm.bytes_of_ranks(positions, self.size, verbatim=self.verbatim)[:, self.base.rows]
 
     def sizes(self) -> np.ndarray:
-        """int64: every size of a message, and perhaps some more."""
+        """int64: a superset of the message sizes."""
         sends = self.base.structure.kind == SEND
         sizes = np.unique(self.base.nbytes[sends])
         if self.uniform_bytes:
             return sizes
-        # Chunks [i, i + c) of a buffer of S bytes in T are ⌊cS/T⌋ bytes or one more, whatever i is.
+        # Chunks [i, i + c) of a buffer of S bytes in T chunks are ⌊cS/T⌋ bytes or one more, for any i.
         counts = np.unique(self.base.trace.column("msg_chunk_cnt")[self.base.rows[sends]])
         least = [int(c) * self.size // self.algorithm.chunks for c in counts.tolist() if c >= 0]
         return np.unique(np.concatenate([sizes, np.array([b + more for b in least for more in (0, 1)], np.int64)]))

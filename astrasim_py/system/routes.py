@@ -1,4 +1,4 @@
-"""Which pairs of NPUs exchange messages, of which sizes, and over which links."""
+"""Pairs of NPUs that exchange messages, the message sizes, and the routes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from astrasim_py.system.plan import RECV, SEND, CollectiveCall, RankProgram
 from astrasim_py.system.rotated import RotatedPrograms
 from astrasim_py.topology.model import Topology
 
-#: Links in a table of routes; where it would have more, routes are computed when they are asked for.
+#: Maximum links in a table of routes; beyond it routes are computed on demand.
 MAX_ROUTE_LINKS = 2**26
-#: Pairs of NPUs that are looked at at once.
+#: Pairs of NPUs per batch.
 _PAIRS_AT_ONCE = 2**20
 
 
 class Traffic:
-    """Pairs of NPUs that exchange messages, and the sizes of these.
+    """Pairs of NPUs that exchange messages, and the message sizes.
 
-    `npu_of`: rank → NPU. `rendezvous_bytes`: size of the message by which a receiver asks for its data; 0: it does not
-    ask.
+    `npu_of`: rank → NPU. `rendezvous_bytes`: size of a receiver's request; 0: no requests.
     """
 
     def __init__(self, npu_of: Sequence[int], topology: Topology, rendezvous_bytes: int) -> None:
@@ -30,13 +29,13 @@ class Traffic:
         self.topology, self.npus = topology, topology.npus
         self.rendezvous = rendezvous_bytes
         self._pairs: list[np.ndarray] = []
-        #: NPUs of the members, the rotation, and the distances over which they send.
+        #: NPUs of the members, the rotation, and the distances of their sends.
         self._rotated: list[tuple[np.ndarray, Rotation, np.ndarray]] = []
         self._sizes = [np.array([rendezvous_bytes] * bool(rendezvous_bytes), dtype=np.int64)]
         self._known: dict[RankProgram, tuple[np.ndarray, np.ndarray]] = {}
 
     def _of_program(self, program: RankProgram) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct peers to which a program sends anything at all, and distinct sizes of its messages."""
+        """Distinct destinations of a program, and distinct sizes of its messages."""
         if program not in self._known:
             sends = program.structure.kind == SEND
             asks = (program.structure.kind == RECV) & bool(self.rendezvous)
@@ -77,7 +76,7 @@ class Traffic:
                 yield (where[:, None] * self.npus + where[peer]).ravel()
 
     def _too_many(self) -> bool:
-        """A table of routes would be too large, and routes can be computed instead."""
+        """Whether a table of routes would be too large and routes can be computed instead."""
         most = sum(map(len, self._pairs)) + sum(len(where) * len(deltas) for where, _, deltas in self._rotated)
         if most * max(self.npus, 1) <= MAX_ROUTE_LINKS:  # no route visits an NPU twice
             return False
@@ -92,7 +91,7 @@ class Traffic:
         return False
 
     def routes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Pairs of NPUs, ascending, and their routes as CSR; nothing where the table would be too large."""
+        """Pairs of NPUs, ascending, and their routes as CSR; empty if the table would be too large."""
         if self._too_many():
             return np.zeros(0, np.int64), np.zeros(1, np.int64), None
         pairs = _distinct(np.concatenate([np.zeros(0, np.int64), *self._all_pairs()]))
@@ -104,7 +103,7 @@ class Traffic:
 
 
 def _distinct(values: np.ndarray) -> np.ndarray:
-    """Distinct values, ascending: by sorting, where `numpy.unique` hashes, which is slow for many."""
+    """Distinct values, ascending, by sorting: `numpy.unique` hashes, which is slow for many values."""
     values = np.sort(values)
     return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
 

@@ -1,4 +1,4 @@
-"""What the numbers mean: every rule in which two simulators of the same input may differ, declared once."""
+"""Semantics: every rule in which two simulators of the same input may differ."""
 
 from __future__ import annotations
 

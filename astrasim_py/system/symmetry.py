@@ -1,4 +1,4 @@
-"""Symmetry of a plan under rotations: the proof that one rank shows what all do.
+"""Symmetry of a plan under rotations: the proof that one rank represents all.
 
 A *rotation* adds a vector, digit by digit and modulo the dimensions, to the number of every rank and every NPU
 (`astrasim_py.program.rotation.Rotation`). A plan is symmetric if every rotation
@@ -9,8 +9,8 @@ A *rotation* adds a vector, digit by digit and modulo the dimensions, to the num
   bytes and durations, and rotated peers.
 
 Each of these is checked on the arrays of the plan; names of shapes and algorithms prove nothing. A run can still break
-the symmetry: two messages of different sources ask for one link at one time, and the order of ranks decides. The run
-itself sees that (`astrasim_py.engine.fold`).
+the symmetry: two messages of different sources request one link at one time, and the order of ranks decides. The run
+detects this (`astrasim_py.engine.fold`).
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from astrasim_py.system.routes import MAX_ROUTE_LINKS
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
 
-#: Most pairs whose routes are compared one by one. Beyond it the router's rule must itself be symmetric.
+#: Maximum pairs whose routes are compared one by one. Beyond it the router's rule must itself be symmetric.
 _PAIRS = 2**20
-#: NPUs at which the routes of such a router are compared all the same.
+#: Sample of NPUs at which the routes of such a router are compared too.
 _SAMPLE = 256
 
 
 def refuse(problem: str) -> FoldError:
-    """The error of a plan whose symmetry is broken or cannot be shown."""
+    """The error for a plan whose symmetry is broken or cannot be shown."""
     return FoldError("fold", problem, "run it without fold")
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links by class: rotations map the links of a class to each other."""
+    """Classes of links: rotations map the links of a class to each other."""
 
     of: np.ndarray  # int32[links]: class of each link
-    anchor: np.ndarray  # int32[links]: the NPU that tells the links of a class apart, and rotates with them
+    anchor: np.ndarray  # int32[links]: the NPU that identifies a link in its class, and rotates with it
     first: np.ndarray  # int64[classes]: a link of each class
 
 
@@ -63,7 +63,7 @@ class Links:
 class Symmetry:
     """A plan and the group of rotations under which it is symmetric.
 
-    Two messages of rank 0 cross a class of links by equal anchors exactly where messages of one source cross one link.
+    Two messages of rank 0 cross a class of links with equal anchors exactly if messages of one source cross one link.
     """
 
     plan: Plan
@@ -77,7 +77,7 @@ class Symmetry:
 
     @cached_property
     def tabled(self) -> bool:
-        """The full run has a table of routes; without one it also records links that nobody uses."""
+        """Whether the full run has a table of routes; without one it also records unused links."""
         if not self.plan.folded:
             return not self.plan.computed_routes
         return not self.plan.problem.topology.walked or self.plan.ranks * len(self.route_class) <= MAX_ROUTE_LINKS
@@ -91,7 +91,7 @@ class Symmetry:
 def symmetry_of(plan: Plan) -> Symmetry:
     """Show that a plan is symmetric.
 
-    Raises FoldError: it is not, or it cannot be shown: with what breaks it.
+    Raises FoldError: the plan is not symmetric, or this cannot be shown; the error states the cause.
     """
     _check_rules(plan)
     first: FoldError | None = None
@@ -107,7 +107,7 @@ def symmetry_of(plan: Plan) -> Symmetry:
 
 
 def _check_rules(plan: Plan) -> None:
-    """Refuse what can break the symmetry of any plan."""
+    """Refuse rules that can break the symmetry of any plan."""
     problem = plan.problem
     network, semantics, topology = problem.network, problem.semantics, problem.topology
     if len(problem.jobs) != 1:
@@ -139,7 +139,7 @@ def _check_rules(plan: Plan) -> None:
 
 
 def _groups(plan: Plan) -> Iterator[Rotation]:
-    """Groups of rotations to try: that of the topology's dimensions, then those of the algorithms."""
+    """Groups of rotations to try: first the topology's dimensions, then the algorithms' rotations."""
     n = plan.ranks
     given = [tuple(d.size for d in plan.problem.topology.dims)]
     given += [call.rotation.dims for call in plan.calls if call.rotation is not None]
@@ -206,7 +206,7 @@ def _check_complete(topology: Topology, group: Rotation, links: Links) -> None:
 
 
 def _check_switches(topology: Topology, group: Rotation, links: Links) -> None:
-    """NPUs that share a switch must still share one when they are rotated, on its way in as on its way out."""
+    """NPUs that share a switch must still share one when rotated, for its incoming and its outgoing links."""
     n, src, dst = topology.npus, topology.src, topology.dst
     here = np.arange(n, dtype=np.int64)
     rotated = [group.shift(here, step) for step in _unit_steps(group)]
@@ -230,7 +230,7 @@ def _unit_steps(group: Rotation) -> list[int]:
 
 
 def _check_placement(plan: Plan, group: Rotation) -> None:
-    """Rotating ranks must rotate the NPUs they are on."""
+    """Check that rotating ranks rotates their NPUs."""
     placed = np.asarray(plan.npu_of, dtype=np.int64)
     wrong = np.flatnonzero(placed != group.shift(np.arange(len(placed)), int(placed[0])))
     if len(wrong):
@@ -241,7 +241,7 @@ def _check_placement(plan: Plan, group: Rotation) -> None:
 
 
 def _check_routes(plan: Plan, group: Rotation, links: Links, called: Mapping, peers: np.ndarray) -> Symmetry:
-    """Routes from rank 0, as classes; those from every other rank must be the same."""
+    """Routes from rank 0 as classes; check that every other rank has the same."""
     topology, home = plan.problem.topology, int(plan.npu_of[0])
     n = topology.npus
     to = group.shift(peers, home)
@@ -251,7 +251,7 @@ def _check_routes(plan: Plan, group: Rotation, links: Links, called: Mapping, pe
     if len(peers) * n <= _PAIRS:
         others = np.arange(n, dtype=np.int64)
     elif isinstance(topology.router, DimensionOrder) and topology.renumbered is None:
-        # Its rule knows differences of coordinates only: a few NPUs show that the classes fit it.
+        # The router's rule uses differences of coordinates only: a few NPUs suffice as a sample.
         steps = np.array(_unit_steps(group))
         spread = np.arange(0, n, max(n // _SAMPLE, 1), dtype=np.int64)
         others = np.unique(np.concatenate([steps % n, (n - steps) % n, spread]))
@@ -295,7 +295,7 @@ class _Programs:
         if memory.kind not in ("none", "per_npu") and bool((base.structure.kind == MEMORY).any()):
             raise refuse(f"ranks share their memory ({memory.kind})")
         own = np.unique(base.instance[base.instance >= 0]).tolist()
-        #: Instance of rank 0 → instances of other ranks in its place, and which ranks these are.
+        #: Instance of rank 0 → corresponding instances of other ranks, and those ranks.
         called: dict[int, dict[int, Sequence[int]]] = {index: {index: range(1, plan.ranks)} for index in own}
         if len(set(plan.workload)) > 1:
             called = {index: {} for index in own}
@@ -422,7 +422,7 @@ def _check_even(call: CollectiveCall, instance: Instance) -> None:
 
 
 def _destinations(program: RankProgram, peers: np.ndarray, what: str) -> np.ndarray:
-    """Peers to which a program sends; nothing of it may depend on the order in which messages arrive."""
+    """Destinations of a program; refuse programs that depend on the arrival order of messages."""
     if program.counters is not None and bool((program.counters.start >= 0).any()):
         raise refuse(f"{what} counts from the completion of a node, where the order of arrivals matters")
     return peers[program.structure.kind == SEND]
@@ -434,7 +434,7 @@ def calls_of(instance: Instance, rank: int) -> list[tuple[int, CollectiveCall]]:
 
 
 def peers_in(call: CollectiveCall, position: int) -> tuple[RankProgram, np.ndarray]:
-    """The program of a member of a call (of a rotation: the first one's), and the ranks of its peers by node."""
+    """The program of a member of a call (for a rotation: the first member's), and its peers' ranks by node."""
     program = call.base if call.rotation is not None else call.programs[position]
     peers = program.peer if call.rotation is None else rotate(call.rotation, program.peer, position)
     return program, np.where(peers >= 0, np.asarray(call.members, dtype=np.int64)[np.maximum(peers, 0)], -1)

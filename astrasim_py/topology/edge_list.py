@@ -38,7 +38,7 @@ from astrasim_py.topology.model import LINK_CAP, Topology, check_caps
 
 #: Largest files accepted, in bytes.
 MAX_CSV, MAX_JSON, MAX_YAML = 2**26, 2**24, 2**21
-#: Values that such a YAML file may hold: nine per link.
+#: Maximum values in a YAML file: nine per link.
 _MOST_VALUES = 2**19
 
 _COLUMNS = {
@@ -101,7 +101,7 @@ def _meaning(place: str, name: str) -> tuple[str, str] | None:
 
 
 class Links:
-    """Rows of an edge list, on their way to a topology."""
+    """Builder of a topology from the rows of an edge list."""
 
     def __init__(self) -> None:
         self.src: list[int] = []
@@ -136,7 +136,7 @@ class Links:
         return self._read[key]
 
     def add(self, src: object, dst: object, bandwidth: Fraction, latency: int, place: str, both: bool = False) -> None:
-        """One more link, or one in each direction."""
+        """Add a link, or one in each direction."""
         a, b = self.vertex(src, f"{place}: src"), self.vertex(dst, f"{place}: dst")
         if a == b:
             raise TopologyError(place, f"a self-loop: {str(src).strip()} to {str(dst).strip()}", "delete the link")
@@ -150,7 +150,7 @@ class Links:
             raise TopologyError(place, f"more than {LINK_CAP} links, the cap", "write fewer links")
 
     def add_row(self, row: Mapping[str, Any], place: str, *, both: bool = False, ignore: bool = False) -> None:
-        """One more link, from a mapping of columns to cells."""
+        """Add a link from a mapping of columns to cells."""
         names = tuple(row)
         if names not in self._headers:
             self._headers[names] = read_columns(place, names, ignore=ignore)
@@ -233,7 +233,7 @@ def npu_count(value: object, place: str) -> int:
 
 
 def read_edge_list(path: str | os.PathLike, *, place: str = "") -> Topology:
-    """Read a topology file; its form is told by the suffix ``.csv``, ``.yaml``, ``.yml`` or ``.json``.
+    """Read a topology file; the suffix ``.csv``, ``.yaml``, ``.yml`` or ``.json`` gives its format.
 
     Raises TopologyError: with ``file:line: column``: not a regular file, too large, not UTF-8, ill-formed, a bad value,
     a self-loop, or a pair of NPUs without a path.

@@ -255,8 +255,8 @@ class Rails:
     NPU ``i`` is local NPU ``i mod n`` of node ``i div n`` and its NIC is on rail ``(i mod n) mod rails``. Within
     a node messages cross the NVSwitch; to another node on the same rail, the rail switch. To another rail they
     go by NVLink to the NPU of the source node that has the destination's local number, and from its NIC
-    (``cross_rail="nvlink"``: what NCCL calls PXN), or from the own NIC over a spine (``"spine"``), the
-    ``(node + local number) mod spines``-th one, both of the destination.
+    (``cross_rail="nvlink"``, NCCL's PXN), or from the source's NIC over spine ``(node + local number) mod spines``,
+    both of the destination (``"spine"``).
 
     NVIDIA: Doubling all2all performance with NCCL 2.12 (PXN, rail-optimized fabrics), 2022.
     Wang et al.: Rail-only: a low-cost high-performance network for training LLMs, HotI 2024 (no spines).

@@ -1,7 +1,7 @@
 """`build`: a topology from keys and values, as a scenario writes them.
 
 ``shape`` names one of `shapes.SHAPES` or a shape of another package, ``preset`` a machine whose keys ship with this
-package; any of them may be given anew: ``{preset: dgx_a100, nodes: 2}``.
+package; any key can be overridden: ``{preset: dgx_a100, nodes: 2}``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Preset(Shape):
 
 @cache
 def _preset(name: str) -> tuple[Mapping[str, Any], Shape]:
-    """Keys of a preset as its file has them, and their values."""
+    """Keys of a preset as written in its file, and the shape that they give."""
     keys = tuples(preset(name, "", "topology").topology)
     return keys, SHAPES[keys["shape"]].model_validate(keys, context={"written": True})
 
@@ -57,7 +57,7 @@ def _with_preset(value: Any, info: ValidationInfo) -> Shape:
     keys, base = _preset(value["preset"])
     given = {key: item for key, item in value.items() if key != "preset"}
     made = type(base).model_validate({**keys, **given}, context=info.context)
-    # How bandwidths are read (GB or GiB) is the scenario's matter, not the preset's.
+    # The scenario, not the preset, decides how bandwidths are read (GB or GiB).
     return made.model_copy(update={key: getattr(base, key) for key in keys if key not in given})
 
 
@@ -125,9 +125,9 @@ def build(spec: Mapping[str, Any], place: str = "", *, name: str = "", written: 
         ``shape`` or ``preset``, the keys of that shape, and those that all shapes have. Bandwidths are text with units
         or `fractions.Fraction` in bytes per second; latencies are text with units or whole picoseconds.
     place, name : str
-        For errors, before the path of the key; of the topology, otherwise made from the shape.
+        Prefix of the key's path in errors; name of the topology (default: from the shape).
     written : bool
-        Whether a person wrote it: then a number without a unit is an error.
+        Whether a user wrote the keys: then a number without a unit is an error.
 
     Raises
     ------

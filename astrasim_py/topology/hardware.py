@@ -30,9 +30,9 @@ _FOLDER = Path(__file__).parents[1] / "data" / "hardware"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """What one NPU computes and remembers.
+    """Compute rates and memory of one NPU.
 
-    `peak`: dense operations per second by number format, e.g. ``bf16``; the format that training uses comes first.
+    `peak`: dense operations per second by number format, e.g. ``bf16``; the training format comes first.
     """
 
     npu: str
@@ -47,8 +47,8 @@ class Preset:
 
     name: str
     title: str
-    source: tuple[tuple[str, str], ...]  # what a figure is, and the datasheet or paper that it is from
-    topology: Mapping[str, Any] | None  # what `from_keys.build` reads, with units as text
+    source: tuple[tuple[str, str], ...]  # figure, and the datasheet or paper that states it
+    topology: Mapping[str, Any] | None  # keys for `from_keys.build`, with units as text
     link: tuple[Fraction, int] | None  # bandwidth in bytes per second of one direction, latency in ps
     compute: Compute | None
 
@@ -60,7 +60,7 @@ def preset_names(kind: str = "") -> tuple[str, ...]:
 
 
 def preset(name: object, place: str = "", kind: str = "") -> Preset:
-    """The preset of that name.
+    """The preset named `name`.
 
     Raises TopologyError: no such preset, or it has no part of this `kind`.
     """

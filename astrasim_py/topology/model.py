@@ -112,7 +112,7 @@ class Topology:
         if vertices > npus:
             more.setdefault("switches", (("switch", vertices - npus),))
         topology = cls(npus=npus, vertices=vertices, bandwidths=tuple(order), **columns, **more)
-        # A shape with closed-form routes is connected unless something was taken from it.
+        # A shape with closed-form routes is connected unless links or NPUs were removed.
         if topology.router is None or topology.renumbered is not None or topology.failed:
             topology._check_connected(place)
         return topology
@@ -180,7 +180,7 @@ class Topology:
         return ShortestPaths(self.vertices, self.npus, self.src, self.dst, self.latency_ps, seed)
 
     def _check_connected(self, place: str) -> None:
-        """Refuse a pair of NPUs without a path, in O(V + E)."""
+        """Raise if a pair of NPUs has no path, in O(V + E)."""
         if not self.alive:
             raise TopologyError(place, "every NPU has failed", "leave at least one NPU alive")
         alive = np.array(self.alive)
@@ -240,7 +240,7 @@ class Topology:
     def walked(self) -> bool:
         """Whether routes go from NPU to neighbouring NPU in dimension order, in a ring the shorter way.
 
-        Then the present NPU and the destination tell the next link, and no table of routes is needed.
+        Then the current NPU and the destination determine the next link, without a table of routes.
         """
         router = self.router
         if not isinstance(router, DimensionOrder) or self.renumbered is not None or self.routing.ecmp:
@@ -268,7 +268,7 @@ class Topology:
         return digest({f.name: getattr(self, f.name) for f in fields(self) if f.name not in unseen})
 
     def __getstate__(self) -> dict:
-        """Without search results: they are found again where they are needed."""
+        """Omit search results from the pickle; they are recomputed on demand."""
         return {k: v for k, v in self.__dict__.items() if k not in ("_search", "alive")}
 
     def __setstate__(self, state: dict) -> None:
@@ -360,7 +360,7 @@ def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> T
 
 
 def check_caps(npus: int, links: int, switches: int = 0, place: str = "") -> None:
-    """Refuse what is too large, before anything is allocated."""
+    """Refuse topologies above the caps, before anything is allocated."""
     for count, cap, what in (
         (npus, NPU_CAP, "NPUs"),
         (links, LINK_CAP, "links"),

@@ -1,4 +1,4 @@
-"""Which NPU each rank runs on."""
+"""Placement of ranks on NPUs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from astrasim_py.topology.model import Topology
 def placement(
     topology: Topology, kind: str | Sequence[int] = "linear", ranks: int | None = None, place: str = ""
 ) -> tuple[int, ...]:
-    """Which NPU each rank runs on; failed NPUs are skipped.
+    """Place each rank on an NPU; failed NPUs are skipped.
 
     `kind`: ``linear``: ascending NPU ids. ``snake``: boustrophedon over the dims (reflected mixed-radix Gray code), so
     that successive ranks sit side by side; the slowest coordinate is the last one of even size, and then the last rank
-    is a neighbour of the first on a torus as well. A topology without dims has no snake. A list says it rank by rank.
-    `ranks`: how many ranks to place; all alive NPUs by default, or as many as the list has. Returns rank -> NPU. Raises
+    is a neighbour of the first on a torus as well. A topology without dims has no snake. A list gives each rank's NPU.
+    `ranks`: number of ranks; default: all alive NPUs, or the length of the list. Returns rank -> NPU. Raises
     TopologyError: more ranks than NPUs; in a list: duplicates, NPUs that do not exist or have failed, a wrong length.
     """
     if isinstance(kind, str):

@@ -22,7 +22,7 @@ Routes = tuple[np.ndarray, np.ndarray]
 _BIG = np.iinfo(np.int64).max
 #: Cells (sources x vertices) of one batch of searches: bounds memory to about 100 MB.
 _BATCH_CELLS = 2**21
-#: Pairs whose routes by dimension are made at once: what that takes in passing is a multiple of the routes.
+#: Pairs per batch of dimension-order routes: temporary memory is a multiple of the routes.
 _PAIRS_AT_ONCE = 2**16
 
 
@@ -267,7 +267,7 @@ class ShortestPaths:
         queue = [0]
         wanted = np.unique(rows * vertices + targets)
         missing = np.bincount(wanted // vertices, minlength=len(sources))
-        #: Level at which a search had met its targets: it goes no further, and knows nothing beyond.
+        #: Level at which a search had met its targets and stopped; later levels are unknown.
         ended = np.full(len(sources), _BIG)
         while queue:
             now = heappop(queue)
@@ -379,7 +379,7 @@ class ShortestPaths:
 
 
 def reachable(ptr: np.ndarray, neighbours: np.ndarray, start: int) -> np.ndarray:
-    """Which vertices (bool[V]) can be reached from `start` in a CSR adjacency, in O(V + E)."""
+    """bool[V]: vertices reachable from `start` in a CSR adjacency, in O(V + E)."""
     seen = np.zeros(len(ptr) - 1, dtype=bool)
     seen[start] = True
     frontier = np.array([start])

@@ -369,7 +369,7 @@ class EdgeList(Shape):
 
 
 def _or(link: tuple[Fraction, int], bandwidth: Fraction | None, latency: int | None) -> tuple[Fraction, int]:
-    """Another bandwidth and latency than those of a link, as far as they are given."""
+    """Bandwidth and latency of a link, replaced by those that are given."""
     return bandwidth or link[0], link[1] if latency is None else latency
 
 

@@ -1,8 +1,8 @@
 """Rotations of a network: additions to rank numbers, digit by digit, that map links to links alike.
 
-A torus, ring, hypercube or fully connected network looks the same from every rank. Nothing is assumed of how it was
-written: digits are tried on the bare links, so an edge list of a torus is found as well. Digits in which the network
-is not symmetric (the rows of a mesh of rings) are left fixed.
+A torus, ring, hypercube or fully connected network looks the same from every rank. The search tries digits on the bare
+links, so it also finds the symmetry of an edge list of a torus. Digits in which the network is not symmetric (the rows
+of a mesh of rings) stay fixed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from math import prod
 
 import numpy as np
 
-#: Largest group of rotations that is looked for: users add up all pairs of its elements in a table.
+#: Largest group of rotations searched for: callers tabulate the sums of all pairs of its elements.
 MAX_GROUP = 4096
-#: Most ranks whose divisors are tried as digits.
+#: Maximum ranks whose divisors are tried as digits.
 _MAX_RANKS = 2**16
-#: Links that must pass before a rotation is tried on all of them.
+#: Links on which a rotation is tested before it is tested on all.
 _PROBES = 32
 
 
@@ -47,7 +47,7 @@ class Rotations:
 
     @cached_property
     def element(self) -> np.ndarray:
-        """int64[n]: the rotation that leads to a rank from the first one of its class."""
+        """int64[n]: the rotation from the first rank of its class to each rank."""
         return self._number(True)
 
     @cached_property

@@ -22,16 +22,16 @@ MAX_LINKS = 2**21
 def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
     """The topology with each switch replaced by links from each of its ports to `degree` others.
 
-    The switches go one after the other, the last first. The neighbours of a switch to and from which it has links
-    stand in a circle, by number, and each is linked to the next `degree`; neighbours with links in one direction only
-    are linked to, or from, as many of those. A link from u to v has as its latency the sum of the two that it stands
-    for, and as its bandwidth the lesser of u's into the switch, divided by the number of its new links, and v's out of
-    it, divided likewise. Links that come to join the same two vertices become one, with the sum of their bandwidths
-    and the longer latency; so do parallel links of a switch.
+    Switches are removed one after the other, the last first. The neighbours with links to and from a switch form a
+    circle, by number, and each is linked to the next `degree`; neighbours with links in one direction only are linked
+    to, or from, as many of those. The latency of a link from u to v is the sum of the two links that it replaces; its
+    bandwidth is the lesser of u's link into the switch and v's link out of it, each divided by its number of new links.
+    New links between the same two vertices become one, with the sum of their bandwidths and the longer latency; so do
+    parallel links of a switch.
 
     `degree`: at least 1; from the number of ports less one on, every port is linked to every other. `place`: for
-    errors. Returns of the same NPUs; failed ones stay failed. It has no dimensions, and its routes are shortest paths.
-    Raises TopologyError: a topology without switches, or more than `MAX_LINKS` links.
+    errors. The result has the same NPUs (failed ones stay failed), no dimensions, and shortest-path routes. Raises
+    TopologyError: a topology without switches, or more than `MAX_LINKS` links.
     """
     if degree < 1:
         raise TopologyError(place, f"unwinds to a degree of {degree}", "write 1 or more")
@@ -86,7 +86,7 @@ def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
 
 
 def _pairs(into: list[int], out: list[int], degree: int) -> list[tuple[int, int]]:
-    """Which of the vertices that reach a switch is linked to which of those that it reaches."""
+    """New links (u, v) of a switch, from vertices with links into it to vertices with links out of it."""
     both = sorted(set(into) & set(out))
     only_in, only_out = sorted(set(into) - set(both)), sorted(set(out) - set(both))
     n = len(both)
