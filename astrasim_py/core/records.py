@@ -215,13 +215,33 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The results of one run; tables above its level are empty."""
+    """The results of one run.
 
-    level: str  # one of `LEVELS`
-    makespan: int  # completion of the last node, ps
-    finish: np.ndarray  # int64[ranks], ps: completion of each rank's last node
-    compute: np.ndarray  # int64[ranks], ps during which at least one compute node ran
-    exposed_comm: np.ndarray  # int64[ranks], ps: time a rank waits on communication with no compute running
+    Attributes
+    ----------
+    level : str
+        One of `LEVELS`.
+    makespan : int
+        Completion of the last node, ps.
+    finish : numpy.ndarray
+        int64[ranks], ps: completion of each rank's last node.
+    compute : numpy.ndarray
+        int64[ranks], ps during which at least one compute node ran.
+    exposed_comm : numpy.ndarray
+        int64[ranks], ps: time a rank waits on communication with no compute running.
+    messages, message_hops, events : int
+        Totals: messages, links of their routes, events.
+    collective, link, node, message, hop : Table
+        Tables above the level asked for are empty.
+    cpu_s : float
+        CPU seconds of the engine, outside every digest.
+    """
+
+    level: str
+    makespan: int
+    finish: np.ndarray
+    compute: np.ndarray
+    exposed_comm: np.ndarray
     messages: int
     message_hops: int
     events: int
@@ -232,7 +252,7 @@ class Records:
     hop: Table = field(default_factory=lambda: empty_table(HOP_COLUMNS))
     outcome: Outcome = field(default_factory=Outcome)
     engine: str = ""
-    cpu_s: float = 0.0  # CPU seconds of the engine, outside every digest
+    cpu_s: float = 0.0
 
     def tables(self) -> dict[str, Table]:
         """The tables by name."""

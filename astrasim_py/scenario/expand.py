@@ -61,15 +61,21 @@ class Point:
 
 
 def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
-    """The points of a scenario, in the order of nested loops over its sweep."""
+    """The points of a scenario, in the order of nested loops over its sweep.
+
+    Parameters
+    ----------
+    scenario : LoadedScenario
+        From `load_scenario`.
+    """
     resolver, made = scenario.resolver, {}
 
     def section(key: str, value: Value) -> tuple[Any, dict[str, str]]:
-        if (key, id(value)) not in made:
+        if (key, value) not in made:
             places: dict[str, str] = {}
             _places(value, key, _PLACES_DEPTH, places)
-            made[key, id(value)] = value.plain(), places
-        return made[key, id(value)]
+            made[key, value] = value.plain(), places
+        return made[key, value]
 
     points = []
     folder = str(scenario.folder)

@@ -160,7 +160,7 @@ class _Loading:
             return None, None
         if value is None:
             return None, default(key)
-        memo = (key, id(value), binary)
+        memo = (key, value, binary)
         if memo not in self.memo:
             self.memo[memo] = self._read(key, value, binary)
         return value, self.memo[memo]
@@ -175,7 +175,7 @@ class _Loading:
         if any(typed is None and key in ("topologies", "groups", "algorithms", "jobs", "stragglers")
                for key, (_, typed) in pairs.items()):  # fmt: skip
             return
-        memo = ("point", *(id(value) for value, _ in pairs.values()))
+        memo = ("point", *(value for value, _ in pairs.values()))
         if memo in self.memo:
             return
         self.memo[memo] = True

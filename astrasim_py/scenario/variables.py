@@ -248,7 +248,7 @@ class Resolver:
         if key not in self._users:
             return None
         used = self._users[key]
-        memo = (key, *(id(assignment.get(name)) for name in used))
+        memo = (key, *(assignment.get(name) for name in used))
         if memo not in self._sections:
             self._sections[memo] = self._resolve(key, used, assignment)
         found = self._sections[memo]

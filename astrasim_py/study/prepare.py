@@ -51,11 +51,27 @@ def prepare(
 ) -> Problem:
     """Make the Problem of a point.
 
-    `limits`: instead of those of the scenario. `warnings`: what a person should know of is added. `kept`: folder of
-    synthesized algorithms, beside the results. `synthesized`: facts of each are added once a plan asks for it.
-    `beside`: folder in which processes share what they read (`trace_maps`). Raises ScenarioError, TopologyError: the
-    point contradicts itself. Raises TraceError, AlgorithmError: a file that cannot be read, or a wrong algorithm; with
-    ``verify: strict`` also one that cannot be verified.
+    Parameters
+    ----------
+    point : Point
+        One of those that `expand` makes.
+    limits : Limits, optional
+        Instead of those of the scenario.
+    warnings : list of str, optional
+        Warnings are added: injected algorithms that could not be verified.
+    kept : Path, optional
+        Folder of synthesized algorithms, beside the results.
+    synthesized : list of dict, optional
+        Facts of each synthesized algorithm are added once a plan asks for it.
+    beside : Path, optional
+        Folder in which processes share the files that they read (`trace_maps`).
+
+    Raises
+    ------
+    ScenarioError, TopologyError
+        The point contradicts itself.
+    TraceError, AlgorithmError
+        A file that cannot be read, or a wrong algorithm; with ``verify: strict`` also one that cannot be verified.
     """
     lists = {
         "warnings": [] if warnings is None else warnings,

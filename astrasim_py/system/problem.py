@@ -53,7 +53,24 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A topology, its jobs, and the rules: the complete input of a simulation."""
+    """A topology, its jobs, and the rules: the complete input of a simulation.
+
+    Attributes
+    ----------
+    topology : Topology
+    jobs : tuple of Job
+        Workload, placement and algorithms of each.
+    network : NetworkModel
+        How messages use links.
+    semantics : Semantics
+        Rules in which simulators differ: rounding, slots, order, matching.
+    compute : ComputeModel
+        Price of operations that a trace counts but does not time.
+    memory : MemoryModel
+        Remote memory: latency in ps, bandwidth in bytes per second.
+    limits : Limits
+        Events and simulated time (ps) at which a run ends.
+    """
 
     topology: Topology
     jobs: tuple[Job, ...]

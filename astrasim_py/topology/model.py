@@ -40,34 +40,51 @@ class Topology:
     NPUs are the vertices 0..npus-1, switches follow. Every link is directed, with its own bandwidth and latency;
     parallel links are legal. Arrays are read-only.
 
+    Attributes
+    ----------
+    name : str
+        For people; no part of the digest.
+    shape : str
+        ``ring``, ``torus``, …, ``edge_list``.
+    npus, vertices : int
+    src, dst : numpy.ndarray
+        int32[links]: the vertices that a link joins.
+    latency_ps : numpy.ndarray
+        int64[links], ps.
+    bandwidth_class : numpy.ndarray
+        int32[links]: index into `bandwidths`.
+    bandwidths : tuple of fractions.Fraction
+        Distinct bandwidths, bytes per second, ascending.
+    dims : tuple of Dim
+        The hierarchy of NPU ids, innermost first: ids are little-endian mixed radix. Empty for edge lists.
+    switches : tuple of (str, int or None)
+        Names of the vertices after the NPUs: ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)`` one vertex.
+    failed : tuple of int
+        NPUs that failed; they keep their ids and have no links.
+    routing : Routing
+    tiers : tuple of int
+        For drawing: how many vertices, in id order, each tier holds (NPUs first); empty without tiers.
+
+    Notes
+    -----
     A regular shape has closed-form routes (see `routing` and `fabrics`). Everything else, and every pair whose
     closed-form route crosses a failed element, takes the shortest path over what is left, with the fixed tie-break of
     `routing.ShortestPaths`. With ``routing.ecmp`` all pairs take a hashed shortest path.
     """
 
-    #: For people; no part of the digest.
     name: str
-    #: ``ring``, ``torus``, …, ``edge_list``.
     shape: str
     npus: int
     vertices: int
-    #: int32[links]: the vertices that a link joins.
     src: np.ndarray = field(repr=False)
     dst: np.ndarray = field(repr=False)
-    #: int64[links], ps.
     latency_ps: np.ndarray = field(repr=False)
-    #: int32[links]: index into `bandwidths`.
     bandwidth_class: np.ndarray = field(repr=False)
-    #: Distinct bandwidths, bytes per second, ascending.
     bandwidths: tuple[Fraction, ...]
-    #: The hierarchy of NPU ids, innermost first: ids are little-endian mixed radix. Empty for edge lists.
     dims: tuple[Dim, ...] = ()
-    #: Names of the vertices after the NPUs: ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)`` one vertex.
     switches: tuple[tuple[str, int | None], ...] = ()
-    #: NPUs that failed; they keep their ids and have no links.
     failed: tuple[int, ...] = ()
     routing: Routing = Routing()
-    #: For drawing: how many vertices, in id order, each tier holds (NPUs first); empty without tiers.
     tiers: tuple[int, ...] = ()
     #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
     #: -1 gone); `renumbered` is None while no link is gone.

@@ -61,10 +61,10 @@ class _Building:
         self.npu_of = np.array(plan.npu_of, dtype=np.int64)
         self.asks = plan.problem.semantics.rendezvous_bytes > 0
         self.by_bytes = plan.problem.semantics.message_match == "bytes"
-        self.partners: dict[tuple[int, int], tuple[list[np.ndarray], int]] = {}
+        self.partners: dict[tuple, tuple[list[np.ndarray], int]] = {}
         self.templates: dict[tuple, tuple[tuple[int, ...], list[np.ndarray]]] = {}
-        self.calls: dict[int, int] = {}
-        self.maps: dict[tuple[int, int], int] = {}
+        self.calls: dict[CollectiveCall, int] = {}
+        self.maps: dict[tuple, int] = {}
         self.rotations: dict[tuple, tuple[int, int, Rotated, np.ndarray | None]] = {}
         self.channels = 0
 
@@ -89,13 +89,13 @@ class _Building:
 
     def partner(self, programs: Sequence[RankProgram], matching: Matching) -> tuple[list[np.ndarray], int]:
         """Partner node (or ~channel) of each send and receive, by member, and the number of channels."""
-        key = id(programs), id(matching)
+        key = programs, matching
         if key in self.partners:
             return self.partners[key]
-        distinct = {id(p): p for p in programs}
-        if not any((p.peer >= 0).any() for p in distinct.values()):
-            nobody = {each: np.zeros(len(p), dtype=np.int64) for each, p in distinct.items()}
-            self.partners[key] = [nobody[id(p)] for p in programs], 0
+        distinct = dict.fromkeys(programs)
+        if not any((p.peer >= 0).any() for p in distinct):
+            nobody = {p: np.zeros(len(p), dtype=np.int64) for p in distinct}
+            self.partners[key] = [nobody[p] for p in programs], 0
             return self.partners[key]
         meets = [np.asarray(matching.match_key[p]) for p in range(len(programs))]
         messages = [np.flatnonzero(p.peer >= 0) for p in programs]
@@ -157,20 +157,20 @@ class _Building:
             for position, program in enumerate(programs):
                 rank = first + position
                 # Ranks with the same program share one template if it has no messages.
-                if id(program) not in silent:
-                    silent[id(program)] = not (program.peer >= 0).any()
-                if id(program) not in known or not silent[id(program)]:
+                if program not in silent:
+                    silent[program] = not (program.peer >= 0).any()
+                if program not in known or not silent[program]:
                     nodes = self.routed(program)
                     route = None
                     if len(nodes) and plan.route_links is not None:
                         route = np.full(len(program), -1, dtype=np.int64)
                         route[nodes] = self.route_numbers(rank, first + program.peer[nodes])
-                    known[id(program)] = tables.template(program, partners[position], route, workload=True)
+                    known[program] = tables.template(program, partners[position], route, workload=True)
                 npu = plan.npu_of[rank]
                 tables.rank(
                     capacity,
                     npu=npu,
-                    template=known[id(program)],
+                    template=known[program],
                     first=first,
                     delay=plan.start_delay[rank],
                     server=npu // memory.npus_per_node if memory.kind == "per_node" else 0,
@@ -202,7 +202,7 @@ class _Building:
 
     def members_of(self, phase, instance: Instance) -> int:
         """Add each member's call in a phase (from 0) and its position there; returns their place."""
-        key = id(phase.call_of), id(instance.members)
+        key = phase.calls, instance.members
         if key not in self.maps:
             place = np.zeros((self.plan.ranks, 2), dtype=np.int64)
             for k, part in enumerate(phase.calls):
@@ -214,8 +214,8 @@ class _Building:
     def call(self, part: CollectiveCall, instance: int, index: int, *, planned: bool) -> int:
         """Add a call."""
         rows = self.first_rows(index)
-        if id(part) in self.calls:
-            return self.tables.same_call(self.calls[id(part)], instance, rows)
+        if part in self.calls:
+            return self.tables.same_call(self.calls[part], instance, rows)
         fields = None
         if not len(part.programs):
             fields = self.tables.plain((), None)
@@ -224,14 +224,14 @@ class _Building:
         if fields is None:
             fields = self.plain(part, shared=self.by_bytes and not planned and part.rotation is None)
         made = self.tables.call(instance, part.members, rows, **fields)
-        self.calls[id(part)] = made
+        self.calls[part] = made
         return made
 
     def plain(self, part: CollectiveCall, *, shared: bool) -> dict[str, int]:
         """Fields of a call of a program per member."""
         programs, fifos = part.programs, part.connections
         partners, channels = self.partner(programs, part.matching)
-        key = id(programs), id(part.matching), id(fifos)
+        key = programs, part.matching, fifos
         if key not in self.templates:
             numbers, peers_of = [], []
             for position, program in enumerate(programs):
@@ -282,7 +282,7 @@ class _Building:
             extra = np.empty((n, len(base)), dtype=np.uint8)
             for begin in range(0, n, step):
                 extra[begin : begin + step] = part.programs.nbytes_matrix(positions[begin : begin + step]) - low
-        key = "rotated", id(base), id(part.matching)
+        key = base, part.matching
         if key not in self.rotations:
             self.rotations[key] = self.rotation(part, low)
         template, channels, rotation, peers = self.rotations[key]
