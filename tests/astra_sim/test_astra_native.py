@@ -102,6 +102,7 @@ def red(size: int) -> int:
 ED = 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
 @pytest.mark.parametrize("size", [1000, 1048576, 12345678])
 def test_ring(n, size):

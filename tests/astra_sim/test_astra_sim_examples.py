@@ -74,6 +74,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_every_sample_set_runs_or_names_the_node(golden, folder):
     sets = sample_sets(golden)
     assert len(sets) >= 25

@@ -57,6 +57,7 @@ def test_row_27_28_a_signal_keeps_what_is_finished(cli, jobs, number):
     assert set(kept) <= set(cli.points())
 
 
+@pytest.mark.slow
 def test_row_27_ctrl_c_twice_ends_at_once(cli):
     path = cli.write("s.yaml", SWEEP.replace("npus: 16", "npus: 64").replace("repeat: 20", "repeat: 200"))
     process = cli.spawn("run", path, "--jobs", 2, start_new_session=True)
@@ -88,6 +89,7 @@ def test_row_29_folders_that_cannot_be_written(cli, base):
     assert sorted(p.name for p in cli.folder.iterdir()) == ["file", "s.yaml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["write", "fsync", "close", "rename"])
 def test_row_29_a_disk_that_fills_up(cli, monkeypatch, call):
     path = cli.write("s.yaml", SWEEP)

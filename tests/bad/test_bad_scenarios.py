@@ -117,6 +117,7 @@ def test_hostile_files(cli, bad, verb, name):
     assert sorted(path.name for path in cli.folder.iterdir()) == ["evil.py", "s.yaml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["row16_too_many_links", "row19_alias_bomb", "row24_sweep_of_1e9"])
 def test_hostile_files_in_a_process_of_their_own(cli, bad, name):
     cli.refused(cli.process("run", bad / "yaml" / f"{name}.yaml"), 2, *FILES[name][1:])
@@ -174,6 +175,7 @@ def test_row_19_100_mb(cli):
     cli.refused(ended, 2, "104,857,600 bytes; a scenario has at most 1,048,576")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["- x\n", "a{}: 1\n", "[" + "x," * 50 + "]\n", "# comment\n", "&a{} x: *a{}\n"])
 def test_row_19_a_megabyte_of_anything_takes_a_second(cli, line):
     text = "".join(line.replace("{}", str(i)) for i in range(2**20 // len(line) - 8 * len(line)))[: 2**20 - 1]

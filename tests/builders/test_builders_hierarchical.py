@@ -12,6 +12,7 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.verification.verifier import verify
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"])
 def test_a_hierarchy_over_random_groups_keeps_its_contract(collective, seed):

@@ -38,6 +38,7 @@ def synthesize(capsys, *more: str, topology: str = TORUS) -> tuple[int, str, str
     return code, said.out, said.err
 
 
+@pytest.mark.slow
 def test_json_and_files(capsys, tmp_path):
     for name in ("a.npz", "a.xml", "prefix"):
         code, out, _ = synthesize(capsys, "--out", str(tmp_path / name))
@@ -66,6 +67,7 @@ def test_what_was_found_before_is_reused_and_fresh_finds_the_same(capsys, tmp_pa
     assert json.loads(synthesize(capsys, "--chunks", "2")[1])["reused"] is False
 
 
+@pytest.mark.slow
 def test_topologies_are_given_in_many_ways(capsys, tmp_path):
     csv = tmp_path / "problem.csv"
     csv.write_text("# npus 3\nsrc,dst,bw_GiBps,lat_us\n0,1,50,0.5\n1,2,50,0.5\n2,0,25,0.7\n")
@@ -89,6 +91,7 @@ def test_two_tenants_side_by_side(capsys, tmp_path):
     assert code == 2 and "link" in err
 
 
+@pytest.mark.slow
 def test_two_tenants_take_their_claimed_times_together(capsys, tmp_path):
     """Written on the command line, run side by side in a scenario; or the second synthesized there."""
     topology = "mesh:3x3,bandwidth=50 GB/s,latency=500 ns"
@@ -121,6 +124,7 @@ def test_what_is_unwound_is_simulated_with_and_without_its_switches(capsys):
     assert 0 < row["with_switches_ns"] <= row["simulated_ns"] and "degree 2" in row["topology"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", [TORUS, "switch:5,bandwidth=50 GB/s,latency=500 ns"])
 def test_everything_written_is_simulated(capsys, tmp_path, topology):
     for collective in ("all_gather", "reduce_scatter", "broadcast", "scatter", "all_to_all"):
@@ -155,6 +159,7 @@ def test_exchanges_of_unequal_blocks(capsys, tmp_path):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_however_long_it_takes_a_line_says_where_it_stands(capsys, monkeypatch):
     from astrasim_py.cli import synthesize as verb
     from astrasim_py.synthesis.search.multi_start import Progress

@@ -50,6 +50,7 @@ def run_line(line: str) -> int:
     raise AssertionError(f"the test does not know how to run: {line}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(DOCS).as_posix())
 def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
     shutil.copytree(DOCS.parent / "scenarios", tmp_path / "scenarios")

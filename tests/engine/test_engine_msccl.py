@@ -142,6 +142,7 @@ def test_both_engines_agree_on_any_problem_and_beat_no_bound(made, model):
         assert (records.collective["bound"] <= records.collective["end"] - records.collective["start"]).all()
 
 
+@pytest.mark.slow
 @settings(relaxed, max_examples=120)
 @given(programs, st.sampled_from([None, 1, 2, 3]), st.sampled_from(SIZES))
 def test_a_run_is_stuck_exactly_if_the_program_needs_more_slots(algorithm, slots, size):

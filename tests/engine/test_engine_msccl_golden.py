@@ -48,6 +48,7 @@ def outcome(made: Problem):
     return simulate(made, engine="both").outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -114,6 +114,7 @@ def test_what_a_builder_declares_is_found_in_its_traces(ranks):
         assert pickle.loads(pickle.dumps(given)).rotated.rotation == found.rotation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "verbatim"), [(4, True), (6, False), (6, True), (8, False)])
 def test_records_are_those_of_traces_planned_one_by_one(ranks, verbatim):
     semantics = Semantics(injected_sizes="verbatim", gamma=Fraction(3)) if verbatim else Semantics()

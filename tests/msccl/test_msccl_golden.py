@@ -72,6 +72,7 @@ def test_verdicts_equal_the_table(rows, verdicts):
     assert not wrong
 
 
+@pytest.mark.slow
 def test_programs_named_after_a_collective_are_right(rows, verdicts):
     """Custom programs whose name says what they do; alltonext_forward in place and backward_N4 race."""
     custom = {path.name: verdicts[path.name] for path, row in rows if row["coll"] == "custom"}

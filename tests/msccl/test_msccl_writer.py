@@ -100,6 +100,7 @@ def test_builders_come_back_from_xml_right_and_as_fast(ranks):
     assert seen > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", LIMITS)
 def test_limits_of_runtimes_hold(dialect):
     limits = LIMITS[dialect]

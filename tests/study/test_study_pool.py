@@ -32,6 +32,7 @@ def test_every_task_has_its_result():
     assert cores() >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deadly", [DIE, KILL])
 def test_a_killed_worker_loses_its_own_task_only(deadly):
     tasks = ["1", deadly, SLOW, "4", "5"]

@@ -218,6 +218,7 @@ def test_kill_at_any_time_leaves_whole_points_only(tmp_path):
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.slow
 @FORK
 @pytest.mark.parametrize("replace", [False, True])
 def test_writers_of_the_same_point_do_not_disturb_each_other(tmp_path, replace):

@@ -77,6 +77,7 @@ def dgx1() -> Topology:
     return network_of(links, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["links", "switch", "shared"])
 @pytest.mark.parametrize("seed", range(4))
 def test_polished_schedules_are_valid_and_no_slower(kind, seed):

@@ -71,6 +71,7 @@ def test_links_that_come_to_lie_side_by_side_are_one():
     assert np.array_equal(made.latency_ps, [4 * 10**6] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
