@@ -5,6 +5,7 @@ Protobuf also reads the large files that compiled code gives up because they hol
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ from astrasim_py.core.errors import TraceError
 
 #: From this many bytes on compiled code pays, although it must be loaded and, once, compiled.
 KERNEL_BYTES = 6 * 2**20
+#: The same where it is loaded already.
+LOADED_KERNEL_BYTES = 2**16
+_KERNEL_MODULE = "astrasim_py.chakra.decode_large"
 #: Bytes of files that compiled code reads in one call.
 GROUP_BYTES = 4 * 2**20
 
@@ -55,7 +59,8 @@ def decode(
     order of files and nodes.
     """
     if kernel is None:
-        kernel = sum(len(data) for data, _ in files) >= KERNEL_BYTES
+        least = min(LOADED_KERNEL_BYTES, KERNEL_BYTES) if _KERNEL_MODULE in sys.modules else KERNEL_BYTES
+        kernel = sum(len(data) for data, _ in files) >= least
     known = _Attributes(ints, text, False), _Attributes(ints, text, True)
     if not kernel:
         return [_by_protobuf(*file, known) for file in files]
