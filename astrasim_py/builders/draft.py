@@ -119,7 +119,14 @@ class Draft:
         self._edges.append((np.asarray(child, dtype=np.int64), np.asarray(parent, dtype=np.int64)))
 
     def extend(self, m: int, values: Mapping[str, object]) -> np.ndarray:
-        """Append m nodes given as columns (``type``, ``order``, ``payload``, maybe ``rank``, and any other column)."""
+        """Append m nodes given as columns: ``type``, ``order``, ``payload``, maybe ``rank``, and those of messages.
+
+        Raises AlgorithmError: a column that drafts do not have, or too many programs.
+        """
+        unknown = sorted(values.keys() - {"type", "order", "payload", "rank", *_FIELDS})
+        if unknown:
+            known = ", ".join(_FIELDS)
+            raise AlgorithmError("algorithms", f"a draft has no column {unknown[0]}", f"write one of {known}")
         if "rank" in values and self.ranks > MAX_PROGRAMS:
             raise AlgorithmError(
                 "algorithms",

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from astrasim_py.builders.draft import Draft
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.collective import promise_of
@@ -279,3 +280,9 @@ def test_any_algorithm_may_serve_a_dimension(collective, dims, names, pieces):
         check(a, reverse=True)
         check_races(a)
         assert verify(a).correct is True
+
+
+def test_a_column_that_drafts_do_not_have_is_refused():
+    draft = Draft(1, 1)
+    with pytest.raises(AlgorithmError, match="a draft has no column comm_size"):
+        draft.extend(1, {"type": NodeType.COMP, "comm_size": 8})
