@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 import pytest
-from et_strategies import message, sample
+from worlds.chakra_files import message, sample
 
 from astrasim_py.chakra import decode, et_io, framing, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from et_strategies import files, sample
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds.chakra_files import files, sample
 
 from astrasim_py.chakra import decode, decode_large, et_io
 from astrasim_py.chakra import et_def_pb2 as pb

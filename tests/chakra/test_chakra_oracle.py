@@ -6,9 +6,9 @@ import struct
 
 import numpy as np
 import pytest
-from et_strategies import COUNTS, INTEGERS, TEXT, UINT64, WIDE, files
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds.chakra_files import COUNTS, INTEGERS, TEXT, UINT64, WIDE, files
 
 from astrasim_py.chakra import decode, et_io, framing, messages, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb

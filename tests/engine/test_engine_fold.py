@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from worlds.small_problems import workload
 
 from astrasim_py.api import build_topology, collective
 from astrasim_py.builders.registry import build
@@ -28,7 +29,6 @@ from astrasim_py.system.semantics import Semantics
 from astrasim_py.system.symmetry import symmetry_of
 from astrasim_py.topology.placement import placement
 from astrasim_py.workload.microbenchmarks import Collective, Compute, Memory, Send, generate
-from tests.strategies import workload
 
 MODELS = ("cut_through", "store_and_forward", "analytical")
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from worlds import small_problems
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.choices import LEVELS
@@ -26,7 +26,7 @@ GB = Fraction(10**9)
 
 
 @relaxed
-@given(strategies.problems())
+@given(small_problems.problems())
 def test_no_event_before_its_cause(problem):
     records = simulate(problem, level="messages")
     node, message, hop = records.node, records.message, records.hop
@@ -51,7 +51,7 @@ def test_no_event_before_its_cause(problem):
 
 
 @relaxed
-@given(strategies.problems(slots=False))
+@given(small_problems.problems(slots=False))
 def test_every_node_runs_once(problem):
     plan = make_plan(problem)
     records = simulate(plan, level="nodes")
@@ -63,7 +63,7 @@ def test_every_node_runs_once(problem):
 
 
 @relaxed
-@given(strategies.problems(slots=False))
+@given(small_problems.problems(slots=False))
 def test_bytes_are_conserved(problem):
     records = simulate(problem, level="messages")
     message, hop, link = records.message, records.hop, records.link
@@ -78,7 +78,7 @@ def test_bytes_are_conserved(problem):
 
 
 @relaxed
-@given(strategies.problems(models=("cut_through", "store_and_forward")))
+@given(small_problems.problems(models=("cut_through", "store_and_forward")))
 def test_links_are_first_in_first_out(problem):
     records = simulate(problem, level="messages")
     hop = records.hop
@@ -92,7 +92,7 @@ def test_links_are_first_in_first_out(problem):
 
 
 @relaxed
-@given(strategies.problems(slots=False))
+@given(small_problems.problems(slots=False))
 def test_no_time_is_below_its_bound(problem):
     plan = make_plan(problem)
     records = simulate(plan, level="links")
@@ -108,7 +108,7 @@ def test_no_time_is_below_its_bound(problem):
 
 
 @relaxed
-@given(strategies.problems(slots=False))
+@given(small_problems.problems(slots=False))
 def test_levels_do_not_change_what_happens(problem):
     plan = make_plan(problem)
     runs = [simulate(plan, level=level) for level in LEVELS]
@@ -170,7 +170,7 @@ def test_translating_all_ranks_changes_no_time(model, algorithm, collective, sha
     )
     n = topology.npus
     base = [int(p) for p in np.random.default_rng(7).permutation(n)]
-    moves = list(strategies.translations(topology))
+    moves = list(small_problems.translations(topology))
     assert len(moves) == n
     times = set()
     for move in moves:

@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle.replay import Replay
+from worlds import small_problems
 from worlds.programs import Blocks, slots_model, thread_blocks
 
 from astrasim_py.builders.registry import build
@@ -120,14 +120,14 @@ network_choices = st.fixed_dictionaries(
 @relaxed
 @given(programs, models, st.sampled_from(SIZES), st.integers(1, 2), network_choices, st.data())
 def test_both_engines_agree_on_thread_blocks(algorithm, model, size, calls, network, data):
-    topology = data.draw(strategies.topologies(algorithm.ranks))
+    topology = data.draw(small_problems.topologies(algorithm.ranks))
     semantics = Semantics.native(gamma=data.draw(st.sampled_from([Fraction(0), Fraction(1, 10**9)])))
     same_records(problem(algorithm, size, model, topology=topology, calls=calls, semantics=semantics, **network))
 
 
 @pytest.mark.slow
 @relaxed
-@given(strategies.problems(), models)
+@given(small_problems.problems(), models)
 def test_both_engines_agree_on_any_problem_and_beat_no_bound(made, model):
     free = make_plan(made)
     made = dataclasses.replace(made, network=made.network.model_copy(update={"msccl": model}))
@@ -329,7 +329,7 @@ def test_messages_between_ranks_of_the_workload_have_no_slots():
     for _ in range(6):
         nodes[0].append({"type": NodeType.COMM_SEND, "comm_dst": 1, "comm_size": 8, "comm_tag": 0})
         nodes[1].append({"type": NodeType.COMM_RECV, "comm_src": 0, "comm_size": 8, "comm_tag": 0})
-    job = Job(workload=strategies.workload(nodes), placement=(0, 1), algorithms=Only(None))
+    job = Job(workload=small_problems.workload(nodes), placement=(0, 1), algorithms=Only(None))
     made = Problem(topology=shapes.Ring(npus=2, bandwidth=GB, latency=0).build(), jobs=(job,))
     slow = NetworkModel(msccl=MscclModel(slots=1, channel_bandwidth=GB / 100, latency_ps={"Simple": 10**6}))
     assert simulate(dataclasses.replace(made, network=slow)).makespan == simulate(made).makespan

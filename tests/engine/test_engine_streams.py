@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle.replay import Replay
+from worlds import small_problems
 from worlds.programs import Planned, algorithm, random_planner
 
 from astrasim_py.builders.registry import build
@@ -34,12 +34,12 @@ def one_call(ranks: int, planner, *, calls: int = 1, network=None, semantics=Non
     """`calls` collectives of all ranks, at once, on a ring of 1 GB/s and 1 µs."""
     nodes = [{"type": COLL, "comm_type": 0, "comm_size": 1000} for _ in range(calls)]
     return Problem(
-        topology=shapes.Ring(npus=npus or max(ranks, 2), bandwidth=strategies.GB, latency=US).build(),
+        topology=shapes.Ring(npus=npus or max(ranks, 2), bandwidth=small_problems.GB, latency=US).build(),
         jobs=(
             Job(
-                workload=strategies.workload([nodes] * ranks),
+                workload=small_problems.workload([nodes] * ranks),
                 placement=tuple(range(ranks)),
-                algorithms=strategies.Table("ring"),
+                algorithms=small_problems.Table("ring"),
                 planner=planner,
             ),
         ),
@@ -77,7 +77,7 @@ def same(problem: Problem) -> str:
 
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
-    strategies.problems(),
+    small_problems.problems(),
     st.integers(0, 2**32),
     st.sampled_from([0, 0, 100]),
     st.sampled_from(["issued", "scheduled"]),
@@ -238,9 +238,9 @@ def torus_call(sizes, chunks, size) -> Problem:
     ranks = int(np.prod(sizes))
     problem = one_call(ranks, ring_planner(sizes, chunks))
     nodes = [{"type": COLL, "comm_type": 0, "comm_size": size}]
-    job = replace(problem.jobs[0], workload=strategies.workload([nodes] * ranks))
+    job = replace(problem.jobs[0], workload=small_problems.workload([nodes] * ranks))
     return replace(
-        problem, topology=shapes.Torus(dims=list(sizes), bandwidth=strategies.GB, latency=US).build(), jobs=(job,)
+        problem, topology=shapes.Torus(dims=list(sizes), bandwidth=small_problems.GB, latency=US).build(), jobs=(job,)
     )
 
 
@@ -324,7 +324,7 @@ def test_counters_hold_in_workloads_too():
         {"type": COMP, "duration_ps": US, "deps": {0}, "count_of": 0, "count_k": 1, "count_from": 0},
     ]
     problem = one_call(2, None)
-    job = replace(problem.jobs[0], workload=strategies.workload([nodes, nodes]))
+    job = replace(problem.jobs[0], workload=small_problems.workload([nodes, nodes]))
     records = simulate(replace(problem, jobs=(job,)))
     assert records.finish.tolist() == [4 * US] * 2
 
@@ -405,7 +405,7 @@ def test_chunks_never_meet_messages_of_the_workload(match):
     ends = {"comm_src": 0, "comm_dst": 1, **message}
     sender = [{"type": COMP, "duration_ps": 3 * US}, {"type": SEND, "deps": {0}, **ends}, {**collective, "deps": {0}}]
     receiver = [collective, {"type": COMP, "duration_ps": 5 * US}, {"type": RECV, "deps": {1}, **ends}]
-    job = replace(problem.jobs[0], workload=strategies.workload([sender, receiver]))
+    job = replace(problem.jobs[0], workload=small_problems.workload([sender, receiver]))
     records = simulate(replace(problem, jobs=(job,)), level="messages")
     assert records.outcome.status == "done"
     pairs = zip(records.message["instance"].tolist(), records.message["recv_node"].tolist(), strict=True)
@@ -434,7 +434,7 @@ def test_under_the_rendezvous_a_message_goes_when_it_is_asked_for(late_send, lat
 def test_under_the_rendezvous_a_send_that_nobody_asks_for_is_explained():
     nodes = [{"type": SEND, "comm_src": 0, "comm_dst": 1, "comm_tag": 4, "comm_size": 9}]
     problem = one_call(2, None, semantics=Semantics.native(rendezvous_bytes=500))
-    job = replace(problem.jobs[0], workload=strategies.workload([nodes, [comp(1)]]))
+    job = replace(problem.jobs[0], workload=small_problems.workload([nodes, [comp(1)]]))
     records = simulate(replace(problem, jobs=(job,)))
     assert records.outcome.status == "stuck"
     assert "rank 1 has not posted its receive" in "\n".join(explanation(records.outcome))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import strategies
 from hypothesis import HealthCheck, given, settings
 from oracle.replay import Replay
+from worlds import small_problems
 
 from astrasim_py.api import build_topology, collective
 from astrasim_py.engine.compare import differences
@@ -13,7 +13,7 @@ from astrasim_py.system.lowering import make_plan
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(strategies.problems())
+@given(small_problems.problems())
 def test_both_engines_leave_the_same_records(problem):
     plan = make_plan(problem)
     records = simulate(plan, level="messages")

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds.small_problems import trace
 
 from astrasim_py.api import build_topology, collective
 from astrasim_py.builders.registry import ALGORITHMS, build
@@ -26,7 +27,6 @@ from astrasim_py.msccl.xml_reader import parse_program, read_program
 from astrasim_py.msccl.xml_writer import program_of, program_text, write_msccl
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.verification.verifier import verify
-from tests.strategies import trace
 
 
 def written(program: MscclProgram, dialect: str | None = None) -> MscclProgram:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from worlds import small_problems
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import UsageError
@@ -67,7 +67,7 @@ def contiguous(explanation) -> bool:
 
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(strategies.problems(), st.booleans())
+@given(small_problems.problems(), st.booleans())
 def test_the_path_accounts_for_the_whole_makespan(problem, with_edges):
     records = simulate(problem, level="messages")
     edges = edge_table(problem.topology, records.link["link"]) if with_edges else None

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from worlds import small_problems
 
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.report import timeline as module
 from astrasim_py.report.drawing import edge_table
 from astrasim_py.report.timeline import lanes, timeline
+from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.workload.microbenchmarks import Collective, Compute, generate
 
@@ -35,7 +36,7 @@ def load(path: Path):
 
 @st.composite
 def records(draw, level="messages"):
-    problem = draw(strategies.problems())
+    problem = draw(small_problems.problems())
     return problem, simulate(problem, level=level)
 
 
@@ -129,13 +130,13 @@ def test_lanes_of_a_group_are_those_that_it_has_alone(spans):
 
 def test_it_is_written_piece_by_piece(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 3)
-    topology = shapes.Ring(npus=3, bandwidth=strategies.GB, latency=10).build()
-    job = strategies.Job(
+    topology = shapes.Ring(npus=3, bandwidth=small_problems.GB, latency=10).build()
+    job = Job(
         workload=generate([Collective(type="all_reduce", size=300)], 3),
         placement=(0, 1, 2),
-        algorithms=strategies.Table("ring"),
+        algorithms=small_problems.Table("ring"),
     )
-    problem = strategies.Problem(topology=topology, jobs=(job,))
+    problem = Problem(topology=topology, jobs=(job,))
     run = simulate(problem, level="messages")
     pieces = list(timeline(run, None, (0, 2, 1)))
     assert len(pieces) > 20
@@ -148,9 +149,9 @@ def test_it_is_written_piece_by_piece(monkeypatch):
 def test_names_of_the_user_are_encoded():
     names = ['"\n</script>', "→" * 5, "long " * 20_000]
     workload = generate([Compute(time=5, name=name) for name in names], 2)
-    job = strategies.Job(workload=workload, placement=(0, 1), algorithms=strategies.Table("ring"))
+    job = Job(workload=workload, placement=(0, 1), algorithms=small_problems.Table("ring"))
     run = simulate(
-        strategies.Problem(topology=shapes.Ring(npus=2, bandwidth=strategies.GB, latency=10).build(), jobs=(job,)),
+        Problem(topology=shapes.Ring(npus=2, bandwidth=small_problems.GB, latency=10).build(), jobs=(job,)),
         level="nodes",
     )
     assert [e["name"] for e in events_of(run) if e["ph"] == "X"] == names * 2

@@ -15,8 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import strategies
-from worlds import problems
+from worlds import problems, small_problems
 from worlds.programs import Blocks
 
 from astrasim_py.chakra.schema import NodeType
@@ -156,9 +155,9 @@ def ring(**rules) -> Problem:
     topology = build({"shape": "ring", "npus": 4, **LINK})
     node = {"type": NodeType.COMM_COLL, "comm_type": 0, "comm_size": 8000}
     job = Job(
-        workload=strategies.workload([[dict(node)] for _ in range(4)]),
+        workload=small_problems.workload([[dict(node)] for _ in range(4)]),
         placement=(0, 1, 2, 3),
-        algorithms=strategies.Table("ring"),
+        algorithms=small_problems.Table("ring"),
     )
     return Problem(topology=topology, jobs=(job,), **rules)
 
@@ -185,7 +184,7 @@ def busy(**rules) -> Problem:
             nodes.append({"type": NodeType.COMM_RECV, **got, "deps": {5}})
         nodes.append({"type": NodeType.COMP, "micros": 3, "is_cpu_op": 0, "deps": {8}})
         nodes.append({"type": NodeType.MEM_LOAD, "tensor_size": 3003})
-        made = strategies.trace(nodes)
+        made = small_problems.trace(nodes)
         ctrl = [[] for _ in nodes]
         ctrl[-2] = [6]
         ptr = np.concatenate([[0], np.cumsum([len(c) for c in ctrl])]).astype(np.int64)
@@ -193,7 +192,7 @@ def busy(**rules) -> Problem:
     job = Job(
         workload=Workload(traces=tuple(traces), groups={}),
         placement=(0, 1, 2, 3, 5, 4),
-        algorithms=strategies.Table("ring"),
+        algorithms=small_problems.Table("ring"),
     )
     return Problem(**{"topology": topology, "jobs": (job,), "memory": MemoryModel(**MEMORY), **rules})
 
@@ -220,7 +219,7 @@ def channel(**rules) -> Problem:
             node["comm_size"] = 777
     call = {"type": NodeType.COMM_COLL, "comm_type": 0, "comm_size": 2**17}
     job = Job(
-        workload=strategies.workload([[dict(call)], [dict(call)]]),
+        workload=small_problems.workload([[dict(call)], [dict(call)]]),
         placement=(0, 1),
         algorithms=Only(blocks.algorithm()),
     )
@@ -231,7 +230,7 @@ def message(**rules) -> Problem:
     """One message, of which the lower bound is exact, and which rounding makes shorter."""
     ends = {"comm_src": 0, "comm_dst": 1, "comm_size": 1001, "comm_tag": 0}
     nodes = [[{"type": NodeType.COMM_SEND, **ends}], [{"type": NodeType.COMM_RECV, **ends}]]
-    job = Job(workload=strategies.workload(nodes), placement=(0, 1), algorithms=Only(None))
+    job = Job(workload=small_problems.workload(nodes), placement=(0, 1), algorithms=Only(None))
     return Problem(topology=build({"shape": "ring", "npus": 2, **LINK}), jobs=(job,), **rules)
 
 

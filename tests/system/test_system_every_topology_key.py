@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import fields
 
 import pytest
-import strategies
+from worlds import small_problems
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import FoldError
@@ -139,9 +139,9 @@ def problem(topology: Topology) -> Problem:
     npus = placement(topology)
     call = {"type": NodeType.COMM_COLL, "comm_type": 0, "comm_size": 60 * 64 * len(npus)}
     job = Job(
-        workload=strategies.workload([[dict(call)] for _ in npus]),
+        workload=small_problems.workload([[dict(call)] for _ in npus]),
         placement=npus,
-        algorithms=strategies.Table("ring"),
+        algorithms=small_problems.Table("ring"),
     )
     return Problem(topology=topology, jobs=(job,))
 

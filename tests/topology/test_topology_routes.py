@@ -11,9 +11,9 @@ from fractions import Fraction
 import networkx as nx
 import numpy as np
 import pytest
-import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds import small_problems
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology import Dim, Routing, Topology, build, to_networkx
@@ -216,7 +216,7 @@ def test_translations_are_automorphisms_that_keep_routes(topology):
     for link in range(topology.links):
         by_ends[int(topology.src[link]), int(topology.dst[link])] = link
     seen = set()
-    for move in strategies.translations(topology):
+    for move in small_problems.translations(topology):
         assert sorted(move.tolist()) == list(range(topology.npus))
         seen.add(tuple(move.tolist()))
         for a, b in itertools.product(range(0, topology.npus, 2), range(topology.npus)):

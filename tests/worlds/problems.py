@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from fractions import Fraction
 
-import strategies
+from worlds import small_problems
 from worlds.programs import random_algorithm, random_planner, slots_model, thread_blocks
 from worlds.topologies import topology
 
@@ -156,7 +156,7 @@ def _memory(rng: random.Random) -> MemoryModel:
     if kind == "none":
         return NO_MEMORY
     return MemoryModel(
-        kind=kind, latency_ps=rng.choice((0, 1000)), bandwidth=strategies.GB, npus_per_node=rng.randint(1, 3)
+        kind=kind, latency_ps=rng.choice((0, 1000)), bandwidth=small_problems.GB, npus_per_node=rng.randint(1, 3)
     )
 
 
@@ -308,5 +308,5 @@ class _Work:
         traces = []
         for nodes, names in zip(self.nodes, self.names, strict=True):
             some = nodes or [{"type": NodeType.COMP}]
-            traces.append(strategies.with_groups(strategies.trace(some), names or [""]))
+            traces.append(small_problems.with_groups(small_problems.trace(some), names or [""]))
         return Workload(traces=tuple(traces), groups=self.groups)

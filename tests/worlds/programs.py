@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from fractions import Fraction
 
-import strategies
+from worlds import small_problems
 
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
@@ -47,7 +47,7 @@ def algorithm(per_rank, name="some") -> Algorithm:
                 src, dst = (rank, peer) if node["type"] == SEND else (peer, rank)
                 node |= {"comm_src": src, "comm_dst": dst, "comm_tag": node.get("comm_tag", 0)}
             rows.append(node)
-        traces.append(strategies.trace(rows))
+        traces.append(small_problems.trace(rows))
     return Algorithm(name=name, collective="all_reduce", ranks=len(per_rank), traces=tuple(traces), verdict=True)
 
 
@@ -172,7 +172,7 @@ class Blocks:
             name="blocks",
             collective="all_reduce",
             ranks=self.ranks,
-            traces=tuple(strategies.trace(nodes or empty) for nodes in self.nodes),
+            traces=tuple(small_problems.trace(nodes or empty) for nodes in self.nodes),
             chunks=self.chunks,
             protocol=protocol,
         )

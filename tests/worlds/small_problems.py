@@ -1,4 +1,4 @@
-"""Random small problems for property tests."""
+"""Small problems: parts to build one by hand, and random ones that finish."""
 
 from __future__ import annotations
 
