@@ -126,8 +126,8 @@ def _instance(
         places = [(phase, next(mine)) for phase in chunk.phases]
         phases = tuple(Phase(phase.queue, phase.priority, at, (calls[at],), {0: 0}) for phase, at in places)
         chunks.append(replace(chunk, phases=phases))
-    whole = calls[first] if instance.whole is not None else None
-    return replace(instance, index=number, members=(0,), first=first, whole=whole, chunks=tuple(chunks))
+    only_call = calls[first] if instance.only_call is not None else None
+    return replace(instance, index=number, members=(0,), first=first, only_call=only_call, chunks=tuple(chunks))
 
 
 def _call(symmetry: Symmetry, call: CollectiveCall) -> CollectiveCall:

@@ -105,10 +105,10 @@ class _Lowering:
         if request.members != tuple(range(job.ranks)):
             npus = tuple(npus[rank] for rank in request.members)
         planned = job.planner.plan(request) if job.planner is not None else None
-        whole, chunks = None, ()
+        only_call, chunks = None, ()
         if planned is None or isinstance(planned, Algorithm):
-            whole = self.whole(job, first, request, place, npus, planned)
-            self.calls.append(whole)
+            only_call = self.only_call(job, first, request, place, npus, planned)
+            self.calls.append(only_call)
         else:
             chunks = tuple(self.chunk(job, first, each, request) for each in planned)
         algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
@@ -120,14 +120,14 @@ class _Lowering:
             size=request.full,
             root=request.root,
             members=_in_all_jobs(request.members, first),
-            bound=self.bound(request, algorithms, npus, planned=whole is None),
+            bound=self.bound(request, algorithms, npus, planned=only_call is None),
             first=begin,
-            whole=whole,
+            only_call=only_call,
             chunks=chunks,
             algorithms=algorithms,
         )
 
-    def whole(
+    def only_call(
         self,
         job: Job,
         first: int,

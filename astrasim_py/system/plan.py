@@ -179,15 +179,15 @@ class Instance:
     members: tuple[int, ...]  # ranks, in the order of the group
     bound: int  # ps, -1 where none applies
     first: int  # index of its first call
-    whole: CollectiveCall | None  # None where a planner has cut it into chunks
+    only_call: CollectiveCall | None  # None where a planner has cut it into chunks
     chunks: tuple[Chunk, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()  # that carry it out, in order of appearance
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Phases of all chunks, in order; for an unplanned collective its one call."""
-        if self.whole is not None:
-            return (Phase(queue=0, priority=0, first=self.first, calls=(self.whole,), call_of=_OneCall()),)
+        if self.only_call is not None:
+            return (Phase(queue=0, priority=0, first=self.first, calls=(self.only_call,), call_of=_OneCall()),)
         return tuple(phase for chunk in self.chunks for phase in chunk.phases)
 
     @property
@@ -197,12 +197,12 @@ class Instance:
     @property
     def algorithm(self) -> Algorithm | None:
         """The one algorithm over all its members; None where there is none."""
-        return self.whole.algorithm if self.whole else None
+        return self.only_call.algorithm if self.only_call else None
 
     @property
     def connections(self) -> MscclConnections | None:
         """Connections under the MSCCL link model."""
-        return self.whole.connections if self.whole else None
+        return self.only_call.connections if self.only_call else None
 
 
 @dataclass(frozen=True, eq=False)

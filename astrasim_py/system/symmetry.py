@@ -357,7 +357,7 @@ class _Programs:
                 continue
             done.add(key)
             _check_even(call, instance)
-            whole = instance.whole is not None and tuple(call.members) == tuple(range(self.plan.ranks))
+            whole = instance.only_call is not None and tuple(call.members) == tuple(range(self.plan.ranks))
             if whole and call.rotation is not None and set(others) <= {instance.index}:
                 found.append(self._check_rotated_call(instance, call))
             else:
@@ -405,7 +405,7 @@ class _Programs:
 def _outline(instance: Instance) -> tuple:
     """Properties besides programs that two symmetric collectives share."""
     chunks = tuple((c.priority, c.turns, tuple((p.queue, p.priority) for p in c.phases)) for c in instance.chunks)
-    return instance.type, instance.size, len(instance.members), instance.whole is None, chunks
+    return instance.type, instance.size, len(instance.members), instance.only_call is None, chunks
 
 
 def _name(instance: Instance, call: CollectiveCall) -> str:

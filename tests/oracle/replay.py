@@ -343,11 +343,11 @@ class Replay:
         elif kind == COLLECTIVE:
             instance = self.plan.instances[int(program.instance[node])]
             call = instance.first
-            if instance.whole is None:
+            if instance.only_call is None:
                 self.begin_streams(rank, instance.index, node)
                 return
             self.caller[rank, call] = node
-            if instance.whole and instance.whole.programs and len(self.program(rank, call)):
+            if instance.only_call and instance.only_call.programs and len(self.program(rank, call)):
                 self.open(rank, call)
             else:
                 self.complete(rank, index, node)

@@ -183,8 +183,8 @@ class _Building:
     def instance(self, instance: Instance) -> None:
         """Add an instance and its calls."""
         tables, fields = self.tables, {}
-        if instance.whole is not None:
-            first = self.call(instance.whole, instance.index, instance.first, planned=False)
+        if instance.only_call is not None:
+            first = self.call(instance.only_call, instance.index, instance.first, planned=False)
         else:
             first, chunks = instance.first, []
             for chunk in instance.chunks:

@@ -111,7 +111,7 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
     exposed = ranks["exposed"]
     if plan.problem.semantics.exposed == "finish_minus_compute":
         exposed = finish - ranks["compute_sum"]
-    first = [i.first if i.whole is not None else len(plan.calls) + i.index for i in plan.instances]
+    first = [i.first if i.only_call is not None else len(plan.calls) + i.index for i in plan.instances]
     progress = tables["progress"][np.array(first, dtype=np.int64)]
     used = used_links(plan)
     columns = ("bytes", "busy", "messages", "most_waiting", "queued")

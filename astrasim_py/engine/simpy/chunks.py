@@ -110,7 +110,7 @@ class ChunkingNpu(Npu):
 
     def collective(self, graph, node):
         instance = self.simulation.plan.instances[graph.lists.instance[node]]
-        if instance.whole is not None:
+        if instance.only_call is not None:
             super().collective(graph, node)
             return
         begun = self.simulation.begun

@@ -108,7 +108,7 @@ class Simulation:
         """A call, opened by the first rank that reaches it."""
         if index not in self.open_calls:
             call, instance = self.plan.calls[index], self.plan.instances[self.plan.instance_of[index]]
-            whole = instance.whole is not None
+            whole = instance.only_call is not None
             # A rotated call numbers its match keys itself.
             shared = self.shared if whole and call.rotation is None else None
             opened = self.open_calls[index] = OpenCall(call.members, shared or Communicator(self.env), self.env.now)
