@@ -18,16 +18,16 @@ COLLECTIVES = ("barrier",)
 
 def build(collective: str, ranks: int) -> Algorithm:
     """Barrier in ⌈log2 n⌉ steps of empty messages for any n: in step k rank r tells r + 2**k what it knows."""
-    return finish_rotated(partial(_lay, ranks), Rotation((ranks,)), "dissemination", collective)
+    distances = 1 << np.arange((ranks - 1).bit_length())
+    return finish_rotated(partial(rounds, ranks, distances), Rotation((ranks,)), "dissemination", collective)
 
 
-def _lay(ranks: int, which: np.ndarray) -> Draft:
-    draft = Draft(len(which), 1)
-    steps = (ranks - 1).bit_length()
-    if steps:
-        r, k = which[:, None], np.arange(steps)
-        recvs = draft.next_handles(2 * steps)[steps:]
-        heard = previous(recvs)
-        draft.send(peer=(r + (1 << k)) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k)
-        draft.recv(peer=(r - (1 << k)) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k + 1)
+def rounds(ranks: int, distances: np.ndarray, which: np.ndarray) -> Draft:
+    """Empty messages: in round k to the rank so far ahead, when that of the round before has come."""
+    draft, m = Draft(len(which), 1), len(distances)
+    if m:
+        rank, k = which[:, None], np.arange(m)
+        heard = previous(draft.next_handles(2 * m)[m:])
+        draft.send(peer=(rank + distances) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k)
+        draft.recv(peer=(rank - distances) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k + 1)
     return draft

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, Place, check_nodes, finish, finish_rotated
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -28,91 +28,58 @@ def build(collective: str, ranks: int) -> Algorithm:
     levels = ranks.bit_length() - 1
     if ranks == 1 << levels:
         # Partners differ in one bit.
-        lay = partial(_power_of_two, collective, levels)
-        return finish_rotated(lay, Rotation((2,) * levels), "recursive_doubling", collective)
+        return finish_rotated(partial(_lay, collective, ranks), Rotation((2,) * levels), "recursive_doubling", collective)
     check_nodes(f"recursive_doubling {collective}", ranks * 3 * (levels + 2))
-    return finish(_folded(collective, ranks), "recursive_doubling", collective)
+    return finish(_lay(collective, ranks), "recursive_doubling", collective)
 
 
-def _power_of_two(collective: str, levels: int, which: np.ndarray) -> Draft:
-    draft = Draft(len(which), 1 << levels if collective == "all_gather" else 1)
-    count = 0 if collective == "barrier" else 1
-    full = (Buffer.INPUT, 0) if count else None
-    v = which[:, None]
-    done = before = np.array([NONE])
-    for k in range(levels):
-        span = {"peer": v ^ (1 << k), "tag": 1 + k}
-        if collective == "all_gather":
-            mine = v >> k << k
-            theirs = mine ^ (1 << k)
-            span["cnt"] = 1 << k
-            draft.send(idx=mine, src=(Buffer.OUTPUT, mine), after=(done,), **span)
-            before = done = draft.recv(idx=theirs, dst=(Buffer.OUTPUT, theirs), after=(before,), **span)
-            continue
-        sent = draft.send(idx=0, cnt=count, src=full, after=(done,), **span)
-        before = done = draft.recv(idx=0, cnt=count, after=(before,), **span)
-        if collective == "all_reduce":
-            done = draft.reduce(payload=before, idx=0, src=full, dst=full, after=(sent,))
-    return draft
-
-
-def _folded(collective: str, n: int) -> Draft:
-    """A group that is not a power of two."""
+def _lay(collective: str, n: int, which: np.ndarray | None = None) -> Draft:
+    """All ranks of a group, or some of one that is a power of two."""
     levels = n.bit_length() - 1
-    power = 1 << levels
-    rem = n - power
-    draft = Draft(n, n if collective == "all_gather" else 1)
-    count = 0 if collective == "barrier" else 1
-    reduces = collective == "all_reduce"
-    full = (Buffer.INPUT, 0) if count else None
-
-    v = np.arange(power)
+    v = np.arange(1 << levels)
+    rem = n - len(v)
+    gathers, reduces, count = collective == "all_gather", collective == "all_reduce", int(collective != "barrier")
+    draft = Draft(n if which is None else len(which), n if gathers else 1)
+    # Rank of participant v, and the first shard it stands for; those of v..w-1 are start[v]..start[w]-1.
     actual = np.where(v < rem, 2 * v + 1, v + rem)
-    # First shard that participant v stands for; those of v..w-1 are start[v]..start[w]-1.
     start = np.append(np.where(v < rem, 2 * v, v + rem), n)
-    folded, keeper = 2 * np.arange(rem), 2 * np.arange(rem) + 1
+    who = {"rank": actual}
+    if which is not None:
+        v, who = which[:, None], {}
+    folded, keeper = np.arange(0, 2 * rem, 2), np.arange(1, 2 * rem, 2)
 
-    done = np.full(power, NONE)
-    before = np.full(power, NONE)
-    if collective == "all_gather":
-        draft.send(rank=folded, peer=keeper, tag=0, idx=folded, src=(Buffer.OUTPUT, folded))
-        got = draft.recv(rank=keeper, peer=folded, tag=0, idx=folded, dst=(Buffer.OUTPUT, folded))
-    else:
-        draft.send(rank=folded, peer=keeper, tag=0, idx=0, cnt=count, src=full)
-        got = draft.recv(rank=keeper, peer=folded, tag=0, idx=0, cnt=count)
-    before[:rem] = done[:rem] = got
-    if reduces:
-        done[:rem] = draft.reduce(payload=got, rank=keeper, idx=0, src=full, dst=full)
+    def moved(first, number) -> tuple[dict, Place | None]:
+        """What a message moves, and where it lies: some shards, or the whole buffer."""
+        if gathers:
+            return {"idx": first, "cnt": number}, (Buffer.OUTPUT, first)
+        return {"idx": 0, "cnt": count}, (Buffer.INPUT, 0) if count else None
+
+    done, before = np.full((2, len(v) if rem else 1), NONE)
+    what, cells = moved(folded, 1)
+    if rem:
+        draft.send(rank=folded, peer=keeper, tag=0, src=cells, **what)
+        got = draft.recv(rank=keeper, peer=folded, tag=0, dst=cells if gathers else None, **what)
+        before[:rem] = done[:rem] = got
+    if rem and reduces:
+        done[:rem] = draft.reduce(payload=got, rank=keeper, idx=0, src=cells, dst=cells)
     for k in range(levels):
-        partner = v ^ (1 << k)
-        peer, tag = actual[partner], 1 + k
-        if collective == "all_gather":
-            first = v >> k << k
-            mine, mine_count = start[first], start[first + (1 << k)] - start[first]
-            theirs, theirs_count = mine[partner], mine_count[partner]
-            draft.send(
-                rank=actual, peer=peer, tag=tag, idx=mine, cnt=mine_count, src=(Buffer.OUTPUT, mine),
-                after=(done,),
-            )  # fmt: skip
-            before = done = draft.recv(
-                rank=actual, peer=peer, tag=tag, idx=theirs, cnt=theirs_count, dst=(Buffer.OUTPUT, theirs),
-                after=(before,),
-            )  # fmt: skip
-            continue
-        sent = draft.send(rank=actual, peer=peer, tag=tag, idx=0, cnt=count, src=full, after=(done,))
-        before = done = draft.recv(rank=actual, peer=peer, tag=tag, idx=0, cnt=count, after=(before,))
+        mine, size = v >> k << k, 1 << k
+        theirs = mine ^ size
+        sizes = [start[first + size] - start[first] if rem else size for first in (mine, theirs)]
+        (what, source), (received, target) = moved(start[mine], sizes[0]), moved(start[theirs], sizes[1])
+        span = {"peer": actual[v ^ size], "tag": 1 + k, **who}
+        sent = draft.send(src=source, after=(done,), **span, **what)
+        before = done = draft.recv(dst=target if gathers else None, after=(before,), **span, **received)
         if reduces:
-            done = draft.reduce(payload=before, rank=actual, idx=0, src=full, dst=full, after=(sent,))
-    ready, tag = done[:rem], 1 + levels
-    if collective != "all_gather":
-        draft.send(rank=keeper, peer=folded, tag=tag, idx=0, cnt=count, src=full, after=(ready,))
-        draft.recv(rank=folded, peer=keeper, tag=tag, idx=0, cnt=count, dst=full)
-    else:
-        # All but the shard that the folded rank has itself, which lies in between.
-        for part, (low, high) in enumerate(((np.zeros(rem, int), folded), (keeper, np.full(rem, n)))):
-            some = np.flatnonzero(high > low)
-            cells = (Buffer.OUTPUT, low[some])
-            span = {"idx": low[some], "cnt": (high - low)[some], "tag": tag + part}
-            draft.send(rank=keeper[some], peer=folded[some], src=cells, after=(ready[some],), **span)
-            draft.recv(rank=folded[some], peer=keeper[some], dst=cells, **span)
+            done = draft.reduce(payload=before, idx=0, src=source, dst=source, after=(sent,), **who)
+    if not rem:
+        return draft
+    # Folded ranks get the result: of shards those before and after the one that they have themselves.
+    parts = [(0 * folded, folded), (keeper, 0 * keeper + n)] if gathers else [(folded, keeper)]
+    for part, (low, high) in enumerate(parts):
+        some = np.flatnonzero(high > low)
+        what, cells = moved(low[some], (high - low)[some])
+        span = {"tag": 1 + levels + part, **what}
+        draft.send(rank=keeper[some], peer=folded[some], src=cells, after=(done[some],), **span)
+        draft.recv(rank=folded[some], peer=keeper[some], dst=cells, **span)
     return draft

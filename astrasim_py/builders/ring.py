@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from astrasim_py.builders.dissemination import rounds
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated, previous
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
@@ -59,7 +60,8 @@ def build(
     if collective == "all_to_all":
         lay = partial(_relay_all, ranks, directions)
     elif collective == "barrier":
-        lay = partial(_rounds, ranks)
+        # After round s a rank has heard from s + 1 predecessors.
+        lay = partial(rounds, ranks, np.ones(ranks - 1, dtype=np.int64))
     else:
         lay = partial(_shards, collective, ranks, directions, overlap)
     return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
@@ -212,16 +214,4 @@ def _relay_all(n: int, directions: np.ndarray, which: np.ndarray) -> Draft:
             after=(carried,),
             order=order,
         )
-    return draft
-
-
-def _rounds(n: int, which: np.ndarray) -> Draft:
-    """barrier: n-1 rounds of empty messages; after round s a rank has heard from s+1 predecessors."""
-    draft = Draft(len(which), 1)
-    if n == 1:
-        return draft
-    r, s = which[:, None], np.arange(n - 1)
-    recvs = np.arange(n - 1)
-    draft.recv(peer=(r - 1) % n, tag=s, idx=0, cnt=0, after=(previous(recvs),), order=2 * s + 1)
-    draft.send(peer=(r + 1) % n, tag=s, idx=0, cnt=0, after=(previous(recvs),), order=2 * s)
     return draft
