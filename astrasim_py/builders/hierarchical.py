@@ -13,15 +13,22 @@ from math import lcm, prod
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_count, check_nodes, check_program, finish, finish_rotated
-from astrasim_py.builders.ordered import ranges
+from astrasim_py.builders.draft import (
+    NONE,
+    Draft,
+    Place,
+    check_count,
+    check_nodes,
+    check_program,
+    finish,
+    finish_rotated,
+)
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.rotation import Rotation
-from astrasim_py.program.table import Program
+from astrasim_py.program.rotation import PEERS, Rotation
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
 
@@ -92,61 +99,20 @@ def _builder(build_phase: Builder, spec: str | Mapping, place: str) -> tuple[str
     return name, partial(build_phase, name, **options)
 
 
-def _ragged(bounds: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ranges [bounds[i], bounds[i + 1]) for each i of `which`: of every element its place in `which`, and itself."""
-    owner, number = ranges(np.diff(bounds)[which])
-    return owner, bounds[which][owner] + number
-
-
-class _Rows:
-    """A program with the nodes that begin it and those that complete it, by rank."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        local = program.type != NodeType.COMM_SEND
-        inner = np.zeros(len(program), dtype=bool)
-        inner[program.parents[local[program.child]]] = True
-        # A phase is complete on a rank with the receives and local operations that nothing else waits for. Its sends
-        # need not be delivered: what overwrites their chunks later is made of what they carry.
-        self.first, self.last = np.flatnonzero(np.diff(program.ptr) == 0), np.flatnonzero(local & ~inner)
-        self.firsts, self.lasts = (np.searchsorted(rows, program.bounds) for rows in (self.first, self.last))
-
-
 class _Phase:
     """An algorithm of one dimension, which is placed in all groups of that dimension."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm, self.chunks = algorithm, algorithm.chunks
-        shared = algorithm.program_of([0]) if algorithm.rotation else algorithm.program
-        self.tags = int(shared.column("comm_tag").max(initial=-1)) + 1
-        self.depth = int(np.diff(shared.bounds).max())
-        self.scratch = _scratch(algorithm, shared)
-        self._known: tuple[bytes, _Rows] = (b"", _Rows(shared))
-
-    def rows(self, positions: np.ndarray) -> _Rows:
-        """Programs of some of its ranks; those asked for last are cached."""
-        key = positions.tobytes()
-        if self._known[0] != key:
-            self._known = key, _Rows(self.algorithm.program_of(positions))
-        return self._known[1]
-
-
-def _scratch(algorithm: Algorithm, shared: Program) -> int:
-    """Chunks of scratch that a rank uses at most; `shared` shows which nodes use any."""
-    buffers = np.append(shared.column("src_buf"), shared.column("dst_buf"))
-    if algorithm.rotation is None or not (buffers == Buffer.SCRATCH).any():
-        programs = iter([shared])
-    else:
-        # Offsets may differ from rank to rank: look at all, some at a time.
-        step = max(2**20 // len(shared), 1)
-        blocks = [np.arange(start, min(start + step, algorithm.ranks)) for start in range(0, algorithm.ranks, step)]
-        programs = map(algorithm.program_of, blocks)
-    most = 0
-    for program in programs:
+        # Ranks of a rotation have as many nodes and tags and as much scratch as its first.
+        program = algorithm.program_of([0]) if algorithm.rotation else algorithm.program
+        self.tags = int(program.column("comm_tag").max(initial=-1)) + 1
+        self.depth = int(np.diff(program.bounds).max())
+        self.scratch = 0
         for side in ("src", "dst"):
             ends = program.column(f"{side}_off") + program.column("msg_chunk_cnt")
-            most = max(most, int(ends[program.column(f"{side}_buf") == Buffer.SCRATCH].max(initial=0)))
-    return most
+            own = ends[program.column(f"{side}_buf") == Buffer.SCRATCH]
+            self.scratch = max(self.scratch, int(own.max(initial=0)))
 
 
 class _Phases:
@@ -291,90 +257,63 @@ class _Layout:
                 taking &= self.coordinates[lower] == root
         return np.flatnonzero(taking)
 
-    def run(
-        self, phase: tuple[str, int], who: np.ndarray, at: np.ndarray, buffers: Mapping[int, tuple[int, np.ndarray]]
-    ) -> None:
+    def run(self, phase: tuple[str, int], who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Place]) -> None:
         """Run a phase in all groups at once.
 
         `at` is the first chunk of the part of the piece that the group of each rank works on; `buffers` maps the
         algorithm's buffers to (buffer, offsets).
         """
-        made, number = self.plan.made(*phase), len(self.ends)
-        width = self.plan.length(phase[1]) // made.chunks
-        scratch = np.full(len(who), self.scratch)
-        self.scratch += made.scratch * width
-        ended = self.place(
-            made, phase[1], who, width, self.piece * self.plan.total + at,
-            {**buffers, int(Buffer.SCRATCH): (int(Buffer.SCRATCH), scratch)},
-            [self.done, *self.before[number : number + 1]],
-        )  # fmt: skip
-        # A rank that takes no part in this phase is where it was.
-        self.done = np.where(ended == NONE, self.done, ended)
-        self.ends.append(self.done)
-
-    def place(
-        self,
-        made: _Phase,
-        d: int,
-        who: np.ndarray,
-        width: int,
-        index: np.ndarray,
-        buffers: Mapping[int, tuple[int, np.ndarray]],
-        start: Sequence[np.ndarray],
-    ) -> np.ndarray:
-        """Lay the nodes of a phase; returns the handle that completes it on every rank, NONE on ranks without it.
-
-        A chunk of the algorithm is `width` chunks of the buffer, counted from `index`; the first nodes of a rank wait
-        for its handles in `start`.
-        """
-        draft = self.draft
-        coordinate = self.coordinates[d][who]
+        plan, draft, made, number = self.plan, self.draft, self.plan.made(*phase), len(self.ends)
+        stride, coordinate = plan.strides[phase[1]], self.coordinates[phase[1]][who]
         positions, which = np.unique(coordinate, return_inverse=True)
-        rows = made.rows(positions)
-        program = rows.program
-        owner, row = _ragged(program.bounds, which)
-        lengths = np.diff(program.bounds)[which]
-        # Handle of row i in the program of a rank: i + shift.
-        shift = draft.next_handles(1)[0] + np.cumsum(lengths) - lengths - program.bounds[which]
-
-        def given(name: str) -> np.ndarray:
-            return program.column(name)[row]
+        program = made.algorithm.program_of(positions).some(which)
+        given, owner, shift = program.column, program.rank, int(draft.next_handles(1)[0])
+        rank, origin = who[owner], (self.which[who] - coordinate * stride)[owner]
+        # A chunk of the algorithm is so many chunks of the buffer.
+        width = plan.length(phase[1]) // made.chunks
+        index = (self.piece * plan.total + at)[owner]
 
         def where(name: str, values: np.ndarray) -> np.ndarray:
             return np.where(given(name) == MISSING, MISSING, values)
 
-        origin = (self.which[who] - coordinate * self.plan.strides[d])[owner]
         values: dict[str, object] = {
-            "type": program.type[row],
-            "rank": who[owner],
-            "order": self.order + program.place[row],
+            "type": program.type,
+            "rank": rank,
+            "order": self.order + program.place,
             "comp_op": given("comp_op"),
             "comm_tag": where("comm_tag", given("comm_tag") + self.tag),
             "msg_chunk_cnt": where("msg_chunk_cnt", given("msg_chunk_cnt") * width),
-            "msg_chunk_idx": where("msg_chunk_cnt", given("msg_chunk_idx") * width + index[owner]),
-            "payload": np.where(program.payload[row] < 0, NONE, program.payload[row] + shift[owner]),
+            "msg_chunk_idx": where("msg_chunk_cnt", given("msg_chunk_idx") * width + index),
+            "payload": np.where(program.payload < 0, NONE, program.payload + shift),
         }
-        for name in ("comm_dst", "comm_src"):
-            values[name] = where(name, origin + given(name) * self.plan.strides[d])
+        for name in PEERS:
+            values[name] = where(name, origin + given(name) * stride)
+        buffers = {**buffers, int(Buffer.SCRATCH): (int(Buffer.SCRATCH), np.full(len(who), self.scratch))}
         for side in ("src", "dst"):
             old = given(f"{side}_buf")
             buffer, offset = np.full_like(old, MISSING), np.full_like(old, MISSING)
-            for number, (new, first) in buffers.items():
-                mine = old == number
+            for each, (new, first) in buffers.items():
+                mine = old == each
                 buffer[mine], offset[mine] = new, (given(f"{side}_off") * width + first[owner])[mine]
             values[f"{side}_buf"], values[f"{side}_off"] = buffer, offset
-        draft.extend(len(row), values)
-        edge_owner, edge = _ragged(program.ptr[program.bounds], which)
-        draft.depend(program.child[edge] + shift[edge_owner], program.parents[edge] + shift[edge_owner])
-        first_owner, at = _ragged(rows.firsts, which)
-        first = rows.first[at] + shift[first_owner]
-        for handles in start:
-            waits = handles[who[first_owner]]
-            draft.depend(first[waits != NONE], waits[waits != NONE])
-        self.order += made.depth
-        self.tag += made.tags
-        last_owner, at = _ragged(rows.lasts, which)
-        return self.complete(who[last_owner], rows.last[at] + shift[last_owner])
+        draft.extend(len(program), values)
+        draft.depend(program.child + shift, program.parents + shift)
+        first = np.flatnonzero(np.diff(program.ptr) == 0)
+        # It begins when the phase before is complete, and so is this phase of the piece before.
+        for handles in (self.done, *self.before[number : number + 1]):
+            waits = handles[rank[first]]
+            draft.depend(first[waits != NONE] + shift, waits[waits != NONE])
+        self.order, self.tag = self.order + made.depth, self.tag + made.tags
+        self.scratch += made.scratch * width
+        # It is complete with the receives and local operations that nothing else waits for. Its sends need not be
+        # delivered: what overwrites their chunks later is made of what they carry.
+        local = program.type != NodeType.COMM_SEND
+        local[program.parents[local[program.child]]] = False
+        last = np.flatnonzero(local)
+        ended = self.complete(rank[last], last + shift)
+        # A rank that takes no part in this phase is where it was.
+        self.done = np.where(ended == NONE, self.done, ended)
+        self.ends.append(self.done)
 
     def lay_nested(self) -> None:
         """Phases that work on nested contiguous parts: dimension 0 cuts the buffer, dimension 1 each part, …"""

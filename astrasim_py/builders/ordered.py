@@ -95,12 +95,6 @@ class OrderedProgram:
         return f"{source}:{line}" if line > 0 and source else self.program.node(g)
 
 
-def ranges(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For counts[i] elements of every i: their i, and their number 0, 1 … within it."""
-    owner = np.repeat(np.arange(len(counts)), counts)
-    return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
-
-
 def numbered(pair: np.ndarray, *turns: np.ndarray) -> np.ndarray:
     """Numbers 0, 1 … within each pair, in the order of the turns, the last of which counts most."""
     order = np.lexsort((*turns, pair))

@@ -28,7 +28,9 @@ def build(collective: str, ranks: int) -> Algorithm:
     levels = ranks.bit_length() - 1
     if ranks == 1 << levels:
         # Partners differ in one bit.
-        return finish_rotated(partial(_lay, collective, ranks), Rotation((2,) * levels), "recursive_doubling", collective)
+        return finish_rotated(
+            partial(_lay, collective, ranks), Rotation((2,) * levels), "recursive_doubling", collective
+        )
     check_nodes(f"recursive_doubling {collective}", ranks * 3 * (levels + 2))
     return finish(_lay(collective, ranks), "recursive_doubling", collective)
 

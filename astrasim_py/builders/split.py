@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.ordered import OrderedProgram, checked, numbered, place_of, ranges, spread
+from astrasim_py.builders.ordered import OrderedProgram, checked, numbered, place_of, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.table import ranges
 
 
 def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:

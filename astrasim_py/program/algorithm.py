@@ -118,18 +118,29 @@ class Algorithm:
         """The rotation that makes every rank's program of rank 0's; None where there is none."""
         return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
 
+    @cached_property
+    def _shared(self) -> Program | None:
+        """The table of all ranks that a builder made, or of rank 0 of a rotation."""
+        if isinstance(self.traces, ProgramTraces):
+            return self.traces.program
+        rotated = isinstance(self.traces, RotatedTraces) and not self.traces.given
+        return Program.of_traces([self.traces.base]) if rotated else None
+
     @property
     def program(self) -> Program:
         """The nodes of all ranks as one table, which is made anew unless a builder made it."""
-        if isinstance(self.traces, ProgramTraces):
-            return self.traces.program
-        return Program.of_traces(self.traces)
+        return self._shared if isinstance(self.traces, ProgramTraces) else self.program_of(range(self.ranks))
 
     def program_of(self, ranks: Sequence[int] | np.ndarray) -> Program:
         """The table of some ranks, which become its ranks 0, 1, …"""
-        if isinstance(self.traces, RotatedTraces):
-            return Program.of_traces(self.traces.some(ranks))
-        return Program.of_traces([self.traces[int(rank)] for rank in ranks])
+        if self._shared is None:
+            return Program.of_traces([self.traces[rank] for rank in ranks])
+        if self.rotation is None:
+            return self._shared.some(ranks)
+        self.traces.check_size(len(ranks))
+        columns = self.traces.columns(ranks)
+        shared = self._shared.some(np.zeros(len(ranks), dtype=np.int64))
+        return shared.with_columns({name: column.ravel() for name, column in columns.items()})
 
     @property
     def rotated(self) -> Algorithm | None:

@@ -144,13 +144,17 @@ class RotatedTraces(Sequence[ExecutionTrace]):
             self._kept = tuple(self._through(range(len(self))))
         return self._kept
 
-    def _through(self, ranks: range) -> Iterator[ExecutionTrace]:
-        if len(ranks) * len(self.base) > MAX_NODES:
+    def check_size(self, ranks: int) -> None:
+        """Refuse to write out so many ranks where they would not fit in memory."""
+        if ranks * len(self.base) > MAX_NODES:
             raise AlgorithmError(
                 self.base.place,
                 f"has {self.nodes} nodes over all {len(self)} ranks, more than {MAX_NODES}, and cannot be written out",
                 "use fewer ranks or chunks, or another algorithm",
             )
+
+    def _through(self, ranks: range) -> Iterator[ExecutionTrace]:
+        self.check_size(len(ranks))
         block = max(_BLOCK_NODES // max(len(self.base), 1), 1)
         for start in range(0, len(ranks), block):
             yield from self.some(ranks[start : start + block])

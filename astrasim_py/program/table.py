@@ -25,6 +25,7 @@ hold rank 0's columns only; `Algorithm.program` then lays out all ranks, and ``a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import pairwise
 
@@ -132,18 +133,38 @@ class Program:
 
     def with_columns_only(self, names: Collection[str]) -> Program:
         """The same program without its other columns, and without fused steps."""
+        made = copy(self)
+        made._columns = {name: column for name, column in self._columns.items() if name in names}
+        made.fused = np.full(len(self), -1, dtype=np.int64)
+        return made
+
+    def some(self, ranks: Sequence[int] | np.ndarray) -> Program:
+        """The table of some ranks, which become its ranks 0, 1, …; one may come several times."""
+        ranks = np.asarray(ranks, dtype=np.int64)
+        owner, at = ranges(np.diff(self.bounds)[ranks])
+        row = self.bounds[ranks][owner] + at
+        bounds = np.searchsorted(owner, np.arange(len(ranks) + 1))
+        shift = (bounds[:-1] - self.bounds[ranks])[owner]
+        waiting, at = ranges(np.diff(self.ptr)[row])
         return Program(
-            bounds=self.bounds,
-            type=self.type,
-            node_id=self.node_id,
-            columns={name: column for name, column in self._columns.items() if name in names},
-            ptr=self.ptr,
-            parents=self.parents,
-            payload=self.payload,
-            place=self.place,
+            bounds=bounds,
+            type=self.type[row],
+            node_id=self.node_id[row],
+            columns={name: column[row] for name, column in self._columns.items()},
+            ptr=np.searchsorted(waiting, np.arange(len(row) + 1)),
+            parents=self.parents[self.ptr[row][waiting] + at] + shift[waiting],
+            payload=np.where(self.payload[row] < 0, -1, self.payload[row] + shift),
+            fused=np.where(self.fused[row] < 0, -1, self.fused[row] + shift),
+            place=self.place[row],
             inputs=self.inputs,
             outputs=self.outputs,
         )
+
+    def with_columns(self, columns: Mapping[str, np.ndarray]) -> Program:
+        """The same program with some columns, int64[rows] each, in place of its own."""
+        made = copy(self)
+        made._columns = {**self._columns, **columns}
+        return made
 
     def traces(self) -> tuple[ExecutionTrace, ...]:
         """One trace per rank, with rows counted from 0 as ids; ranks of equal structure share it."""
@@ -191,6 +212,12 @@ class Program:
             if budget[0] < 0:
                 raise Unusable("who receives what takes too long to find out; give every message a tag", unknown=True)
         return False
+
+
+def ranges(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For counts[i] elements of every i: their i, and their number 0, 1 … within it."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
 
 
 class ProgramTraces(Sequence[ExecutionTrace]):
