@@ -25,8 +25,6 @@ KERNEL_BYTES = 6 * 2**20
 #: The same where it is loaded already.
 LOADED_KERNEL_BYTES = 2**16
 _KERNEL_MODULE = "astrasim_py.chakra.decode_large"
-#: Bytes of files that compiled code reads in one call.
-GROUP_BYTES = 4 * 2**20
 
 _INTEGERS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64")
 _INTEGER_MEMBERS = frozenset(f"{name}_val" for name in (*_INTEGERS, "bool"))
@@ -62,23 +60,14 @@ def decode(
         least = min(LOADED_KERNEL_BYTES, KERNEL_BYTES) if _KERNEL_MODULE in sys.modules else KERNEL_BYTES
         kernel = sum(len(data) for data, _ in files) >= least
     known = _Attributes(ints, text, False), _Attributes(ints, text, True)
-    if not kernel:
-        return [_by_protobuf(*file, known) for file in files]
-    out: list[dict[str, Any]] = []
-    while len(out) < len(files):
-        group, held = [], 0
-        for file in files[len(out) :]:
-            if group and held + len(file[0]) > GROUP_BYTES:
-                break
-            group.append(file)
-            held += len(file[0])
-        if held > GROUP_BYTES:
-            # Compiled code copies a file: refuse a large one before that if its records are damaged.
-            frame(*group[0])
-        from astrasim_py.chakra import decode_large  # loads numba
+    out = []
+    for data, place in files:
+        columns = None
+        if kernel:
+            from astrasim_py.chakra import decode_large  # loads numba
 
-        for file, columns in zip(group, decode_large.decode(group, ints, text), strict=True):
-            out.append(_by_protobuf(*file, known) if columns is None else columns)
+            columns = decode_large.decode(data, place, ints, text)
+        out.append(_by_protobuf(data, place, known) if columns is None else columns)
     return out
 
 

@@ -1,254 +1,433 @@
-"""Large sets of files into columns, by compiled code: its arguments, and columns from its results."""
+"""The compiled reader of large files: it parses those that hold nothing unusual straight into columns.
+
+It gives up a file that is damaged, or that holds what the format allows but no usual producer writes: `decode` reads
+such a file by protobuf, and words the error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrasim_py.chakra.decode_kernel import (
-    COUNT,
-    CTRL,
-    FILL,
-    METADATA_END,
-    METADATA_START,
-    MIX,
-    NAME_CELLS,
-    NODES,
-    RECORDS,
-    TEXT_CELLS,
-    TEXTS,
-    read,
-)
 from astrasim_py.chakra.framing import MAX_NODES, MAX_RECORD, check_metadata
 from astrasim_py.chakra.schema import COUNTS, MISSING
-from astrasim_py.chakra.storage import MISSING32, Csr, RawFile
+from astrasim_py.chakra.storage import Csr, RawFile, compact_columns
 from astrasim_py.chakra.wire import ATTRIBUTE
+from astrasim_py.core.jit import kernel, lean
 
-#: Zero bytes behind the files, so that eight bytes can be loaded anywhere.
+#: Most different texts of one file, and most probes of a hash table: a hostile file may hold texts that collide.
+MAX_TEXTS, _MAX_TRIES = 1024, 64
+#: Columns of a hash table of texts: where each is, its bytes, and its number, -1 in an empty cell.
+_AT, _LENGTH, _CODE = range(3)
+#: Zero bytes behind the file, so that eight bytes can be loaded anywhere.
 _PAD = 32
+#: Results of `_read`: the file is unusual; its dependencies need more room.
+_UNUSUAL, _FULL = -1, -2
+#: A position beyond every end.
+_FAILED = 2**62
+
+_ABSENT = MISSING
+_LOW7, _BIT7 = np.uint64(127), np.uint64(128)
+_LOW32 = np.uint64(2**32 - 1)
+_HIGH = np.uint64(0x8080808080808080)
+_FIRST_TAG, _LAST_TAG = np.uint64(8), np.uint64(2**32)
+_LAST_TYPE = np.uint64(7)
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
+#: Wire type of each field of an attribute, by number.
+_WIRES = np.array([ATTRIBUTE.get(number, ("", 255))[1] for number in range(33)], dtype=np.uint8)
 
 
-class Bytes(NamedTuple):
-    """Files one behind the other, then some zeros; and the 64-bit word at each byte."""
+class Source(NamedTuple):
+    """A file, the names of the wanted attributes (the text one last) and some zeros; the 64-bit word at each byte."""
 
     data: np.ndarray
     words: np.ndarray
-    base: np.ndarray
+    size: int  # bytes of the file
+    name_length: np.ndarray
+    counts: np.ndarray  # bool: attributes that must not be negative
+    wires: np.ndarray
 
 
-class Wanted(NamedTuple):
-    """Names of the integer columns and, as the last, of the text column."""
+class Nodes(NamedTuple):
+    """Columns of the n nodes of a file."""
 
-    data: np.ndarray
-    words: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
-    cells: np.ndarray  # int64[NAME_CELLS]: indices of names by hash
-    counts: np.ndarray  # bool[k]: columns that must not be negative
-    member_wire: np.ndarray
-
-
-class Tally(NamedTuple):
-    """Counts and ranges of each of f files."""
-
-    good: np.ndarray  # bool[f]: read by the kernel
-    found: np.ndarray  # int64[f, 6]
-    first: np.ndarray  # int64[f + 1, 4]: where its nodes, dependencies and texts begin in the arrays
-    held: np.ndarray  # int64[f, k, 3]: nodes with an integer column, the least and the greatest number
-    width: np.ndarray  # int64[f, k]: bits in which it is stored, 0 where it needs no array
-    column: np.ndarray  # int64[f, k]: where it begins
     start: np.ndarray
     stop: np.ndarray
-
-
-class Out(NamedTuple):
-    """Columns of all files, one file behind the other."""
-
     node_id: np.ndarray
     type: np.ndarray
-    begun: np.ndarray
-    lasts: np.ndarray
-    name_start: np.ndarray
+    started: np.ndarray
+    duration: np.ndarray
+    name_at: np.ndarray
     name_length: np.ndarray
     codes: np.ndarray
     ctrl_ptr: np.ndarray
     ctrl_deps: np.ndarray
     data_ptr: np.ndarray
     data_deps: np.ndarray
-    text_start: np.ndarray
-    text_length: np.ndarray
-    ints32: np.ndarray
-    ints64: np.ndarray
+    ints: np.ndarray  # int64[k, n]; rows that are not `used` hold anything
+    used: np.ndarray  # bool[k]
+    seen: np.ndarray  # int64[k + 1]: last node with each attribute
+    names: np.ndarray  # hash table of the names of the wanted attributes
+    texts: np.ndarray  # hash table of the texts
+    known: np.ndarray  # int64[1]: texts in it
 
 
-class Scratch(NamedTuple):
-    """Working memory of one call of `read`, all zeros before."""
-
-    seen: np.ndarray  # int64[k + 1]
-    heads: np.ndarray  # uint64[k + 9, 6]: next attribute after each column, and first one of each type
-    usual: np.ndarray  # int64[k + 9, 3]
-    text_cells: np.ndarray
-    text_codes: np.ndarray
-
-
-def _scratch(names: int) -> Scratch:
-    return Scratch(
-        seen=np.zeros(names, dtype=np.int64),
-        heads=np.zeros((names + 8, 6), dtype=np.uint64),
-        usual=np.zeros((names + 8, 3), dtype=np.int64),
-        text_cells=np.zeros(2 * TEXT_CELLS, dtype=np.int64),
-        text_codes=np.zeros(TEXT_CELLS, dtype=np.int64),
-    )
-
-
-def decode(files: Sequence[tuple[bytes, str]], ints: Sequence[str], text: str) -> Iterator[dict[str, Any] | None]:
-    """Columns of files, in order; None for a file that is left to protobuf.
-
-    `files`: content and name of each. `ints`: names of the integer attributes wanted, fewer than `NAME_CELLS`. `text`:
-    name of the text attribute wanted. Raises TraceError: metadata of a file are wrong: when its turn comes.
-    """
-    columns, count = len(ints), len(files)
-    source = _joined([data for data, _ in files])
-    wanted = _wanted(ints, text)
-    none = np.empty(0, dtype=np.int64)
-    tally = Tally(
-        good=np.ones(count, dtype=bool),
-        found=np.zeros((count, METADATA_END + 1), dtype=np.int64),
-        first=np.zeros((count + 1, TEXTS + 1), dtype=np.int64),
-        held=np.zeros((count, columns, 3), dtype=np.int64),
-        width=np.zeros((count, columns), dtype=np.int64),
-        column=np.zeros((count, columns), dtype=np.int64),
-        start=none,
-        stop=none,
-    )
-    tally.held[:, :, 1], tally.held[:, :, 2] = 2**63 - 1, MISSING
-    nothing = _out((0,) * (TEXTS + 1), 0, 0, 0)
-    read(RECORDS, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing, _scratch(len(wanted.start)))
-    tally.found[~tally.good] = 0
-    np.cumsum(tally.found[:, NODES], out=tally.first[1:, NODES])
-    nodes = int(tally.first[-1, NODES])
-    tally = tally._replace(start=np.empty(nodes, dtype=np.int64), stop=np.empty(nodes, dtype=np.int64))
-    read(COUNT, MAX_NODES, MAX_RECORD, source, wanted, tally, nothing, _scratch(len(wanted.start)))
-    # Nodes of a file that turned out to be unusual keep their place.
-    tally.found[~tally.good, CTRL:] = 0
-    np.cumsum(tally.found[:, CTRL : TEXTS + 1], axis=0, out=tally.first[1:, CTRL:])
-    size = tally.found[:, NODES, None]
-    have, least, most = np.moveaxis(tally.held, 2, 0)
-    used = (have > 0) & tally.good[:, None]
-    several = used & ((have < size) | (least < most))
-    narrow = several & (least > MISSING32) & (most < 2**31)
-    pools = []
-    for width, chosen in ((32, narrow), (64, several & ~narrow)):
-        length = np.where(chosen, size, 0)
-        tally.column[chosen] = (np.cumsum(length).reshape(length.shape) - length)[chosen]
-        tally.width[chosen] = width
-        pools.append(int(length.sum()))
-    out = _out(tally.first[-1].tolist(), count, *pools)
-    read(FILL, MAX_NODES, MAX_RECORD, source, wanted, tally, out, _scratch(len(wanted.start)))
-    for array in (*out, tally.start, tally.stop):
-        array.setflags(write=False)
-    versions: dict[bytes, str] = {}
-    for f, (data, place) in enumerate(files):
-        if not tally.good[f]:
-            yield None
-            continue
-        begin, end = tally.found[f, METADATA_START : METADATA_END + 1].tolist()
-        metadata = data[begin:end]
-        if metadata not in versions:
-            versions[metadata] = check_metadata(data, begin, end, place)
-        yield _columns(f, data, (begin, end), versions[metadata], ints, source, tally, out)
-
-
-def _joined(parts: Sequence[bytes]) -> Bytes:
-    sizes = [len(part) for part in parts]
-    data = np.frombuffer(b"".join([*parts, bytes(_PAD)]), dtype=np.uint8)
-    words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
-    return Bytes(data, words, np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))))
-
-
-def _wanted(ints: Sequence[str], text: str) -> Wanted:
+def decode(data: bytes, place: str, ints: Sequence[str], text: str) -> dict[str, Any] | None:
+    """Fields of the trace of a file, or None: protobuf must read it; parameters and errors as `decode.decode`."""
     names = [name.encode() for name in (*ints, text)]
-    known = _joined(names)
-    length = np.array([len(name) for name in names], dtype=np.int64)
-    cells = np.full(NAME_CELLS, -1, dtype=np.int64)
-    one, two, three = (int(factor) for factor in MIX)
-    for index, name in enumerate(names):
-        first = int.from_bytes(name[:8], "little")
-        last = int.from_bytes(name[-8:], "little") if len(name) >= 8 else 0
-        key = ((first ^ last * one ^ len(name) * two) * three) % 2**64
-        cell = (key >> 32) % NAME_CELLS
-        while cells[cell] >= 0:
-            cell = (cell + 1) % NAME_CELLS
-        cells[cell] = index
-    return Wanted(
-        data=known.data,
-        words=known.words,
-        start=known.base[:-1],
-        length=length,
-        cells=cells,
-        counts=np.array([name in COUNTS for name in ints], dtype=bool),
-        member_wire=np.array([ATTRIBUTE.get(number, ("", 255))[1] for number in range(33)], dtype=np.uint8),
+    padded = np.frombuffer(b"".join([data, *names, bytes(_PAD)]), dtype=np.uint8)
+    source = Source(
+        padded,
+        np.ndarray((len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,)),
+        len(data),
+        np.array([len(name) for name in names]),
+        np.array([name in COUNTS for name in ints], dtype=bool),
+        _WIRES,
     )
-
-
-def _out(totals: Sequence[int], files: int, ints32: int, ints64: int) -> Out:
-    nodes, ctrl, data, texts = totals
-    wide, number = np.int64, np.uint64
-    return Out(
-        node_id=np.empty(nodes, number),
-        type=np.empty(nodes, np.int8),
-        begun=np.empty(nodes, number),
-        lasts=np.empty(nodes, number),
-        name_start=np.empty(nodes, wide),
-        name_length=np.empty(nodes, wide),
-        codes=np.empty(nodes, np.int32),
-        ctrl_ptr=np.empty(nodes + files, wide),
-        ctrl_deps=np.empty(ctrl, number),
-        data_ptr=np.empty(nodes + files, wide),
-        data_deps=np.empty(data, number),
-        text_start=np.empty(texts, wide),
-        text_length=np.empty(texts, wide),
-        ints32=np.full(ints32, MISSING32, np.int32),
-        ints64=np.full(ints64, MISSING, wide),
-    )
-
-
-def _columns(
-    f: int,
-    data: bytes,
-    metadata: tuple[int, int],
-    version: str,
-    ints: Sequence[str],
-    source: Bytes,
-    tally: Tally,
-    out: Out,
-) -> dict[str, Any]:
-    (low, ctrl, deps, label), (high, ctrl_end, deps_end, label_end) = tally.first[f : f + 2].tolist()
-    columns: dict[str, int | np.ndarray] = {}
-    for index in np.flatnonzero(tally.held[f, :, 0]).tolist():
-        begin, width = int(tally.column[f, index]), int(tally.width[f, index])
-        pool = out.ints32 if width == 32 else out.ints64
-        columns[ints[index]] = pool[begin : begin + high - low] if width else int(tally.held[f, index, 1])
-    spans = zip(out.text_start[label:label_end].tolist(), out.text_length[label:label_end].tolist(), strict=True)
-    labels = tuple(source.data[at : at + length].tobytes().decode() for at, length in spans)
+    metadata = np.zeros(2, dtype=np.int64)
+    bounds = np.empty((2, min(MAX_NODES, len(data) // 2) + 1), dtype=np.int64)
+    size = _frame(source, MAX_NODES, MAX_RECORD, metadata, bounds)
+    if size < 0:
+        return None
+    begin, end = metadata.tolist()
+    raw = RawFile(data, (begin, end), *bounds[:, :size].copy())
+    version = check_metadata(data, begin, end, place)
+    nodes = _empty(raw, len(ints), 8 * size)
+    found = _read(source, nodes)
+    if found == _FULL:
+        nodes = _empty(raw, len(ints), len(data))
+        found = _read(source, nodes)
+    if found == _UNUSUAL:
+        return None
+    labels = nodes.texts[nodes.texts[:, _CODE] >= 0]
+    used = {name: nodes.ints[index] for index, name in enumerate(ints) if nodes.used[index]}
     return {
-        "raw": RawFile(data, metadata, tally.start[low:high], tally.stop[low:high]),
+        "raw": raw,
         "version": version,
-        "node_id": out.node_id[low:high],
-        "type": out.type[low:high],
-        "start_time_micros": out.begun[low:high],
-        "duration_micros": out.lasts[low:high],
-        "names": _names(data, out.name_start[low:high], out.name_length[low:high]),
-        "ctrl_deps": Csr(out.ctrl_ptr[low + f : high + f + 1], out.ctrl_deps[ctrl:ctrl_end]),
-        "data_deps": Csr(out.data_ptr[low + f : high + f + 1], out.data_deps[deps:deps_end]),
-        "_columns": columns,
-        "_groups": (out.codes[low:high], labels),
+        "node_id": nodes.node_id,
+        "type": nodes.type,
+        "start_time_micros": nodes.started,
+        "duration_micros": nodes.duration,
+        "names": _cut(data, nodes.name_at, nodes.name_length),
+        "ctrl_deps": Csr(nodes.ctrl_ptr, nodes.ctrl_deps[: nodes.ctrl_ptr[-1]].copy()),
+        "data_deps": Csr(nodes.data_ptr, nodes.data_deps[: nodes.data_ptr[-1]].copy()),
+        "_columns": compact_columns(used, size),
+        "_groups": (nodes.codes, _cut(data, *labels[labels[:, _CODE].argsort()].T[:2])),
     }
 
 
-def _names(data: bytes, start: np.ndarray, length: np.ndarray) -> tuple[str, ...]:
+def _empty(raw: RawFile, columns: int, room: int) -> Nodes:
+    size, number = len(raw.start), np.uint64
+    return Nodes(
+        start=raw.start,
+        stop=raw.end,
+        node_id=np.empty(size, number),
+        type=np.empty(size, np.int8),
+        started=np.empty(size, number),
+        duration=np.empty(size, number),
+        name_at=np.empty(size, np.int64),
+        name_length=np.empty(size, np.int64),
+        codes=np.empty(size, np.int32),
+        ctrl_ptr=np.zeros(size + 1, np.int64),
+        ctrl_deps=np.empty(room, number),
+        data_ptr=np.zeros(size + 1, np.int64),
+        data_deps=np.empty(room, number),
+        ints=np.empty((columns, size), np.int64),
+        used=np.zeros(columns, dtype=bool),
+        seen=np.full(columns + 1, -1),
+        names=np.full((256, 3), -1),
+        texts=np.full((4 * MAX_TEXTS, 3), -1),
+        known=np.zeros(1, np.int64),
+    )
+
+
+def _cut(data: bytes, start: np.ndarray, length: np.ndarray) -> tuple[str, ...]:
+    """Pieces of a file that are ASCII."""
     if not length.any():
         return ("",) * len(start)
-    return tuple([data[at : at + size].decode() for at, size in zip(start.tolist(), length.tolist(), strict=True)])
+    text = data.decode("latin-1")
+    return tuple([text[at:end] for at, end in zip(start.tolist(), (start + length).tolist(), strict=True)])
+
+
+@lean
+def _varint(data, at, stop):
+    """A number and the position behind it; -1 if it is cut short or longer than 10 bytes."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    limit = min(stop, at + 10)
+    while at < limit:
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & _LOW7) << shift
+        if byte < _BIT7:
+            return value, at
+        shift += np.uint64(7)
+    return value, -1
+
+
+@lean
+def _ascii(words, start, length):
+    at = start
+    end = start + length
+    while at + 8 <= end:
+        if words[at] & _HIGH:
+            return False
+        at += 8
+    if at < end:
+        return words[at] & _HIGH & ((np.uint64(1) << np.uint64(8 * (end - at))) - np.uint64(1)) == 0
+    return True
+
+
+@lean
+def _unused(length):
+    """Bits of a word that lie behind a text."""
+    return np.uint64(64 - 8 * min(length, 8))
+
+
+@lean
+def _cell(words, table, at, length):
+    """Cell of a text in a hash table, an empty one if it is not there; -1 after too many probes."""
+    first = words[at] << _unused(length) if length else np.uint64(0)
+    last = words[at + length - 8] if length > 8 else np.uint64(0)
+    key = (first ^ (last * _MIX[0]) ^ (np.uint64(length) * _MIX[1])) * _MIX[2]
+    last_cell = len(table) - 1
+    cell = np.int64(key >> np.uint64(32)) & last_cell
+    for _ in range(_MAX_TRIES):
+        if table[cell, _CODE] < 0:
+            return cell
+        known, i = table[cell, _AT], 0
+        if table[cell, _LENGTH] == length:
+            while i < length and not (words[known + i] ^ words[at + i]) << _unused(length - i):
+                i += 8
+            if i >= length:
+                return cell
+        cell = (cell + 1) & last_cell
+    return -1
+
+
+@lean
+def _packed(data, at, stop, out, filled):
+    """Read a packed list of numbers; returns the new length of `out`, or `_UNUSUAL` or `_FULL`."""
+    while at < stop:
+        value = np.uint64(data[at])
+        if value < _BIT7:
+            at += 1
+        else:
+            value, at = _varint(data, at, stop)
+            if at < 0:
+                return _UNUSUAL
+        if filled == len(out):
+            return _FULL
+        out[filled] = value
+        filled += 1
+    return filled
+
+
+@lean
+def _integer(member, bits):
+    """Value of an integer member as protobuf decodes it, and whether int64 holds it."""
+    low = bits & _LOW32
+    if member == 9 or member == 25:  # int64, sfixed64
+        return np.int64(bits), True
+    if member == 7 or member == 23:  # int32, sfixed32
+        return np.int64(np.int32(np.uint32(low))), True
+    if member == 13 or member == 21:  # uint64, fixed64
+        return np.int64(bits), bits < np.uint64(2**63)
+    if member == 11 or member == 19:  # uint32, fixed32
+        return np.int64(low), True
+    if member == 27:  # bool
+        return np.int64(bits != np.uint64(0)), True
+    if member == 15 or member == 17:  # sint32, sint64
+        zigzag = low if member == 15 else bits
+        half = np.int64(zigzag >> np.uint64(1))
+        return (half ^ -np.int64(zigzag & np.uint64(1))), True
+    return np.int64(0), False
+
+
+@lean
+def _head(data, at, end):
+    """Tag, value or length, and position behind both; tag 0 to give the file up.
+
+    A field of fixed width has the value 0, and the position of its content.
+    """
+    tag = np.uint64(data[at])
+    if tag < _BIT7:
+        at += 1
+    else:
+        tag, at = _varint(data, at, min(end, at + 5))
+        if at < 0:
+            return 0, np.uint64(0), _FAILED
+    if tag >= _LAST_TAG or tag < _FIRST_TAG:
+        return 0, np.uint64(0), _FAILED
+    wire = np.int64(tag) & 7
+    value = np.uint64(0)
+    if wire == 1 or wire == 5:
+        if at + (8 if wire == 1 else 4) > end:
+            return 0, value, _FAILED
+        return np.int64(tag), value, at
+    if (wire != 0 and wire != 2) or at >= end:
+        return 0, value, _FAILED
+    value = np.uint64(data[at])
+    if value < _BIT7:
+        at += 1
+    else:
+        value, at = _varint(data, at, end)
+        if at < 0:
+            return 0, value, _FAILED
+    if wire == 2 and value > np.uint64(end - at):
+        return 0, value, _FAILED
+    return np.int64(tag), value, at
+
+
+@lean
+def _attribute(source, begin, end):
+    """Soundness of an attribute, position and length of its name, and member, value and position of its content."""
+    at = label = begin
+    length, member, content, payload = np.int64(0), np.int64(0), np.uint64(0), np.int64(0)
+    while at < end:
+        tag, value, at = _head(source.data, at, end)
+        field, wire = tag >> 3, tag & 7
+        here = at
+        if wire == 2:
+            at += np.int64(value)
+        elif wire != 0:
+            value = source.words[at]
+            at += 8 if wire == 1 else 4
+        if field > 32:
+            continue
+        if wire != (2 if field < 3 else np.int64(source.wires[field])):
+            at = _FAILED
+        elif field == 1:
+            label, length = here, np.int64(value)
+        elif field > 2:
+            member, content, payload = field, value, here
+    return at == end, label, length, member, content, payload
+
+
+@lean
+def _keep(source, nodes, row, begin, end):
+    """Put an attribute of a node into its column; False to give the file up."""
+    sound, label, length, member, content, payload = _attribute(source, begin, end)
+    if not sound:
+        return False
+    column = nodes.names[_cell(source.words, nodes.names, label, length), _CODE]
+    if column < 0:
+        return _ascii(source.words, label, length)
+    # The last of several attributes of one name counts, and an unset one hides those before it.
+    if nodes.seen[column] == row:
+        return False
+    nodes.seen[column] = row
+    if member == 0:
+        return True
+    if column == len(nodes.used):
+        return member == 29 and _keep_text(source, nodes, row, payload, np.int64(content))
+    number, fits = _integer(member, content)
+    if not fits or number == _ABSENT or (number < 0 and source.counts[column]):
+        return False
+    if not nodes.used[column]:
+        nodes.used[column] = True
+        nodes.ints[column, :] = _ABSENT
+    nodes.ints[column, row] = number
+    return True
+
+
+@lean
+def _keep_text(source, nodes, row, at, length):
+    cell = _cell(source.words, nodes.texts, at, length)
+    if cell < 0:
+        return False
+    if nodes.texts[cell, _CODE] < 0:
+        if nodes.known[0] == MAX_TEXTS or not _ascii(source.words, at, length):
+            return False
+        nodes.texts[cell, _AT], nodes.texts[cell, _LENGTH], nodes.texts[cell, _CODE] = at, length, nodes.known[0]
+        nodes.known[0] += 1
+    nodes.codes[row] = nodes.texts[cell, _CODE]
+    return True
+
+
+@kernel("the reader of large traces", lean=True)
+def _frame(source, most, largest, metadata, bounds):
+    """Find the records of a file; returns the number of its nodes, -1 to give it up."""
+    at = 0
+    count = -1
+    while at < source.size:
+        length, after = _varint(source.data, at, source.size)
+        if after < 0 or after - at > 5:
+            return -1
+        size = np.int64(length)
+        # An empty node is possible, but there is hardly more than one.
+        if size > largest or size > source.size - after or (size == 0 and count >= 0):
+            return -1
+        if count < 0:
+            metadata[0], metadata[1] = after, after + size
+        elif count == most:
+            return -1
+        else:
+            bounds[0, count], bounds[1, count] = after, after + size
+        count += 1
+        at = after + size
+    return count
+
+
+@kernel("the reader of large traces", lean=True)
+def _read(source, nodes):
+    """Parse the nodes of a file; returns 0, `_UNUSUAL` or `_FULL`."""
+    data = source.data
+    at = source.size
+    for code in range(len(source.name_length)):
+        cell = _cell(source.words, nodes.names, at, source.name_length[code])
+        nodes.names[cell, _AT], nodes.names[cell, _LENGTH], nodes.names[cell, _CODE] = (
+            at,
+            source.name_length[code],
+            code,
+        )
+        at += source.name_length[code]
+    n_ctrl = n_data = 0
+    for row in range(len(nodes.start)):
+        at, end = nodes.start[row], nodes.stop[row]
+        own_id = own_kind = own_begun = own_lasts = np.uint64(0)
+        name, name_length = at, np.int64(0)
+        nodes.codes[row] = -1
+        while at < end:
+            tag, value, at = _head(data, at, end)
+            here = at
+            if tag & 7 == 2:
+                at += np.int64(value)
+            if tag == 82:  # attr
+                if not _keep(source, nodes, row, here, at):
+                    return _UNUSUAL
+            elif tag == 42:  # data_deps
+                n_data = _packed(data, here, at, nodes.data_deps, n_data)
+                if n_data < 0:
+                    return n_data
+            elif tag == 34:  # ctrl_deps
+                n_ctrl = _packed(data, here, at, nodes.ctrl_deps, n_ctrl)
+                if n_ctrl < 0:
+                    return n_ctrl
+            elif tag == 18:
+                name, name_length = here, np.int64(value)
+            elif tag == 8:
+                own_id = value
+            elif tag == 24:
+                own_kind = value & _LOW32
+            elif tag == 48:
+                own_begun = value
+            elif tag == 56:
+                own_lasts = value
+            elif tag < 88 and tag != 66 and tag != 74:  # an unusual wire type, e.g. dependencies that are not packed
+                return _UNUSUAL
+            elif tag & 7 == 1 or tag & 7 == 5:
+                at += 8 if tag & 7 == 1 else 4
+        if at != end or own_kind > _LAST_TYPE or not _ascii(source.words, name, name_length):
+            return _UNUSUAL
+        nodes.node_id[row] = own_id
+        nodes.type[row] = own_kind
+        nodes.started[row] = own_begun
+        nodes.duration[row] = own_lasts
+        nodes.name_at[row] = name
+        nodes.name_length[row] = name_length
+        nodes.ctrl_ptr[row + 1] = n_ctrl
+        nodes.data_ptr[row + 1] = n_data
+    return 0

@@ -51,8 +51,7 @@ def check_equal(*contents: bytes) -> object:
 
 
 def read_by_kernel(data: bytes) -> bool:
-    (columns,) = decode_large.decode([(data, "w.0.et")], INTS, "pg_name")
-    return columns is not None
+    return decode_large.decode(data, "w.0.et", INTS, "pg_name") is not None
 
 
 def a_file(*nodes: pb.Node | bytes) -> bytes:
@@ -202,10 +201,9 @@ def test_large_sets_use_the_kernel_and_small_ones_do_not_load_numba(tmp_path, mo
     called = []
     read = decode_large.decode
     monkeypatch.setattr(decode, "KERNEL_BYTES", 3 * len(data))
-    monkeypatch.setattr(decode, "GROUP_BYTES", len(data) * 2)
-    monkeypatch.setattr(decode_large, "decode", lambda group, *more: called.append(len(group)) or read(group, *more))
+    monkeypatch.setattr(decode_large, "decode", lambda data, *more: called.append(len(data)) or read(data, *more))
     large = et_io.read_prefix(tmp_path / "w")
-    assert called == [1, 1, 1]
+    assert called == [len(data) + 3] * 3
     assert [trace.digest() for trace in large] == [trace.digest() for trace in small]
     code = (
         "import sys; from astrasim_py.chakra.et_io import read_prefix; read_prefix(sys.argv[1]);"
