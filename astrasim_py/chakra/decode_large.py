@@ -189,7 +189,7 @@ def _unused(length):
 @lean
 def _cell(words, table, at, length):
     """Cell of a text in a hash table, an empty one if it is not there; -1 after too many probes."""
-    first = words[at] << _unused(length) if length else np.uint64(0)
+    first = (words[at] << _unused(length)) >> _unused(length) if length else np.uint64(0)
     last = words[at + length - 8] if length > 8 else np.uint64(0)
     key = (first ^ (last * _MIX[0]) ^ (np.uint64(length) * _MIX[1])) * _MIX[2]
     last_cell = len(table) - 1
