@@ -17,7 +17,7 @@ from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.units import INT64_MAX
-from astrasim_py.system.machine_models import MemoryModel
+from astrasim_py.system.machine_models import NO_MEMORY, MemoryModel
 from astrasim_py.topology.routing import Dim
 
 #: ASTRA-sim's words for a dimension.
@@ -32,15 +32,6 @@ _NETWORK_EXAMPLE = "topology: [ Ring ], npus_count: [ 8 ], bandwidth: [ 50.0 ], 
 _SYSTEM_EXAMPLE = '{"preferred-dataset-splits": 4, "all-reduce-implementation": ["ring"], …}'
 _MEMORY_EXAMPLE = '{"memory-type": "NO_MEMORY_EXPANSION"}'
 
-#: The collectives that ASTRA-sim simulates, as its keys and as we name them.
-COLLECTIVES = {
-    "all-reduce": "all_reduce",
-    "all-gather": "all_gather",
-    "reduce-scatter": "reduce_scatter",
-    "all-to-all": "all_to_all",
-}
-
-
 # -- network ----------------------------------------------------------------------------------------------------
 
 
@@ -48,23 +39,16 @@ COLLECTIVES = {
 class NetworkConfig:
     """A network YAML."""
 
-    kinds: tuple[str, ...]  # ``ring``, ``fully_connected`` or ``switch`` of each dimension, innermost first
-    sizes: tuple[int, ...]
-    bandwidth: tuple[Fraction, ...]  # GB/s of one link, as written; ASTRA-sim takes a GB for 2^30 bytes here
-    latency_ns: tuple[Fraction, ...]  # of one link
+    dims: tuple[Dim, ...]  # innermost first; ASTRA-sim takes a GB for 2^30 bytes here
     place: str = ""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(dim.size for dim in self.dims)
 
     @property
     def npus(self) -> int:
         return prod(self.sizes)
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        """The same as dimensions of a topology."""
-        return tuple(
-            Dim(kind, size, rate * NETWORK_GB, round(latency * 1000))
-            for kind, size, rate, latency in zip(self.kinds, self.sizes, self.bandwidth, self.latency_ns, strict=True)
-        )
 
 
 def read_network(path: str | os.PathLike, warnings: list[str]) -> NetworkConfig:
@@ -77,50 +61,61 @@ def read_network(path: str | os.PathLike, warnings: list[str]) -> NetworkConfig:
     place = os.fspath(path)
     if not isinstance(document.data, dict):
         raise ScenarioError(document.place, "is not a network configuration", f"write {_NETWORK_EXAMPLE}")
-    known = ("topology", "npus_count", "bandwidth", "latency")
-    _warn_of_unknown(document.data, known, document.key_place, warnings)
-    items: dict[str, list[Value]] = {}
-    for key in known:
+    _warn_of_unknown(document.data, _NETWORK_KEYS, document.key_place, warnings)
+    columns: list[list] = []
+    for key, read in _NETWORK_KEYS.items():
         if key not in document.data:
             close = [k for k in document.data if did_you_mean(k, (key,))]
             hint = f'"{close[0]}" is written {key}' if close else f"write {_NETWORK_EXAMPLE}"
             raise ScenarioError(place, f'the key "{key}" is missing', hint)
         value = document.data[key]
-        items[key] = value.data if isinstance(value.data, list) else [value]
-        if not 1 <= len(items[key]) <= MAX_DIMS:
-            raise ScenarioError(value.place, f"{len(items[key])} dimensions", f"write 1 to {MAX_DIMS}")
-        if len(items[key]) != len(items["topology"]):
-            problem = f"{len(items[key])} values for {len(items['topology'])} dimensions of topology"
+        items = value.data if isinstance(value.data, list) else [value]
+        if not 1 <= len(items) <= MAX_DIMS:
+            raise ScenarioError(value.place, f"{len(items)} dimensions", f"write 1 to {MAX_DIMS}")
+        if columns and len(items) != len(columns[0]):
+            problem = f"{len(items)} values for {len(columns[0])} dimensions of topology"
             raise ScenarioError(value.place, problem, "write one per dimension")
-    kinds = []
-    for item in items["topology"]:
-        if item.data not in tuple(KINDS):
-            hint = did_you_mean(str(item.data), KINDS) or f"write {', '.join(KINDS)}"
-            raise ScenarioError(item.place, f"{shown(item.plain())} is not a topology of ASTRA-sim", hint)
-        kinds.append(KINDS[item.data])
-    sizes = []
-    for item in items["npus_count"]:
-        if type(item.data) is not int or not 2 <= item.data <= NPU_CAP:
-            raise ScenarioError(item.place, f"{shown(item.plain())} NPUs", f"write a whole number, 2 to {NPU_CAP}")
-        sizes.append(item.data)
-    if prod(sizes) > NPU_CAP:
-        raise ScenarioError(items["npus_count"][0].place, f"{prod(sizes)} NPUs", f"write at most {NPU_CAP} in all")
-    rates, latencies = [], []
-    for item in items["bandwidth"]:
-        value = _yaml_number(item, "bandwidth", "GB/s")
-        if not 0 < value <= INT64_MAX // NETWORK_GB:
-            raise ScenarioError(item.place, f"{item.raw} GB/s is out of range", "write e.g. 50.0")
-        rates.append(value)
-    for item in items["latency"]:
-        value = _yaml_number(item, "latency", "ns")
-        if not 0 <= value <= _MOST:
-            raise ScenarioError(item.place, f"{item.raw} ns is out of range", "write e.g. 500.0")
-        if (value * 1000).denominator != 1:
-            warnings.append(f"{item.place}: {item.raw} ns is rounded to whole picoseconds")
-        latencies.append(value)
-    return NetworkConfig(
-        kinds=tuple(kinds), sizes=tuple(sizes), bandwidth=tuple(rates), latency_ns=tuple(latencies), place=place
-    )
+        columns.append([read(item, warnings) for item in items])
+        if key == "npus_count" and prod(columns[-1]) > NPU_CAP:
+            raise ScenarioError(items[0].place, f"{prod(columns[-1])} NPUs", f"write at most {NPU_CAP} in all")
+    return NetworkConfig(dims=tuple(map(Dim, *columns)), place=place)
+
+
+def _kind(item: Value, warnings: list[str]) -> str:
+    if item.data not in tuple(KINDS):
+        hint = did_you_mean(str(item.data), KINDS) or f"write {', '.join(KINDS)}"
+        raise ScenarioError(item.place, f"{shown(item.plain())} is not a topology of ASTRA-sim", hint)
+    return KINDS[item.data]
+
+
+def _size(item: Value, warnings: list[str]) -> int:
+    if type(item.data) is not int or not 2 <= item.data <= NPU_CAP:
+        raise ScenarioError(item.place, f"{shown(item.plain())} NPUs", f"write a whole number, 2 to {NPU_CAP}")
+    return item.data
+
+
+def _bandwidth(item: Value, warnings: list[str]) -> Fraction:
+    value = _yaml_number(item, "bandwidth", "GB/s")
+    if not 0 < value <= INT64_MAX // NETWORK_GB:
+        raise ScenarioError(item.place, f"{item.raw} GB/s is out of range", "write e.g. 50.0")
+    return value * NETWORK_GB
+
+
+def _latency_ps(item: Value, warnings: list[str]) -> int:
+    value = _yaml_number(item, "latency", "ns")
+    if not 0 <= value <= _MOST:
+        raise ScenarioError(item.place, f"{item.raw} ns is out of range", "write e.g. 500.0")
+    if (value * 1000).denominator != 1:
+        warnings.append(f"{item.place}: {item.raw} ns is rounded to whole picoseconds")
+    return round(value * 1000)
+
+
+_NETWORK_KEYS: dict[str, Callable] = {
+    "topology": _kind,
+    "npus_count": _size,
+    "bandwidth": _bandwidth,
+    "latency": _latency_ps,
+}
 
 
 def _warn_of_unknown(keys: Iterable[str], known: Collection[str], place: Callable, warnings: list[str]) -> None:
@@ -178,20 +173,21 @@ def _flag(json: JsonFile, key: str, value: object) -> bool:
     return value != 0
 
 
-def _words(json: JsonFile, key: str, value: object) -> tuple[str, ...]:
+def _words(json: JsonFile, key: str, value: object) -> tuple[Implementation, ...]:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not listed or not all(isinstance(word, str) for word in listed):
         raise json.error(key, f"{shown(value)} is not a list of implementations", 'write e.g. ["ring"]')
     if len(listed) > MAX_DIMS:
         raise json.error(key, f"{len(listed)} implementations", f"write at most {MAX_DIMS}")
+    found = []
     for word in listed:
         try:
-            Implementation.parse(word, json.place(key))
+            found.append(Implementation.parse(word, json.place(key)))
         except AlgorithmError as error:
             known = ("ring", "direct", "halvingDoubling", "doubleBinaryTree", "oneRing", "oneDirect")
             hint = did_you_mean(word, (*known, "oneHalvingDoubling"))
             raise json.error(key, error.problem, hint or error.remedy) from None
-    return tuple(listed)
+    return tuple(found)
 
 
 def _prefix(json: JsonFile, key: str, value: object) -> str:
@@ -227,19 +223,17 @@ def _key(read: Callable, default: object = None):
 class SystemConfig:
     """A system JSON: its keys, with underscores. None where a key is absent and ASTRA-sim has no default.
 
-    `all_reduce_implementation`, `all_gather_implementation`, `reduce_scatter_implementation`,
-    `all_to_all_implementation`: words as written, one per dimension; None where absent.
-    `all_reduce_implementation_custom`, `…`: file prefix of an injected algorithm, as written.
+    `…_implementation`: of each dimension. `…_implementation_custom`: file prefix of an injected algorithm, as written.
     """
 
     scheduling_policy: str = _key(_choice("LIFO", "FIFO", "EXPLICIT"), "LIFO")
     endpoint_delay: int = _key(_whole, 10)  # ns per message, before ``--injection-scale``
     active_chunks_per_dimension: int = _key(_positive, 1)
     preferred_dataset_splits: int | None = _key(_whole)
-    all_reduce_implementation: tuple[str, ...] | None = _key(_words)
-    all_gather_implementation: tuple[str, ...] | None = _key(_words)
-    reduce_scatter_implementation: tuple[str, ...] | None = _key(_words)
-    all_to_all_implementation: tuple[str, ...] | None = _key(_words)
+    all_reduce_implementation: tuple[Implementation, ...] | None = _key(_words)
+    all_gather_implementation: tuple[Implementation, ...] | None = _key(_words)
+    reduce_scatter_implementation: tuple[Implementation, ...] | None = _key(_words)
+    all_to_all_implementation: tuple[Implementation, ...] | None = _key(_words)
     all_reduce_implementation_custom: str | None = _key(_prefix)
     all_gather_implementation_custom: str | None = _key(_prefix)
     reduce_scatter_implementation_custom: str | None = _key(_prefix)
@@ -262,9 +256,9 @@ class SystemConfig:
     #: Where each key is written, for messages.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, hash=False)
 
-    def implementation(self, collective: str) -> tuple[str, ...] | None:
-        """The native words for a collective (our name of it)."""
-        return getattr(self, f"{collective}_implementation", None)
+    def implementation(self, collective: str) -> tuple[Implementation, ...]:
+        """What runs a collective (our name of it) in each dimension; empty where absent."""
+        return getattr(self, f"{collective}_implementation", None) or ()
 
     def injected(self, collective: str) -> str | None:
         """The prefix injected for a collective (our name of it)."""
@@ -312,26 +306,7 @@ _MEMORY_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryConfig:
-    """A remote memory JSON."""
-
-    kind: str = "none"  # ``none``, ``per_npu``, ``per_node`` or ``pool``
-    latency_ns: int = 0
-    bandwidth: Fraction | None = None  # GB/s; a GB is 10^9 bytes here
-    nodes: int = 1
-    npus_per_node: int = 1
-    place: str = ""
-
-    def model(self) -> MemoryModel:
-        """The same in the words of a problem."""
-        rate = None if self.bandwidth is None else self.bandwidth * MEMORY_GB
-        return MemoryModel(
-            kind=self.kind, latency_ps=self.latency_ns * 1000, bandwidth=rate, npus_per_node=self.npus_per_node
-        )
-
-
-def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> MemoryConfig:
+def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> MemoryModel:
     """Read a remote memory JSON for a system of `npus` NPUs.
 
     Raises ScenarioError: unreadable, an unknown kind, a key missing, nodes that do not hold all NPUs.
@@ -346,27 +321,23 @@ def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> Memo
     known = ("memory-type", "remote-mem-latency", "remote-mem-bw", "num-nodes", "num-npus-per-node")
     _warn_of_unknown(json.data, known, json.place, warnings)
     if kind == "none":
-        return MemoryConfig(place=json.file)
+        return NO_MEMORY
 
-    def needed(key: str) -> object:
+    def needed(read: Callable, key: str):
         if key not in json.data:
             raise json.error(key, f"is missing, and {word} needs it", f'write e.g. "{key}": 100')
-        return json.data[key]
+        return read(json, key, json.data[key])
 
-    latency = _whole(json, "remote-mem-latency", needed("remote-mem-latency"))
-    bandwidth = _number(json, "remote-mem-bw", needed("remote-mem-bw"))
+    latency, bandwidth = needed(_whole, "remote-mem-latency"), needed(_number, "remote-mem-bw")
     if not bandwidth:
         raise json.error("remote-mem-bw", "is 0", "write GB/s, e.g. 100")
-    nodes, per_node = 1, 1
+    per_node = 1
     if kind == "per_node":
-        nodes = _positive(json, "num-nodes", needed("num-nodes"))
-        per_node = _positive(json, "num-npus-per-node", needed("num-npus-per-node"))
+        nodes, per_node = needed(_positive, "num-nodes"), needed(_positive, "num-npus-per-node")
         if nodes * per_node < npus:
             problem = f"{nodes} nodes of {per_node} NPUs do not hold the {npus} NPUs of the network"
             raise json.error("num-nodes", problem, "let num-nodes times num-npus-per-node be the number of NPUs")
-    return MemoryConfig(
-        kind=kind, latency_ns=latency, bandwidth=bandwidth, nodes=nodes, npus_per_node=per_node, place=json.file
-    )
+    return MemoryModel(kind=kind, latency_ps=latency * 1000, bandwidth=bandwidth * MEMORY_GB, npus_per_node=per_node)
 
 
 # -- algorithms of single nodes ---------------------------------------------------------------------------------

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-import numpy as np
-
 from astrasim_py.astra_sim.input_set import Inputs, read_set
-from astrasim_py.astra_sim.quirks import warning
+from astrasim_py.astra_sim.quirks import warn
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
@@ -27,61 +25,50 @@ class Injected:
     def __init__(
         self, inputs: Inputs, *, corrected: bool, warnings: list[str], cache: MutableMapping | None = None
     ) -> None:
-        self.inputs = inputs
-        self.corrected = corrected
-        self.warnings = warnings
+        self.inputs, self.corrected, self.warnings = inputs, corrected, warnings
         self.cache = {} if cache is None else cache
-
-    def prefix(self, call: CollectiveRequest) -> str | None:
-        """The prefix that carries out a call; None where nothing is injected."""
-        named = self.inputs.per_node.get(call.node)
-        found = named if named is not None else self.inputs.system.injected(call.type)
-        return None if found is None else str(self.inputs.folder / found)
 
     def algorithm(self, call: CollectiveRequest) -> Algorithm | None:
         """The algorithm injected for a call; None where nothing is.
 
         Raises TraceError: a damaged file. Raises AlgorithmError: ASTRA-sim would abort on it or wait for ever.
         """
-        prefix = self.prefix(call)
-        if prefix is None:
+        named = self.inputs.per_node.get(call.node, self.inputs.system.injected(call.type))
+        if named is None:
             return None
+        prefix = str(self.inputs.folder / named)
         ordered = sorted(call.members)
         position = tuple(range(len(ordered)))
         if list(call.members) != ordered and not self.corrected:
             position = tuple(ordered.index(rank) for rank in call.members)
-            self._warn("unsorted-group", f"group {call.group}")
+            warn(self.warnings, "unsorted-group", f"group {call.group}")
         key = ("algorithm", prefix, call.type, position, self.corrected)
         if key not in self.cache:
             self.cache[key] = self._read(prefix, call.type, position)
         found = self.cache[key]
         if not self.corrected:
-            self._warn("injected-size", prefix)
+            warn(self.warnings, "injected-size", prefix)
         elif not found.scales:
             text = f"{prefix}: its sizes are in bytes and stay as written (in a scenario, made_for rescales them)"
             if text not in self.warnings:
                 self.warnings.append(text)
         return found
 
-    def _warn(self, quirk: str, detail: str) -> None:
-        text = warning(quirk, detail)
-        if text not in self.warnings:
-            self.warnings.append(text)
-
     def _read(self, prefix: str, collective: str, position: tuple[int, ...]) -> Algorithm:
         traces = read_set(prefix, len(position), f"the group that calls {collective}", self.cache)
         if self.corrected:
             return self._verified(algorithm_from_traces(traces, collective, source=prefix))
         for rank, trace in enumerate(traces):
-            message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
-            size = trace.column("comm_size")
-            self._refuse(
-                trace, rank, ~message & (trace.type != NodeType.COMP), "is none of SEND, RECV and COMP and never ends"
-            )
-            problem = "lacks comm_size: ASTRA-sim throws on sizes in chunks"
-            self._refuse(trace, rank, message & (size == MISSING), problem)
-            sends = trace.type == NodeType.COMM_SEND
-            self._refuse(trace, rank, sends & (size <= 0), "sends no bytes: ASTRA-sim aborts on empty messages")
+            size, sends = trace.column("comm_size"), trace.type == NodeType.COMM_SEND
+            message = sends | (trace.type == NodeType.COMM_RECV)
+            for rows, problem in (
+                (~message & (trace.type != NodeType.COMP), "is none of SEND, RECV and COMP and never ends"),
+                (message & (size == MISSING), "lacks comm_size: ASTRA-sim throws on sizes in chunks"),
+                (sends & (size <= 0), "sends no bytes: ASTRA-sim aborts on empty messages"),
+            ):
+                if rows.any():
+                    place = node_place(trace, int(rows.argmax()), f"rank {rank}")
+                    raise AlgorithmError(place, problem, "use --corrected, or write other files")
         return Algorithm(
             name=prefix.rsplit("/", 1)[-1],
             collective=collective,
@@ -100,10 +87,3 @@ class Injected:
             raise AlgorithmError(algorithm.source, f"is no {algorithm.collective}: {verdict.problem}", remedy)
         self.warnings += [f"{algorithm.source}: {text}" for text in verdict.warnings]
         return algorithm.with_verdict(verdict.ok)
-
-    @staticmethod
-    def _refuse(trace, rank: int, rows: np.ndarray, problem: str) -> None:
-        wrong = np.flatnonzero(rows)
-        if len(wrong):
-            place = node_place(trace, int(wrong[0]), f"rank {rank}")
-            raise AlgorithmError(place, problem, "use --corrected, or write other files")

@@ -9,7 +9,6 @@ from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.astra_sim.configs import (
-    MemoryConfig,
     NetworkConfig,
     SystemConfig,
     read_memory,
@@ -23,6 +22,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.chakra.workload_io import groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError, UsageError
+from astrasim_py.system.machine_models import NO_MEMORY, MemoryModel
 
 UNAWARE, AWARE, AWARE_MULTIDIM = "congestion_unaware", "congestion_aware", "congestion_aware_multidim"
 #: The last is the unmerged branch of ASTRA-sim's congestion-aware backend, for any number of dimensions.
@@ -39,15 +39,12 @@ ARGUMENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """The input of ASTRA-sim.
-
-    `network`, `system`, `memory`: the configuration files.
-    """
+    """The input of ASTRA-sim."""
 
     workload: Workload  # as read: one trace per NPU, and the communicator groups
     network: NetworkConfig
     system: SystemConfig
-    memory: MemoryConfig = MemoryConfig()
+    memory: MemoryModel = NO_MEMORY
     per_node: dict[int, str] = field(default_factory=dict)  # workload node → prefix of the algorithm injected there
     backend: str = UNAWARE  # one of `BACKENDS`
     queues_per_dim: int = 1
@@ -68,7 +65,7 @@ class Inputs:
 
 
 def read_inputs(
-    workload: str | os.PathLike | Sequence[str | os.PathLike] | Workload,
+    workload: str | os.PathLike | Sequence[str | os.PathLike],
     *,
     system: str | os.PathLike,
     network: str | os.PathLike,
@@ -101,10 +98,10 @@ def read_inputs(
     npus = found_network.npus
     if memory is None:
         warnings.append("no remote memory configuration: there is none, as under NO_MEMORY_EXPANSION")
-    found_memory = MemoryConfig() if memory is None else read_memory(memory, npus, warnings)
+    found_memory = NO_MEMORY if memory is None else read_memory(memory, npus, warnings)
     base = Path(folder) if folder is not None else Path()
     files = [os.fspath(f) for f in (system, network, memory) if f is not None]
-    given = None if groups is None or os.fspath(groups) == EMPTY else groups
+    given = None if groups is None or os.fspath(groups) == EMPTY else os.fspath(groups)
     found_workload = _workload(workload, given, npus, warnings, cache)
     per_node: dict[int, str] = {}
     if found_system.per_node_custom_implementation:
@@ -118,8 +115,6 @@ def read_inputs(
         }
         for node in sorted(per_node.keys() - called):
             warnings.append(f"{os.fspath(name)}: {node}: no collective of the workload is a node {node}")
-    if given is not None:
-        files.append(os.fspath(given))
     return Inputs(
         workload=found_workload,
         network=found_network,
@@ -132,20 +127,18 @@ def read_inputs(
         rendezvous=rendezvous,
         folder=base,
         warnings=tuple(warnings),
-        files=tuple(files),
+        files=tuple(files if given is None else [*files, given]),
     )
 
 
 def _workload(
-    given: str | os.PathLike | Sequence[str | os.PathLike] | Workload,
-    groups: str | os.PathLike | None,
+    given: str | os.PathLike | Sequence[str | os.PathLike],
+    groups: str | None,
     npus: int,
     warnings: list[str],
     cache: MutableMapping | None,
 ) -> Workload:
-    if isinstance(given, Workload):
-        traces, name = given.traces, given.name
-    elif isinstance(given, str | os.PathLike):
+    if isinstance(given, str | os.PathLike):
         name = os.path.basename(os.fspath(given))
         traces = read_set(given, npus, "the network", cache)
         if os.path.exists(f"{os.fspath(given)}.{npus}.et"):
@@ -155,19 +148,17 @@ def _workload(
         traces = _read([os.fspath(path) for path in given], cache)
     if len(traces) != npus:
         raise TraceError(name, f"{len(traces)} traces for {npus} NPUs", "give one per NPU")
-    found: dict[str, tuple[int, ...]] = dict(given.groups) if isinstance(given, Workload) else {}
+    found: dict[str, tuple[int, ...]] = {}
     for trace in dict.fromkeys(traces):
         found.update(groups_from_metadata(trace))
-    if groups is not None:
-        place = os.fspath(groups)
-        for key, members in groups_from_json(place).items():
-            if not (key.isascii() and key.isdecimal()) or len(key) > 9 or int(key) == 0:
-                raise TraceError(f"{place}: {key[:40]}", "is not a group id", "write whole numbers from 1")
-            if not members:
-                raise TraceError(f"{place}: {key}", "is a group without ranks", "list its ranks")
-            if max(members) >= npus:
-                raise TraceError(f"{place}: {key}", f"rank {max(members)} is not one of {npus} NPUs")
-            found[str(int(key))] = members
+    for key, members in groups_from_json(groups).items() if groups is not None else ():
+        if not (key.isascii() and key.isdecimal()) or len(key) > 9 or int(key) == 0:
+            raise TraceError(f"{groups}: {key[:40]}", "is not a group id", "write whole numbers from 1")
+        if not members:
+            raise TraceError(f"{groups}: {key}", "is a group without ranks", "list its ranks")
+        if max(members) >= npus:
+            raise TraceError(f"{groups}: {key}", f"rank {max(members)} is not one of {npus} NPUs")
+        found[str(int(key))] = members
     return Workload(traces, found, name)
 
 
@@ -193,11 +184,10 @@ def read_set(
 
 def _read(paths: Sequence[str], cache: MutableMapping | None) -> tuple[ExecutionTrace, ...]:
     known = {} if cache is None else cache
-    ranks = {}
+    new: dict[str, int] = {}
     for rank, path in enumerate(paths):
         if ("trace", path) not in known:
-            ranks.setdefault(path, rank)
-    new = list(ranks)
-    for path, trace in zip(new, read_traces(new, [ranks[p] for p in new]), strict=True):
+            new.setdefault(path, rank)
+    for path, trace in zip(new, read_traces(list(new), list(new.values())), strict=True):
         known["trace", path] = trace
     return tuple(known["trace", path] for path in paths)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-from astrasim_py.astra_sim.configs import SystemConfig
+from astrasim_py.astra_sim.injected import Injected
+from astrasim_py.astra_sim.input_set import UNAWARE, Inputs
 from astrasim_py.astra_sim.native_algorithms import (
     DIRECT,
     HALVING_DOUBLING,
@@ -24,12 +24,15 @@ from astrasim_py.astra_sim.native_algorithms import (
     native_algorithm,
     size_after,
 )
-from astrasim_py.astra_sim.quirks import warning
-from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.astra_sim.quirks import warn
+from astrasim_py.core.errors import AlgorithmError, ScenarioError, TraceError
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.dimension_planner import (
     BASELINE,
     LOCAL_FIRST,
     MAX_CHUNKS,
+    PLANNED,
     DimensionVisit,
     QueueTurns,
     cut_rounded_up,
@@ -40,51 +43,46 @@ from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, Plan
 
 #: Name of the group of all ranks.
 WORLD = ("", "0", "world")
+#: Dimensions that ``involved_dim`` covers where a node does not state it.
+MAX_DIMS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Dim:
     """A logical dimension of a collective: its NPUs, in rows, and what runs in it."""
 
-    n: int
     rows: tuple[tuple[int, ...], ...]
     implementation: Implementation
 
+    @property
+    def n(self) -> int:
+        return len(self.rows[0])
+
 
 class CompatiblePlanner:
-    """ASTRA-sim's planning of native collectives; equal calls get the same plan.
+    """ASTRA-sim's planning of collectives: injected algorithms first, then native ones; equal calls get the same plan.
 
     Counters that go on from call to call (queues in turn, the trees of doubleBinaryTree) count every call once.
-    `dims`: sizes of dimensions, the innermost first, or anything with a ``size``. `endpoint_delay_ns`: with injection
-    scale.
     """
 
-    def __init__(
-        self,
-        system: SystemConfig,
-        dims: Sequence,
-        *,
-        queues_per_dim: int = 1,
-        endpoint_delay_ns: int | None = None,
-        warnings: list[str] | None = None,
-    ) -> None:
-        if not 1 <= queues_per_dim <= MAX_CHUNKS:
-            bound = "less than 1" if queues_per_dim < 1 else f"more than {MAX_CHUNKS}"
-            raise ScenarioError("--num-queues-per-dim", f"{queues_per_dim} is {bound}", f"write 1..{MAX_CHUNKS}")
-        self.system = system
-        self.sizes = tuple(int(getattr(dim, "size", dim)) for dim in dims)
-        self.npus = math.prod(self.sizes)
-        self.queues = queues_per_dim
-        self.capacity = (-(-system.active_chunks_per_dimension // queues_per_dim),) * (len(self.sizes) * queues_per_dim)
-        latency, overhead, per_byte = float(int(system.L)), float(int(system.o)), float(system.G)
-        reduction = system.local_reduction_delay
-        bus = SharedBus(latency=latency, overhead=overhead, per_byte=per_byte, reduction=reduction)
+    def __init__(self, inputs: Inputs, warnings: list[str], cache: MutableMapping | None = None) -> None:
+        self.inputs, self.warnings = inputs, warnings
+        self.injected = Injected(inputs, corrected=False, warnings=warnings, cache=cache)
+        self.table = AlgorithmTable({})
+        self.system = system = inputs.system
+        self.sizes, self.npus, self.queues = inputs.network.sizes, inputs.npus, inputs.queues_per_dim
+        self.capacity = (-(-system.active_chunks_per_dimension // self.queues),) * (len(self.sizes) * self.queues)
+        bus = SharedBus(
+            latency=float(int(system.L)),
+            overhead=float(int(system.o)),
+            per_byte=float(system.G),
+            reduction=system.local_reduction_delay,
+        )
         self.charges = Charges(
-            endpoint_ns=system.endpoint_delay if endpoint_delay_ns is None else endpoint_delay_ns,
+            endpoint_ns=inputs.endpoint_delay_ns,
             memory_bandwidth=float(system.local_mem_bw or 0),
             bus=bus if system.model_shared_bus else None,
         )
-        self.warnings = [] if warnings is None else warnings
         self._plans: dict[CollectiveRequest, tuple[PlannedChunk, ...]] = {}
         self._dims: dict[object, tuple[_Dim, ...]] = {}
         self._phases: dict[tuple, PlannedPhase] = {}
@@ -94,18 +92,36 @@ class CompatiblePlanner:
 
     def warn(self, quirk: str) -> None:
         """Note that a plan met a quirk."""
-        if warning(quirk) not in self.warnings:
-            self.warnings.append(warning(quirk))
+        warn(self.warnings, quirk)
 
-    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
-        """Streams of a call; None for collectives that ASTRA-sim does not run.
+    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
+        """The injected algorithm of a call, or its chunks; None for collectives that ASTRA-sim does not run.
 
-        Raises AlgorithmError: what makes ASTRA-sim hang, crash or lose the collective.
+        Raises ScenarioError, TraceError, AlgorithmError: what makes ASTRA-sim hang, crash or lose the collective.
         """
-        if call.type not in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
+        splits = self.system.preferred_dataset_splits
+        if not splits:
+            problem = f"{'is missing' if splits is None else 'is 0'}: ASTRA-sim divides by it for every collective"
+            at = self.system.at("preferred_dataset_splits")
+            raise ScenarioError(at, problem, 'write "preferred-dataset-splits": 1')
+        found = self.injected.algorithm(call)
+        if found is not None:
+            return found
+        rank = call.members[0]
+        place = f"{self.inputs.workload.traces[rank].place or f'rank {rank}'}: node {call.node}"
+        if len(self.sizes) > MAX_DIMS and call.dims is None:
+            problem = f"a collective over {len(self.sizes)} dimensions: ASTRA-sim reads beyond the {MAX_DIMS}"
+            raise TraceError(place, f"{problem} of involved_dim", "state involved_dim, or use --corrected")
+        if call.type not in PLANNED:
             return None
         if call not in self._plans:
-            self._plans[call] = self._planned(call)
+            try:
+                self._plans[call] = self._planned(call)
+            except AlgorithmError as error:
+                at = f"{place}: {error.place}" if error.place else place
+                raise AlgorithmError(at, error.problem, f"{error.remedy}, or use --corrected") from None
+        if self.inputs.backend == UNAWARE and max(self.capacity) > 1 and len(self._plans[call]) > 1:
+            self.warn("free-concurrency")
         return self._plans[call]
 
     def _planned(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...]:
@@ -113,7 +129,7 @@ class CompatiblePlanner:
         local = len(call.members) != self.npus
         if not local and self.charges.endpoint_ns < 1:
             problem = f"endpoint-delay is {self.charges.endpoint_ns}, and with less than 1 ns ASTRA-sim aborts"
-            raise AlgorithmError(self.system.place or place, f"{problem} in its native collectives", "write 1 or more")
+            raise AlgorithmError("", f"{problem} in its native collectives", "write 1 or more")
         dims = self.dimensions(call, local, place)
         order = [
             dim
@@ -159,15 +175,9 @@ class CompatiblePlanner:
     def chunks(self, call: CollectiveRequest, place: str) -> tuple[int, ...]:
         """Sizes of the chunks of a call."""
         splits = self.system.preferred_dataset_splits
-        if not splits or splits < 0:
-            problem = "preferred-dataset-splits is missing or 0 (ASTRA-sim divides by it)"
-            raise AlgorithmError(self.system.place or place, problem, 'write "preferred-dataset-splits": 1')
         if splits > MAX_CHUNKS:
-            raise AlgorithmError(
-                self.system.place or place,
-                f"preferred-dataset-splits is {splits}, more than {MAX_CHUNKS}",
-                "use fewer splits: every chunk costs each of its messages their latency",
-            )
+            problem = f"preferred-dataset-splits is {splits}, more than {MAX_CHUNKS}"
+            raise AlgorithmError("", problem, "use fewer splits: every chunk costs each of its messages their latency")
         gather = call.type == "all_gather"
         cuts = cut_rounded_up(call.size, splits, 0 if gather else self.npus)
         if not cuts:
@@ -183,53 +193,44 @@ class CompatiblePlanner:
         """Logical dimensions of a call."""
         key = (call.type, call.members if local else None)
         if key not in self._dims:
-            words, name = self.system.implementation(call.type), f"{call.type.replace('_', '-')}-implementation"
-            if not words:
-                problem, remedy = (
-                    f"{name} is missing, and the workload calls it",
-                    "list one implementation per dimension",
-                )
-                raise AlgorithmError(self.system.place or place, problem, f"{remedy} of the network")
-            if len(words) > len(self.sizes):
-                problem = f"{name} lists {len(words)} implementations for {len(self.sizes)} dimensions"
-                problem = f"{problem} (ASTRA-sim aborts)"
-                raise AlgorithmError(self.system.place or place, problem, "list one per dimension")
-            given = [Implementation.parse(word, self.system.place) for word in words]
+            given, name = self.system.implementation(call.type), f"{call.type.replace('_', '-')}-implementation"
+            if not given:
+                problem, remedy = "is missing, and the workload calls it", "list one implementation per dimension"
+                raise AlgorithmError("", f"{name} {problem}", f"{remedy} of the network")
+            if len(given) > len(self.sizes):
+                problem = f"{name} lists {len(given)} implementations for {len(self.sizes)} dimensions"
+                raise AlgorithmError("", f"{problem} (ASTRA-sim aborts)", "list one per dimension")
             self._dims[key] = self._local(call, given, place) if local else self._world(given, place)
         return self._dims[key]
 
-    def _local(self, call: CollectiveRequest, given: list[Implementation], place: str) -> tuple[_Dim, ...]:
+    def _local(self, call: CollectiveRequest, given: Sequence[Implementation], place: str) -> tuple[_Dim, ...]:
         if len(given) > 1:
             self.warn("local-ring")
-            given = [Implementation(RING)]
+            given = (Implementation(RING),)
         if given[0].kind == TREE:
             problem = "doubleBinaryTree on a group smaller than the world crashes ASTRA-sim"
             raise AlgorithmError(place, problem, "use ring, direct or halvingDoubling")
         if self.charges.endpoint_ns != LOCAL_DELAY_NS:
             self.warn("local-delay")
         # Rings go through the members in the order in which the group lists them.
-        return (_Dim(len(call.members), (call.members,), given[0]),)
+        return (_Dim((call.members,), given[0]),)
 
-    def _world(self, given: list[Implementation], place: str) -> tuple[_Dim, ...]:
+    def _world(self, given: Sequence[Implementation], place: str) -> tuple[_Dim, ...]:
         dims = []
         everyone = tuple(range(self.npus))
         for dim, implementation in enumerate(given):
             if implementation.whole:
-                dims.append(_Dim(self.npus, (everyone,), implementation))
                 if len(self.sizes) > 1:
                     self.warn("whole")
                 if dim + 1 < len(given):
                     self.warn("ignored-words")
-                return tuple(dims)
-            dims.append(_Dim(self.sizes[dim], rows_along(everyone, dim, self.sizes), implementation))
+                return (*dims, _Dim((everyone,), implementation))
+            dims.append(_Dim(rows_along(everyone, dim, self.sizes), implementation))
         if len(given) < len(self.sizes):
             if given[-1].kind == TREE:
-                raise AlgorithmError(
-                    place,
-                    "a doubleBinaryTree that is listed last must be in the last dimension of the network (ASTRA-sim "
-                    "builds it over the wrong NPUs and crashes)",
-                    "list one implementation per dimension",
-                )
+                problem = "a doubleBinaryTree that is listed last must be in the last dimension of the network"
+                problem = f"{problem} (ASTRA-sim builds it over the wrong NPUs and crashes)"
+                raise AlgorithmError(place, problem, "list one implementation per dimension")
             self.warn("short-list")
         return tuple(dims)
 
@@ -239,18 +240,16 @@ class CompatiblePlanner:
         """One phase, and the bytes with which the next one begins."""
         queue, direction = turns.take(visit.way)
         queue += visit.dim * self.queues
-        kind, n = dim.implementation.kind, dim.n
-        options: dict[str, object] = {}
+        kind, n, window = dim.implementation.kind, dim.n, dim.implementation.window
+        options: dict[str, object] = {"direction": direction} if kind in (RING, DIRECT) else {}
         if kind == TREE:
             built = self._trees.get((call.type, visit.dim), 0)
             self._trees[call.type, visit.dim] = built + 1
             options["tree"] = MIN if built % 2 else MAX
-        elif kind in (RING, DIRECT):
-            options["direction"] = direction
-        if kind == DIRECT:
-            options |= {"window": dim.implementation.window, "local": local}
+        elif kind == DIRECT:
+            options |= {"window": window, "local": local}
         charges = replace(self.charges, endpoint_ns=LOCAL_DELAY_NS, bus=None) if local else self.charges
-        self.note(visit.collective, kind, size, n, dim.implementation.window, local)
+        self.note(visit.collective, kind, size, n, window, local)
         algorithm = native_algorithm(kind, visit.collective, size, n, charges, **options)
         key = (queue, algorithm, dim.rows)
         if key not in self._phases:

@@ -83,3 +83,10 @@ def warning(quirk: str, detail: str = "") -> str:
     """The line that says that a quirk was met."""
     text = f"quirk {quirk}: {QUIRKS[quirk]}"
     return f"{text} ({detail})" if detail else text
+
+
+def warn(warnings: list[str], quirk: str, detail: str = "") -> None:
+    """Add the line that says that a quirk was met, unless it is there."""
+    text = warning(quirk, detail)
+    if text not in warnings:
+        warnings.append(text)

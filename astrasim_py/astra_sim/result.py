@@ -55,7 +55,7 @@ def run_inputs(
     on.
     """
     warnings = list(inputs.warnings)
-    plan = make_plan(make_problem(inputs, corrected=corrected, warnings=warnings, cache=cache, limits=limits))
+    plan = make_plan(make_problem(inputs, warnings, corrected=corrected, cache=cache, limits=limits))
     if not corrected:
         warnings += route_warnings(plan, inputs)
     records = simulate(plan, engine=engine, level=level)

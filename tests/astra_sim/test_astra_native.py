@@ -13,7 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrasim_py.astra_sim.configs import SystemConfig
+from astrasim_py.astra_sim.configs import NetworkConfig, SystemConfig
+from astrasim_py.astra_sim.input_set import Inputs
 from astrasim_py.astra_sim.native_algorithms import (
     MAX,
     MIN,
@@ -46,7 +47,7 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 def system(word: str, **more) -> SystemConfig:
     """A system file in which every collective is implemented alike."""
-    words = {f"{name}_implementation": tuple(word.split()) for name in COLLECTIVES}
+    words = {f"{name}_implementation": tuple(map(Implementation.parse, word.split())) for name in COLLECTIVES}
     keys = {
         "preferred_dataset_splits": 1,
         "local_mem_bw": Fraction(MEMORY),
@@ -55,6 +56,15 @@ def system(word: str, **more) -> SystemConfig:
         **more,
     }
     return SystemConfig(**keys)
+
+
+def planner_of(config: SystemConfig, sizes) -> CompatiblePlanner:
+    """ASTRA-sim's planner of a network of so many NPUs along each dimension."""
+    dims = tuple(Dim("ring", size, RATE, LATENCY * 1000) for size in sizes)
+    npus = int(np.prod(sizes))
+    trace = ExecutionTrace.from_columns(node_id=[7], type=[NodeType.COMM_COLL])
+    workload = Workload(traces=(trace,) * npus)
+    return CompatiblePlanner(Inputs(workload=workload, network=NetworkConfig(dims=dims), system=config), [])
 
 
 def times(kind: str, size: int, topology, planner, *, model="analytical") -> list[int | None]:
@@ -88,7 +98,7 @@ def times(kind: str, size: int, topology, planner, *, model="analytical") -> lis
 def one(word: str, kind: str, size: int, n: int, **more) -> list[int | None]:
     """Times of one collective on n fully connected NPUs."""
     topology = shapes.FullyConnected(npus=n, bandwidth=RATE, latency=LATENCY * 1000).build()
-    return times(kind, size, topology, CompatiblePlanner(system(word, **more), (n,)))
+    return times(kind, size, topology, planner_of(system(word, **more), (n,)))
 
 
 def delay(size: int, hops: int = 1) -> int:
@@ -203,7 +213,7 @@ def test_dimensions_follow_each_other():
     def ring(kind: str, size: int, n: int) -> int:
         return set(one("ring", kind, size, n)).pop()
 
-    planner = CompatiblePlanner(system("ring ring"), (4, 2))
+    planner = planner_of(system("ring ring"), (4, 2))
     expected = ring("reduce_scatter", size, 4) + ring("all_reduce", size // 4, 2) + ring("all_gather", size // 4, 4)
     assert set(times("all_reduce", size, topology, planner)) == {expected}
 
@@ -219,7 +229,7 @@ def shown(streams) -> list[list[tuple]]:
 
 
 def test_phases_and_sizes_by_dimension():
-    planner = CompatiblePlanner(system("ring direct halvingDoubling"), (4, 3, 2))
+    planner = planner_of(system("ring direct halvingDoubling"), (4, 3, 2))
     assert shown(planner.plan(call("all_reduce", 1000, 24))) == [
         [
             ("reduce_scatter", 0, 1000, 6),
@@ -230,7 +240,7 @@ def test_phases_and_sizes_by_dimension():
         ]
     ]
     assert shown(planner.plan(call("all_gather", 1000, 24)))[0][-1] == ("all_gather", 0, 6000, 6)
-    base = CompatiblePlanner(system("ring ring ring", collective_optimization="baseline"), (4, 3, 2))
+    base = planner_of(system("ring ring ring", collective_optimization="baseline"), (4, 3, 2))
     assert [p[:3] for p in shown(base.plan(call("all_reduce", 1000, 24)))[0]] == [
         ("all_reduce", 0, 1000),
         ("all_reduce", 1, 1000),
@@ -241,7 +251,7 @@ def test_phases_and_sizes_by_dimension():
 
 
 def test_trees_take_turns_and_a_repeated_call_gets_the_same_plan():
-    planner = CompatiblePlanner(system("doubleBinaryTree doubleBinaryTree", preferred_dataset_splits=2), (4, 4))
+    planner = planner_of(system("doubleBinaryTree doubleBinaryTree", preferred_dataset_splits=2), (4, 4))
     streams = planner.plan(call("all_reduce", 1024, 16))
     charges = Charges(memory_bandwidth=MEMORY)
 
@@ -258,26 +268,26 @@ def test_trees_take_turns_and_a_repeated_call_gets_the_same_plan():
 
 def test_groups_smaller_than_the_world():
     config = system("halvingDoubling", endpoint_delay=500)
-    planner = CompatiblePlanner(config, (8,))
+    planner = planner_of(config, (8,))
     (stream,) = planner.plan(call("all_reduce", 1024, (6, 2, 0, 4), group="3"))
     ((ranks, algorithm),) = stream.phases[0].calls
     assert ranks == (6, 2, 0, 4) and algorithm.name == "halvingDoubling"
     assert algorithm is native_algorithm("halvingDoubling", "all_reduce", 1024, 4, Charges(memory_bandwidth=MEMORY))
     assert warning("local-delay") in planner.warnings
-    planner = CompatiblePlanner(system("direct direct"), (4, 2))
+    planner = planner_of(system("direct direct"), (4, 2))
     (stream,) = planner.plan(call("all_gather", 1024, (0, 1, 4, 5), group="1"))
     assert stream.phases[0].calls[0][1].name == "ring"
     assert warning("local-ring") in planner.warnings
 
 
 def test_whole_implementations_run_over_ids():
-    planner = CompatiblePlanner(system("oneRing"), (4, 4))
+    planner = planner_of(system("oneRing"), (4, 4))
     assert shown(planner.plan(call("all_reduce", 1024, 16))) == [[("all_reduce", 0, 1024, 1)]]
     assert warning("whole") in planner.warnings
 
 
 def test_quirks_are_told_once():
-    planner = CompatiblePlanner(system("ring", preferred_dataset_splits=3, local_mem_bw=None), (8,))
+    planner = planner_of(system("ring", preferred_dataset_splits=3, local_mem_bw=None), (8,))
     for number in range(3):
         planner.plan(call("all_reduce", 1048576, 8, number=number))
     assert sorted(planner.warnings) == sorted(
@@ -285,7 +295,7 @@ def test_quirks_are_told_once():
     )
     planner.plan(call("all_reduce", 10, 8))
     assert warning("least-chunk") in planner.warnings
-    fine = CompatiblePlanner(system("ring"), (8,))
+    fine = planner_of(system("ring"), (8,))
     fine.plan(call("all_reduce", 1048576, 8))
     assert fine.warnings == []
 
@@ -316,12 +326,12 @@ def test_quirks_are_told_once():
 )
 def test_what_astra_sim_cannot_finish_is_an_error(words, more, sizes, asked, what):
     with pytest.raises(AstraError, match=what):
-        CompatiblePlanner(system(words, **more), sizes).plan(call(*asked))
+        planner_of(system(words, **more), sizes).plan(call(*asked))
 
 
 def test_nothing_to_do_is_an_error():
     with pytest.raises(AlgorithmError, match="no dimension"):
-        CompatiblePlanner(system("ring"), (8,)).plan(call("all_reduce", 1024, 8, dims=(False,)))
+        planner_of(system("ring"), (8,)).plan(call("all_reduce", 1024, 8, dims=(False,)))
 
 
 @pytest.mark.parametrize("word", ["oneRing", "oneDirect", "oneDirect3", "oneHalvingDoubling", "direct12", "ring"])
@@ -411,7 +421,7 @@ def test_small_rows_of_astra_sim(golden):
         latency = int(Fraction(str(network["latency"][0])) * 1000)
         topology = make[network["topology"][0]](npus=n, bandwidth=rate, latency=latency).build()
         model = {"congestion_unaware": "analytical", "congestion_aware": "store_and_forward"}[row["backend"]]
-        got = times(row["collective"], int(row["size_bytes"]), topology, CompatiblePlanner(config, (n,)), model=model)
+        got = times(row["collective"], int(row["size_bytes"]), topology, planner_of(config, (n,)), model=model)
         expected = [int(each) for each in row["t_ns_per_npu"].split(";")]
         assert got == (expected * n if len(expected) == 1 else expected), row
         compared += 1

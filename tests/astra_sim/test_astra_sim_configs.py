@@ -17,6 +17,7 @@ from astrasim_py.astra_sim.configs import (
     read_system,
 )
 from astrasim_py.astra_sim.json_file import read_json
+from astrasim_py.astra_sim.native_algorithms import Implementation
 from astrasim_py.core.errors import ScenarioError
 
 NETWORK = "topology: [ Ring, Switch ]\nnpus_count: [ 4, 2 ]\nbandwidth: [ 50.0, 12.5 ]\nlatency: [ 936.25, 0 ]\n"
@@ -32,7 +33,7 @@ def test_a_network_is_read_exactly(tmp_path):
     warnings = []
     network = read_network(written(tmp_path, NETWORK), warnings)
     assert not warnings and network.npus == 8
-    assert network.kinds == ("ring", "switch") and network.sizes == (4, 2)
+    assert [dim.kind for dim in network.dims] == ["ring", "switch"] and network.sizes == (4, 2)
     first = network.dims[0]
     assert first.bandwidth == 50 * 2**30 and first.latency_ps == 936_250
     assert network.dims[1].bandwidth == Fraction(25, 2) * 2**30
@@ -103,8 +104,8 @@ def test_every_key_of_a_system_has_a_field(tmp_path):
     system = read_system(written(tmp_path, json.dumps(values)), warnings)
     assert warnings == [w for w in warnings if "model-shared-bus" in w]
     assert system.local_mem_bw == Fraction(1, 2) and system.replay_only and not system.trace_enabled
-    assert system.implementation("all_reduce") == ("ring", "direct4")
-    assert system.implementation("reduce_scatter") == ("oneRing",)
+    assert system.implementation("all_reduce") == (Implementation("ring"), Implementation("direct", window=4))
+    assert system.implementation("reduce_scatter") == (Implementation("ring", whole=True),)
     assert system.injected("all_to_all") == "all-to-all" and system.injected("broadcast") is None
 
 
@@ -154,7 +155,7 @@ def test_a_memory_is_read(tmp_path):
     path = written(tmp_path, json.dumps({**values, "num-nodes": 2, "num-npus-per-node": 3}))
     with pytest.raises(ScenarioError, match="do not hold the 8 NPUs"):
         read_memory(path, 8, [])
-    model = read_memory(path, 6, []).model()
+    model = read_memory(path, 6, [])
     assert (model.kind, model.latency_ps, model.bandwidth, model.npus_per_node) == ("per_node", 5000, 10**11, 3)
     for text in ('{"memory-type": "NO_MEMORY"}', '{"memory-type": []}', "{}"):
         with pytest.raises(ScenarioError, match="memory-type"):
