@@ -22,14 +22,13 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.chakra.workload_io import groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError, UsageError
-from astrasim_py.system.machine_models import NO_MEMORY, MemoryModel
+from astrasim_py.system.machine_models import MAX_QUEUES, NO_MEMORY, MemoryModel
 
 UNAWARE, AWARE, AWARE_MULTIDIM = "congestion_unaware", "congestion_aware", "congestion_aware_multidim"
 #: The last is the unmerged branch of ASTRA-sim's congestion-aware backend, for any number of dimensions.
 BACKENDS = (UNAWARE, AWARE, AWARE_MULTIDIM)
 #: ASTRA-sim's word for no communicator groups.
 EMPTY = "empty"
-MAX_QUEUES = 1024
 #: Arguments of `read_inputs`; requests and measured cases have attributes of these names.
 ARGUMENTS = (
     "workload", "system", "network", "memory", "groups", "backend", "queues_per_dim", "injection_scale",

@@ -20,8 +20,8 @@ from astrasim_py.core.errors import AstraError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.program.timed import with_endpoint_delay
-from astrasim_py.system.dimension_planner import BASELINE, LOCAL_FIRST, PLANNED, DimensionPlanner
-from astrasim_py.system.machine_models import Limits, NetworkModel
+from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner
+from astrasim_py.system.machine_models import MAX_CHUNKS, Collectives, Limits, NetworkModel
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
 from astrasim_py.system.problem import Job, Problem
@@ -122,7 +122,14 @@ class CorrectedPlanner:
     def __init__(self, inputs: Inputs, warnings: list[str], cache: MutableMapping | None) -> None:
         self.inputs, self.warnings = inputs, warnings
         self.injected = Injected(inputs, corrected=True, warnings=warnings, cache=cache)
-        self.endpoint_delay_ps = inputs.endpoint_delay_ns * 1000
+        system = inputs.system
+        self.how = Collectives(
+            chunks=system.preferred_dataset_splits or 1,
+            active_chunks=min(system.active_chunks_per_dimension, MAX_CHUNKS),
+            queues=inputs.queues_per_dim,
+            all_reduce="baseline" if system.collective_optimization == "baseline" else None,
+            endpoint_delay=inputs.endpoint_delay_ns * 1000,
+        )
         self.made: dict[tuple, Algorithm] = {}
         self.by_dimension, self.whole = self._planner(whole=False), self._planner(whole=True)
         self.capacity = self.by_dimension.capacity
@@ -130,18 +137,14 @@ class CorrectedPlanner:
 
     def _planner(self, *, whole: bool) -> DimensionPlanner:
         """A planner; `whole`: one that sees all NPUs as one dimension."""
-        system, network = self.inputs.system, self.inputs.network
+        network = self.inputs.network
         dims = network.dims[:1] if whole else network.dims
         return DimensionPlanner(
             sizes=(network.npus,) if whole else network.sizes,
             make=self.make,
-            chunks=system.preferred_dataset_splits or 1,
-            active=system.active_chunks_per_dimension,
-            queues=self.inputs.queues_per_dim,
-            all_reduce=BASELINE if system.collective_optimization == "baseline" else LOCAL_FIRST,
+            how=self.how,
             rate=tuple(dim.bandwidth for dim in dims),
             latency_ps=tuple(dim.latency_ps for dim in dims),
-            endpoint_delay_ps=self.endpoint_delay_ps,
         )
 
     def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
@@ -164,7 +167,7 @@ class CorrectedPlanner:
         if collective in PLANNED:
             words = self.inputs.system.implementation(collective)
             made = self.built(collective, ranks, words[0] if words else None)
-            return with_endpoint_delay(made, self.endpoint_delay_ps)
+            return with_endpoint_delay(made, self.how.endpoint_delay)
         rooted = {"root": root} if promise_of(collective).rooted else {}
         return build(default_algorithm(collective), collective, ranks, **rooted)
 

@@ -31,7 +31,6 @@ from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.dimension_planner import (
     BASELINE,
     LOCAL_FIRST,
-    MAX_CHUNKS,
     PLANNED,
     DimensionVisit,
     QueueTurns,
@@ -43,6 +42,8 @@ from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, Plan
 
 #: Name of the group of all ranks.
 WORLD = ("", "0", "world")
+#: Most chunks of a collective.
+MAX_CHUNKS = 2**17
 #: Dimensions that ``involved_dim`` covers where a node does not state it.
 MAX_DIMS = 4
 

@@ -1,4 +1,4 @@
-"""Models of algorithms: builders, files, own code, synthesis; and how collectives are cut by dimension."""
+"""Models of algorithms: builders, files, own code, synthesis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
-from astrasim_py.core.choices import ALL_REDUCE_WAYS, CHUNK_ROUNDINGS, DIMENSION_ORDERS
 from astrasim_py.core.fields import (
     CodeName,
     FileName,
@@ -175,29 +174,3 @@ def _collective(value: object) -> object:
 
 
 CollectiveName = Annotated[str, BeforeValidator(_collective), WithJsonSchema({"enum": list(_NAMES)})]
-
-
-class Collectives(StrictModel):
-    """How collectives are cut: into chunks, each of which visits one dimension of the topology after the other."""
-
-    chunks: whole(1, 2**14, example=4) = Field(default=1, description="chunks that a collective is cut into")
-    active_chunks: whole(1, 2**14, example=1) = Field(
-        default=1, description="chunks that run at once in a dimension of an NPU"
-    )
-    queues: whole(1, 1024, example=1) = Field(default=1, description="queues of each dimension that share them")
-    all_reduce: choice(*ALL_REDUCE_WAYS) | None = Field(
-        default=None, description="phases of an all_reduce; local_first by default"
-    )
-    order: choice(*DIMENSION_ORDERS) = Field(default="fixed", description="of dimensions, for every chunk")
-    endpoint_delay: Time = Field(
-        default=0, description="what every message of a phase costs its receiver", examples=["10 ns"]
-    )
-    rounding: choice(*CHUNK_ROUNDINGS) = Field(
-        default="exact", description="rounded_up: one more chunk for what is left over, as ASTRA-sim does"
-    )
-    flat: bool = Field(default=False, description="take all NPUs for one dimension")
-
-    def _complete(self) -> None:
-        if self.order == "themis" and self.all_reduce not in (None, "two_way"):
-            problem = "themis goes out through all dimensions and back"
-            raise wrong(problem, "drop all_reduce, or write order: fixed", ("all_reduce",))

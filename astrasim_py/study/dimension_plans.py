@@ -11,10 +11,11 @@ from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case
-from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, Builder, Collectives
+from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, Builder
 from astrasim_py.study.injected import Choice, maker
 from astrasim_py.study.preparation import Preparation
-from astrasim_py.system.dimension_planner import LOCAL_FIRST, PLANNED, DimensionPlanner
+from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner
+from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import Dim
@@ -85,15 +86,9 @@ def plan_by_dimension(
         return DimensionPlanner(
             sizes=sizes,
             make=lambda collective, ranks, dim, size: algorithm(collective, ranks, dim),
-            chunks=spec.chunks,
-            active=spec.active_chunks,
-            queues=spec.queues,
-            all_reduce=spec.all_reduce or LOCAL_FIRST,
-            order=spec.order,
+            how=spec,
             rate=tuple(map(_rate, dims, builders)) if dims else (Fraction(1),),
             latency_ps=tuple(map(_latency, dims)) or (0,),
-            endpoint_delay_ps=spec.endpoint_delay,
-            rounding=spec.rounding,
             placement=placement,
         )
 

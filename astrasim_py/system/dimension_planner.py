@@ -18,17 +18,15 @@ from astrasim_py.core.choices import ALL_REDUCE_WAYS, CHUNK_ROUNDINGS, DIMENSION
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.timed import with_endpoint_delay, with_sizes
+from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
 
 EXACT, ROUNDED_UP = CHUNK_ROUNDINGS
 LOCAL_FIRST, BASELINE, TWO_WAY = ALL_REDUCE_WAYS
 FIXED, THEMIS = DIMENSION_ORDERS
-_CHOICES = {"all_reduce": ALL_REDUCE_WAYS, "order": DIMENSION_ORDERS, "rounding": CHUNK_ROUNDINGS}
 
 #: Collectives planned by dimension.
 PLANNED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-#: Maximum chunks of a collective, and maximum queues of a dimension.
-MAX_CHUNKS = 2**17
 
 
 # -- chunks ------------------------------------------------------------------------------------------------------
@@ -173,44 +171,29 @@ class DimensionPlanner:
     nothing divides evenly. The job's table of algorithms handles rooted collectives, barriers and groups that are no
     sub-grid of the topology.
 
-    `make`: ``make(collective, ranks, dim, size) -> Algorithm``: the algorithm of a dimension. `order`: ``fixed``:
-    innermost dimension first. ``themis``: every chunk in an order of its own, which balances the load of the
-    dimensions, and in each dimension the smallest waiting chunk first (Rashidi et al., ISCA 2022).
+    `make`: ``make(collective, ranks, dim, size) -> Algorithm``: the algorithm of a dimension. Of the orders, ``fixed``
+    visits the innermost dimension first; ``themis`` gives every chunk an order of its own, which balances the load of
+    the dimensions, and in each dimension the smallest waiting chunk goes first (Rashidi et al., ISCA 2022).
     """
 
     sizes: tuple[int, ...]  # NPUs along each dimension, the innermost first
     make: Callable[[str, int, int, int], Algorithm]
-    chunks: int = 1  # chunks of a collective
-    active: int = 1  # chunks that run at once in one dimension of an NPU
-    queues: int = 1  # queues of each dimension, among which they are divided
-    all_reduce: str = LOCAL_FIRST  # ``local_first``, ``baseline`` or ``two_way``: see `dimension_visits`
-    order: str = FIXED
+    how: Collectives = Collectives()
     rate: tuple[Fraction, ...] = ()  # bytes per second of an NPU in each dimension, by which Themis weighs dimensions
     latency_ps: tuple[int, ...] = ()  # latency of one step in each dimension, likewise
-    endpoint_delay_ps: int = 0  # delay at the receiver of every message
-    rounding: str = EXACT  # ``exact``, or ``rounded_up``: one more chunk for the remainder, as ASTRA-sim does
     placement: tuple[int, ...] | None = None  # rank → NPU; None where rank r is on NPU r
     _members: dict[tuple[int, ...], _Members | None] = field(default_factory=dict, repr=False)
     _phases: dict[tuple, PlannedPhase] = field(default_factory=dict, repr=False)
     _made: dict[tuple[Algorithm, int | None], Algorithm] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("chunks", "active", "queues"):
-            value = getattr(self, name)
-            if not 1 <= value <= MAX_CHUNKS:
-                bound = "less than 1" if value < 1 else f"more than {MAX_CHUNKS}"
-                raise ScenarioError(f"planning.{name}", f"{value} is {bound}", f"write 1..{MAX_CHUNKS}")
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ScenarioError(f"planning.{name}", f'"{value}" is unknown', f"write one of {', '.join(allowed)}")
-        if self.order == THEMIS and len(self.rate) != len(self.sizes):
+        if self.how.order == THEMIS and len(self.rate) != len(self.sizes):
             raise ScenarioError("planning.order", "themis weighs dimensions by their bandwidth", "give one rate each")
 
     @property
     def capacity(self) -> tuple[int, ...]:
         """Chunks that each queue of an NPU runs at once; queue = dim · queues + number."""
-        return (-(-self.active // self.queues),) * (len(self.sizes) * self.queues)
+        return (-(-self.how.active_chunks // self.how.queues),) * (len(self.sizes) * self.how.queues)
 
     def plan(self, request: CollectiveRequest) -> tuple[PlannedChunk, ...] | None:
         """Chunks of a call; None where the planner does not apply."""
@@ -221,15 +204,15 @@ class DimensionPlanner:
         dims = tuple(d for d, n in enumerate(members.extent) if n > 1 and (d >= len(given) or given[d]))
         if not dims:
             return None
-        turns = [QueueTurns(self.queues) for _ in self.sizes]
-        way = TWO_WAY if self.order == THEMIS else self.all_reduce
+        turns = [QueueTurns(self.how.queues) for _ in self.sizes]
+        way = TWO_WAY if self.how.order == THEMIS else self.how.all_reduce or LOCAL_FIRST
         # Phases may work on shards that the phases before them made.
         shards = request.type in ("reduce_scatter", "all_gather") or (request.type == "all_reduce" and way != BASELINE)
         load = [0] * len(self.sizes)
         chunks = []
         for size in self._cut(request, math.prod(members.extent[dim] for dim in dims)):
             order = dims
-            if self.order == THEMIS and request.type != "all_to_all":
+            if self.how.order == THEMIS and request.type != "all_to_all":
                 order = self._balanced(dims, size, members.extent, load)
             phases = []
             for visit in dimension_visits(request.type, order, way):
@@ -255,10 +238,10 @@ class DimensionPlanner:
         full = request.size * involved if gathers else request.size
         if request.full and involved == len(request.members):
             full = request.full
-        if self.rounding == EXACT:
-            return cut(full, self.chunks)
+        if self.how.rounding == EXACT:
+            return cut(full, self.how.chunks)
         shards, least = (involved, 0) if gathers else (1, len(request.members))
-        return tuple(each * shards for each in cut_rounded_up(full // shards, self.chunks, least))
+        return tuple(each * shards for each in cut_rounded_up(full // shards, self.how.chunks, least))
 
     def _balanced(self, dims: tuple[int, ...], size: int, extent: Sequence[int], load: list[int]) -> tuple[int, ...]:
         """Dimensions in ascending order of load; adds a chunk of `size` bytes to `load`."""
@@ -273,7 +256,7 @@ class DimensionPlanner:
         rate = self.rate[dim] if dim < len(self.rate) else 1
         latency = self.latency_ps[dim] if dim < len(self.latency_ps) else 0
         steps = (n - 1).bit_length()
-        return int(size * (n - 1) * 10**12 / (n * rate)) + steps * (latency + self.endpoint_delay_ps)
+        return int(size * (n - 1) * 10**12 / (n * rate)) + steps * (latency + self.how.endpoint_delay)
 
     def _with_turns(self, chunks: Sequence[PlannedChunk], extent: Sequence[int]) -> tuple[PlannedChunk, ...]:
         """Add to the chunks the order in which every queue serves them, from the estimated times of phases.
@@ -301,7 +284,7 @@ class DimensionPlanner:
             for queue, heap in enumerate(waiting):
                 while heap and free[queue]:
                     _, _, chunk, place = heapq.heappop(heap)
-                    phase, dim = chunks[chunk].phases[place], queue // self.queues
+                    phase, dim = chunks[chunk].phases[place], queue // self.how.queues
                     turns[chunk][place] = served[queue]
                     served[queue] += 1
                     free[queue] -= 1
@@ -326,7 +309,7 @@ class DimensionPlanner:
             amounts = [members.shard(size, row[0], cut_by) for row in rows]
             uneven = len(set(amounts)) > 1
             self._phases[key] = PlannedPhase(
-                queue=visit.dim * self.queues + queue,
+                queue=visit.dim * self.how.queues + queue,
                 size=max(amounts),
                 calls=tuple(
                     (
@@ -335,7 +318,7 @@ class DimensionPlanner:
                     )
                     for row, amount in zip(rows, amounts, strict=True)
                 ),
-                priority=-max(amounts) if self.order == THEMIS else 0,
+                priority=-max(amounts) if self.how.order == THEMIS else 0,
             )
         return self._phases[key]
 
@@ -343,7 +326,7 @@ class DimensionPlanner:
         """The algorithm of a row; sizes are bound to the row's own if rows of one phase differ by a byte."""
         made = self.make(visit.collective, n, visit.dim, size)
         if (made, None) not in self._made:
-            self._made[made, None] = with_endpoint_delay(made, self.endpoint_delay_ps)
+            self._made[made, None] = with_endpoint_delay(made, self.how.endpoint_delay)
         if uneven and (made, size) not in self._made:
             self._made[made, size] = with_sizes(self._made[made, None], size)
         return self._made[made, size if uneven else None]

@@ -1,4 +1,4 @@
-"""The parameters of a problem: network, NPUs, remote memory, limits.
+"""The parameters of a problem: network, NPUs, remote memory, collectives by dimension, limits.
 
 Scenarios and Python code share this one declaration. A scenario validates these models with the context ``written``:
 quantities are text with units. Python code may pass exact numbers: picoseconds, bytes, bytes per second.
@@ -12,7 +12,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
-from astrasim_py.core.choices import CONTENTION_MODELS, NETWORK_MODELS
+from astrasim_py.core.choices import (
+    ALL_REDUCE_WAYS,
+    CHUNK_ROUNDINGS,
+    CONTENTION_MODELS,
+    DIMENSION_ORDERS,
+    NETWORK_MODELS,
+)
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.fields import (
     Bandwidth,
@@ -38,6 +44,8 @@ from astrasim_py.topology.hardware import preset, preset_names
 #: Events after which a run gives up, unless something else is written.
 MAX_EVENTS = 10**9
 _MOST_EVENTS = 2**62
+#: Most chunks of a collective, and most queues of a dimension.
+MAX_CHUNKS, MAX_QUEUES = 2**14, 1024
 
 
 class ProtocolLatency(StrictModel):
@@ -198,6 +206,34 @@ class MemoryModel(StrictModel):
 
 
 NO_MEMORY = MemoryModel(kind="none")
+
+
+class Collectives(StrictModel):
+    """How collectives are cut: into chunks, each of which visits one dimension of the topology after the other."""
+
+    _place = "collectives"
+
+    chunks: whole(1, MAX_CHUNKS, example=4) = Field(default=1, description="chunks that a collective is cut into")
+    active_chunks: whole(1, MAX_CHUNKS, example=1) = Field(
+        default=1, description="chunks that run at once in a dimension of an NPU"
+    )
+    queues: whole(1, MAX_QUEUES, example=1) = Field(default=1, description="queues of each dimension that share them")
+    all_reduce: choice(*ALL_REDUCE_WAYS) | None = Field(
+        default=None, description="phases of an all_reduce; local_first by default"
+    )
+    order: choice(*DIMENSION_ORDERS) = Field(default="fixed", description="of dimensions, for every chunk")
+    endpoint_delay: Time = Field(
+        default=0, description="what every message of a phase costs its receiver", examples=["10 ns"]
+    )
+    rounding: choice(*CHUNK_ROUNDINGS) = Field(
+        default="exact", description="rounded_up: one more chunk for what is left over, as ASTRA-sim does"
+    )
+    flat: bool = Field(default=False, description="take all NPUs for one dimension")
+
+    def _complete(self) -> None:
+        if self.order == "themis" and self.all_reduce not in (None, "two_way"):
+            problem = "themis goes out through all dimensions and back"
+            raise wrong(problem, "drop all_reduce, or write order: fixed", ("all_reduce",))
 
 
 class Limits(StrictModel):

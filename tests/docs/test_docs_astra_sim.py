@@ -73,7 +73,7 @@ def test_the_tutorials_setting_is_the_one_that_is_stated(text, tmp_path):
         assert [(dim.kind, dim.size, dim.bandwidth, dim.latency_ps) for dim in problem.topology.dims] == [
             ("switch", 8, 50 * 2**30, 1000)
         ] * 3
-        assert (planner.chunks, planner.active, planner.endpoint_delay_ps) == (64, 1, 10_000)
+        assert (planner.how.chunks, planner.how.active_chunks, planner.how.endpoint_delay) == (64, 1, 10_000)
         assert problem.network.model == "analytical" and problem.semantics.gamma == 0
 
 

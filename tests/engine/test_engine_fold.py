@@ -23,7 +23,7 @@ from astrasim_py.engine.fold import FoldedPlan, fold
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.machine_models import NO_MEMORY, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.machine_models import NO_MEMORY, Collectives, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.system.symmetry import symmetry_of
@@ -166,8 +166,7 @@ def test_chunks_that_go_by_dimension_are_folded(order):
     planner = DimensionPlanner(
         sizes=(3, 4),
         make=lambda kind, n, dim, size: table.select(kind, size, n, ""),
-        chunks=3,
-        order=order,
+        how=Collectives(chunks=3, order=order),
         rate=(Fraction(10**10), Fraction(10**10)),
         latency_ps=(500_000, 500_000),
     )

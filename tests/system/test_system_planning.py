@@ -27,6 +27,7 @@ from astrasim_py.system.dimension_planner import (
     grid,
     rows_along,
 )
+from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.planner_api import CollectiveRequest
 from astrasim_py.verification.verifier import verify
 
@@ -79,7 +80,7 @@ def test_rounding_up_runs_equal_chunks_that_cover_the_buffer(size, count, least)
 
 def test_one_mebibyte_in_three_splits_runs_four_chunks():
     assert cut_rounded_up(2**20, 3, 8) == (349525,) * 4
-    planner = DimensionPlanner(sizes=(8,), make=make, chunks=3, rounding="rounded_up")
+    planner = DimensionPlanner(sizes=(8,), make=make, how=Collectives(chunks=3, rounding="rounded_up"))
     assert [chunk.phases[0].size for chunk in planner.plan(call("all_reduce", 2**20, 8))] == [349525] * 4
 
 
@@ -149,7 +150,9 @@ def test_a_grid_is_a_product_of_coordinates():
 )
 def test_every_rank_takes_part_once_and_shards_sum_to_their_buffer(sizes, kind, size, chunks, queues, way):
     n = prod(sizes)
-    planner = DimensionPlanner(sizes=tuple(sizes), make=make, chunks=chunks, queues=queues, all_reduce=way)
+    planner = DimensionPlanner(
+        sizes=tuple(sizes), make=make, how=Collectives(chunks=chunks, queues=queues, all_reduce=way)
+    )
     planned = planner.plan(call(kind, size, n))
     full = size * n if kind == "all_gather" else size
     assert len(planner.capacity) == len(sizes) * queues
@@ -195,7 +198,7 @@ def test_placement_moves_ranks_and_not_the_grid():
 
 
 def test_equal_phases_are_one_object():
-    planner = DimensionPlanner(sizes=(4, 4), make=make, chunks=8)
+    planner = DimensionPlanner(sizes=(4, 4), make=make, how=Collectives(chunks=8))
     planned = planner.plan(call("all_reduce", 2**20, 16))
     assert len({id(phase) for chunk in planned for phase in chunk.phases}) == 3
     again = planner.plan(call("all_reduce", 2**20, 16, number=1))
@@ -204,7 +207,7 @@ def test_equal_phases_are_one_object():
 
 
 def test_second_half_of_the_queues_runs_backwards():
-    planner = DimensionPlanner(sizes=(4,), make=make, chunks=2, queues=2)
+    planner = DimensionPlanner(sizes=(4,), make=make, how=Collectives(chunks=2, queues=2))
     one, two = planner.plan(call("all_gather", 64, 4))
     assert one.phases[0].calls[0][0] == (0, 1, 2, 3)
     assert two.phases[0].calls[0][0] == (3, 2, 1, 0)
@@ -213,7 +216,8 @@ def test_second_half_of_the_queues_runs_backwards():
 @given(chunks=st.integers(2, 12), active=st.integers(1, 3), order=st.sampled_from(["fixed", "themis"]))
 def test_turns_number_the_visits_of_each_queue_and_agree_with_phases(chunks, active, order):
     rate = (Fraction(100), Fraction(50), Fraction(10))
-    planner = DimensionPlanner(sizes=(2, 4, 3), make=make, chunks=chunks, active=active, order=order, rate=rate)
+    how = Collectives(chunks=chunks, active_chunks=active, order=order)
+    planner = DimensionPlanner(sizes=(2, 4, 3), make=make, how=how, rate=rate)
     planned = planner.plan(call("all_reduce", 9999, 24))
     for queue in range(3):
         turns = [t for s in planned for t, p in zip(s.turns, s.phases, strict=True) if p.queue == queue]
@@ -237,9 +241,8 @@ def test_turns_number_the_visits_of_each_queue_and_agree_with_phases(chunks, act
 
 def test_themis_balances_what_the_fixed_order_does_not():
     def loads(order: str) -> list[int]:
-        planner = DimensionPlanner(
-            sizes=(4, 4, 4), make=make, chunks=32, order=order, rate=(Fraction(1000),) * 3, all_reduce="two_way"
-        )
+        how = Collectives(chunks=32, order=order, all_reduce="two_way")
+        planner = DimensionPlanner(sizes=(4, 4, 4), make=make, how=how, rate=(Fraction(1000),) * 3)
         total = [0] * 3
         for chunk in planner.plan(call("all_reduce", 2**20, 64)):
             for phase in chunk.phases:
@@ -251,9 +254,8 @@ def test_themis_balances_what_the_fixed_order_does_not():
 
 
 def test_themis_prefers_the_faster_dimension_for_the_whole_chunk():
-    planner = DimensionPlanner(
-        sizes=(4, 4), make=make, chunks=10, order="themis", rate=(Fraction(10), Fraction(1000)), all_reduce="two_way"
-    )
+    how = Collectives(chunks=10, order="themis", all_reduce="two_way")
+    planner = DimensionPlanner(sizes=(4, 4), make=make, how=how, rate=(Fraction(10), Fraction(1000)))
     planned = planner.plan(call("reduce_scatter", 2**20, 16))
     assert [chunk.phases[0].queue for chunk in planned].count(1) >= 8
     # Its shard is the smaller chunk in the dimension that comes next, and goes first there.
@@ -264,7 +266,7 @@ def test_themis_prefers_the_faster_dimension_for_the_whole_chunk():
     ("options", "word"),
     [
         ({"chunks": 0}, "chunks"),
-        ({"active": 0}, "active"),
+        ({"active_chunks": 0}, "active"),
         ({"chunks": 10**12}, "more than"),
         ({"queues": 0}, "queues"),
         ({"order": "themys"}, "themys"),
@@ -274,7 +276,7 @@ def test_themis_prefers_the_faster_dimension_for_the_whole_chunk():
 )
 def test_what_cannot_be_planned_is_refused(options, word):
     with pytest.raises(ScenarioError, match=word):
-        DimensionPlanner(sizes=(4,), make=make, **options)
+        DimensionPlanner(sizes=(4,), make=make, how=Collectives(**options))
 
 
 @pytest.mark.parametrize("name", ["ring", "direct", "recursive_doubling", "double_binary_tree"])

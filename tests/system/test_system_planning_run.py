@@ -21,7 +21,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.dimension_planner import DimensionPlanner
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.machine_models import Collectives, NetworkModel
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
@@ -71,12 +71,9 @@ def test_themis_loads_all_dimensions_alike(order, expected):
     planner = DimensionPlanner(
         sizes=(4, 4, 4),
         make=lambda collective, ranks, dim, size: built("halving_doubling", collective, ranks),
-        chunks=32,
-        all_reduce="two_way",
-        order=order,
+        how=Collectives(chunks=32, all_reduce="two_way", order=order, endpoint_delay=10_000),
         rate=(RATE,) * 3,
         latency_ps=(2000,) * 3,
-        endpoint_delay_ps=10_000,
     )
     records = simulate(planned((4, 4, 4), "all_reduce", GIBI, planner), level="summary")
     ideal = expected / float(RATE)
@@ -105,10 +102,7 @@ def test_ranks_that_start_at_different_times_do_not_block_each_other(
         make=lambda collective, ranks, dim, size: built(
             "direct" if collective == "all_to_all" else "ring", collective, ranks
         ),
-        chunks=chunks,
-        active=active,
-        queues=queues,
-        order=order,
+        how=Collectives(chunks=chunks, active_chunks=active, queues=queues, order=order),
         rate=(RATE,) * len(sizes),
     )
     delays = delays[: prod(sizes)]

@@ -17,7 +17,7 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AstraError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.dimension_planner import BASELINE, FIXED, LOCAL_FIRST, THEMIS, DimensionPlanner
-from astrasim_py.system.machine_models import NO_MEMORY, ComputeModel, Limits, MemoryModel, NetworkModel
+from astrasim_py.system.machine_models import NO_MEMORY, Collectives, ComputeModel, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 
@@ -204,17 +204,20 @@ def _dimensions(rng: random.Random, ranks: int) -> DimensionPlanner:
             made[key] = replace(build(rng.choice(able), collective, n), verdict=True)
         return made[key]
 
+    how = {
+        "chunks": rng.randint(1, 4),
+        "active_chunks": rng.randint(1, 3),
+        "queues": rng.randint(1, 2),
+        "all_reduce": rng.choice((LOCAL_FIRST, BASELINE)),
+        "order": rng.choice((FIXED, THEMIS)),
+        "endpoint_delay": rng.choice((0, 0, 1000)),
+    }
     return DimensionPlanner(
         sizes=sizes,
         make=make,
-        chunks=rng.randint(1, 4),
-        active=rng.randint(1, 3),
-        queues=rng.randint(1, 2),
-        all_reduce=rng.choice((LOCAL_FIRST, BASELINE)),
-        order=rng.choice((FIXED, THEMIS)),
+        how=Collectives(**how | ({"all_reduce": None} if how["order"] == THEMIS else {})),
         rate=(Fraction(10**9), Fraction(2 * 10**9))[: len(sizes)],
         latency_ps=(1_000_000,) * len(sizes),
-        endpoint_delay_ps=rng.choice((0, 0, 1000)),
     )
 
 
