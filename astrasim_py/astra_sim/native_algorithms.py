@@ -185,7 +185,7 @@ class _Program:
 
     def rotated(self, rotation: Rotation) -> RotatedTraces:
         """Traces of ranks that differ in their peers only."""
-        return RotatedTraces.with_peers(rotation, self.trace(rotation.ranks))
+        return RotatedTraces(rotation, self.trace(rotation.ranks))
 
 
 def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> RotatedTraces:

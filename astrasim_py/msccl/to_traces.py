@@ -35,7 +35,7 @@ from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import read_algorithm as read_columns
 from astrasim_py.program.interchange import promised
-from astrasim_py.program.recognise import GivenTraces
+from astrasim_py.program.rotation import GivenTraces
 
 #: Longest name of an algorithm.
 MAX_NAME = 256

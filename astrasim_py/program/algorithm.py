@@ -23,8 +23,7 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
-from astrasim_py.program.recognise import GivenTraces
-from astrasim_py.program.rotation import RotatedTraces, Rotation
+from astrasim_py.program.rotation import GivenTraces, RotatedTraces, Rotation
 from astrasim_py.program.table import Program, ProgramTraces
 
 #: Nodes, all ranks together, up to which the digest of an algorithm of a rotation reads every rank's trace.

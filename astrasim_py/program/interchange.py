@@ -15,7 +15,7 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
-from astrasim_py.program.recognise import GivenTraces
+from astrasim_py.program.rotation import GivenTraces
 
 #: Metadata that states what an algorithm is and promises.
 STATED = (

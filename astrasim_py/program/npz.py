@@ -7,6 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
@@ -21,8 +22,7 @@ from astrasim_py.core.errors import AlgorithmError, OutputError
 from astrasim_py.core.files import open_regular, write_file
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import STATED, check_well_formed
-from astrasim_py.program.recognise import GivenTraces
-from astrasim_py.program.rotation import MAX_NODES, PEERS, VARYING, RotatedTraces, Rotation
+from astrasim_py.program.rotation import MAX_NODES, PEERS, VARYING, GivenTraces, RotatedTraces, Rotation, peers
 
 #: Largest `.npz` that is read, bytes after unpacking; and its texts (metadata, contract) alone.
 MAX_NPZ_BYTES = 4 * 2**30
@@ -47,13 +47,12 @@ _SCALARS = ("version", "name", "collective", "ranks", "root", "chunks", "in_plac
 
 def _narrow(array: np.ndarray) -> np.ndarray:
     """The same integers in the smallest dtype that holds them."""
-    low, high = (int(array.min()), int(array.max())) if len(array) else (0, 0)
-    for dtype in (np.int8, np.int16, np.int32):
-        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-            return array.astype(dtype)
-    return array
+    # Negative numbers only: those of other dtypes would have no sign.
+    least = min(int(array.min(initial=-1)), ~int(array.max(initial=0)))
+    return array.astype(np.min_scalar_type(least))
 
 
+@dataclass(frozen=True)
 class _Stated:
     """Columns of the ranks of a rotation as a file states them.
 
@@ -61,23 +60,21 @@ class _Stated:
     `numbers` is written out for all ranks, [ranks, n], negative where absent.
     """
 
-    def __init__(
-        self, rotation: Rotation, base: ExecutionTrace, chunks: Mapping[str, int], numbers: Mapping[str, np.ndarray]
-    ) -> None:
-        self.peers = RotatedTraces.with_peers(rotation, base)
-        self.chunks, self.numbers = chunks, numbers
+    rotation: Rotation
+    base: ExecutionTrace
+    chunks: Mapping[str, int]
+    numbers: Mapping[str, np.ndarray]
 
     def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        rotation, base = self.peers.rotation, self.peers.base
-        out = self.peers.columns(ranks, [name for name in names if name in PEERS])
+        out = peers(self.rotation, self.base, ranks, names)
         for name in names:
             if name in self.numbers:
                 column = self.numbers[name][ranks].astype(np.int64)
                 out[name] = np.where(column < 0, MISSING, column)
             elif name in self.chunks:
-                each, column = self.chunks[name], base.column(name)[None, :]
-                rotated = rotation.shift(np.maximum(column, 0) // each, ranks[:, None]) * each + column % each
-                out[name] = np.where(column < 0, column, rotated)
+                each, column = self.chunks[name], self.base.column(name)[None, :]
+                turned = self.rotation.shift(np.maximum(column, 0) // each, ranks[:, None]) * each + column % each
+                out[name] = np.where(column < 0, column, turned)
         return out
 
 
@@ -141,7 +138,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         "texts": np.frombuffer(_texts(algorithm, distinct), dtype=np.uint8),
     }
     if turned is not None:
-        arrays["rotation"] = np.array(turned.peers.rotation.dims, dtype=np.int64)
+        arrays["rotation"] = np.array(turned.rotation.dims, dtype=np.int64)
         arrays["turned"] = np.array([turned.chunks.get(name, 0) for name in _ROTATING], dtype=np.int64)
         arrays |= {f"all_{name}": numbers.ravel() for name, numbers in turned.numbers.items()}
     if len(arrays["texts"]) > MAX_TEXTS:

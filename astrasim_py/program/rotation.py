@@ -2,32 +2,39 @@
 
 Ranks are numbers in a mixed radix, and a rank's peers are those of rank 0 with its own number added digit by digit.
 The program of rank 0 and the rotation then describe all ranks, in the memory of one rank's program.
+
+Files name no rotation. It is found by comparing, column by column, all that a plan and an engine read of the traces, so
+that one program for all ranks gives the plan that the files themselves give.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 
 import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError
 
 #: Most nodes of an algorithm, all ranks together, whose traces are made.
 MAX_NODES = 2**27
 #: Most nodes, all ranks together, of traces that are cached.
 _KEPT_NODES = 2**17
-#: Nodes of the ranks that are drafted at once.
+#: Nodes of the ranks that are drafted at once, and peers that are compared at once.
 _BLOCK_NODES = 2**20
+_BLOCK_PEERS = 2**18
 
 #: Columns in which the traces of ranks may differ.
 VARYING = ("comm_dst", "comm_src", "msg_chunk_idx", "msg_chunk_cnt", "src_off", "dst_off")
 #: Columns of peers, with the type of node that has them.
 PEERS = {"comm_dst": NodeType.COMM_SEND, "comm_src": NodeType.COMM_RECV}
+#: Columns that no engine and no plan reads, where the data of a node lie; and those that are compared by themselves.
+_FREE = frozenset(VARYING) | {"src_buf", "dst_buf"}
 
 Columns = Callable[[np.ndarray, Sequence[str]], Mapping[str, np.ndarray]]
 
@@ -74,28 +81,23 @@ class Rotation:
 
 
 class RotatedTraces(Sequence[ExecutionTrace]):
-    """One trace per rank of a rotation, made when asked for.
+    """One trace per rank of a rotation, made when asked for; those of large algorithms anew every time.
 
     `base`: of rank 0. `columns`: ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which
-    ranks differ, int64[k, n] for the ranks int64[k]. `given`: all traces, where they exist, with names and places of
-    their own.
-
-    Traces of large algorithms are new objects whenever they are asked for.
+    ranks differ, int64[k, n] for the ranks int64[k]; by default the peers. `given`: all traces, where they exist, with
+    names and places of their own.
     """
 
-    __slots__ = ("_columns", "_kept", "base", "given", "rotation")
-
     def __init__(
-        self, rotation: Rotation, base: ExecutionTrace, columns: Columns, given: Sequence[ExecutionTrace] | None = None
+        self,
+        rotation: Rotation,
+        base: ExecutionTrace,
+        columns: Columns | None = None,
+        given: Sequence[ExecutionTrace] | None = None,
     ) -> None:
-        self.rotation, self.base, self._columns = rotation, base, columns
-        self.given = given is not None
-        self._kept = given
-
-    @classmethod
-    def with_peers(cls, rotation: Rotation, base: ExecutionTrace) -> RotatedTraces:
-        """Traces that differ in their peers only."""
-        return cls(rotation, base, _Peers(rotation, base))
+        self.rotation, self.base = rotation, base
+        self._columns = columns or partial(peers, rotation, base)
+        self.given, self._kept = given is not None, given
 
     def __len__(self) -> int:
         return self.rotation.ranks
@@ -167,37 +169,108 @@ class RotatedTraces(Sequence[ExecutionTrace]):
 
     def rows(self, base: ExecutionTrace, origin: np.ndarray) -> RotatedTraces:
         """Traces whose row i is row ``origin[i]`` of these, or does not vary where that is negative."""
-        return RotatedTraces(self.rotation, base, _Rows(self._columns, origin))
+        return RotatedTraces(self.rotation, base, partial(_picked, self._columns, origin))
 
     def on(self, base: ExecutionTrace) -> RotatedTraces:
         """The same traces with the columns that all ranks share taken from `base`."""
         return RotatedTraces(self.rotation, base, self._columns)
 
 
-class _Peers:
+def peers(rotation: Rotation, base: ExecutionTrace, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Columns of traces that differ in their peers only."""
-
-    def __init__(self, rotation: Rotation, base: ExecutionTrace) -> None:
-        self.rotation, self.base = rotation, base
-
-    def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        out = {}
-        for name in names:
-            if name in PEERS:
-                peer = self.rotation.shift(ranks[:, None], self.base.column(name)[None, :])
-                out[name] = np.where(self.base.type == PEERS[name], peer, MISSING)
-        return out
+    return {
+        name: np.where(base.type == PEERS[name], rotation.shift(ranks[:, None], base.column(name)[None, :]), MISSING)
+        for name in names
+        if name in PEERS
+    }
 
 
-class _Rows:
+def _picked(columns: Columns, origin: np.ndarray, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Columns of traces made of some rows of others."""
+    found = columns(ranks, names).items()
+    return {name: np.where(origin >= 0, column[:, np.maximum(origin, 0)], MISSING) for name, column in found}
 
-    def __init__(self, columns: Columns, origin: np.ndarray) -> None:
-        self.columns, self.origin = columns, origin
 
-    def __call__(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        given = self.origin >= 0
-        return {
-            name: np.where(given, column[:, np.maximum(self.origin, 0)], MISSING)
-            for name, column in self.columns(ranks, names).items()
-        }
+class GivenTraces(tuple[ExecutionTrace, ...]):
+    """Traces that were given one by one; algorithms with the same traces share the rotation found among them."""
+
+    @cached_property
+    def rotated(self) -> RotatedTraces | None:
+        """These traces as those of a rotation; None where they are not."""
+        rotation = rotation_of(self)
+        return None if rotation is None else RotatedTraces(rotation, self[0], self._columns, self)
+
+    def _columns(self, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+        found = {name: np.empty((len(ranks), len(self[0])), dtype=np.int64) for name in names}
+        for name, column in found.items():
+            for row, rank in zip(column, ranks.tolist(), strict=True):
+                row[:] = self[rank].picked(name)
+        return found
+
+    def __reduce__(self):
+        return type(self), (tuple(self),)
+
+
+def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
+    """The rotation under which all ranks run the program of rank 0; None where there is none.
+
+    Peers of rank p must be those of rank 0 turned by p, and all else that a plan or an engine reads must be equal:
+    nodes, their ids and order, kinds, dependencies, tags, chunk counts, sizes, durations, counters. Which chunks a
+    node covers, how many a local copy moves, where they lie, names and metadata are each rank's own.
+
+    Time is linear in what is compared, and comparing ends at the first difference.
+    """
+    ranks, base = len(traces), traces[0]
+    if ranks < 2 or any(len(trace) != len(base) for trace in traces):
+        return None
+    send, receive = (np.flatnonzero(base.type == kind) for kind in (NodeType.COMM_SEND, NodeType.COMM_RECV))
+    mine = _all_peers(base, send, receive)
+    if not len(mine) or int(mine.min()) < 0 or int(mine.max()) >= ranks:
+        return None
+    dims = _dims(mine, lambda rank: _all_peers(traces[rank], send, receive), ranks)
+    if dims is None:
+        return None
+    rotation = Rotation(dims)
+    step = max(_BLOCK_PEERS // len(mine), 1)
+    for start in range(1, ranks, step):
+        block = np.arange(start, min(start + step, ranks))
+        theirs = np.stack([_all_peers(traces[rank], send, receive) for rank in block.tolist()])
+        if not np.array_equal(theirs, rotation.shift(mine[None, :], block[:, None])):
+            return None
+    # Nobody waits for the bytes of a local copy. Others must be as many; without a chunk, a size is stated otherwise.
+    rows = np.flatnonzero((base.type != NodeType.COMP) | (base.picked("comp_op") == CompOp.REDUCE))
+    index, count = base.picked("msg_chunk_idx", rows) >= 0, base.picked("msg_chunk_cnt", rows)
+    for trace in traces[1:]:
+        if not (
+            trace.runs_like(base, _FREE)
+            and np.array_equal(trace.picked("msg_chunk_cnt", rows), count)
+            and np.array_equal(trace.picked("msg_chunk_idx", rows) >= 0, index)
+        ):
+            return None
+    return rotation
+
+
+def _all_peers(trace: ExecutionTrace, send: np.ndarray, receive: np.ndarray) -> np.ndarray:
+    """int64: peers of the sends, then of the receives."""
+    return np.concatenate([trace.picked("comm_dst", send), trace.picked("comm_src", receive)])
+
+
+def _dims(mine: np.ndarray, peers_of, ranks: int) -> tuple[int, ...] | None:
+    """Radices, the least significant first, for which the peers of some ranks speak; None where they speak of none.
+
+    Rank s, the first of a digit that s numbers precede, adds 1 to that digit of every peer: s, or, from the last
+    value of the digit to the first, s less its radix times s.
+    """
+    dims, stride = [], 1
+    while stride < ranks:
+        back = mine - peers_of(stride)
+        wrapped = back[back != -stride]
+        size = ranks // stride
+        if len(wrapped):
+            size, rest = divmod(int(wrapped[0]), stride)
+            size += 1
+            if rest or size < 2 or ranks % (stride * size):
+                return None
+        dims.append(size)
+        stride *= size
+    return tuple(dims)
