@@ -7,7 +7,8 @@ to bytes when the size S of the full buffer is known. The older dialect states b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
@@ -157,17 +158,17 @@ class Algorithm:
             return None
         return dataclass_replace(self, traces=found)
 
-    @property
-    def _tables(self) -> Iterable[ExecutionTrace | Program]:
-        """Tables of nodes that together have the columns of all."""
+    @cached_property
+    def _tables(self) -> Mapping[ExecutionTrace | Program, int]:
+        """Tables that together have all nodes, and how often."""
         if isinstance(self.traces, ProgramTraces):
-            return [self.traces.program]
-        return [self.traces[0]] if self.rotation else dict.fromkeys(self.traces)
+            return {self.traces.program: 1}
+        return {self.traces[0]: self.ranks} if self.rotation else Counter(self.traces)
 
     @cached_property
     def symbolic(self) -> bool:
         """True if every message states its size in chunks."""
-        return self.chunks > 0 and all(bool(_in_chunks(trace).all()) for trace in self._tables)
+        return self.chunks > 0 and all(bool(_in_chunks(table).all()) for table in self._tables)
 
     @property
     def scales(self) -> bool:
@@ -177,22 +178,18 @@ class Algorithm:
     @cached_property
     def has_cells(self) -> bool:
         """True if all data movement is stated as cells, so that it can be executed symbolically."""
-        return self.symbolic and all(_has_cells(trace) for trace in self._tables)
+        return self.symbolic and all(_has_cells(table) for table in self._tables)
 
     @cached_property
     def messages(self) -> int:
         """Number of messages, all ranks together."""
-        return self._over_ranks(lambda nodes: int(np.count_nonzero(nodes.type == NodeType.COMM_SEND)))
+        sends = {table: int(np.count_nonzero(table.type == NodeType.COMM_SEND)) for table in self._tables}
+        return sum(times * sends[table] for table, times in self._tables.items())
 
-    @cached_property
+    @property
     def nodes(self) -> int:
         """Number of nodes, all ranks together."""
-        return self._over_ranks(len)
-
-    def _over_ranks(self, count: Callable[[ExecutionTrace | Program], int]) -> int:
-        if isinstance(self.traces, ProgramTraces):
-            return count(self.traces.program)
-        return self.ranks * count(self.traces[0]) if self.rotation else sum(map(count, self.traces))
+        return sum(times * len(table) for table, times in self._tables.items())
 
     def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
         """Bytes that each node of a rank moves.
@@ -276,19 +273,19 @@ class Algorithm:
         contract = None if self.contract is None else self.contract.to_text()
         return {**{name: getattr(self, name) for name in names}, "contract": contract}
 
-    @cached_property
-    def _digest(self) -> str:
-        if isinstance(self.traces, RotatedTraces) and self.traces.nodes > _DIGESTED_NODES:
-            # The rule of the builder makes all ranks' programs: a few ranks tell two rules apart.
-            some = self.traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
-            content = {"rotation": self.rotation.dims, "traces": [trace.digest() for trace in some]}
-        else:
-            content = {"traces": [trace.digest() for trace in self.traces]}
-        return digest({**self.stated(), **content})
-
     def digest(self) -> str:
         """SHA-256 over traces and contract; name, source and verdict do not count."""
         return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        content: dict[str, object] = {}
+        traces = self.traces
+        if isinstance(traces, RotatedTraces) and traces.nodes > _DIGESTED_NODES:
+            # The rule of the builder makes all ranks' programs: a few ranks tell two rules apart.
+            content["rotation"] = traces.rotation.dims
+            traces = traces.some(sorted({0, 1, self.ranks // 2, self.ranks - 1}))
+        return digest({**self.stated(), **content, "traces": [trace.digest() for trace in traces]})
 
     def with_verdict(self, verdict: bool | None) -> Algorithm:
         """The same algorithm with the outcome of its verification."""
