@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.chunks import Buffer, CompOp
-from astrasim_py.msccl.ir import READING, WRITING, Gpu, MscclProgram, MscclStep, ThreadBlock
+from astrasim_py.collectives.chunks import CompOp
+from astrasim_py.msccl.ir import LETTERS, READING, WRITING, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.program.algorithm import Algorithm
 
 #: Fields of a nop that only waits: srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep.
 PLAIN_NOP = ("i", -1, "o", -1, 0, 0)
 
-_LETTERS = {int(Buffer.INPUT): "i", int(Buffer.OUTPUT): "o", int(Buffer.SCRATCH): "s"}
 _ORDER = {int(NodeType.COMM_RECV): "R", int(NodeType.COMP): "C", int(NodeType.COMM_SEND): "S"}
 _COLUMNS = (
     "comm_dst", "comm_src", "comm_tag", "channel", "msg_chunk_cnt", "total_chunk_cnt", "comp_op", "src_buf",
@@ -185,7 +184,7 @@ class _RecordedRank:
         buffer, offset = self.column[f"{name}_buf"][row], self.column[f"{name}_off"][row]
         if buffer == offset == MISSING:
             return False
-        if buffer not in _LETTERS or offset < 0:
+        if buffer not in LETTERS or offset < 0:
             raise _Unrecorded
         return True
 
@@ -283,8 +282,8 @@ class _RecordedRank:
         def cells(side: str) -> tuple[str, int] | None:
             for row in rows:
                 buffer = column[f"{side}_buf"][row]
-                if buffer in _LETTERS and column[f"{side}_off"][row] != MISSING:
-                    return _LETTERS[buffer], column[f"{side}_off"][row]
+                if buffer in LETTERS and column[f"{side}_off"][row] != MISSING:
+                    return LETTERS[buffer], column[f"{side}_off"][row]
             return None
 
         named = cells("peer")

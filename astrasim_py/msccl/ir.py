@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from astrasim_py.collectives.chunks import Buffer
+
+#: Buffers as columns number them, by their letters in XML; and the reverse.
+BUFFERS = {"i": int(Buffer.INPUT), "o": int(Buffer.OUTPUT), "s": int(Buffer.SCRATCH)}
+LETTERS = {number: letter for letter, number in BUFFERS.items()}
+
 #: MscclStep types that runtimes execute.
 STEP_TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
 #: Types that receive from, or send to, the peer of their thread block.
@@ -14,6 +20,11 @@ READING = frozenset(("s", "rrc", "rrs", "rrcs", "cpy", "re"))
 WRITING = frozenset(("r", "rcs", "rrc", "rrcs", "cpy", "re"))
 #: Types that add.
 REDUCING = frozenset(("rrc", "rrs", "rrcs", "re"))
+#: Attributes of ``<algo>``, in the order of the first fields of `MscclProgram`.
+ALGO_ATTRIBUTES = (
+    "name", "proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace", "outofplace", "minBytes", "maxBytes",
+    "nthreads",
+)  # fmt: skip
 
 
 class MscclStep(NamedTuple):

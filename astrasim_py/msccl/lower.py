@@ -11,7 +11,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.ir import Gpu, MscclProgram, MscclStep, ThreadBlock
+from astrasim_py.msccl.ir import LETTERS, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.operations import (
     COPY,
     JOIN,
@@ -51,8 +51,6 @@ COLL_NAMES = {
 MAX_TRACE_NODES = 2**20
 #: Assignments that are tried to keep within the limits.
 _ATTEMPTS = 8
-
-_LETTERS = {int(Buffer.INPUT): "i", int(Buffer.OUTPUT): "o", int(Buffer.SCRATCH): "s"}
 
 
 def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "classic") -> MscclProgram:
@@ -411,7 +409,7 @@ class _Writer:
                     s = len(steps)
                     steps.append(
                         MscclStep(
-                            s, kind, _LETTERS[source[0]], source[1], _LETTERS[target[0]], target[1],
+                            s, kind, LETTERS[source[0]], source[1], LETTERS[target[0]], target[1],
                             self.ops.count[op], depid, deps, int((b, s) in published),
                         )
                     )  # fmt: skip

@@ -7,13 +7,14 @@ thread block, before its own dependency; at the end of a thread block they are d
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
-from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.ir import (
+    BUFFERS,
     READING,
     RECEIVING,
     REDUCING,
@@ -30,7 +31,6 @@ from astrasim_py.program.steps import NEVER, Connection, Steps
 #: Cells of a contract that are written out at most.
 MAX_PROMISED = 2**22
 
-_BUFFERS = {"i": int(Buffer.INPUT), "o": int(Buffer.OUTPUT), "s": int(Buffer.SCRATCH)}
 _ROOTED = re.compile(r"(Broadcast|Reduce|Gather|Scatter)\(n=(\d{1,9}),\s*root=(\d{1,9})\)")
 _ROOT = re.compile(r"\broot=(\d{1,9})\b")
 _TO_NEXT = re.compile(r"alltonext-(forward|backward)s?(?:\b|(?=_x[0-9]))")
@@ -87,86 +87,89 @@ def rooted(coll: str) -> bool:
     return promise_of(_named(coll)).rooted
 
 
+#: A step with its gpu, its thread block and the nops before it; without a step: nops at the end of a thread block.
+Walked = tuple[Gpu, ThreadBlock, MscclStep | None, list[MscclStep]]
+
+
+def walk(program: MscclProgram) -> Iterator[Walked]:
+    """All steps but nops: ranks ascending, thread blocks and steps in the order of the document."""
+    for gpu in sorted(program.gpus, key=lambda gpu: gpu.id):
+        for tb in gpu.tbs:
+            nops: list[MscclStep] = []
+            for step in tb.steps:
+                if step.type == "nop":
+                    nops.append(step)
+                else:
+                    yield gpu, tb, step, nops
+                    nops = []
+            if nops:
+                yield gpu, tb, None, nops
+
+
 def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
-    """The table of all steps of a program.
+    """The table of all steps of a program, in the order of `walk`.
 
     `program`: well-formed or not: a peer that is none of the ranks is no connection, a dependency on what is never
     published is the parent `NEVER`. `in_place`: whether the buffers alias; the ``inplace`` of the program by default. A
-    program that allows both promises both. Returns ranks ascending, thread blocks and steps in the order of the
-    document.
+    program that allows both promises both.
     """
     collective, root, contract = collective_of(program)
-    chunks, ranks = program.nchunksperloop, program.ngpus
+    number: dict[tuple[int, int, int], int] = {}
 
-    gpus = sorted(program.gpus, key=lambda gpu: gpu.id)
-    number, connections = _connections(gpus, ranks)
+    def connect(source: int, target: int, channel: int) -> int:
+        """Number of a connection; -1 where a peer is no other rank."""
+        if source == target or not 0 <= min(source, target) <= max(source, target) < program.ngpus:
+            return -1
+        return number.setdefault((source, target, channel), len(number))
+
+    for gpu, tb, step, _ in walk(program):
+        if step and step.type in SENDING:
+            connect(gpu.id, tb.send, tb.chan)
+    published = _published(program)
     rows: list[tuple] = []
     parents: list[tuple[int, ...]] = []
     waits: list[tuple[int, ...]] = []
-    chain = 0
-    for gpu in gpus:
-        rank = gpu.id
-        rows_of: dict[int, tuple[ThreadBlock, list[int]]] = {}
-        waiting: list[tuple[int, list[MscclStep]]] = []
-        for tb in gpu.tbs:
-            sends = number.get((rank, tb.send, tb.chan), -1)
-            receives = number.get((tb.recv, rank, tb.chan), -1)
-            out, into = connections[sends].sends, connections[receives].receives
-            before, nops, here = (), [], []
-            for step in tb.steps:
-                s, kind, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, _, _, line = step
-                if kind == "nop":
-                    here.append(-1)
-                    if depid >= 0:
-                        nops.append(step)
-                    continue
-                g = len(rows)
-                here.append(g)
-                takes, gives, reads, writes, reduces = _DOES[kind]
-                if takes:
-                    into.append(g)
-                if gives:
-                    out.append(g)
-                ends = (receives if takes else -1, sends if gives else -1)
-                reading = (_BUFFERS[srcbuf], srcoff) if reads else (-1, -1)
-                writing = (_BUFFERS[dstbuf], dstoff) if writes else (-1, -1)
-                rows.append((rank, chain, cnt, *ends, reduces, *reading, *writing, line, tb.id, s))
-                parents.append(before)
-                before = (g,)
-                if depid >= 0:
-                    nops.append(step)
-                if nops:
-                    waiting.append((g, nops))
-                    nops = []
-            rows_of.setdefault(tb.id, (tb, here))
-            chain += 1
-        waits += [()] * (len(rows) - len(waits))
-        published: dict[int, list[int]] = {}
-        for g, steps in waiting:
-            waits[g] = tuple(_published(step, rows_of, published) for step in steps)
-            parents[g] += waits[g]
+    chain, block = -1, None
+    for gpu, tb, step, nops in walk(program):
+        if step is None:
+            continue
+        g, rank = len(rows), gpu.id
+        before = (g - 1,) if tb is block else ()
+        chain, block = chain + (tb is not block), tb
+        takes, gives, reads, writes, reduces = _DOES[step.type]
+        ends = (connect(tb.recv, rank, tb.chan) if takes else -1, connect(rank, tb.send, tb.chan) if gives else -1)
+        reading = (BUFFERS[step.srcbuf], step.srcoff) if reads else (-1, -1)
+        writing = (BUFFERS[step.dstbuf], step.dstoff) if writes else (-1, -1)
+        rows.append((rank, chain, step.cnt, *ends, reduces, *reading, *writing, step.line, tb.id, step.s))
+        waits.append(tuple(published[rank, one.depid].get(one.deps, NEVER) for one in (*nops, step) if one.depid >= 0))
+        parents.append(before + waits[g])
 
     *columns, tb_id, s = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(13)]
     column = dict(zip(_COLUMNS, columns, strict=True))
     rank = column["rank"]
+    connections = [Connection(source=a, target=b, channel=c) for a, b, c in number]
+    for g, (source, target) in enumerate(zip(column["takes"], column["gives"], strict=True)):
+        if source >= 0:
+            connections[source].receives.append(g)
+        if target >= 0:
+            connections[target].sends.append(g)
     return Steps(
         name=program.name,
         collective=collective,
-        ranks=ranks,
-        chunks=chunks,
+        ranks=program.ngpus,
+        chunks=program.nchunksperloop,
         **column,
         payload=[-1] * len(rank),
         parents=parents,
         waits=waits,
-        # The last one is that of peers that are no ranks.
-        connections=connections[:-1],
+        connections=connections,
         place=lambda g: f"rank {rank[g]} tb {tb_id[g]} step {s[g]}",
         root=root,
         in_place=bool(program.inplace) if in_place is None else in_place,
         contract=contract,
         protocol=program.proto,
-        inputs=max(gpu.i_chunks for gpu in gpus),
-        outputs=max(gpu.o_chunks for gpu in gpus),
+        inputs=max(gpu.i_chunks for gpu in program.gpus),
+        outputs=max(gpu.o_chunks for gpu in program.gpus),
         source=program.source,
     )
 
@@ -178,31 +181,23 @@ _COLUMNS += ("read_buf", "read_off", "write_buf", "write_off", "line")
 _DOES = {kind: tuple(kind in does for does in (RECEIVING, SENDING, READING, WRITING, REDUCING)) for kind in STEP_TYPES}
 
 
-def _connections(gpus: Sequence[Gpu], ranks: int) -> tuple[dict[tuple[int, int, int], int], list[Connection]]:
-    """Connections with messages and their numbers, senders ascending; the last is a dummy for other peers."""
-    used: dict[tuple[int, int, int], None] = {}
-    for peer_of, kinds in ((0, SENDING), (1, RECEIVING)):
-        for gpu in gpus:
-            for tb in gpu.tbs:
-                peer = tb.recv if peer_of else tb.send
-                if 0 <= peer < ranks and peer != gpu.id and any(step.type in kinds for step in tb.steps):
-                    used[(peer, gpu.id, tb.chan) if peer_of else (gpu.id, peer, tb.chan)] = None
-    number = {key: index for index, key in enumerate(used)}
-    return number, [Connection(source=a, target=b, channel=c) for a, b, c in [*used, (-1, -1, -1)]]
+def _published(program: MscclProgram) -> Mapping[tuple[int, int], dict[int, int]]:
+    """By rank and thread block: the row that ends a wait for a step, by the number of the step.
 
-
-def _published(
-    step: MscclStep, rows_of: dict[int, tuple[ThreadBlock, list[int]]], published: dict[int, list[int]]
-) -> int:
-    """The step that ends a wait: the one waited for or, as flags only grow, the next one that is published."""
-    if step.depid not in rows_of:
-        return NEVER
-    if step.depid not in published:
-        tb, here = rows_of[step.depid]
-        following = [NEVER] * (len(here) + 1)
-        for index in range(len(here) - 1, -1, -1):
-            shown = here[index] >= 0 and tb.steps[index].hasdep
-            following[index] = here[index] if shown else following[index + 1]
-        published[step.depid] = following
-    following = published[step.depid]
-    return following[step.deps] if 0 <= step.deps < len(following) else NEVER
+    It is the row of that step or, as flags only grow, of the next one that is published.
+    """
+    found: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    row = 0
+    for gpu in sorted(program.gpus, key=lambda gpu: gpu.id):
+        for tb in gpu.tbs:
+            first, known = (gpu.id, tb.id) not in found, found[gpu.id, tb.id]
+            waited: list[int] = []
+            for at, step in enumerate(tb.steps):
+                waited.append(at)
+                if step.type == "nop":
+                    continue
+                if step.hasdep and first:
+                    known.update(dict.fromkeys(waited, row))
+                    waited.clear()
+                row += 1
+    return found

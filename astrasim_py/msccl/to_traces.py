@@ -10,26 +10,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.chunks import Buffer, CompOp
+from astrasim_py.collectives.chunks import CompOp
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.from_traces import PLAIN_NOP, nop_fields
-from astrasim_py.msccl.ir import (
-    READING,
-    RECEIVING,
-    SENDING,
-    WRITING,
-    Gpu,
-    MscclProgram,
-    MscclStep,
-    ThreadBlock,
-)
-from astrasim_py.msccl.step_table import collective_of
+from astrasim_py.msccl.ir import BUFFERS, Gpu, MscclProgram
+from astrasim_py.msccl.step_table import collective_of, steps_from, walk
 from astrasim_py.msccl.well_formed import refuse_ill_formed
 from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
@@ -40,19 +34,11 @@ from astrasim_py.program.rotation import GivenTraces
 #: Longest name of an algorithm.
 MAX_NAME = 256
 _MOST = 2**31 - 1
-_BUFFERS = {"i": int(Buffer.INPUT), "o": int(Buffer.OUTPUT), "s": int(Buffer.SCRATCH)}
 _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
 _REDUCE, _COPY = int(CompOp.REDUCE), int(CompOp.COPY)
 _NO_CELLS = (MISSING, MISSING)
 #: Fields of a program that are kept in the metadata as they are.
 _RECORDED = ("coll", "nchannels", "inplace", "outofplace", "min_bytes", "max_bytes", "nthreads")
-
-#: Values of every node, in this order; `peer` and `number` (index in its connection) become columns later.
-_GATHERED = (
-    "type", "peer", "number", "channel", "msg_chunk_idx", "msg_chunk_cnt", "comp_op", "src_buf", "src_off",
-    "dst_buf", "dst_off", "peer_buf", "peer_off", "payload", "is_rrc", "chunk_offset", "tb_id",
-    "local_time_step", "hasdep", "fused", "tb_prev", "depid", "deps", "source_line",
-)  # fmt: skip
 
 
 def read_algorithm(path: str | os.PathLike, collective: str | None = None, **promises) -> Algorithm:
@@ -98,7 +84,6 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
     than tags.
     """
     collective, root, contract = collective_of(program)
-    parts = _Nodes(program, collective)
     name = program.name[:MAX_NAME] or "algorithm"
     stated = {
         "ranks": program.ngpus,
@@ -114,7 +99,9 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
     return Algorithm(
         name=name,
         collective=collective,
-        traces=GivenTraces(parts.traces({key: value for key, value in metadata.items() if value is not None})),
+        traces=GivenTraces(
+            _traces(program, collective, {key: value for key, value in metadata.items() if value is not None})
+        ),
         source=program.source,
         contract=contract,
         **stated,
@@ -124,174 +111,152 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
 # ------------------------------------------------------------------------------------------------- nodes
 
 
+def _traces(program: MscclProgram, collective: str, metadata: dict[str, object]) -> tuple[ExecutionTrace, ...]:
+    nodes = _Nodes(program, collective)
+    columns, constant = {}, {"total_chunk_cnt": program.nchunksperloop}
+    for name, column in nodes.columns().items():
+        if not len(column) or (column != column[0]).any():
+            columns[name] = column
+        elif column[0] != MISSING:
+            constant[name] = int(column[0])
+    parents, odd = nodes.parents()
+    return tuple(
+        ExecutionTrace.from_columns(
+            node_id=np.arange(high - low, dtype=np.uint64),
+            type=nodes.type[low:high],
+            data_deps=Csr(
+                np.cumsum([0, *map(len, parents[low:high])]),
+                np.array([node for before in parents[low:high] for node in before], dtype=np.uint64),
+            ),
+            metadata=metadata | _of_gpu(gpu, odd[gpu.id]),
+            place=f"{program.source or program.name}: rank {gpu.id}",
+            rank=gpu.id,
+            **(constant if high > low else {}),
+            **{name: column[low:high] for name, column in columns.items()},
+        )
+        for gpu, (low, high) in zip(
+            sorted(program.gpus, key=lambda gpu: gpu.id), pairwise(nodes.bounds.tolist()), strict=True
+        )
+    )
+
+
 class _Nodes:
-    """The nodes of all ranks, one after the other, and the dependencies of each."""
+    """The nodes of all ranks: of each step a receive, work and a send, as far as there are."""
 
     def __init__(self, program: MscclProgram, collective: str) -> None:
         self.program, self.collective = program, collective
-        self.per = program.nchunksperloop // program.ngpus
-        self.rows: list[tuple[int, ...]] = []
-        #: Rows that receive, with the message (connection, k) that they wait for.
-        self.awaited: list[tuple[int, tuple[int, int, int], int]] = []
-        self.sent: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-        self.received: dict[tuple[int, int, int], int] = {}
-        self.gpus = sorted(program.gpus, key=lambda gpu: gpu.id)
-        self.bounds = [0]
-        self.deps: list[Csr] = []
-        self.odd: list[list] = []
-        for gpu in self.gpus:
-            self._gpu(gpu)
-            self.bounds.append(len(self.rows))
+        self.steps = steps = steps_from(program)
+        self.walked = list(walk(program))
+        takes, self.gives = (np.array(ends, dtype=np.int64) >= 0 for ends in (steps.takes, steps.gives))
+        self.reduces, self.writes = np.array(steps.reduces, dtype=bool), np.array(steps.write_buf, dtype=np.int64) >= 0
+        self.width = takes.astype(np.int64) + (self.reduces | ~(takes | self.gives)) + self.gives
+        #: Of every node its step; of every step its first node.
+        self.step = step = np.repeat(np.arange(len(steps)), self.width)
+        self.start = np.cumsum(self.width) - self.width
+        rank = np.array(steps.rank, dtype=np.int64)
+        self.bounds = np.searchsorted(rank[step], np.arange(program.ngpus + 1))
+        #: Number of every node in its rank.
+        self.at = np.arange(len(step)) - self.bounds[rank[step]]
+        self.begins = np.arange(len(step)) == self.start[step]
+        self.ends = np.append(self.begins[1:], True)[: len(step)]
+        self.receives, self.sends = self.begins & takes[step], self.ends & self.gives[step]
+        self.type = np.select([self.sends, self.receives], [_SEND, _RECV], _COMP)
 
-    def _gpu(self, gpu: Gpu) -> None:
-        first, last = {}, {}
-        base = len(self.rows)
-        for tb in gpu.tbs:
-            first[tb.id], last[tb.id] = [], []
-            before = -1
-            for step in tb.steps:
-                first[tb.id].append(len(self.rows) - base)
-                if step.type == "nop":
-                    last[tb.id].append(-1)
-                    continue
-                self._step(gpu, tb, step, len(self.rows) - base, before)
-                before = len(self.rows) - base - 1
-                last[tb.id].append(before)
-        waits, odd = self._waits(gpu, first, last)
-        counts = np.ones(len(self.rows) - base, dtype=np.int64)
-        ids: list[int] = []
-        for node in range(len(counts)):
-            own = waits.get(node)
-            if own is None:
-                ids.append(node - 1)
-            else:
-                counts[node] = len(own)
-                ids += own
-        ptr = np.zeros(len(counts) + 1, dtype=np.int64)
-        np.cumsum(counts, out=ptr[1:])
-        self.deps.append(Csr(ptr, np.array(ids, dtype=np.uint64)))
-        self.odd.append(odd)
+    def columns(self) -> dict[str, np.ndarray]:
+        """The columns of all nodes."""
+        steps, step, receives, sends = self.steps, self.step, self.receives, self.sends
+        works, message = ~(receives | sends), receives | sends
+        reduces, writes, fused = self.reduces[step], self.writes[step], (self.width > 1)[step]
+        written = np.array(
+            [
+                (tb.send, tb.recv, tb.chan, tb.id, step.s, step.hasdep, step.depid, step.deps, step.line,
+                 BUFFERS[step.srcbuf], step.srcoff, BUFFERS[step.dstbuf], step.dstoff)
+                for _, tb, step, _ in self.walked if step
+            ], dtype=np.int64,
+        ).reshape(-1, 13).T  # fmt: skip
+        send, recv, chan, block, number, hasdep, depid, deps, line, *sides = written[:, step]
+        source, target = sides[:2], sides[2:]
+        local = np.where(writes, target, source)
+        count, chain = np.array([steps.count, steps.chain], dtype=np.int64)[:, step]
+        index = self._positions(*local, count)
+        turn = np.zeros(len(step), dtype=np.int64)
+        for connection in steps.connections:
+            out, into = np.flatnonzero(self.ends)[connection.sends], self.start[connection.receives]
+            turn[out] = turn[into] = np.arange(len(out))
+            # Both ends of a message name the sender's chunks, so that they count the same bytes.
+            index[into] = index[out]
+        longest = max([1, *(len(connection.sends) for connection in steps.connections)])
+        self._check_tags(int(chan.max(initial=0)), longest)
 
-    def _waits(self, gpu: Gpu, first: dict, last: dict) -> tuple[dict[int, list[int]], list]:
-        """Dependencies of the first node of every step; and the nops that these do not lead back to."""
-        waits: dict[int, list[int]] = {}
-        odd = []
-        for tb in gpu.tbs:
-            before, nops = -1, []
-            for step in tb.steps:
-                if step.type == "nop":
-                    nops.append(step)
-                    continue
-                targets = [last[one.depid][one.deps] for one in (*nops, step) if one.depid >= 0]
-                # A node awaits another once, even if the program repeats it: readers count open dependencies.
-                kept = [node for node in dict.fromkeys(reversed(targets)) if node != before][::-1]
-                waits[first[tb.id][step.s]] = ([before] if before >= 0 else []) + kept
-                plain = all(nop_fields(nop) == PLAIN_NOP for nop in nops)
-                if kept != targets or not plain or len(targets) < len(nops) + bool(nops):
-                    odd.append([tb.id, step.s, [_nop(nop) for nop in nops]])
-                before, nops = last[tb.id][step.s], []
-            if nops:
-                odd.append([tb.id, -1, [_nop(nop) for nop in nops]])
-        return waits, odd
+        def of(nodes: np.ndarray, values: np.ndarray | int) -> np.ndarray:
+            return np.where(nodes, values, MISSING)
 
-    def _position(self, rank: int, buffer: str, offset: int, count: int) -> int:
+        follows = self.begins & np.append(False, chain[1:] == chain[:-1])[: len(step)]
+        src, dst = works | (sends & ~fused), (receives & ~reduces) | (works & writes)
+        read, named = receives & ~reduces, sends & ~writes
+        return {
+            "channel": of(message, chan),
+            "msg_chunk_idx": index,
+            "msg_chunk_cnt": count,
+            "comp_op": of(works, np.where(reduces, _REDUCE, _COPY)),
+            "src_buf": of(src, source[0]),
+            "src_off": of(src, source[1]),
+            "dst_buf": of(dst, target[0]),
+            "dst_off": of(dst, target[1]),
+            "peer_buf": np.select([read, named], [source[0], target[0]], MISSING),
+            "peer_off": np.select([read, named], [source[1], target[1]], MISSING),
+            "payload": of(~self.begins, self.at - 1),
+            "is_rrc": of(receives & reduces & ~self.gives[step], 1),
+            "chunk_offset": local[1],
+            "tb_id": block,
+            "local_time_step": number,
+            "hasdep": (hasdep > 0).astype(np.int64),
+            "fused": of(fused, self.at[self.start[step]]),
+            "tb_prev": of(follows, self.at - 1),
+            "depid": np.where(self.begins, depid, -1),
+            "deps": np.where(self.begins, deps, -1),
+            "source_line": line,
+            "comm_dst": of(sends, send),
+            "comm_src": of(receives, recv),
+            "comm_tag": of(message, chan * longest + turn),
+        }
+
+    def _positions(self, buffer: np.ndarray, offset: np.ndarray, count: np.ndarray) -> np.ndarray:
         """Place of cells in the full buffer; 0 where they have none, as chunks are alike but for rounding."""
-        if buffer == "s" or offset < 0:
-            return 0
-        shards = ("all_gather", "gather") if buffer == "i" else ("reduce_scatter", "scatter")
-        if self.collective in shards and offset + count <= self.per:
-            offset += rank * self.per
-        return offset if offset + count <= self.program.nchunksperloop else 0
+        chunks, per = self.program.nchunksperloop, self.program.nchunksperloop // self.program.ngpus
+        promise = promise_of(self.collective)
+        rank = np.array(self.steps.rank, dtype=np.int64)[self.step]
+        shards = [BUFFERS["i"]] * promise.gathers + [BUFFERS["o"]] * promise.scatters
+        at = offset + np.where(np.isin(buffer, shards) & (offset + count <= per), rank * per, 0)
+        return np.where((buffer == BUFFERS["s"]) | (offset < 0) | (at + count > chunks), 0, at)
 
-    def _step(self, gpu: Gpu, tb: ThreadBlock, step: MscclStep, node: int, before: int) -> None:
-        kind, count, chan = step.type, step.cnt, tb.chan
-        source, target = (_BUFFERS[step.srcbuf], step.srcoff), (_BUFFERS[step.dstbuf], step.dstoff)
-        reads, writes = kind in READING, kind in WRITING
-        local = (step.dstbuf, step.dstoff) if writes else (step.srcbuf, step.srcoff)
-        at = self._position(gpu.id, *local, count)
-        several = kind in RECEIVING and kind != "r"
-        tail = (tb.id, step.s, int(bool(step.hasdep)), node if several else MISSING)
-        first = (before if before >= 0 else MISSING, step.depid, step.deps, step.line)
-        later = (MISSING, -1, -1, step.line)
-        payload = MISSING
-        if kind in RECEIVING:
-            connection = (tb.recv, gpu.id, chan)
-            number = self.received.get(connection, 0)
-            self.received[connection] = number + 1
-            self.awaited.append((len(self.rows), connection, number))
-            cells = target if kind in ("r", "rcs") else _NO_CELLS
-            named = source if kind in ("r", "rcs") else _NO_CELLS
-            head = (_RECV, tb.recv, number, chan, at, count, MISSING)
-            rrc = 1 if kind == "rrc" else MISSING
-            self.rows.append((*head, *_NO_CELLS, *cells, *named, MISSING, rrc, local[1], *tail, *first))
-            payload, first = node, later
-        if reads and kind != "s":
-            head = (_COMP, MISSING, MISSING, MISSING, at, count, _COPY if kind == "cpy" else _REDUCE)
-            cells = target if writes else _NO_CELLS
-            self.rows.append((*head, *source, *cells, *_NO_CELLS, payload, MISSING, local[1], *tail, *first))
-            payload = node + 1 if several else payload
-        if kind in SENDING:
-            connection = (gpu.id, tb.send, chan)
-            messages = self.sent.setdefault(connection, [])
-            head = (_SEND, tb.send, len(messages), chan, at, count, MISSING)
-            messages.append((at, count))
-            cells = source if kind == "s" else _NO_CELLS
-            named = target if kind in ("s", "rrs") else _NO_CELLS
-            self.rows.append((*head, *cells, *_NO_CELLS, *named, payload, MISSING, local[1], *tail, *first))
-
-    def traces(self, metadata: dict[str, object]) -> tuple[ExecutionTrace, ...]:
-        table = np.array(self.rows, dtype=np.int64).reshape(-1, len(_GATHERED)).T
-        columns = dict(zip(_GATHERED, table, strict=True))
-        self._agree(columns["msg_chunk_idx"])
-        kinds, peer, number = (columns.pop(name) for name in ("type", "peer", "number"))
-        sends, receives = kinds == _SEND, kinds == _RECV
-        longest = max([1, *(len(messages) for messages in self.sent.values()), *self.received.values()])
-        channel = columns["channel"]
-        if len(channel) and (int(channel.max()) + 1) * longest > _MOST:
-            problem = (
-                f"{longest} messages on a connection of channel {int(channel.max())} need more tags than there are"
-            )
+    def _check_tags(self, channel: int, longest: int) -> None:
+        if (channel + 1) * longest > _MOST:
+            problem = f"{longest} messages on a connection of channel {channel} need more tags than there are"
             place = f"{self.program.source or self.program.name}:{self.program.line}"
             raise AlgorithmError(place, problem, "number channels from 0")
-        columns["comm_dst"] = np.where(sends, peer, MISSING)
-        columns["comm_src"] = np.where(receives, peer, MISSING)
-        columns["comm_tag"] = np.where(sends | receives, channel * longest + number, MISSING)
-        constant = {"total_chunk_cnt": self.program.nchunksperloop}
-        for name in tuple(columns):
-            column = columns[name]
-            if len(column) and (column == column[0]).all():
-                value = int(columns.pop(name)[0])
-                if value != MISSING:
-                    constant[name] = value
-        return tuple(
-            ExecutionTrace.from_columns(
-                node_id=np.arange(high - low, dtype=np.uint64),
-                type=kinds[low:high],
-                data_deps=deps,
-                metadata=metadata | _of_gpu(gpu, odd),
-                place=f"{self.program.source or self.program.name}: rank {gpu.id}",
-                rank=gpu.id,
-                **(constant if high > low else {}),
-                **{name: column[low:high] for name, column in columns.items()},
-            )
-            for gpu, low, high, deps, odd in zip(
-                self.gpus, self.bounds, self.bounds[1:], self.deps, self.odd, strict=False
-            )
-        )
 
-    def _agree(self, index: np.ndarray) -> None:
-        """Let both ends of a message name the sender's chunks, so that they count the same bytes."""
-        for row, connection, number in self.awaited:
-            messages = self.sent.get(connection, ())
-            if number < len(messages) and messages[number][1] == self.rows[row][_COUNT]:
-                index[row] = messages[number][0]
-
-
-_COUNT = _GATHERED.index("msg_chunk_cnt")
-
-
-def _nop(step: MscclStep) -> list:
-    return [*nop_fields(step), step.depid, step.deps]
+    def parents(self) -> tuple[list[list[int]], dict[int, list]]:
+        """The nodes that each waits for; and by rank the nops that these do not lead back to."""
+        steps, last = self.steps, self.at[self.ends].tolist()
+        found = [[at - 1] for at in self.at.tolist()]
+        odd: dict[int, list] = defaultdict(list)
+        g = 0
+        for gpu, tb, step, nops in self.walked:
+            written = [[*nop_fields(nop), nop.depid, nop.deps] for nop in nops]
+            if step is None:
+                odd[gpu.id].append([tb.id, -1, written])
+                continue
+            targets = [last[p] for p in steps.waits[g]]
+            before = [last[p] for p in steps.parents[g][: -len(targets) or None]]
+            # A node awaits another once, even if the program repeats it: readers count open dependencies.
+            kept = [node for node in dict.fromkeys(reversed(targets)) if node not in before][::-1]
+            plain = all(nop_fields(nop) == PLAIN_NOP for nop in nops)
+            if kept != targets or not plain or len(targets) < len(nops) + bool(nops):
+                odd[gpu.id].append([tb.id, step.s, written])
+            found[self.start[g]] = before + kept
+            g += 1
+        return found, odd
 
 
 def _of_gpu(gpu: Gpu, odd: list) -> dict[str, object]:

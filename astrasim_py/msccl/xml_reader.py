@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.files import read_regular
-from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
+from astrasim_py.msccl.ir import ALGO_ATTRIBUTES, STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.program.protocols import PROTOCOL_SLOTS
 
 #: Largest file, bytes, and most elements in it.
@@ -46,6 +47,8 @@ _NEWLINE = b"\n"
 _START = re.compile(rb"<[^/!?]")
 #: Bytes of the beginning that show how a producer sets out its attributes.
 _SAMPLE = 2**16
+#: Attributes that an element may lack.
+_OPTIONAL = frozenset(("name", "outofplace", "minBytes", "maxBytes", "nthreads"))
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
@@ -171,20 +174,53 @@ def _lines(document: bytes, before: int) -> Iterator[int]:
 # ---------------------------------------------------------------------------------------------- its elements
 
 
-class _Numbers(dict):
-    """Integers by their text, from `least` to `MAX_NUMBER`; other texts raise KeyError."""
+class _Text(dict):
+    """Texts by themselves; one that is too long raises KeyError."""
 
-    def __init__(self, least: int) -> None:
+    def __missing__(self, text: str) -> str:
+        if len(text) > MAX_TEXT:
+            raise KeyError(text)
+        return text
+
+
+class _Numbers(dict):
+    """Integers by their text, from `least` to `most`; other texts raise KeyError."""
+
+    def __init__(self, least: int, most: int = MAX_NUMBER) -> None:
         super().__init__()
-        self.least = least
+        self.least, self.most = least, most
 
     def __missing__(self, text: str) -> int:
-        if len(text) > 20 or not _INTEGER.fullmatch(text) or not self.least <= int(text) <= MAX_NUMBER:
+        if not _is_integer(text) or not self.least <= int(text) <= self.most:
             raise KeyError(text)
         value = int(text)
         if len(self) < 2**16:
             self[text] = value
         return value
+
+
+def _is_integer(text: str) -> bool:
+    # Far beyond any bound, int() of a long text takes quadratic time.
+    return len(text) <= 20 and bool(_INTEGER.fullmatch(text))
+
+
+def _attributes() -> dict[str, dict[str, dict]]:
+    """Values by text of every attribute, by element; faults are looked for in this order."""
+    text, plain, signed, some, size = _Text(), _Numbers(0), _Numbers(-1), _Numbers(1), _Numbers(0, MAX_BYTES)
+    flag, buffer = {"0": 0, "1": 1}, {"i": "i", "o": "o", "s": "s"}
+    protocol, kind = ({name: name for name in names} for names in (PROTOCOL_SLOTS, STEP_TYPES))
+    return {
+        "algo": {
+            "proto": protocol, "ngpus": some, "name": text, "nchannels": plain, "nchunksperloop": some, "coll": text,
+            "inplace": flag, "outofplace": flag, "minBytes": size, "maxBytes": size, "nthreads": plain,
+        },
+        "gpu": {"id": plain, "i_chunks": plain, "o_chunks": plain, "s_chunks": plain},
+        "tb": {"id": plain, "send": signed, "recv": signed, "chan": signed},
+        "step": {
+            "s": plain, "type": kind, "srcbuf": buffer, "srcoff": signed, "dstbuf": buffer, "dstoff": signed,
+            "cnt": plain, "depid": signed, "deps": signed, "hasdep": flag,
+        },
+    }  # fmt: skip
 
 
 class _ProgramParser:
@@ -195,10 +231,7 @@ class _ProgramParser:
         self.lines = _lines(document, before)
         self.depth = 0
         self.ignored = 0  # depth within an element that is not known
-        self.signed, self.plain = _Numbers(-1), _Numbers(0)
-        self.types = {name: name for name in STEP_TYPES}
-        self.buffers = {"i": "i", "o": "o", "s": "s"}
-        self.flag = {"0": 0, "1": 1}
+        self.known = _attributes()
         self.layout = _layout(document[:_SAMPLE])
         self.wide = self.long = 0
         self.algo = self.gpu = self.tb = (0, {})
@@ -219,24 +252,7 @@ class _ProgramParser:
         if len(attributes) > RUNTIME_ATTRIBUTES:
             self.wide = self.wide or line
         if self.depth == 4:
-            signed, plain, a = self.signed, self.plain, attributes
-            try:
-                step = (
-                    plain[a["s"]],
-                    self.types[a["type"]],
-                    self.buffers[a["srcbuf"]],
-                    signed[a["srcoff"]],
-                    self.buffers[a["dstbuf"]],
-                    signed[a["dstoff"]],
-                    plain[a["cnt"]],
-                    signed[a["depid"]],
-                    signed[a["deps"]],
-                    self.flag[a["hasdep"]],
-                    line,
-                )
-            except KeyError:
-                self._explain_step(attributes, line)
-            self.steps.append(tuple.__new__(MscclStep, step))
+            self.steps.append(MscclStep(**self._values(tag, attributes, line), line=line))
         elif self.depth == 3:
             self.tb, self.steps = (line, attributes), []
         elif self.depth == 2:
@@ -263,24 +279,12 @@ class _ProgramParser:
         line, a = self.algo
         if any(len(value) > RUNTIME_VALUE for value in a.values()):
             self.long = line
-        proto = self._choice(a, "algo", "proto", line, tuple(PROTOCOL_SLOTS))
-        ngpus = self._number(a, "algo", "ngpus", line, 1)
+        given = self._values("algo", a, line)
+        given["name"] = " ".join(given.get("name", "").split())
         program = MscclProgram(
-            name=" ".join(self._text(a, "algo", "name", line).split()) if "name" in a else "",
-            proto=proto,
-            nchannels=self._number(a, "algo", "nchannels", line, 0),
-            nchunksperloop=self._number(a, "algo", "nchunksperloop", line, 1),
-            ngpus=ngpus,
-            coll=self._text(a, "algo", "coll", line),
-            inplace=int(self._choice(a, "algo", "inplace", line, ("0", "1"))),
-            outofplace=int(self._choice(a, "algo", "outofplace", line, ("0", "1"))) if "outofplace" in a else None,
-            min_bytes=self._number(a, "algo", "minBytes", line, 0, MAX_BYTES) if "minBytes" in a else None,
-            max_bytes=self._number(a, "algo", "maxBytes", line, 0, MAX_BYTES) if "maxBytes" in a else None,
-            nthreads=self._number(a, "algo", "nthreads", line, 0) if "nthreads" in a else None,
-            gpus=tuple(self.gpus.values()),
-            source=self.place,
-            line=line,
+            *map(given.get, ALGO_ATTRIBUTES), gpus=tuple(self.gpus.values()), source=self.place, line=line
         )
+        ngpus = program.ngpus
         for gpu in program.gpus:
             if gpu.id >= ngpus:
                 self._refuse(gpu.line, f'gpu id="{gpu.id}" is not one of {ngpus} ranks', f"number them 0..{ngpus - 1}")
@@ -297,18 +301,24 @@ class _ProgramParser:
 
     def _end_tb(self) -> None:
         line, a = self.tb
-        least = {"id": 0, "send": -1, "recv": -1, "chan": -1}
-        numbers = (self._number(a, "tb", name, line, low) for name, low in least.items())
-        self.tbs.append(ThreadBlock(*numbers, tuple(self.steps), line))
+        self.tbs.append(ThreadBlock(**self._values("tb", a, line), steps=tuple(self.steps), line=line))
 
     def _end_gpu(self) -> None:
         line, a = self.gpu
-        sizes = (self._number(a, "gpu", name, line, 0) for name in ("id", "i_chunks", "o_chunks", "s_chunks"))
-        gpu = Gpu(*sizes, tuple(self.tbs), line)
+        gpu = Gpu(**self._values("gpu", a, line), tbs=tuple(self.tbs), line=line)
         if gpu.id in self.gpus:
             problem = f'gpu id="{gpu.id}" is there twice, first in line {self.gpus[gpu.id].line}'
             self._refuse(line, problem, "write each rank once")
         self.gpus[gpu.id] = gpu
+
+    def _values(self, tag: str, a: Mapping[str, str], line: int) -> dict[str, object]:
+        """Attributes of an element that are there, or must be."""
+        try:
+            return {
+                name: known[a[name]] for name, known in self.known[tag].items() if name in a or name not in _OPTIONAL
+            }
+        except KeyError:
+            self._explain(tag, a, line)
 
     # -- what is wrong
 
@@ -325,44 +335,30 @@ class _ProgramParser:
         if self.depth == 0:
             self._refuse(line, f"<{_shown(tag)}> is not MSCCL-IR", "write <algo …> without a namespace")
 
-    def _text(self, a: Mapping[str, str], tag: str, name: str, line: int) -> str:
-        if name not in a:
-            self._refuse(line, f"<{tag}> has no {name}", f'write {name}="…"')
-        if len(a[name]) > MAX_TEXT:
-            problem = f"{name} of <{tag}> has {len(a[name])} characters, more than {MAX_TEXT}"
-            self._refuse(line, problem, "write a shorter one")
-        return a[name]
-
-    def _number(self, a: Mapping[str, str], tag: str, name: str, line: int, least: int, most: int = MAX_NUMBER) -> int:
-        text = self._text(a, tag, name, line)
-        # Far beyond any bound, int() of a long text takes quadratic time.
-        value = int(text) if len(text) <= 20 and _INTEGER.fullmatch(text) else None
-        if value is None or not least <= value <= most:
-            problem = f'<{tag}> has {name}="{_shown(text)}", which is not a whole number from {least} to {most}'
-            self._refuse(line, problem, "write digits only" if value is None else "write one")
-        return value
-
-    def _choice(self, a: Mapping[str, str], tag: str, name: str, line: int, among: tuple[str, ...]) -> str:
-        text = self._text(a, tag, name, line)
-        if text not in among:
-            problem = f'<{tag}> has {name}="{_shown(text)}", which is none of {", ".join(among)}'
-            meant = [each for each in among if each.lower() == text.strip().lower()]
-            self._refuse(line, problem, f'write {name}="{(meant or among)[0]}"')
-        return text
-
-    def _explain_step(self, a: Mapping[str, str], line: int) -> NoReturn:
-        if a.get("type") == "ra":
+    def _explain(self, tag: str, a: Mapping[str, str], line: int) -> NoReturn:
+        """Refuse an element for the first attribute that is missing or garbled."""
+        if tag == "step" and a.get("type") == "ra":
             problem = 'type "ra" is parsed by one runtime and executed by none'
             self._refuse(line, problem, "write re (local reduction) or rrc (receive and reduce)")
-        self._number(a, "step", "s", line, 0)
-        self._choice(a, "step", "type", line, STEP_TYPES)
-        for side in ("src", "dst"):
-            self._choice(a, "step", f"{side}buf", line, ("i", "o", "s"))
-            self._number(a, "step", f"{side}off", line, -1)
-        self._number(a, "step", "cnt", line, 0)
-        self._number(a, "step", "depid", line, -1)
-        self._number(a, "step", "deps", line, -1)
-        self._choice(a, "step", "hasdep", line, ("0", "1"))
+        for name, known in self.known[tag].items():
+            if name not in a:
+                if name in _OPTIONAL:
+                    continue
+                self._refuse(line, f"<{tag}> has no {name}", f'write {name}="…"')
+            text = a[name]
+            if len(text) > MAX_TEXT:
+                problem = f"{name} of <{tag}> has {len(text)} characters, more than {MAX_TEXT}"
+                self._refuse(line, problem, "write a shorter one")
+            with suppress(KeyError):
+                known[text]
+                continue
+            if isinstance(known, _Numbers):
+                fault = f"not a whole number from {known.least} to {known.most}"
+                remedy = "write one" if _is_integer(text) else "write digits only"
+            else:
+                meant = [each for each in known if each.lower() == text.strip().lower()]
+                fault, remedy = f"none of {', '.join(known)}", f'write {name}="{(meant or list(known))[0]}"'
+            self._refuse(line, f'<{tag}> has {name}="{_shown(text)}", which is {fault}', remedy)
         raise AssertionError("every attribute is right")
 
 

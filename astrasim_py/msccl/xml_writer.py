@@ -12,7 +12,7 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.core.files import write_file
 from astrasim_py.msccl.from_traces import recorded_program
-from astrasim_py.msccl.ir import MscclProgram
+from astrasim_py.msccl.ir import ALGO_ATTRIBUTES, MscclProgram
 from astrasim_py.msccl.lower import LIMITS, lower
 from astrasim_py.msccl.step_table import collective_of
 from astrasim_py.msccl.well_formed import MAX_CHILDREN
@@ -142,20 +142,8 @@ def _head(program: MscclProgram, dialect: str | None, place: str) -> dict[str, o
             outofplace = outofplace if closed else int(not program.inplace)
             high = (high or 0) if closed else max((high or 0) - 1, 0)
             low, high = low or 0, 0 if high >= _NO_LIMIT - 1 else high
-    head: dict[str, object] = {
-        "name": program.name,
-        "proto": program.proto,
-        "nchannels": program.nchannels,
-        "nchunksperloop": program.nchunksperloop,
-        "ngpus": program.ngpus,
-        "coll": coll,
-        "inplace": program.inplace,
-        "outofplace": outofplace,
-        "minBytes": low,
-        "maxBytes": high,
-        "nthreads": program.nthreads,
-    }
-    return {name: value for name, value in head.items() if value is not None}
+    program = program._replace(coll=coll, outofplace=outofplace, min_bytes=low, max_bytes=high)
+    return {name: value for name, value in zip(ALGO_ATTRIBUTES, program, strict=False) if value is not None}
 
 
 def _coll(program: MscclProgram, dialect: str, place: str) -> str:
