@@ -15,8 +15,6 @@ from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 
-COLLECTIVES = ("all_gather", "all_to_all")
-
 
 def build(collective: str, ranks: int) -> Algorithm:
     """Bruck's algorithm.

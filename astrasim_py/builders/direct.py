@@ -1,7 +1,8 @@
 """Direct algorithms: every rank exchanges with every other without intermediaries.
 
 Sources: Thakur, Rabenseifner & Gropp 2005 (§ on long-message alltoall and reduce_scatter); the all_reduce is the
-two-phase form of MSCCL's all-pairs: a direct reduce_scatter and a direct all_gather.
+two-phase form of MSCCL's all-pairs: a direct reduce_scatter and a direct all_gather. Pairwise exchange is of §3.4 and
+§3.2 there.
 """
 
 from __future__ import annotations
@@ -10,14 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated, previous
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
-
-COLLECTIVES = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
-)  # fmt: skip
 
 
 def build(
@@ -39,7 +36,7 @@ def build(
         check_nodes(place, ranks * chunks * 3)
         return finish(star(collective, ranks, root, window=window, pieces=chunks), name, collective, root=root)
     check_program(place, ranks * chunks * (5 if collective == "all_reduce" else 3))
-    lay = partial(_all_pairs, collective, ranks, window, chunks)
+    lay = partial(_all_pairs, collective, ranks, window, chunks, False)
     return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
 
 
@@ -53,6 +50,16 @@ def linear(collective: str, ranks: int, *, root: int | None = None) -> Algorithm
     return finish(star(collective, ranks, root, window=1, in_order=True), "linear", collective, root=root)
 
 
+def pairwise(collective: str, ranks: int) -> Algorithm:
+    """Pairwise exchange: in step s rank r sends to r+s and receives from r-s.
+
+    A step begins when send and receive of the step before are done.
+    """
+    check_program(f"pairwise {collective} over {ranks} ranks", 3 * ranks)
+    lay = partial(_all_pairs, collective, ranks, None, 1, True)
+    return finish_rotated(lay, Rotation((ranks,)), "pairwise", collective, in_place=collective != "all_to_all")
+
+
 def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:
     """For each send the one that must be delivered before it."""
     out = np.full(len(handles), NONE, dtype=np.int64)
@@ -61,7 +68,7 @@ def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:
     return out
 
 
-def _all_pairs(collective: str, n: int, window: int | None, pieces: int, which: np.ndarray) -> Draft:
+def _all_pairs(collective: str, n: int, window: int | None, pieces: int, in_steps: bool, which: np.ndarray) -> Draft:
     barrier = collective == "barrier"
     pieces = 1 if barrier else pieces
     draft = Draft(len(which), 1 if barrier else n * pieces)
@@ -77,23 +84,30 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int, which: 
     ahead, behind = (r + k) % n, (r - k) % n
     mine, theirs_ahead, theirs_behind = r * pieces + piece, ahead * pieces + piece, behind * pieces + piece
     buffer = Buffer.OUTPUT if collective in ("all_gather", "all_to_all") else Buffer.INPUT
-    sends = draft.next_handles(m)
-    waits = _chained(sends, window)
+    sends, recvs = draft.next_handles(2 * m).reshape(2, m)
+    waits, posted = (_chained(sends, window),), ()
+    orders: list[np.ndarray | None] = [None, None, None]
+    if in_steps:
+        waits = posted = previous(sends), previous(recvs)
+        orders = [3 * k, 3 * k + 1, 3 * k + 2]
     done: np.ndarray = np.array([NONE])
     if barrier:
-        draft.send(peer=ahead, tag=0, idx=0, cnt=0, after=(waits,))
+        draft.send(peer=ahead, tag=0, idx=0, cnt=0, after=waits)
         draft.recv(peer=behind, tag=0, idx=0, cnt=0)
         return draft
     if collective != "all_gather":
-        draft.send(peer=ahead, tag=piece, idx=theirs_ahead, src=(Buffer.INPUT, theirs_ahead), after=(waits,))
-        if collective == "all_to_all":
-            draft.recv(peer=behind, tag=piece, idx=mine, dst=(Buffer.OUTPUT, theirs_behind))
-            return draft
-        recvs = draft.recv(peer=behind, tag=piece, idx=mine)
+        draft.send(
+            peer=ahead, tag=piece, idx=theirs_ahead, src=(Buffer.INPUT, theirs_ahead), after=waits, order=orders[0]
+        )
+        home = (Buffer.OUTPUT, theirs_behind) if collective == "all_to_all" else None
+        draft.recv(peer=behind, tag=piece, idx=mine, dst=home, after=posted, order=orders[1])
+    if collective == "all_to_all":
+        return draft
+    if collective != "all_gather":
         reduces = draft.next_handles(m)
         # Sums of one piece of the own shard are chained: they write the same cell.
         before = np.append(np.full(pieces, NONE), reduces[:-pieces])
-        draft.reduce(payload=recvs, idx=mine, src=(buffer, mine), dst=(buffer, mine), after=(before,))
+        draft.reduce(payload=recvs, idx=mine, src=(buffer, mine), dst=(buffer, mine), after=(before,), order=orders[2])
         done = reduces[-pieces:]
     if collective != "reduce_scatter":
         first = collective == "all_reduce"

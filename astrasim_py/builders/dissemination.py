@@ -13,8 +13,6 @@ from astrasim_py.builders.draft import Draft, finish_rotated, previous
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 
-COLLECTIVES = ("barrier",)
-
 
 def build(collective: str, ranks: int) -> Algorithm:
     """Barrier in ⌈log2 n⌉ steps of empty messages for any n: in step k rank r tells r + 2**k what it knows."""

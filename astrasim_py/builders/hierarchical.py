@@ -30,8 +30,6 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import PEERS, Rotation
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
-
 Builder = Callable[..., Algorithm]
 
 

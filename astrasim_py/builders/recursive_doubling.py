@@ -1,7 +1,8 @@
-"""Recursive doubling: in step k every rank exchanges all it has with the rank whose number differs in bit k.
+"""Recursive doubling and halving: in every step a rank exchanges with the rank whose number differs in one bit.
 
-Source: Thakur, Rabenseifner & Gropp 2005 (§3.1, §4). Groups that are not a power of two are folded as there: of
-the first 2·rem ranks the even ones hand their part to the odd neighbour before and get the result after.
+Sources: Thakur, Rabenseifner & Gropp 2005 (§3.1, §4); Rabenseifner 2004 (halving, then doubling). Groups that are not a
+power of two are folded as there: of the first 2·rem ranks the even ones hand their part to the odd neighbour before and
+get the result after.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, Place, check_nodes, finish, finish_rotated
 from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
-
-COLLECTIVES = ("all_reduce", "all_gather", "barrier")
 
 
 def build(collective: str, ranks: int) -> Algorithm:
@@ -84,4 +84,53 @@ def _lay(collective: str, n: int, which: np.ndarray | None = None) -> Draft:
         span = {"tag": 1 + levels + part, **what}
         draft.send(rank=keeper[some], peer=folded[some], src=cells, after=(done[some],), **span)
         draft.recv(rank=folded[some], peer=keeper[some], dst=cells, **span)
+    return draft
+
+
+def halving_doubling(collective: str, ranks: int) -> Algorithm:
+    """Recursive halving (reduce_scatter), doubling (all_gather), or both (all_reduce).
+
+    Takes log2(n) steps per half and moves (n-1)/n of the buffer in each half. Raises AlgorithmError where the number
+    of ranks is not a power of two.
+    """
+    if ranks & (ranks - 1):
+        raise AlgorithmError(
+            f"halving_doubling {collective} over {ranks} ranks",
+            f"{ranks} is not a power of two, which this algorithm needs",
+            "use ring, or recursive_doubling, which folds the rest",
+        )
+    levels = ranks.bit_length() - 1
+    lay = partial(_halve_and_double, collective, levels)
+    return finish_rotated(lay, Rotation((2,) * levels), "halving_doubling", collective)
+
+
+def _halve_and_double(collective: str, levels: int, which: np.ndarray) -> Draft:
+    n = 1 << levels
+    draft = Draft(len(which), n)
+    buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
+    r = which[:, None]
+    done, before, tag = np.array([NONE]), np.array([NONE]), 0
+    if collective != "all_gather":
+        for k in range(levels):
+            distance = n >> (k + 1)
+            kept = r & ~(distance - 1)
+            given = kept ^ distance
+            span = {"peer": r ^ distance, "tag": tag, "cnt": distance}
+            draft.send(idx=given, src=(buffer, given), after=(done,), **span)
+            before = draft.recv(idx=kept, after=(before,), **span)
+            # After the reduction before, which wrote the same cells and more.
+            done = draft.reduce(
+                payload=before, idx=kept, cnt=distance, src=(buffer, kept), dst=(buffer, kept), after=(done,)
+            )
+            tag += 1
+    summed = done
+    if collective != "reduce_scatter":
+        for k in range(levels):
+            distance = 1 << k
+            mine = r & ~(distance - 1)
+            theirs = mine ^ distance
+            span = {"peer": r ^ distance, "tag": tag, "cnt": distance}
+            draft.send(idx=mine, src=(buffer, mine), after=(summed, done), **span)
+            done = before = draft.recv(idx=theirs, dst=(buffer, theirs), after=(before,), **span)
+            tag += 1
     return draft

@@ -6,23 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from astrasim_py.builders import (
-    binomial_tree,
-    bruck,
-    direct,
-    dissemination,
-    double_binary_tree,
-    halving_doubling,
-    hierarchical,
-    pairwise,
-    recursive_doubling,
-    ring,
-)
+from astrasim_py.builders import bruck, direct, dissemination, hierarchical, recursive_doubling, ring, trees
 from astrasim_py.builders.draft import check_count
-from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
+from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
 
+#: Collectives of the builders that serve all.
+_ALL = tuple(COLLECTIVES)
 #: Builders of collectives for which the user names no algorithm.
 _DEFAULTS = {
     "all_reduce": "ring",
@@ -104,15 +95,18 @@ def build(algorithm: str, collective: str, ranks: int, **options) -> Algorithm:
 
 #: Name -> (collectives it is defined for, factory taking collective, ranks and keyword options).
 ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
-    "ring": (ring.COLLECTIVES, ring.build),
-    "direct": (direct.COLLECTIVES, direct.build),
-    "recursive_doubling": (recursive_doubling.COLLECTIVES, recursive_doubling.build),
-    "halving_doubling": (halving_doubling.COLLECTIVES, halving_doubling.build),
-    "double_binary_tree": (double_binary_tree.COLLECTIVES, double_binary_tree.build),
-    "binomial_tree": (binomial_tree.COLLECTIVES, binomial_tree.build),
-    "bruck": (bruck.COLLECTIVES, bruck.build),
-    "pairwise": (pairwise.COLLECTIVES, pairwise.build),
-    "dissemination": (dissemination.COLLECTIVES, dissemination.build),
-    "hierarchical": (hierarchical.COLLECTIVES, partial(hierarchical.build, build)),
+    "ring": (_ALL, ring.build),
+    "direct": (_ALL, direct.build),
+    "recursive_doubling": (("all_reduce", "all_gather", "barrier"), recursive_doubling.build),
+    "halving_doubling": (("all_reduce", "reduce_scatter", "all_gather"), recursive_doubling.halving_doubling),
+    "double_binary_tree": (("all_reduce", "broadcast", "reduce"), trees.double_binary),
+    "binomial_tree": (("all_reduce", "broadcast", "reduce", "gather", "scatter", "barrier"), trees.binomial),
+    "bruck": (("all_gather", "all_to_all"), bruck.build),
+    "pairwise": (("all_to_all", "reduce_scatter"), direct.pairwise),
+    "dissemination": (("barrier",), dissemination.build),
+    "hierarchical": (
+        ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier"),
+        partial(hierarchical.build, build),
+    ),
     "linear": (("broadcast", "scatter", "gather", "reduce"), direct.linear),
 }
