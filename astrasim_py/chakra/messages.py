@@ -31,7 +31,8 @@ def lenient(name: str) -> type:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}"))
 
 
-def _parse(name: str, data: bytes, place: str) -> Any:
+def parse(name: str, data: bytes, place: str) -> Any:
+    """A message of that name; raises TraceError for bytes that protobuf refuses."""
     try:
         return getattr(pb, name).FromString(data)
     except (DecodeError, ValueError) as error:
@@ -78,7 +79,7 @@ def parse_node(data: bytes, place: str = "") -> Node:
 
     Raises TraceError: bytes that protobuf refuses, for instance text that is not UTF-8.
     """
-    return node_view(_parse("Node", data, place))
+    return node_view(parse("Node", data, place))
 
 
 def parse_metadata(data: bytes, place: str = "") -> tuple[str, tuple[Attribute, ...]]:
@@ -86,48 +87,21 @@ def parse_metadata(data: bytes, place: str = "") -> tuple[str, tuple[Attribute, 
 
     Raises TraceError: bytes that protobuf refuses.
     """
-    message = _parse("GlobalMetadata", data, place)
+    message = parse("GlobalMetadata", data, place)
     return message.version, _attributes(message.attr)
-
-
-def _put_attributes(target, attributes: Iterable[Attribute]) -> None:
-    for attribute in attributes:
-        message = target.attr.add(name=attribute.name, doc_string=attribute.doc)
-        if attribute.kind.endswith("_list"):
-            content = getattr(message, attribute.kind)
-            content.SetInParent()
-            content.values.extend(attribute.value)
-        elif attribute.kind:
-            setattr(message, attribute.kind, attribute.value)
-
-
-def node_message(node: Node) -> Any:
-    """A node as a message.
-
-    Raises ValueError, TypeError: a value that its field does not take.
-    """
-    message = pb.Node(
-        id=node.id,
-        name=node.name,
-        type=node.type,
-        ctrl_deps=node.ctrl_deps,
-        data_deps=node.data_deps,
-        start_time_micros=node.start_time_micros,
-        duration_micros=node.duration_micros,
-    )
-    for name in ("inputs", "outputs"):
-        info = getattr(node, name)
-        if info is not None:
-            getattr(message, name).SetInParent()
-            getattr(message, name).MergeFrom(pb.IOInfo(values=info.values, shapes=info.shapes, types=info.types))
-    _put_attributes(message, node.attributes)
-    return message
 
 
 def metadata_message(version: str, attributes: Iterable[Attribute]) -> Any:
     """Metadata as a message."""
     message = pb.GlobalMetadata(version=version)
-    _put_attributes(message, attributes)
+    for attribute in attributes:
+        target = message.attr.add(name=attribute.name, doc_string=attribute.doc)
+        if attribute.kind.endswith("_list"):
+            content = getattr(target, attribute.kind)
+            content.SetInParent()
+            content.values.extend(attribute.value)
+        elif attribute.kind:
+            setattr(target, attribute.kind, attribute.value)
     return message
 
 

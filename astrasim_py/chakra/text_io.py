@@ -20,35 +20,63 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_bytes
 from astrasim_py.chakra.framing import frame
-from astrasim_py.chakra.schema import Attribute, IOInfo, Node, NodeType
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.wire import ATTRIBUTE, Damaged, read_varint, varint
+from astrasim_py.chakra.wire import Damaged, read_varint, varint
 from astrasim_py.core.errors import TraceError
 
 #: Version of this text form.
 FORMAT = 1
 
-_UINT64 = (0, 2**64 - 1)
 _RANGES = {f"{kind}{bits}": (0, 2**bits - 1) for kind in ("uint", "fixed") for bits in (32, 64)}
 _RANGES |= {f"{kind}{n}": (-(2 ** (n - 1)), 2 ** (n - 1) - 1) for kind in ("int", "sint", "sfixed") for n in (32, 64)}
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-_MEMBERS = frozenset(name for number, (name, _) in ATTRIBUTE.items() if number > 2)
 _TYPE_NAMES = {kind.name: int(kind) for kind in NodeType}
+#: Fields that are written even with their default value.
+_ALWAYS = {
+    pb.Node: [pb.Node.DESCRIPTOR.fields_by_name[name] for name in ("id", "type")],
+    pb.AttributeProto: [pb.AttributeProto.DESCRIPTOR.fields_by_name["name"]],
+}
 _KEEP = ("raw", "prefix")
+
+
+def _is_list(field: FieldDescriptor) -> bool:
+    return isinstance(field.default_value, list)
 
 
 # --------------------------------------------------------------------------------------------------------
 # Bytes -> lines
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+def _fields(message: Any) -> dict[str, object]:
+    """A message as JSON has it, in the order of the schema."""
+    fields = [*_ALWAYS.get(type(message), ()), *(field for field, _ in message.ListFields())]
+    in_order = sorted({field.number: field for field in fields}.items())
+    return {field.name: _plain(getattr(message, field.name), field) for _, field in in_order}
+
+
+def _plain(value: Any, field: FieldDescriptor) -> object:
+    if field.name.endswith("_list"):
+        (field,) = field.message_type.fields
+        value = value.values
+    return [_plain_item(item, field) for item in value] if _is_list(field) else _plain_item(value, field)
+
+
+def _plain_item(value: Any, field: FieldDescriptor) -> object:
+    if field.message_type:
+        return _fields(value)
+    if field.enum_type:
+        return NodeType(value).name if 0 <= value <= 7 else value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
@@ -56,38 +84,11 @@ def _plain(value: object) -> object:
     return value
 
 
-def _without_defaults(fields: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in fields.items() if value not in ("", [], 0, None)}
-
-
-def _attribute_fields(attributes: Iterable[Attribute]) -> list[dict]:
-    out = []
-    for attribute in attributes:
-        fields = {"name": attribute.name} | _without_defaults({"doc_string": attribute.doc})
-        out.append(fields | ({attribute.kind: _plain(attribute.value)} if attribute.kind else {}))
-    return out
-
-
-def _io_fields(info: IOInfo | None) -> dict | None:
-    return None if info is None else _without_defaults({part: getattr(info, part) for part in IOInfo.__slots__})
-
-
-def _node_fields(node: Node) -> dict:
-    kind = NodeType(node.type).name if 0 <= node.type <= 7 else node.type
-    others = {
-        "ctrl_deps": list(node.ctrl_deps),
-        "data_deps": list(node.data_deps),
-        "start_time_micros": node.start_time_micros,
-        "duration_micros": node.duration_micros,
-        "inputs": _io_fields(node.inputs),
-        "outputs": _io_fields(node.outputs),
-        "attr": _attribute_fields(node.attributes),
-    }
-    return {"id": node.id, **_without_defaults({"name": node.name}), "type": kind, **_without_defaults(others)}
-
-
-def _metadata_fields(version: str, attributes: Iterable[Attribute]) -> dict:
-    return {"chakra_jsonl": FORMAT} | _without_defaults({"version": version, "attr": _attribute_fields(attributes)})
+def _record_fields(record: int, body: bytes, where: str = "") -> dict[str, object]:
+    """Fields of a record of a file, of which the first is the metadata."""
+    if record:
+        return _fields(messages.parse("Node", body, where))
+    return {"chakra_jsonl": FORMAT} | _fields(messages.parse("GlobalMetadata", body, where))
 
 
 def lines_of_bytes(data: bytes, place: str = "") -> Iterator[str]:
@@ -102,16 +103,8 @@ def lines_of_bytes(data: bytes, place: str = "") -> Iterator[str]:
     before = 0
     for record, (start, end) in enumerate(spans):
         body = data[start:end]
-        where = f"{place}: byte {before}" if place else f"byte {before}"
-        if record:
-            fields = _node_fields(messages.parse_node(body, where))
-        else:
-            fields = _metadata_fields(*messages.parse_metadata(body, where))
-        try:
-            usual, _ = _record(fields, not record)
-        except _Wrong as error:
-            raise TraceError(where, str(error), "make or copy the file again") from None
-        if usual != varint(len(body)) + body:
+        fields = _record_fields(record, body, f"{place}: byte {before}" if place else f"byte {before}")
+        if _message(fields).SerializeToString(deterministic=True) != body:
             fields["raw"] = base64.b64encode(body).decode()
         if data[before:start] != varint(len(body)):
             fields["prefix"] = base64.b64encode(data[before:start]).decode()
@@ -153,13 +146,7 @@ def _no_constant(name: str) -> None:
     raise _Wrong(f'{name} is not JSON; write "nan", "inf" or "-inf" as text')
 
 
-def _only(fields: Mapping, known: Iterable[str], what: str) -> None:
-    for key in fields:
-        if key not in known:
-            raise _Wrong(f'{what} knows no key "{key}"')
-
-
-def _whole(value: object, key: str, bounds: tuple[int, int] = _UINT64) -> int:
+def _whole(value: object, key: str, bounds: tuple[int, int]) -> int:
     if type(value) is not int or not bounds[0] <= value <= bounds[1]:
         raise _Wrong(f"{key} is {_shown(value)}, not a whole number in {bounds[0]}..{bounds[1]}")
     return value
@@ -187,124 +174,100 @@ def _bytes(value: object, key: str) -> bytes:
         raise _Wrong(f"{key} is {_shown(value)}, not base64") from None
 
 
-def _value(kind: str, value: object, key: str) -> object:
+def _scalar(value: object, field: FieldDescriptor, label: str) -> object:
+    """The value of a field or of one item of a list, which messages call `label`."""
+    kind = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
     if kind in _RANGES:
-        return _whole(value, key, _RANGES[kind])
+        return _whole(value, label, _RANGES[kind])
+    if kind == "enum":
+        if isinstance(value, str) and value not in _TYPE_NAMES:
+            raise _Wrong(f"{label} {_shown(value)} is not one of {', '.join(_TYPE_NAMES)}")
+        return _TYPE_NAMES[value] if isinstance(value, str) else _whole(value, label, (0, 7))
     if kind == "bool":
         if not isinstance(value, bool):
-            raise _Wrong(f"{key} is {_shown(value)}, not true or false")
+            raise _Wrong(f"{label} is {_shown(value)}, not true or false")
         return value
     if kind in ("double", "float"):
         if isinstance(value, str) and value in ("nan", "inf", "-inf"):
             return float(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _Wrong(f"{key} is {_shown(value)}, not a number")
+            raise _Wrong(f"{label} is {_shown(value)}, not a number")
         if abs(value) > (_FLOAT32_MAX if kind == "float" else sys.float_info.max):
-            raise _Wrong(f"{key} is {_shown(value)}, beyond what a {kind} holds")
+            raise _Wrong(f"{label} is {_shown(value)}, beyond what a {kind} holds")
         return float(value)
-    return _bytes(value, key) if kind == "bytes" else _string(value, key)
+    return _bytes(value, label) if kind == "bytes" else _string(value, label)
 
 
-def _list(value: object, key: str) -> list:
-    if not isinstance(value, list):
-        raise _Wrong(f"{key} is {_shown(value)}, not a list")
-    return value
+def _fill(message: Any, fields: Mapping[str, object], what: str, label: Callable[[str], str]) -> None:
+    """Put fields into a message, which messages call `what`; `label` is what they call a key."""
+    known = message.DESCRIPTOR.fields_by_name
+    for key in fields:
+        if key not in known:
+            raise _Wrong(f'{what} knows no key "{key}"')
+    for key, value in fields.items():
+        _put(message, known[key], value, label(key))
 
 
-def _read_attributes(value: object) -> tuple[Attribute, ...]:
-    out = []
-    for item in _list(value, "attr"):
-        if not isinstance(item, dict):
-            raise _Wrong(f"attr holds {_shown(item)}, not an object")
-        name = _string(item.get("name", ""), "name of an attribute")
-        members = [key for key in item if key not in ("name", "doc_string")]
-        _only(members, _MEMBERS, f"attribute {name}")
-        if len(members) > 1:
-            raise _Wrong(f"attribute {name} has both {members[0]} and {members[1]}")
-        kind, content = "", None
-        if members:
-            kind = members[0]
-            base = kind.rsplit("_", 1)[0]
-            if kind.endswith("_list"):
-                content = tuple(_value(base, one, f"{name}") for one in _list(item[kind], name))
-            else:
-                content = _value(base, item[kind], name)
-        out.append(Attribute(name, kind, content, _string(item.get("doc_string", ""), "doc_string")))
-    return tuple(out)
-
-
-def _read_io(value: object, key: str) -> IOInfo:
-    if not isinstance(value, dict):
-        raise _Wrong(f"{key} is {_shown(value)}, not an object")
-    _only(value, IOInfo.__slots__, key)
-    return IOInfo(**{part: _string(text, f"{part} of {key}") for part, text in value.items()})
-
-
-def _read_type(value: object, key: str) -> int:
-    if isinstance(value, str):
-        if value not in _TYPE_NAMES:
-            raise _Wrong(f"{key} {_shown(value)} is not one of {', '.join(_TYPE_NAMES)}")
-        return _TYPE_NAMES[value]
-    return _whole(value, key, (0, 7))
-
-
-def _read_ids(value: object, key: str) -> tuple[int, ...]:
-    return tuple(_whole(one, key) for one in _list(value, key))
-
-
-#: Readers of the fields of a node, by their key in the line.
-_NODE_KEYS = {
-    "id": _whole,
-    "name": _string,
-    "type": _read_type,
-    "ctrl_deps": _read_ids,
-    "data_deps": _read_ids,
-    "start_time_micros": _whole,
-    "duration_micros": _whole,
-    "inputs": _read_io,
-    "outputs": _read_io,
-}
-
-
-def _read_node(fields: Mapping) -> Node:
-    _only(fields, (*_NODE_KEYS, "attr", *_KEEP), "a node")
-    if "id" not in fields:
-        raise _Wrong("a node needs an id")
-    values = {key: read(fields[key], key) for key, read in _NODE_KEYS.items() if key in fields}
-    return Node(**values, attributes=_read_attributes(fields.get("attr", [])))
-
-
-def _record(fields: dict, first: bool) -> tuple[bytes, int]:
-    """Bytes of one record, its length prefix included, and the id of the node (-1 for the metadata)."""
-    if first:
-        _only(fields, ("chakra_jsonl", "version", "attr", *_KEEP), "the metadata")
-        if _whole(fields.get("chakra_jsonl"), "chakra_jsonl", (0, 2**31)) != FORMAT:
-            raise _Wrong(f"chakra_jsonl is {fields['chakra_jsonl']}, this version reads {FORMAT}")
-        version = _string(fields.get("version", ""), "version")
-        attributes = _read_attributes(fields.get("attr", []))
-        said = _metadata_fields(version, attributes)
-        number = -1
+def _put(message: Any, field: FieldDescriptor, value: object, label: str) -> None:
+    if _is_list(field):
+        if not isinstance(value, list):
+            raise _Wrong(f"{label} is {_shown(value)}, not a list")
+        items = getattr(message, field.name)
+        if field.message_type:
+            for item in value:
+                _put_attribute(items.add(), item)
+        else:
+            items.extend([_scalar(item, field, label) for item in value])
+    elif not field.message_type:
+        setattr(message, field.name, _scalar(value, field, label))
     else:
-        node = _read_node(fields)
-        said = _node_fields(node)
-        number = node.id
+        inner = getattr(message, field.name)
+        inner.SetInParent()
+        if field.name.endswith("_list"):
+            _put(inner, field.message_type.fields[0], value, label)
+        elif isinstance(value, dict):
+            _fill(inner, value, label, lambda part: f"{part} of {label}")
+        else:
+            raise _Wrong(f"{label} is {_shown(value)}, not an object")
+
+
+def _put_attribute(message: Any, item: object) -> None:
+    if not isinstance(item, dict):
+        raise _Wrong(f"attr holds {_shown(item)}, not an object")
+    labels = {"name": "name of an attribute", "doc_string": "doc_string"}
+    name = _string(item.get("name", ""), labels["name"])
+    _fill(message, item, f"attribute {name}", lambda key: labels.get(key, name))
+    members = [key for key in item if key not in labels]
+    if len(members) > 1:
+        raise _Wrong(f"attribute {name} has both {members[0]} and {members[1]}")
+
+
+def _message(fields: Mapping[str, Any]) -> Any:
+    """The message that a line describes: the metadata if it has their version, else a node."""
+    first = "chakra_jsonl" in fields
+    if first and _whole(fields["chakra_jsonl"], "chakra_jsonl", (0, 2**31)) != FORMAT:
+        raise _Wrong(f"chakra_jsonl is {fields['chakra_jsonl']}, this version reads {FORMAT}")
+    message = pb.GlobalMetadata() if first else pb.Node()
+    own = {key: value for key, value in fields.items() if key not in (*_KEEP, "chakra_jsonl")}
+    _fill(message, own, "the metadata" if first else "a node", str)
+    if not first and "id" not in fields:
+        raise _Wrong("a node needs an id")
+    return message
+
+
+def _record(fields: Mapping[str, Any], record: int) -> bytes:
+    """Bytes of a record, its length prefix included."""
+    message = _message(fields)
     if "raw" in fields:
         body = _bytes(fields["raw"], "raw")
         try:
-            if first:
-                meant = _metadata_fields(*messages.parse_metadata(body))
-            else:
-                meant = _node_fields(messages.parse_node(body))
+            meant = _record_fields(record, body)
         except TraceError as error:
             raise _Wrong(f"raw is {error.problem}") from None
-        if meant != said:
+        if meant != _record_fields(record, message.SerializeToString()):
             raise _Wrong('its fields differ from what "raw" says')
     else:
-        try:
-            message = messages.metadata_message(version, attributes) if first else messages.node_message(node)
-            body = message.SerializeToString(deterministic=True)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise _Wrong(" ".join(str(error).split())) from None
+        body = message.SerializeToString(deterministic=True)
     prefix = varint(len(body))
     if "prefix" in fields:
         prefix = _bytes(fields["prefix"], "prefix")
@@ -314,7 +277,7 @@ def _record(fields: dict, first: bool) -> tuple[bytes, int]:
             length, end = -1, -1
         if (length, end) != (len(body), len(prefix)):
             raise _Wrong(f'"prefix" does not say {len(body)} bytes')
-    return prefix + body, number
+    return prefix + body
 
 
 def bytes_of_lines(text: bytes, place: str = "") -> bytes:
@@ -337,12 +300,12 @@ def bytes_of_lines(text: bytes, place: str = "") -> bytes:
             if not index and "chakra_jsonl" not in fields:
                 remedy = 'begin with {"chakra_jsonl": 1}'
                 raise _Wrong("is not the metadata of a trace in text form")
-            record, number = _record(fields, not index)
-            if number in seen:
+            if index and "chakra_jsonl" in fields:
+                raise _Wrong('a node knows no key "chakra_jsonl"')
+            record = _record(fields, index)
+            if index and seen.setdefault(fields["id"], index) < index:
                 remedy = "give every node its own id"
-                raise _Wrong(f"node {number} is there twice, first in line {seen[number]}")
-            if index:
-                seen[number] = index + 1
+                raise _Wrong(f"node {fields['id']} is there twice, first in line {seen[fields['id']] + 1}")
         except _Wrong as error:
             problem = str(error)
             remedy = 'delete "raw" to make the fields count' if '"raw"' in problem else remedy

@@ -269,9 +269,7 @@ class ExecutionTrace:
         return self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])]
 
     def message(self, row: int) -> Any:
-        """The node in that row as the message to be written: that of its file with the columns put in."""
-        if self.raw is None:
-            return messages.node_message(self._built_node(row))
+        """A node that was read and then changed: the message of its file with the columns put in."""
         message = messages.pb.Node.FromString(self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])])
         messages.patch(message, self._built_node(row))
         return message
