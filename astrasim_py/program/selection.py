@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from astrasim_py.core.errors import AlgorithmError
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from astrasim_py.core.errors import AlgorithmError, UnitError
+from astrasim_py.core.fields import Name, whole, wrong
+from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import format_size, parse_size
 from astrasim_py.program.algorithm import Algorithm
 
@@ -19,63 +24,47 @@ _HOLDS: Mapping[str, Callable[[int, int], bool]] = {
     ">": lambda a, b: a > b,
 }
 
-#: Keys of a condition.
-CONDITIONS = ("size", "ranks", "group", "node")
 
+def _comparisons(key: str, read: Callable[[str], int], example: str, schema: Mapping[str, Any]):
+    """A field of comparisons with a number; several are joined by ``and``."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """When a case applies; what is not stated always holds."""
-
-    size: tuple[tuple[str, int], ...] = ()  # comparisons with the full buffer in bytes, all of which must hold
-    ranks: tuple[tuple[str, int], ...] = ()  # comparisons with the size of the group
-    group: str | None = None
-    node: int | None = None  # id of the workload's node that calls, on the first member of its group
-
-    @classmethod
-    def parse(cls, when: Mapping[str, object], place: str = "") -> Condition:
-        """Read ``{size: "<= 256 KiB", ranks: ">= 8", group: dp}``; several comparisons are joined by ``and``.
-
-        Raises AlgorithmError: unknown key or comparison. Raises UnitError: a size without a unit.
-        """
-        unknown = sorted(set(when) - set(CONDITIONS))
-        if unknown:
-            raise AlgorithmError(place, f'a case cannot depend on "{unknown[0]}"', f"use {', '.join(CONDITIONS)}")
-
-        def comparisons(key: str, read: Callable[[str], int], example: str) -> tuple[tuple[str, int], ...]:
-            if key not in when:
-                return ()
-            found = []
-            for part in str(when[key]).split(" and "):
-                match = _BOUND.fullmatch(part)
-                if match is None:
-                    raise AlgorithmError(place, f'{key} "{when[key]}" is not a comparison', f'write e.g. "{example}"')
+    def check(value: object) -> tuple[tuple[str, int], ...]:
+        found = []
+        for part in str(value).split(" and "):
+            match = _BOUND.fullmatch(part)
+            if match is None:
+                raise wrong(f'{key} "{value}" is not a comparison', f'write e.g. "{example}"')
+            try:
                 found.append((match[1], read(match[2])))
-            return tuple(found)
+            except UnitError as error:
+                raise wrong(error.problem, error.remedy) from None
+        return tuple(found)
 
-        def whole(text: str) -> int:
-            if not text.isdecimal() or len(text) > 9:
-                raise AlgorithmError(place, f'ranks "{text}" is not a whole number', 'write e.g. ">= 8"')
-            return int(text)
+    kind = Annotated[tuple[tuple[str, int], ...], PlainValidator(check), WithJsonSchema(dict(schema))]
+    return Annotated[kind | None, Field(default=None, examples=[f'"{example}"'])]
 
-        def whole_id(value: object) -> int:
-            if type(value) is not int or value < 0:
-                raise AlgorithmError(place, f'node "{value}" is not the id of a node', "write e.g. 3")
-            return value
 
-        group, node = when.get("group"), when.get("node")
-        return cls(
-            size=comparisons("size", lambda text: parse_size(text, place), "<= 256 KiB"),
-            ranks=comparisons("ranks", whole, ">= 8"),
-            group=None if group is None else str(group),
-            node=None if node is None else whole_id(node),
-        )
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise wrong(f'ranks "{text}" is not a whole number', 'write e.g. ">= 8"')
+    return int(text)
+
+
+class When(StrictModel):
+    """When a case applies; conditions such as ``<= 256 KiB``."""
+
+    size: _comparisons("size", parse_size, "<= 256 KiB", {"type": "string", "maxLength": 4000})
+    ranks: _comparisons("ranks", _count, ">= 8", {"type": ["string", "number", "boolean"]})
+    group: Name | None = None
+    node: whole(0, 2**63 - 1, "id of a node") | None = Field(
+        default=None, description="id of the workload's node on the first rank of its group"
+    )
 
     def holds(self, size: int, ranks: int, group: str, node: int = -1) -> bool:
         """True if the call of a node, of `size` bytes on a group of `ranks`, satisfies it."""
         return (
-            all(_HOLDS[op](size, value) for op, value in self.size)
-            and all(_HOLDS[op](ranks, value) for op, value in self.ranks)
+            all(_HOLDS[op](size, value) for op, value in self.size or ())
+            and all(_HOLDS[op](ranks, value) for op, value in self.ranks or ())
             and (self.group is None or self.group == group or group.startswith(f"{self.group}."))
             and (self.node is None or self.node == node)
         )
@@ -90,7 +79,7 @@ class Case:
     """
 
     make: Callable[[str, int, int], Algorithm]  # ``make(collective, ranks, root) -> Algorithm``
-    when: Condition = Condition()
+    when: When = When()
     fit: Callable[[str, tuple[int, ...], int, int], Algorithm] | None = None
 
 

@@ -11,9 +11,7 @@ from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core.fields import (
     CodeName,
     FileName,
-    Name,
     Rank,
-    Scalar,
     Size,
     Text,
     Time,
@@ -24,17 +22,7 @@ from astrasim_py.core.fields import (
 )
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import PS_PER_S
-
-
-class When(StrictModel):
-    """When a case applies; conditions such as ``<= 256 KiB``."""
-
-    size: Text | None = example('"<= 256 KiB"', default=None)
-    ranks: Scalar | None = example('">= 8"', default=None)
-    group: Name | None = None
-    node: whole(0, 2**63 - 1, "id of a node") | None = Field(
-        default=None, description="id of the workload's node on the first rank of its group"
-    )
+from astrasim_py.program.selection import When
 
 
 class AlgorithmBase(StrictModel):

@@ -177,14 +177,6 @@ class JobCheck:
                     yield ScenarioError(self.place(*at), problem, "put it last")
 
     def _when(self, when, at: tuple[str | int, ...]) -> Iterator[AstraError]:
-        from astrasim_py.program.selection import Condition
-
-        for key in ("size", "ranks"):
-            place = self.place(*at, "when", key)
-            try:
-                Condition.parse({key: getattr(when, key)} if getattr(when, key) is not None else {}, place)
-            except AstraError as error:
-                yield ScenarioError(place, error.problem, error.remedy)
         known = (*self.job.groups, "world")
         if when.group not in (None, *known) and not isinstance(self.job.workload, TraceWorkload):
             problem = f'no group is called "{when.group}"'

@@ -19,7 +19,7 @@ from astrasim_py.core.registry import provided
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.selection import CONDITIONS, AlgorithmTable, Case, Condition
+from astrasim_py.program.selection import AlgorithmTable, Case, When
 from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, AlgorithmCode, AlgorithmFile, AlgorithmSynthesis
 from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.preparation import Preparation
@@ -51,12 +51,11 @@ def choices_of(run: Preparation, job: Any, key: str, topology: Topology) -> dict
     choices: dict[str, list[Choice]] = {}
     for collective, listed in chosen.items():
         below = key if collective in job.algorithms else ""
-        when_at = run.at(below, f"algorithms.{collective}")
         choices[collective] = []
         for i, said in enumerate(listed):
             place = run.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
             fit = _synthesizer(run, said, topology, place) if isinstance(said, AlgorithmSynthesis) else None
-            case = Case(make=maker(run, said, place), when=_condition(said.when, when_at), fit=fit)
+            case = Case(make=maker(run, said, place), when=said.when or When(), fit=fit)
             choices[collective].append(Choice(case, said, place))
     return choices
 
@@ -190,11 +189,6 @@ def _check_fit(algorithm: Algorithm, ranks: int, root: int | None, place: str) -
     if root is not None and algorithm.root != root:
         problem = f"{algorithm.name} has root {algorithm.root}, and the workload asks for {root}"
         raise AlgorithmError(place, problem, f"write root: {algorithm.root} in the workload, or give another file")
-
-
-def _condition(when: Any, place: str) -> Condition:
-    given = {} if when is None else {key: getattr(when, key) for key in CONDITIONS}
-    return Condition.parse({key: value for key, value in given.items() if value is not None}, place)
 
 
 def _verified(run: Preparation, algorithm: Algorithm, place: str, content: tuple | None = None) -> Algorithm:
