@@ -22,9 +22,10 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -104,47 +105,34 @@ class Links:
     """Builder of a topology from the rows of an edge list."""
 
     def __init__(self) -> None:
-        self.src: list[int] = []
-        self.dst: list[int] = []
-        self.bandwidth: list[int] = []
+        #: Numbers and names of the ends of each link, its bandwidth and its latency in ps.
+        self.src: list[int | str] = []
+        self.dst: list[int | str] = []
+        self.bandwidth: list[Fraction] = []
         self.latency: list[int] = []
-        self.rates: dict[Fraction, int] = {}
-        #: Vertex key -> code; numbers are their own keys.
-        self.codes: dict[int | str, int] = {}
-        self._read: dict[tuple[str, str, str], Fraction | int] = {}
+        #: Vertices in order of first appearance.
+        self.vertices: dict[int | str, None] = {}
         self._headers: dict[tuple[str, ...], Columns] = {}
 
-    def vertex(self, token: object, place: str) -> int:
-        """Code of a vertex, by number or name."""
+    def vertex(self, token: object, place: str) -> int | str:
+        """A vertex, by number or name."""
         text = str(token).strip() if isinstance(token, int | str) and not isinstance(token, bool) else ""
-        if _NUMBER.fullmatch(text):
-            key: int | str = int(text)
-        elif _NAME.fullmatch(text):
-            key = text
-        else:
+        if not _NUMBER.fullmatch(text) and not _NAME.fullmatch(text):
             problem = f'"{str(token)[:40]}" is not a vertex'
             raise TopologyError(place, problem, "write an NPU number or a switch name")
-        return self.codes.setdefault(key, len(self.codes))
-
-    def quantity(self, what: str, unit: str, cell: object, place: str) -> Fraction | int:
-        """Bandwidth in bytes per second or latency in ps, exact."""
-        if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal):
-            raise TopologyError(place, f"{cell!r} is not a {what}", "write a number with its unit")
-        key = (what, unit, str(cell).strip())
-        if key not in self._read:
-            self._read[key] = _quantity(*key, place)
-        return self._read[key]
+        key = int(text) if text.isdecimal() else text
+        self.vertices[key] = None
+        return key
 
     def add(self, src: object, dst: object, bandwidth: Fraction, latency: int, place: str, both: bool = False) -> None:
         """Add a link, or one in each direction."""
         a, b = self.vertex(src, f"{place}: src"), self.vertex(dst, f"{place}: dst")
         if a == b:
             raise TopologyError(place, f"a self-loop: {str(src).strip()} to {str(dst).strip()}", "delete the link")
-        rate = self.rates.setdefault(bandwidth, len(self.rates))
         for x, y in ((a, b), (b, a)) if both else ((a, b),):
             self.src.append(x)
             self.dst.append(y)
-            self.bandwidth.append(rate)
+            self.bandwidth.append(bandwidth)
             self.latency.append(latency)
         if len(self.src) > LINK_CAP:
             raise TopologyError(place, f"more than {LINK_CAP} links, the cap", "write fewer links")
@@ -155,66 +143,63 @@ class Links:
         if names not in self._headers:
             self._headers[names] = read_columns(place, names, ignore=ignore)
         columns = self._headers[names]
-        bandwidth, latency = (
-            self.quantity(what, columns[what][1], row[columns[what][0]], f"{place}: {columns[what][0]}")
-            for what in _PARSERS
-        )
-        self.add(row[columns["src"][0]], row[columns["dst"][0]], bandwidth, latency, place, both=both)
+        values = []
+        for what in _PARSERS:
+            name, unit = columns[what]
+            cell, at = row[name], f"{place}: {name}"
+            if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal):
+                raise TopologyError(at, f"{cell!r} is not a {what}", "write a number with its unit")
+            try:
+                values.append(_quantity(what, unit, str(cell).strip()))
+            except UnitError as error:
+                raise TopologyError(at, error.problem, error.remedy) from None
+        self.add(row[columns["src"][0]], row[columns["dst"][0]], *values, place, both=both)
 
-    def topology(
-        self,
-        place: str,
-        name: str,
-        npus: int | None,
-        numbers: Mapping[int | str, int] | None = None,
-        switch_names: list[str] | None = None,
-    ) -> Topology:
-        """The topology of the links so far.
-
-        `npus`: none: every number is an NPU. `numbers`: instead of the rule of the module's docstring; names of
-        switches then come from `switch_names`.
-        """
+    def topology(self, place: str, name: str, npus: int | None) -> Topology:
+        """The topology of the links so far, numbered as the module's docstring says."""
         if npus is None:
-            npus = 1 + max((k for k in self.codes if isinstance(k, int)), default=-1)
+            npus = 1 + max((k for k in self.vertices if isinstance(k, int)), default=-1)
             if npus == 0:
                 raise TopologyError(place, "there are no NPUs", "number the NPUs from 0")
+        switches = sorted(k for k in self.vertices if isinstance(k, int) and k >= npus)
+        switches += [k for k in self.vertices if isinstance(k, str)]
+        numbers = {key: npus + i for i, key in enumerate(switches)}
+        return self.numbered(place, name, npus, numbers, [str(key) for key in switches])
+
+    def numbered(
+        self, place: str, name: str, npus: int, numbers: Mapping[int | str, int], switches: Sequence[str]
+    ) -> Topology:
+        """The topology of the links so far; a vertex without an entry in `numbers` is an NPU of that number."""
         check_caps(npus, len(self.src), 0, place)
-        if numbers is None:
-            keys = [k for k in self.codes if isinstance(k, int) and k >= npus]
-            keys = [*sorted(keys), *(k for k in self.codes if isinstance(k, str))]
-            numbers = {k: npus + i for i, k in enumerate(keys)}
-            switch_names = [str(k) for k in keys]
-        # Codes count up, so this is indexed by code.
-        vertex = np.array([numbers.get(k, k) for k in self.codes] or [0], dtype=np.int64)
+        rates = {rate: code for code, rate in enumerate(dict.fromkeys(self.bandwidth))}
         return Topology.create(
             name=name,
             shape="edge_list",
             npus=npus,
-            vertices=npus + len(switch_names or ()),
-            src=vertex[np.array(self.src, dtype=np.int64)],
-            dst=vertex[np.array(self.dst, dtype=np.int64)],
+            vertices=npus + len(switches),
+            src=np.array([numbers.get(key, key) for key in self.src], dtype=np.int64),
+            dst=np.array([numbers.get(key, key) for key in self.dst], dtype=np.int64),
             latency_ps=np.array(self.latency, dtype=np.int64),
-            bandwidth_class=np.array(self.bandwidth, dtype=np.int64),
-            bandwidths=list(self.rates),
-            switches=tuple((n, None) for n in switch_names or ()),
+            bandwidth_class=np.array([rates[rate] for rate in self.bandwidth], dtype=np.int64),
+            bandwidths=list(rates),
+            switches=tuple((n, None) for n in switches),
             place=place,
         )
 
 
-def _quantity(what: str, unit: str, text: str, place: str) -> Fraction | int:
-    try:
-        if not unit:
-            return _PARSERS[what](text)
-        ratio = _RATIO.fullmatch(text)
-        if ratio and what == "bandwidth" and int(ratio[2]):
-            value = Fraction(int(ratio[1]), int(ratio[2])) * parse_bandwidth(f"1 {unit}")
-            if 0 < value <= INT64_MAX:
-                return value
-        if not _PLAIN.fullmatch(text):
-            raise TopologyError(place, f'"{text[:40]}" is not a number', f"the column is in {unit}: write e.g. 50")
-        return _PARSERS[what](f"{text} {unit}")
-    except UnitError as error:
-        raise TopologyError(place, error.problem, error.remedy) from None
+@lru_cache(2**16)
+def _quantity(what: str, unit: str, text: str) -> Fraction | int:
+    """Bandwidth in bytes per second or latency in ps, exact; raises UnitError."""
+    if not unit:
+        return _PARSERS[what](text)
+    ratio = _RATIO.fullmatch(text)
+    if ratio and what == "bandwidth" and int(ratio[2]):
+        value = Fraction(int(ratio[1]), int(ratio[2])) * parse_bandwidth(f"1 {unit}")
+        if 0 < value <= INT64_MAX:
+            return value
+    if not _PLAIN.fullmatch(text):
+        raise UnitError("", f'"{text[:40]}" is not a number', f"the column is in {unit}: write e.g. 50")
+    return _PARSERS[what](f"{text} {unit}")
 
 
 def npu_count(value: object, place: str) -> int:
@@ -381,47 +366,42 @@ def read_json(text: str, file: str = "") -> Topology:
     said = graph.get("npus") if isinstance(graph, dict) else None
     npus = None if said is None else npu_count(said, f"{file}: graph.npus")
     links = Links()
-    numbers, names, count = _json_vertices(nodes, links, npus, file)
+    numbers, switches, count = _json_vertices(nodes, links, npus, file)
     for index, edge in enumerate(edges):
         place = f"{file}: edges[{index}]"
         if not isinstance(edge, dict):
             raise TopologyError(place, "an edge is not an object", "write source, target and attributes")
-        before = len(links.codes)
         links.add_row(edge, place, both=not data.get("directed", True), ignore=True)
-        if len(links.codes) > before:
+        if len(links.vertices) > len(nodes):
             raise TopologyError(place, "an end of the edge is not among the nodes", "list it under nodes")
-    return links.topology(file, Path(file).stem, count, numbers, names)
+    return links.numbered(file, Path(file).stem, count, numbers, switches)
 
 
 def _json_vertices(
     nodes: list, links: Links, npus: int | None, file: str
 ) -> tuple[dict[int | str, int], list[str], int]:
     """Vertex numbers of all nodes, names of the switches, number of NPUs."""
-    kinds: dict[int | str, bool] = {}
+    hosts: list[int | str] = []
+    switches: list[int | str] = []
     names: dict[int | str, str] = {}
     for index, node in enumerate(nodes):
         place = f"{file}: nodes[{index}]"
         if not isinstance(node, dict) or "id" not in node:
             raise TopologyError(place, "a node has no id", 'write {"id": 0}')
-        before = len(links.codes)
-        links.vertex(node["id"], place)
-        if len(links.codes) == before:
+        key, kind = links.vertex(node["id"], place), node.get("kind")
+        if key in names:
             raise TopologyError(place, f"node {str(node['id'])[:40]} is listed twice", "list it once")
-        key = next(reversed(links.codes))
-        kind = node.get("kind")
         if kind not in (None, "npu", "switch"):
             raise TopologyError(f"{place}: kind", f'"{str(kind)[:40]}" is neither npu nor switch', "write one")
         by_rule = isinstance(key, int) and (npus is None or key < npus)
-        kinds[key] = kind == "npu" if kind else by_rule
+        (hosts if (kind == "npu" if kind else by_rule) else switches).append(key)
         name = node.get("name", str(key))
         names[key] = name if isinstance(name, str) and _NAME.fullmatch(name) else str(key)
-    hosts = [key for key, is_npu in kinds.items() if is_npu]
     if npus is not None and len(hosts) != npus:
         raise TopologyError(f"{file}: graph.npus", f"{npus}, and {len(hosts)} nodes are NPUs", "make them agree")
     if not hosts:
         raise TopologyError(file, "there are no NPUs", "number the NPUs from 0")
     # Numbers 0..n-1 are kept; otherwise NPUs are numbered in the order listed.
-    switches = [key for key, is_npu in kinds.items() if not is_npu]
     if all(isinstance(k, int) and k < len(hosts) for k in hosts):
         hosts.sort()
         if all(isinstance(k, int) for k in switches):

@@ -13,7 +13,6 @@ Report 776, Technion 2010.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,8 +42,22 @@ def _table(count: int, *columns: tuple[np.ndarray, np.ndarray]) -> Routes:
     return pointers(used.sum(axis=1)), matrix[used]
 
 
+class Fabric:
+    """A switched network without failures."""
+
+    def blocks(self) -> list[Block]:
+        """All links, in order."""
+        raise NotImplementedError
+
+    def ends(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Source, destination and level (int32 each) of every link."""
+        src, dst, level = zip(*self.blocks(), strict=True)
+        levels = np.repeat(level, [len(ends) for ends in src]).astype(np.int32)
+        return np.concatenate(src).astype(np.int32), np.concatenate(dst).astype(np.int32), levels
+
+
 @dataclass(frozen=True)
-class LeafSpine:
+class LeafSpine(Fabric):
     """Leaves with `hosts` NPUs each, every leaf linked to every spine.
 
     A message to another leaf crosses spine ``destination mod spines``.
@@ -88,7 +101,7 @@ class LeafSpine:
 
 
 @dataclass(frozen=True)
-class FatTree:
+class FatTree(Fabric):
     """A three-tier fat tree of k-port switches.
 
     `pods` pods of k/2 edge and k/2 aggregation switches, (k/2)^2 cores, `hosts` NPUs per edge switch. Core
@@ -157,7 +170,7 @@ class FatTree:
 
 
 @dataclass(frozen=True)
-class Dragonfly:
+class Dragonfly(Fabric):
     """Groups of a routers, each with p NPUs and h global links; g groups.
 
     Routers of a group are fully connected. Each pair of groups is joined by ``a h div (g - 1)`` cables, dealt
@@ -249,7 +262,7 @@ class Dragonfly:
 
 
 @dataclass(frozen=True)
-class Rails:
+class Rails(Fabric):
     """Nodes of NPUs behind an NVSwitch, one NIC per NPU, NICs of equal place on one rail switch.
 
     NPU ``i`` is local NPU ``i mod n`` of node ``i div n`` and its NIC is on rail ``(i mod n) mod rails``. Within
@@ -328,13 +341,3 @@ class Rails:
             (over, top + self.rails * self.spines + rail_b * self.spines + spine),
             (away, nic + npus + dst),
         )
-
-
-Fabric = LeafSpine | FatTree | Dragonfly | Rails
-
-
-def columns(blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Source, destination and level (int32 each) of all links."""
-    src, dst, level = zip(*blocks, strict=True)
-    levels = np.repeat(level, [len(ends) for ends in src]).astype(np.int32)
-    return np.concatenate(src).astype(np.int32), np.concatenate(dst).astype(np.int32), levels

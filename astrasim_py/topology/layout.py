@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from astrasim_py.topology.fabrics import FatTree, LeafSpine, Rails
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
 
@@ -17,8 +18,8 @@ def positions(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
     """
     if isinstance(topology.router, DimensionOrder):
         return _grid(topology)
-    if topology.tiers:
-        return _tiers(topology.tiers)
+    if isinstance(topology.router, LeafSpine | FatTree | Rails):
+        return _tiers((topology.npus, *(count for _, count in topology.switches)))
     return None
 
 

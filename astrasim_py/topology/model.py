@@ -62,8 +62,6 @@ class Topology:
     failed : tuple of int
         NPUs that failed; they keep their ids and have no links.
     routing : Routing
-    tiers : tuple of int
-        For drawing: how many vertices, in id order, each tier holds (NPUs first); empty without tiers.
 
     Notes
     -----
@@ -85,7 +83,6 @@ class Topology:
     switches: tuple[tuple[str, int | None], ...] = ()
     failed: tuple[int, ...] = ()
     routing: Routing = Routing()
-    tiers: tuple[int, ...] = ()
     #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
     #: -1 gone); `renumbered` is None while no link is gone.
     router: Any = field(default=None, repr=False)
@@ -281,7 +278,7 @@ class Topology:
 
     @cached_property
     def _digest(self) -> str:
-        unseen = ("name", "shape", "switches", "tiers")
+        unseen = ("name", "shape", "switches")
         return digest({f.name: getattr(self, f.name) for f in fields(self) if f.name not in unseen})
 
     def __getstate__(self) -> dict:
@@ -346,34 +343,34 @@ class Topology:
         return Topology.create(**{f.name: getattr(self, f.name) for f in fields(self)} | new, place=place)
 
 
-def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> Topology:
-    """A product of dimensions with dimension-order routes (see `routing.DimensionOrder`)."""
-    router = DimensionOrder(tuple(dims))
-    npus, links, switches = router.npus, router.links, router.switches
-    check_caps(npus, links, switches, place)
-    src, dst, which = router.ends()
-    latency = np.array([d.latency_ps for d in dims], dtype=np.int64)
-    count = sum(d.kind == "switch" and d.size > 1 for d in dims)
-    names = [
-        ("switch" if count == 1 else f"dim{index}.switch", dim.switches(npus))
-        for index, dim in enumerate(dims)
-        if dim.switches(npus)
-    ]
+def routed(
+    name: str, shape: str, router: Any, links: Sequence[tuple[Fraction, int]], dims: Sequence[Dim], place: str
+) -> Topology:
+    """A network without failures from its router; `links`: (bandwidth, latency) by level of its links."""
+    switches = sum(count for _, count in router.switches)
+    check_caps(router.npus, router.links, switches, place)
+    src, dst, level = router.ends()
     return Topology.create(
         name=name,
         shape=shape,
-        npus=npus,
-        vertices=npus + switches,
+        npus=router.npus,
+        vertices=router.npus + switches,
         src=src,
         dst=dst,
-        latency_ps=latency[which],
-        bandwidth_class=which,
-        bandwidths=[d.bandwidth for d in dims],
+        latency_ps=np.array([latency for _, latency in links], dtype=np.int64)[level],
+        bandwidth_class=level,
+        bandwidths=[bandwidth for bandwidth, _ in links],
         dims=tuple(dims),
-        switches=tuple(names),
+        switches=router.switches,
         router=router,
         place=place,
     )
+
+
+def product_of(name: str, shape: str, dims: Sequence[Dim], place: str = "") -> Topology:
+    """A product of dimensions with dimension-order routes (see `routing.DimensionOrder`)."""
+    links = [(dim.bandwidth, dim.latency_ps) for dim in dims]
+    return routed(name, shape, DimensionOrder(tuple(dims)), links, dims, place)
 
 
 def check_caps(npus: int, links: int, switches: int = 0, place: str = "") -> None:

@@ -110,8 +110,10 @@ class DimensionOrder:
         return sum(d.links(self.npus) for d in self.dims)
 
     @property
-    def switches(self) -> int:
-        return sum(d.switches(self.npus) for d in self.dims)
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        """Names of the switches of each dimension that has some, and their numbers."""
+        counts = {index: count for index, dim in enumerate(self.dims) if (count := dim.switches(self.npus))}
+        return tuple(("switch" if len(counts) == 1 else f"dim{i}.switch", count) for i, count in counts.items())
 
     def ends(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Source, destination and dimension (int32 each) of every link, in link order."""
@@ -380,21 +382,14 @@ class ShortestPaths:
 
 def reachable(ptr: np.ndarray, neighbours: np.ndarray, start: int) -> np.ndarray:
     """bool[V]: vertices reachable from `start` in a CSR adjacency, in O(V + E)."""
-    seen = np.zeros(len(ptr) - 1, dtype=bool)
+    ends, others = ptr.tolist(), neighbours.tolist()
+    seen = np.zeros(len(ptr) - 1, dtype=bool).tolist()
     seen[start] = True
-    frontier = np.array([start])
-    while len(frontier):
-        if len(frontier) < 32:  # long thin graphs: array operations would cost more than they do
-            fresh = []
-            for vertex in frontier.tolist():
-                for other in neighbours[ptr[vertex] : ptr[vertex + 1]].tolist():
-                    if not seen[other]:
-                        seen[other] = True
-                        fresh.append(other)
-            frontier = np.array(fresh, dtype=np.int64)
-        else:
-            row, step = _repeat_counts(ptr[frontier + 1] - ptr[frontier])
-            others = neighbours[ptr[frontier][row] + step]
-            frontier = np.unique(others[~seen[others]])
-            seen[frontier] = True
-    return seen
+    waiting = [start]
+    while waiting:
+        vertex = waiting.pop()
+        for other in others[ends[vertex] : ends[vertex + 1]]:
+            if not seen[other]:
+                seen[other] = True
+                waiting.append(other)
+    return np.array(seen)

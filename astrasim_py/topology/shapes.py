@@ -7,12 +7,10 @@ follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field, ValidationInfo
 
 from astrasim_py.core.errors import TopologyError
@@ -20,7 +18,7 @@ from astrasim_py.core.fields import NPU_CAP, Bandwidth, Count, FileName, Time, c
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.topology import fabrics
 from astrasim_py.topology.edge_list import Links, read_edge_list
-from astrasim_py.topology.model import Topology, check_caps, product_of
+from astrasim_py.topology.model import Topology, product_of, routed
 from astrasim_py.topology.routing import Dim
 from astrasim_py.topology.spec import MAX_DIMS, LinkPreset, Ratio, Shape, Vertex, below, link_of, needs_link
 
@@ -214,7 +212,7 @@ class LeafSpine(_OneLink):
         up = self.uplink_bandwidth or self.hosts_per_leaf * rate / ((self.oversubscription or 1) * self.spines)
         up_time = time if self.uplink_latency is None else self.uplink_latency
         share = min(rate, up * self.spines / self.hosts_per_leaf)
-        return _switched(
+        return routed(
             f"leaf_spine {self.leaves}x{self.hosts_per_leaf}, {self.spines} spines",
             "leaf_spine",
             fabrics.LeafSpine(self.leaves, self.hosts_per_leaf, self.spines),
@@ -248,7 +246,7 @@ class FatTree(_OneLink):
         inner = _or(link, self.fabric_bandwidth, self.fabric_latency)
         share = min(link[0], inner[0] * fabric.half / fabric.hosts), inner[1]
         dims = [Dim("switch", *row) for row in ((fabric.hosts, *link), (fabric.half, *share), (pods, *share))]
-        return _switched(f"fat_tree {fabric.npus}", "fat_tree", fabric, [link, inner, inner], dims, place)
+        return routed(f"fat_tree {fabric.npus}", "fat_tree", fabric, [link, inner, inner], dims, place)
 
 
 class Dragonfly(_OneLink):
@@ -279,7 +277,7 @@ class Dragonfly(_OneLink):
         ]
         sizes = (("switch", self.p), ("fully_connected", self.a), ("fully_connected", g))
         dims = [Dim(*size, *level) for size, level in zip(sizes, levels, strict=True)]
-        return _switched(f"dragonfly {fabric.npus}", "dragonfly", fabric, levels, dims, place)
+        return routed(f"dragonfly {fabric.npus}", "dragonfly", fabric, levels, dims, place)
 
 
 class Dgx(Shape):
@@ -324,7 +322,7 @@ class Dgx(Shape):
             dims.append(Dim("switch", nodes, *outside))
         if not fabric.links:
             return product_of("dgx 1x1", "dgx", dims, place)
-        return _switched(f"dgx {nodes}x{npus}", "dgx", fabric, levels, dims, place)
+        return routed(f"dgx {nodes}x{npus}", "dgx", fabric, levels, dims, place)
 
 
 class Edge(StrictModel):
@@ -371,37 +369,6 @@ class EdgeList(Shape):
 def _or(link: tuple[Fraction, int], bandwidth: Fraction | None, latency: int | None) -> tuple[Fraction, int]:
     """Bandwidth and latency of a link, replaced by those that are given."""
     return bandwidth or link[0], link[1] if latency is None else latency
-
-
-def _switched(
-    name: str,
-    shape: str,
-    fabric: fabrics.Fabric,
-    levels: Sequence[tuple[Fraction, int]],
-    dims: Sequence[Dim],
-    place: str,
-) -> Topology:
-    """A switched network; `levels` are (bandwidth, latency) by level of its links."""
-    switches = sum(count for _, count in fabric.switches)
-    check_caps(fabric.npus, fabric.links, switches, place)
-    src, dst, level = fabrics.columns(fabric.blocks())
-    tiered = not isinstance(fabric, fabrics.Dragonfly)
-    return Topology.create(
-        name=name,
-        shape=shape,
-        npus=fabric.npus,
-        vertices=fabric.npus + switches,
-        src=src,
-        dst=dst,
-        latency_ps=np.array([latency for _, latency in levels], dtype=np.int64)[level],
-        bandwidth_class=level,
-        bandwidths=[bandwidth for bandwidth, _ in levels],
-        dims=tuple(dims),
-        switches=fabric.switches,
-        tiers=(fabric.npus, *(count for _, count in fabric.switches)) if tiered else (),
-        router=fabric,
-        place=place,
-    )
 
 
 #: The shapes of this package by name; other packages add theirs as producers (see `astrasim_py.core.registry`).

@@ -167,7 +167,7 @@ def test_a_key_is_used_or_refused_by_everything(shape, key, value, beside):
 
 
 def test_every_column_of_a_topology_takes_part_in_its_digest():
-    unseen = {"name", "shape", "tiers", "switches"}  # what people see
+    unseen = {"name", "shape", "switches"}  # what people see
     topology = build({"shape": "ring", **SPECS["ring"], "failed": {"npus": [1]}})
     seen = {field.name for field in fields(Topology)} - unseen
     assert seen == {
