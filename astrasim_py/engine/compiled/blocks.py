@@ -237,8 +237,12 @@ def computed_peer(state, number, position, delta):
     peer, weight = np.int64(0), np.int64(1)
     for d in range(n):
         size = np.int64(ints(state)[dims + 1 + d])
-        digit = position % size + ints(state)[digits + d]
-        position //= size
+        digit = np.int64(ints(state)[digits + d])
+        if d < n - 1:
+            digit += position % size
+            position //= size
+        else:
+            digit += position
         if digit >= size:
             digit -= size
         peer += weight * digit
@@ -252,9 +256,6 @@ def peer_of(state, block, node):
     row = blocks(state, block)
     peer = np.int64(nodes(state, np.int64(row.first) + node).peer)
     if row.flags & records.ROTATED_BLOCK:
-        call = calls(state, row.call)
-        if call.peers >= 0:
-            return np.int64(ints(state)[call.peers + row.position * call.deltas + peer])
         return computed_peer(state, np.int64(row.call), np.int64(row.position), peer)
     return peer
 

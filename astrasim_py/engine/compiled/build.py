@@ -1,25 +1,50 @@
-"""Convert a Plan to the kernel's input."""
+"""Convert a Plan to the kernel's input: records of templates, calls, instances and ranks, and arrays of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrasim_py.core.errors import UsageError
+from astrasim_py.core.errors import SimulationError, UsageError
 from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
-from astrasim_py.engine.compiled.tables import Connected, KernelInput, Rotated, Tables
-from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Plan, RankProgram
+from astrasim_py.engine.compiled.durations import Times
+from astrasim_py.system.plan import (
+    COLLECTIVE,
+    COMPUTE,
+    MEMORY,
+    RECV,
+    SEND,
+    CollectiveCall,
+    Counters,
+    Instance,
+    Matching,
+    MscclConnections,
+    Phase,
+    Plan,
+    RankProgram,
+)
 from astrasim_py.system.problem import Problem
 
-#: Maximum entries of a table of peers or routes by position and delta; the kernel computes larger ones.
-MAX_TABLE = 2**24
 _MODELS = {
     "cut_through": records.CUT_THROUGH,
     "store_and_forward": records.STORE_AND_FORWARD,
     "analytical": records.ANALYTICAL,
 }
+
+
+class KernelInput(NamedTuple):
+    """The kernel's input, read-only: constants and tables by name (`records`).
+
+    `tables`: ``links`` and ``ranks`` are the initial rows of tables that the kernel writes. `tags`: by node of a
+    template; the kernel does not use them.
+    """
+
+    constants: dict[str, int]
+    tables: dict[str, np.ndarray]
+    tags: np.ndarray
 
 
 def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
@@ -28,26 +53,61 @@ def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
     `rows`: record nodes. Raises UsageError: a user-defined network model. Raises SimulationError: more than 2^31 - 1
     nodes or route links.
     """
+    if plan.problem.network.factory is not None:
+        raise UsageError("engine", "a network model of one's own runs on the SimPy engine only", "write --engine simpy")
     return _Building(plan, rows).input()
 
 
+class _Numbers:
+    """A growing flat array."""
+
+    def __init__(self, dtype: type) -> None:
+        self.dtype = dtype
+        self.parts: list[np.ndarray] = []
+        self.size = 0
+        self.known: dict[Hashable, int] = {}
+
+    def add(self, values: Sequence[int] | np.ndarray) -> int:
+        """Append values; returns the index of the first."""
+        part = np.asarray(values, dtype=self.dtype).ravel()
+        begin = self.size
+        self.parts.append(part)
+        self.size += len(part)
+        return begin
+
+    def once(self, key: Hashable, make: Callable[[], Sequence[int] | np.ndarray]) -> int:
+        """Append the values of a key, unless they have been; returns the index of the first."""
+        if key not in self.known:
+            self.known[key] = self.add(make())
+        return self.known[key]
+
+    def array(self) -> np.ndarray:
+        """All values and a final 0: never empty."""
+        return np.concatenate([*self.parts, np.zeros(1, dtype=self.dtype)])
+
+
+def _table(rows: list[dict[str, int]], dtype: np.dtype) -> np.ndarray:
+    """Records with 0 in fields that a row does not have; at least one."""
+    made = np.zeros(max(len(rows), 1), dtype=dtype)
+    for name in {name for row in rows for name in row}:
+        made[name][: len(rows)] = [row.get(name, 0) for row in rows]
+    return made
+
+
 def _constants(problem: Problem) -> dict[str, int]:
-    """Constants of a run that depend on the problem only; -1: none."""
+    """Constants of a run that depend on the problem only."""
     network, semantics, limits = problem.network, problem.semantics, problem.limits
-    if network.factory is not None:
-        raise UsageError("engine", "a network model of one's own runs on the SimPy engine only", "write --engine simpy")
+    injected = network.send_completes == "injected"
     max_time = limits.max_sim_time_ps
-    return dict.fromkeys(records.CONSTANTS, -1) | {
+    return {
         "model": _MODELS[network.model],
         "hold_latency": network.link_busy == "latency+bytes",
-        "injected": network.send_completes == "injected",
-        "counts_references": network.send_completes == "injected",
+        "injected": injected,
+        "counts_references": injected,
         "scheduled": semantics.event_order == "scheduled",
         "has_servers": problem.memory.kind in ("per_node", "pool"),
         "max_events": min(limits.max_events, INT64_MAX),
         "max_time": -1 if max_time is None else min(max_time, INT64_MAX),
-        "computed": 0,
-        "npus": problem.topology.npus,
     }
 
 
@@ -55,258 +115,364 @@ class _Building:
     """Working state of `kernel_input`."""
 
     def __init__(self, plan: Plan, rows: bool) -> None:
-        self.plan, self.rows = plan, rows
-        self.tables = Tables(plan.problem, _constants(plan.problem))
-        self.npus = plan.problem.topology.npus
-        self.npu_of = np.array(plan.npu_of, dtype=np.int64)
-        self.asks = plan.problem.semantics.rendezvous_bytes > 0
+        self.plan, self.problem, self.rows = plan, plan.problem, rows
         self.by_bytes = plan.problem.semantics.message_match == "bytes"
-        self.partners: dict[tuple, tuple[list[np.ndarray], int]] = {}
-        self.templates: dict[tuple, tuple[tuple[int, ...], list[np.ndarray]]] = {}
-        self.calls: dict[CollectiveCall, int] = {}
-        self.maps: dict[tuple, int] = {}
-        self.rotations: dict[tuple, tuple[int, int, Rotated, np.ndarray | None]] = {}
-        self.channels = 0
+        self.constants = dict.fromkeys(records.CONSTANTS, 0) | _constants(plan.problem)
+        self.ints, self.longs = _Numbers(np.int32), _Numbers(np.int64)
+        #: Initial states of all nodes; bytes that messages are longer than those of their template.
+        self.states, self.longer = _Numbers(np.uint8), _Numbers(np.uint8)
+        self.templates: list[dict[str, int]] = []
+        #: By template: its nodes, without the sizes of messages and durations; these; and its program's tags.
+        self.nodes, self.amounts, self.tags = [], [], []
+        self.template_of: dict[tuple, int] = {}
+        #: Extra ps per hop, numbered.
+        self.variants: dict[int, int] = {0: 0}
+        self.most_queues = self.most_running = self.channels = 0
 
     def input(self) -> KernelInput:
         """Build the complete input."""
-        plan, tables = self.plan, self.tables
-        if plan.route_links is None:
-            tables.compute_routes()
-        else:
-            tables.routes(plan.route_ptr, plan.route_links, plan.route_pairs)
-        self.workload()
-        for instance in plan.instances:
-            self.instance(instance)
-        tables.constants["shared_channels"] = self.channels
-        return tables.input()
+        plan, problem, constants = self.plan, self.problem, self.constants
+        ranks = self.ranks()
+        fields: dict[CollectiveCall, dict[str, int]] = {}
+        calls = []
+        for index, (call, number) in enumerate(zip(plan.calls, plan.instance_of, strict=True)):
+            if call not in fields:
+                fields[call] = self.call(call, planned=plan.instances[number].only_call is None)
+            rows = self.longs.add(plan.first_rows(index)) if self.rows else -1
+            calls.append(fields[call] | {"instance": number, "rows": rows})
+        instances = [self.instance(instance) for instance in plan.instances]
+        constants |= {"rank_count": plan.ranks, "call_count": len(calls), "shared_channels": self.channels}
+        self.routes()
+        links = self.times()
+        nodes = self.sized_nodes()
+        self.room(fields.values(), instances)
+        if max(len(nodes), self.ints.size, len(plan.route_links if plan.route_links is not None else ())) >= 2**31 - 1:
+            raise SimulationError(problem.topology.name, "has more than 2^31 - 1 nodes or links of routes")
+        semantics = problem.semantics
+        slots = (None, semantics.cpu_slots, semantics.compute_slots, semantics.comm_slots)
+        tables = {
+            "nodes": nodes,
+            "templates": _table(self.templates, records.TEMPLATE),
+            "calls": _table(calls, records.CALL),
+            "instances": _table(instances, records.INSTANCE),
+            "ranks": ranks,
+            "links": links,
+            "capacity": np.array([-1 if c is None else min(c, 2**31) for c in slots], dtype=np.int64),
+            "ints": self.ints.array(),
+            "longs": self.longs.array(),
+            "small": np.concatenate([self.states.array(), self.longer.array()]),
+            "path": np.zeros(1, np.int32) if plan.route_links is None else np.append(plan.route_links, np.int32(0)),
+            "route_targets": np.append(plan.route_pairs % problem.topology.npus, 0).astype(np.int32),
+        }
+        # Extra bytes follow the states of the nodes.
+        longer = tables["calls"]["extra_bytes"]
+        longer[longer >= 0] += self.states.size + 1
+        return KernelInput(constants, tables, np.concatenate([*self.tags, np.zeros(0, np.int64)]))
 
-    def first_rows(self, index: int) -> np.ndarray | None:
-        """First row of each member of a slice (-1: of each rank) in the node table."""
-        return self.plan.first_rows(index) if self.rows else None
+    # -- templates ------------------------------------------------------------------------------------------------
 
-    # -- matching of messages --------------------------------------------------------------------------------
+    def template(
+        self,
+        program: RankProgram,
+        partner: np.ndarray,
+        *,
+        workload: bool = False,
+        peer: np.ndarray | None = None,
+        nbytes: np.ndarray | None = None,
+        connections: tuple[np.ndarray, ...] = (),
+        latency: int = 0,
+    ) -> int:
+        """Add a program from which blocks are made; returns its number.
 
-    def partner(self, programs: Sequence[RankProgram], matching: Matching) -> tuple[list[np.ndarray], int]:
+        `partner`: int[n]: node of the matching receive or send in the peer's program; ``~channel`` if several messages
+        can match. `workload`: its nodes take slots. `peer`, `nbytes`: replace the program's. `connections`, `latency`:
+        under the MSCCL link model the columns of the program in `MscclConnections`, and extra ps per hop.
+        """
+        structure, kind, n = program.structure, program.structure.kind, len(program)
+        many = np.flatnonzero(structure.need >= records.MOST_NEEDS)
+        words, flags = -(-n // 8) + len(many), records.WORKLOAD if workload else 0
+        row = {
+            "first": self.states.size,
+            "nodes": n,
+            "roots": self.ints.once((structure.key, "roots"), lambda: structure.roots),
+            "root_count": len(structure.roots),
+            "counts": self.ints.add(structure.need[many]),
+            "count_count": len(many),
+            "counter_word": words,
+        }
+        nodes = np.zeros(n, dtype=records.NODE)
+        nodes["kind"], nodes["slot"], nodes["partner"] = kind, program.slot, partner
+        nodes["peer"] = program.peer if peer is None else peer
+        nodes["successor"] = self.ints.once((structure.key, "succ"), lambda: structure.succ) + structure.succ_ptr[:-1]
+        nodes["successors"] = np.diff(structure.succ_ptr)
+        nodes["count"][many] = np.arange(len(many))
+        nodes["size"] = np.where(kind == COLLECTIVE, program.instance, 0)
+        if program.counters is not None:
+            nodes["slot"][program.counters.detached] = records.DETACHED
+            if program.counters.number:
+                flags |= records.COUNTS
+                words += self.counters(program.counters, row, n)
+            if program.counters.detached.any():
+                flags |= records.ADMITTED
+                self.constants["counts_references"] = 1
+        if connections:
+            flags |= records.PACED
+            if max(column.max(initial=-1) for column in connections[:2]) >= 0:
+                flags |= records.CONNECTED | records.ADMITTED
+            row |= {"connections": self.ints.add(np.stack(connections)), "longer": latency}
+            row["variant"] = self.variants.setdefault(latency, len(self.variants))
+        self.states.add(np.minimum(structure.need, records.MOST_NEEDS))
+        self.nodes.append(nodes)
+        message = (kind == SEND) | (kind == RECV)
+        self.amounts.append(np.where(message, program.nbytes if nbytes is None else nbytes, program.duration))
+        self.tags.append(program.tag)
+        self.templates.append(row | {"flags": flags, "words": max(words, 1)})
+        return len(self.templates) - 1
+
+    def counters(self, counters: Counters, row: dict[str, int], n: int) -> int:
+        """Add the tables of a template's counters; returns the words per block that they need."""
+        order = np.flatnonzero(counters.start >= 0)
+        order = order[np.argsort(counters.start[order], kind="stable")]
+        begins, ends = np.searchsorted(counters.start[order], [np.arange(n), np.arange(1, n + 1)])
+        base = self.longs.add(order)
+        columns = [counters.counts, counters.of, counters.k, base + begins, ends - begins]
+        words, waiting = 2 * counters.number, []
+        for counter in range(counters.number):
+            mine = np.flatnonzero(counters.of == counter)
+            first = mine[counters.start[mine] < 0]
+            first = first[np.lexsort((first, counters.k[first]))]
+            # This order is a valid heap.
+            waiting += [words, len(mine), self.longs.add(np.stack([counters.k[first], first, first], 1)), len(first)]
+            words += records.ENTRY.itemsize // 8 * len(mine)
+        row["counting"] = self.longs.add(np.stack(columns, axis=1))
+        row["counters"], row["waiting"] = counters.number, self.longs.add(waiting)
+        return words
+
+    def partners(self, programs: Sequence[RankProgram], matching: Matching) -> tuple[list[np.ndarray], int]:
         """Partner node (or ~channel) of each send and receive, by member, and the number of channels."""
-        key = programs, matching
-        if key in self.partners:
-            return self.partners[key]
         distinct = dict.fromkeys(programs)
-        if not any((p.peer >= 0).any() for p in distinct):
-            nobody = {p: np.zeros(len(p), dtype=np.int64) for p in distinct}
-            self.partners[key] = [nobody[p] for p in programs], 0
-            return self.partners[key]
-        meets = [np.asarray(matching.match_key[p]) for p in range(len(programs))]
-        messages = [np.flatnonzero(p.peer >= 0) for p in programs]
-        every = np.concatenate([m[i] for m, i in zip(meets, messages, strict=True)] or [np.zeros(0, np.int64)])
-        receive = np.concatenate(
-            [p.structure.kind[i] == RECV for p, i in zip(programs, messages, strict=True)] or [np.zeros(0, bool)]
-        )
-        node = np.concatenate([*messages, np.zeros(0, np.int64)])
-        top = int(every.max(initial=-1)) + 1
-        sends, receives = np.zeros(top, dtype=np.int64), np.zeros(top, dtype=np.int64)
-        single = every >= 0
-        sends[every[single & ~receive]] = node[single & ~receive]
-        receives[every[single & receive]] = node[single & receive]
-        other = every.copy()
-        other[single & ~receive] = receives[every[single & ~receive]]
-        other[single & receive] = sends[every[single & receive]]
-        channels = 0
-        if not single.all():
-            if self.by_bytes:
-                channels = int((~every[~single]).max()) + 1
-            else:
-                known, number = np.unique(~every[~single], return_inverse=True)
-                other[~single] = ~number
-                channels = len(known)
-        ends = np.cumsum([len(i) for i in messages])
-        found = []
-        for program, where, part in zip(programs, messages, np.split(other, ends[:-1]), strict=True):
-            column = np.zeros(len(program), dtype=np.int64)
-            column[where] = part
-            found.append(column)
-        self.partners[key] = found, channels
-        return self.partners[key]
+        if not any((program.peer >= 0).any() for program in distinct):
+            nobody = {program: np.zeros(len(program), dtype=np.int64) for program in distinct}
+            return [nobody[program] for program in programs], 0
+        partner = np.concatenate([matching.match_key[position] for position in range(len(programs))])
+        message = np.concatenate([program.peer for program in programs]) >= 0
+        received = np.concatenate([program.structure.kind == RECV for program in programs]).astype(np.int64)
+        node = np.concatenate([np.arange(len(program)) for program in programs])
+        single, several = message & (partner >= 0), message & (partner < 0)
+        key, side = partner[single], received[single]
+        ends = np.zeros((2, key.max(initial=-1) + 1), dtype=np.int64)
+        ends[side, key] = node[single]
+        partner[single] = ends[1 - side, key]
+        if not self.by_bytes:
+            # Number the channels of the communicator anew.
+            partner[several] = ~np.unique(~partner[several], return_inverse=True)[1]
+        channels = -partner[several].min(initial=0)
+        return np.split(partner, np.cumsum([len(program) for program in programs])[:-1]), int(channels)
 
-    def routed(self, program: RankProgram) -> np.ndarray:
-        """Nodes of a program whose messages need a route."""
-        kind = program.structure.kind
-        return np.flatnonzero((kind == SEND) | (kind == RECV) if self.asks else kind == SEND)
+    # -- workloads ------------------------------------------------------------------------------------------------
 
-    def route_numbers(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Route numbers between pairs of ranks."""
-        pairs = self.npu_of[sources] * self.npus + self.npu_of[targets]
-        return np.searchsorted(self.plan.route_pairs, pairs)
-
-    # -- workloads ------------------------------------------------------------------------------------------
-
-    def workload(self) -> None:
-        """Add the templates of all workloads, and the ranks."""
-        plan, tables = self.plan, self.tables
-        memory, jobs = plan.problem.memory, plan.problem.jobs
-        known: dict[int, int] = {}
-        silent: dict[int, bool] = {}
-        rows = self.first_rows(-1)
-        for number, (first, job) in enumerate(zip(plan.first_rank, jobs, strict=True)):
+    def ranks(self) -> np.ndarray:
+        """RANK[ranks], with the templates of all workloads."""
+        plan, memory = self.plan, self.problem.memory
+        ranks = np.zeros(plan.ranks, dtype=records.RANK)
+        ranks["npu"], ranks["delay"] = plan.npu_of, plan.start_delay
+        ranks["server"] = ranks["npu"] // memory.npus_per_node if memory.kind == "per_node" else 0
+        ranks["row"] = plan.first_rows(-1) if self.rows else -1
+        for number, (first, job) in enumerate(zip(plan.first_rank, self.problem.jobs, strict=True)):
+            mine = ranks[first : first + job.ranks]
             programs = plan.workload[first : first + job.ranks]
-            partners, channels = self.partner(programs, plan.p2p[number])
-            place = 0 if self.by_bytes else self.channels
-            self.channels = max(self.channels, channels) if self.by_bytes else self.channels + channels
-            capacity = () if job.planner is None else job.planner.capacity
-            for position, program in enumerate(programs):
-                rank = first + position
-                # Ranks with the same program share one template if it has no messages.
-                if program not in silent:
-                    silent[program] = not (program.peer >= 0).any()
-                if program not in known or not silent[program]:
-                    nodes = self.routed(program)
-                    route = None
-                    if len(nodes) and plan.route_links is not None:
-                        route = np.full(len(program), -1, dtype=np.int64)
-                        route[nodes] = self.route_numbers(rank, first + program.peer[nodes])
-                    known[program] = tables.template(program, partners[position], route, workload=True)
-                npu = plan.npu_of[rank]
-                tables.rank(
-                    capacity,
-                    npu=npu,
-                    template=known[program],
-                    first=first,
-                    delay=plan.start_delay[rank],
-                    server=npu // memory.npus_per_node if memory.kind == "per_node" else 0,
-                    row=-1 if rows is None else int(rows[rank]),
-                    channels=place,
-                )
+            partners, channels = self.partners(programs, plan.p2p[number])
+            if self.by_bytes:
+                self.channels = max(self.channels, channels)
+            else:
+                mine["channels"] = self.channels
+                self.channels += channels
+            for row, program, partner in zip(mine, programs, partners, strict=True):
+                # Ranks with the same nodes share a template.
+                key = program, partner.tobytes()
+                if key not in self.template_of:
+                    self.template_of[key] = self.template(program, partner, workload=True)
+                row["template"] = self.template_of[key]
+            running = () if job.planner is None else tuple(min(int(c), 2**31) for c in job.planner.capacity)
+            mine["first"], mine["queues"] = first, len(running)
+            mine["capacities"] = self.longs.add(running)
+            self.most_running = max(self.most_running, min(sum(running), 2**31))
+            self.most_queues = max(self.most_queues, len(running))
+        return ranks
 
-    # -- collectives ----------------------------------------------------------------------------------------
+    # -- collectives ----------------------------------------------------------------------------------------------
 
-    def instance(self, instance: Instance) -> None:
-        """Add an instance and its calls."""
-        tables, fields = self.tables, {}
+    def instance(self, instance: Instance) -> dict[str, int]:
+        """Fields of an instance."""
+        members = np.array(instance.members, dtype=np.int64)
+        order = np.argsort(members, kind="stable")
+        sorted_at = self.ints.once((instance.members, "sorted"), lambda: [members[order], order])
+        row = {"first": instance.first, "members": len(members), "sorted": sorted_at}
         if instance.only_call is not None:
-            first = self.call(instance.only_call, instance.index, instance.first, planned=False)
-        else:
-            first, chunks = instance.first, []
-            for chunk in instance.chunks:
-                phases = []
-                for number, phase in enumerate(chunk.phases):
-                    for k, part in enumerate(phase.calls):
-                        self.call(part, instance.index, phase.first + k, planned=True)
-                    turn = chunk.turns[number] if chunk.turns else 0
-                    phases.append((phase.queue, phase.priority, phase.first, turn, self.members_of(phase, instance)))
-                chunks.append((chunk.priority, bool(chunk.turns), phases))
-            planner = self.plan.problem.jobs[instance.job].planner
-            fields = tables.chunks(chunks, len(planner.capacity))
-        at = tables.ranks_of(instance.members)[1]
-        tables.instances.add(first=first, members=len(instance.members), sorted=at, **fields)
+            return row
+        chunks, turns = [], np.zeros(max(self.most_queues, 1), dtype=np.int64)
+        for chunk in instance.chunks:
+            phases = [
+                (phase.queue, phase.priority, phase.first, turn, self.members_of(phase, members))
+                for phase, turn in zip(chunk.phases, chunk.turns or [0] * len(chunk.phases), strict=True)
+            ]
+            chunks.append((chunk.priority, self.longs.add(phases), len(phases), bool(chunk.turns)))
+            if chunk.turns:
+                np.add.at(turns, [phase.queue for phase in chunk.phases], 1)
+        row |= {"chunks": self.longs.add(chunks), "chunk_count": len(chunks), "turns": self.longs.add(turns)}
+        return row | {"planned": 1}
 
-    def members_of(self, phase, instance: Instance) -> int:
+    def members_of(self, phase: Phase, members: np.ndarray) -> int:
         """Add each member's call in a phase (from 0) and its position there; returns their place."""
-        key = phase.calls, instance.members
-        if key not in self.maps:
+
+        def places() -> np.ndarray:
             place = np.zeros((self.plan.ranks, 2), dtype=np.int64)
-            for k, part in enumerate(phase.calls):
-                members = np.asarray(part.members, dtype=np.int64)
-                place[members, 0], place[members, 1] = k, np.arange(len(members))
-            self.maps[key] = self.tables.ints.add(place[np.asarray(instance.members, dtype=np.int64)])
-        return self.maps[key]
+            for number, call in enumerate(phase.calls):
+                who = np.asarray(call.members, dtype=np.int64)
+                place[who, 0], place[who, 1] = number, np.arange(len(who))
+            return place[members]
 
-    def call(self, part: CollectiveCall, instance: int, index: int, *, planned: bool) -> int:
-        """Add a call."""
-        rows = self.first_rows(index)
-        if part in self.calls:
-            return self.tables.same_call(self.calls[part], instance, rows)
-        fields = None
-        if not len(part.programs):
-            fields = self.tables.plain((), None)
-        elif part.rotation is not None:
-            fields = self.rotated(part)
-        if fields is None:
-            fields = self.plain(part, shared=self.by_bytes and not planned and part.rotation is None)
-        made = self.tables.call(instance, part.members, rows, **fields)
-        self.calls[part] = made
-        return made
+        return self.ints.once((phase.calls, members.tobytes()), places)
 
-    def plain(self, part: CollectiveCall, *, shared: bool) -> dict[str, int]:
-        """Fields of a call of a program per member."""
-        programs, fifos = part.programs, part.connections
-        partners, channels = self.partner(programs, part.matching)
-        key = programs, part.matching, fifos
-        if key not in self.templates:
-            numbers, peers_of = [], []
-            for position, program in enumerate(programs):
-                nodes = self.routed(program)
-                peers, column = np.unique(program.peer[nodes], return_inverse=True)
-                route = np.full(len(program), -1, dtype=np.int64)
-                route[nodes] = column
-                connected = None
-                if fifos is not None:
-                    needs, frees, of = (c[position] for c in (fifos.needs, fifos.frees, fifos.connection))
-                    connected = Connected(needs, frees, of, fifos.latency_ps)
-                numbers.append(self.tables.template(program, partners[position], route, connected=connected))
-                peers_of.append(peers.astype(np.int64))
-            self.templates[key] = tuple(numbers), peers_of
-        templates, peers_of = self.templates[key]
-        routes = None
-        if self.plan.route_links is not None:
-            members = np.asarray(part.members, dtype=np.int64)
-            routes = np.zeros((len(members), max(map(len, peers_of))), dtype=np.int64)
-            for position, peers in enumerate(peers_of):
-                routes[position, : len(peers)] = self.route_numbers(members[position], members[peers])
-        fields = self.tables.plain(templates, routes)
+    def call(self, call: CollectiveCall, *, planned: bool) -> dict[str, int]:
+        """Fields of a call, but for its instance and rows."""
+        row = {
+            "flags": records.EMPTY,
+            "members": len(call.members),
+            "ranks": self.ints.once(tuple(call.members), lambda: call.members),
+            "extra_bytes": -1,
+        }
+        if not len(call.programs):
+            return row
+        rotated = None if call.rotation is None else self.rotated(call)
+        return row | (rotated or self.plain(call, shared=self.by_bytes and not planned and call.rotation is None))
+
+    def plain(self, call: CollectiveCall, *, shared: bool) -> dict[str, int]:
+        """Fields of a call of a program per member; `shared`: its messages match in the shared communicator."""
+        connections = call.connections
+        key = call.programs, call.matching, connections
+        if key not in self.template_of:
+            partners, channels = self.partners(call.programs, call.matching)
+            numbers = []
+            for position, (program, partner) in enumerate(zip(call.programs, partners, strict=True)):
+                fields = _connections(connections, position) if connections else {}
+                numbers.append(self.template(program, partner, **fields))
+            self.template_of[key] = self.ints.add(numbers), channels
+        templates, channels = self.template_of[key]
+        row = {"templates": templates, "flags": 0, "channels": channels}
         if shared:
-            # Messages match in the shared communicator.
             self.channels = max(self.channels, channels)
-            fields["flags"] |= records.SHARED
-        else:
-            fields["channels"] = channels
-        if fifos is not None:
-            connections = max(int(c.max(initial=-1)) for c in fifos.connection) + 1
-            fields |= {"messages": fifos.messages, "connections": connections}
-        return fields
+            row |= {"flags": records.SHARED, "channels": 0}
+        if connections is not None:
+            row["messages"] = connections.messages
+            row["connections"] = max(int(c.max(initial=-1)) for c in connections.connection) + 1
+        return row
 
-    def rotated(self, part: CollectiveCall) -> dict[str, int] | None:
+    def rotated(self, call: CollectiveCall) -> dict[str, int] | None:
         """Fields of a call with one program for all members; None if their bytes differ too much."""
-        base, n = part.base, len(part.members)
-        extra, low = None, base.nbytes
-        if not part.uniform_bytes:
-            positions = np.arange(n, dtype=np.int64)
-            low, high = base.nbytes.copy(), base.nbytes.copy()
+        base, rotation, n = call.base, call.rotation, len(call.members)
+        nbytes, longer = base.nbytes, None
+        if not call.uniform_bytes:
             step = max(1, 2**22 // max(len(base), 1))
-            for begin in range(0, n, step):
-                block = part.programs.nbytes_matrix(positions[begin : begin + step])
-                np.minimum(low, block.min(axis=0), out=low)
-                np.maximum(high, block.max(axis=0), out=high)
-            if (high - low).max(initial=0) > 1:
-                return None
-            extra = np.empty((n, len(base)), dtype=np.uint8)
-            for begin in range(0, n, step):
-                extra[begin : begin + step] = part.programs.nbytes_matrix(positions[begin : begin + step]) - low
-        key = base, part.matching
-        if key not in self.rotations:
-            self.rotations[key] = self.rotation(part, low)
-        template, channels, rotation, peers = self.rotations[key]
-        routes = None
-        if peers is not None and self.plan.route_links is not None:
-            members = np.asarray(part.members, dtype=np.int64)
-            # Deltas that only receives use have no route.
-            routes = np.minimum(
-                self.route_numbers(members[:, None], members[peers]), max(len(self.plan.route_pairs) - 1, 0)
-            )
-        return self.tables.rotated(template, rotation, n, routes, extra) | {"channels": channels * n}
+            batches = [range(begin, min(begin + step, n)) for begin in range(0, n, step)]
+            nbytes = np.min([call.programs.nbytes_matrix(batch).min(axis=0) for batch in batches], axis=0)
+            longer = np.empty((n, len(base)), dtype=np.uint8)
+            for batch in batches:
+                more = call.programs.nbytes_matrix(batch) - nbytes
+                if more.max(initial=0) > 1:
+                    return None
+                longer[batch.start : batch.stop] = more
+        key = base, call.matching
+        if key not in self.template_of:
+            messages = np.flatnonzero(base.peer >= 0)
+            deltas, number = np.unique(base.peer[messages], return_inverse=True)
+            peer = np.full(len(base), -1, dtype=np.int64)
+            peer[messages] = number
+            template = self.template(base, call.matching.partner, peer=peer, nbytes=nbytes)
+            digits = np.stack(np.unravel_index(deltas, rotation.dims, order="F"), axis=1)
+            self.template_of[key] = template, self.ints.add([len(rotation.dims), *rotation.dims, *digits.ravel()])
+        template, dims = self.template_of[key]
+        flags, made = records.ROTATED, self.templates[template]
+        if made["nodes"] and not made["count_count"] and not made["flags"] & records.COUNTS:
+            # The state of its nodes is one byte each.
+            flags |= records.JOINT
+        row = {"flags": flags, "templates": template, "dims": dims, "channels": call.matching.channels * n}
+        return row if longer is None else row | {"extra_bytes": self.longer.add(longer)}
 
-    def rotation(self, part: CollectiveCall, nbytes: np.ndarray) -> tuple[int, int, Rotated, np.ndarray | None]:
-        """Data shared by all calls of a rotated program: template, channels of a member, and peers."""
-        base, rotation, n = part.base, part.rotation, len(part.members)
-        messages = np.flatnonzero(base.peer >= 0)
-        deltas, number = np.unique(base.peer[messages], return_inverse=True)
-        peer = np.full(len(base), -1, dtype=np.int64)
-        peer[messages] = number
-        made = self.tables.template(base, part.matching.partner, peer=peer, nbytes=nbytes)
-        peers = None
-        if len(deltas) and n * len(deltas) <= MAX_TABLE:
-            positions = np.arange(n, dtype=np.int64)
-            peers = np.stack([rotation.shift(positions, int(d)) for d in deltas], axis=1)
-        partner = np.asarray(part.matching.partner)[messages]
-        channels = int((~partner[partner < 0]).max(initial=-1)) + 1
-        return made, channels, self.tables.rotation(peers, tuple(rotation.dims), deltas.astype(np.int64)), peers
+    # -- tables of the whole run ----------------------------------------------------------------------------------
+
+    def sized_nodes(self) -> np.ndarray:
+        """NODE[nodes] of all templates."""
+        nodes = np.concatenate([*self.nodes, np.zeros(0 if self.nodes else 1, dtype=records.NODE)])
+        amount = np.concatenate([*self.amounts, np.zeros(0, dtype=np.int64)])
+        kind = nodes["kind"]
+        message, timed = ((kind == first) | (kind == second) for first, second in ((SEND, RECV), (COMPUTE, MEMORY)))
+        nodes["size"][message] = np.searchsorted(self.plan.sizes, amount[message])
+        nodes["size"][timed] = np.arange(np.count_nonzero(timed))
+        self.constants["duration"] = self.longs.add(amount[timed])
+        return nodes
+
+    def routes(self) -> None:
+        """Add the table of routes, or what the kernel computes routes from."""
+        plan, topology, constants = self.plan, self.problem.topology, self.constants
+        npus = np.arange(topology.npus, dtype=np.int64)
+        if plan.route_links is not None:
+            first = np.searchsorted(plan.route_pairs, np.arange(topology.npus + 1) * topology.npus)
+            constants |= {"route_first": self.longs.add(first), "route_ptr": self.longs.add(plan.route_ptr)}
+            return
+        dims = topology.dims
+        steps = np.full((topology.npus, len(dims), 2), -1, dtype=np.int64)
+        weight = 1
+        for d, dim in enumerate(dims):
+            digit = npus // weight % dim.size
+            for way, change in enumerate((1, -1)):
+                moved = (digit + change) % dim.size
+                other = npus + (moved - digit) * weight
+                near = moved - digit == change if dim.kind != "ring" else digit >= 0
+                # Two NPUs have one link each way, which the tie-break takes in both directions.
+                near &= other != npus
+                ptr, links = topology.routes(npus[near], other[near])
+                steps[near, d, way] = links[ptr[:-1]]
+            weight *= dim.size
+        constants |= {"computed": 1, "dims": len(dims), "steps": self.ints.add(steps)}
+        constants["shape"] = self.ints.add([dim.size for dim in dims])
+        constants["wraps"] = self.ints.add([dim.kind == "ring" for dim in dims])
+
+    def times(self) -> np.ndarray:
+        """Add the tables of times by size; returns the links."""
+        problem, plan, constants = self.problem, self.plan, self.constants
+        times = Times(problem, plan.sizes)
+        connections, network = problem.network.msccl, problem.network
+        constants |= {"nbytes": self.longs.add(plan.sizes), "sizes": len(plan.sizes), "request": -1, "pace": -1}
+        if problem.semantics.rendezvous_bytes:
+            constants["request"] = plan.sizes.index(problem.semantics.rendezvous_bytes)
+        if connections is not None and connections.channel_bandwidth is not None:
+            constants["pace"] = self.longs.add(times.serialization(connections.channel_bandwidth))
+        if network.model == "analytical":
+            classes, delays = times.of_routes(plan, list(self.variants))
+            constants |= {"route_class": self.ints.add(classes), "delays": self.longs.add(delays)}
+            constants["variants"] = len(self.variants)
+        return times.links(self.longs)
+
+    def room(self, calls: Iterable[dict[str, int]], instances: Iterable[dict[str, int]]) -> None:
+        """Set the most memory that one step of the kernel can take."""
+        words, nodes = (max((row[name] for row in self.templates), default=1) for name in ("words", "nodes"))
+        chunks = sum(row.get("chunk_count", 0) for row in instances)
+        starts = min(self.most_running, chunks) + 2 if chunks else 2
+        of_call, joint = 0, 0
+        for row in calls:
+            states = 2 * (row.get("channels", 0) + row.get("messages", 0)) + row.get("connections", 0)
+            of_call = max(of_call, row["members"] + states + 12)
+            if row["flags"] & records.JOINT:
+                joint = max(joint, -(-row["members"] * self.templates[row["templates"]]["nodes"] // 8))
+        shares = chunks * (records.RUN_WORDS + 8) + records.SHARE_WORDS + 2 * self.most_queues + 16
+        # Arena sizes exceed the request by at most a quarter.
+        step = 2 * (starts * (words + of_call + 64) + shares) + 24 * nodes * (starts + 1) + 1024
+        self.constants["arena_step"] = step + (starts if chunks else 1) * (5 * joint // 4 + 8)
+        self.constants["block_step"] = starts + 8
+
+
+def _connections(connections: MscclConnections, position: int) -> dict[str, Any]:
+    """Arguments of a template for the connections of one member."""
+    columns = connections.needs, connections.frees, connections.connection
+    return {"connections": tuple(column[position] for column in columns), "latency": connections.latency_ps}

@@ -115,8 +115,7 @@ def slot_freed(state, rank, kind, node):
         release(state, rank, again, row.row + node)
         if capacity(state)[kind] == 1:
             at = nodes(state, row.first + again)
-            what = at.kind & 7
-            if what == SEND or (what == COMPUTE and longs(state)[state.duration + at.size]):
+            if at.kind == SEND or (at.kind == COMPUTE and longs(state)[state.duration + at.size]):
                 break
 
 
@@ -184,15 +183,15 @@ def issue(state):
     state.wave_next += 1
     block, node = entry >> 32, entry & queue.NODE_MASK
     row = blocks(state, block)
-    whole = np.int64(nodes(state, row.first + node).kind)
-    kind = whole & 7
+    at = nodes(state, row.first + node)
+    kind = np.int64(at.kind)
     if row.flags & records.WORKLOAD:
-        if not admit_workload(state, rank, node, kind, (whole >> 3) & 3):
+        if not admit_workload(state, rank, node, kind, np.int64(at.slot)):
             return
     elif row.flags & records.ADMITTED:
         if row.flags & records.CONNECTED and not enter_slot(state, block, node, kind):
             return
-        if whole & records.DETACHED:
+        if at.slot == records.DETACHED:
             # A detached send leaves its block now.
             row.left -= 1
             if row.left == 0:
@@ -383,12 +382,11 @@ def complete(state):
     row = blocks(state, block)
     rank, first_row = np.int64(row.rank), np.int64(row.row)
     if node >= 0:
-        whole = np.int64(nodes(state, row.first + node).kind)
-        if whole & records.DETACHED:
+        if nodes(state, row.first + node).slot == records.DETACHED:
             if state.record_nodes:
                 node_rows(state, first_row + node).end = state.now
             return
-        leave_slot(state, block, node, whole)
+        leave_slot(state, block, node)
         if state.record_nodes:
             node_rows(state, first_row + node).end = state.now
             node_rows(state, first_row + node).ended = cause
@@ -404,15 +402,16 @@ def complete(state):
 
 
 @inlined
-def leave_slot(state, block, node, whole):
+def leave_slot(state, block, node):
     """Free the slot of a completing node, and count its time."""
-    row, kind = blocks(state, block), whole & 7
+    row = blocks(state, block)
+    at = nodes(state, row.first + node)
     if row.flags & records.WORKLOAD:
-        count_time(state, block, kind, queue.NONE)
-        slot = (whole >> 3) & 3
+        count_time(state, block, np.int64(at.kind), queue.NONE)
+        slot = np.int64(at.slot)
         if slot and capacity(state)[slot] >= 0:
             slot_freed(state, block, slot, node)
-    elif row.flags & records.CONNECTED and kind != SEND:
+    elif row.flags & records.CONNECTED and at.kind != SEND:
         template = templates(state, row.template)
         freed = np.int64(ints(state)[template.connections + template.nodes + node])
         if freed >= 0:

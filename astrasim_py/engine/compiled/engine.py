@@ -59,7 +59,7 @@ def _unequal(plan: Plan, state: State) -> SimulationError:
     call = int(block["call"])
     # A block that has just completed its last node is freed and has no rank.
     rank = receive >> 32 if call < 0 else plan.calls[call].members[int(block["position"])]
-    nbytes = int(state.input.longs[state.input.constants["nbytes"] + size])
+    nbytes = int(state.tables["longs"][state.input.constants["nbytes"] + size])
     return unequal_bytes(plan, tuple(send), nbytes, (rank, call, receive & 0xFFFFFFFF))
 
 
@@ -97,7 +97,7 @@ def _released_together(state: State) -> None:
     live = (blocks["rank"] >= 0) & (blocks["left"] > 0) & (blocks["flags"] & records.SPLICED > 0)
     for block in blocks[live & (blocks["call"] >= 0)]:
         first = int(block["row"])
-        released = nodes["released"][first : first + int(state.input.templates["nodes"][block["template"]])]
+        released = nodes["released"][first : first + int(state.tables["templates"]["nodes"][block["template"]])]
         released[released == -1] = int(blocks["row"][block["rank"]]) + int(block["parent"])
     # Clear the message rows that unreceived messages stored in `ended`.
     nodes["ended"][nodes["ended"] < -1] = -1

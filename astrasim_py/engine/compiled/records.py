@@ -1,6 +1,6 @@
 """Records of the compiled engine: the tables that the kernel works on, with named fields.
 
-`KernelInput` (`astrasim_py.engine.compiled.tables`) holds the tables that do not change, `State`
+`KernelInput` (`astrasim_py.engine.compiled.build`) holds the tables that do not change, `State`
 (`astrasim_py.engine.compiled.state`) those that do. A record that the kernel touches for every message or node takes
 one or two cache lines. A *place* is an index into the arena (64-bit words); other indices name their table: `ints`,
 `longs` or `small`. An *entry* is ``block << 32 | node``. -1 means none, and so does 0 where places are meant.
@@ -37,12 +37,12 @@ CUT_THROUGH, STORE_AND_FORWARD, ANALYTICAL = map(np.int64, range(3))
 
 # -- input ------------------------------------------------------------------------------------------------------
 
-# kind: kind | slot << 3 | DETACHED; size: index of its bytes (send, receive) or its duration (compute, memory), or
+# slot: kind of slot, or DETACHED; size: index of its bytes (send, receive) or its duration (compute, memory), or
 # its instance; peer: position of the peer, in a rotated call the number of its delta; partner: the partner's
-# node in the partner's template, ~channel where several messages can match; successor: the first, in `ints`; route:
-# its number; count: its number among nodes with MOST_NEEDS dependencies or more.
-NODE = _record("kind size peer partner successor successors route count", "i4")
-DETACHED = np.int64(1 << 6)
+# node in the partner's template, ~channel where several messages can match; successor: the first, in `ints`; count: its
+# number among nodes with MOST_NEEDS dependencies or more.
+NODE = _record("kind slot size peer partner successor successors count", "i4")
+DETACHED = np.int64(4)
 
 # The state of a node is a byte: the remaining dependencies (MOST_NEEDS: a word of the block counts them) and two flags.
 NEEDS, POSTED, ARRIVED = map(np.int64, (63, 64, 128))
@@ -65,13 +65,9 @@ COUNTING = _record("counts waits_for target starters starter_count")
 WAITING = _record("word room first count")
 
 # One algorithm among some ranks. ranks: in `ints`, members by position; templates: in `ints` by position, of a
-# rotated call the template itself; peers, routes: in `ints`, by position and column (rotated: delta), `deltas`
-# columns; -1: computed, or found by the pair of NPUs; dims: in `ints`, number of dimensions, these, digits of each
-# delta; extra_bytes: in `small`, by position and node, added to its size; rows: in `longs`, first row of the node
-# table.
-CALL = _record(
-    "instance members ranks templates flags channels peers routes deltas dims extra_bytes messages connections rows"
-)
+# rotated call the template itself; dims: in `ints`, number of dimensions, these, digits of each delta; extra_bytes: in
+# `small`, by position and node, added to its size; rows: in `longs`, first row of the node table.
+CALL = _record("instance members ranks templates flags channels dims extra_bytes messages connections rows")
 # JOINT: the states of its blocks are interleaved node by node: members run in step, so that states used together share
 # a cache line.
 ROTATED, SHARED, EMPTY, JOINT = map(np.int64, (1, 2, 4, 16))
@@ -167,18 +163,19 @@ HOP_ROW = _record("message link requested start end")
 RUNNING, FINISHED, TOO_MANY_EVENTS, TOO_LATE, UNEQUAL_BYTES, OVERFLOW, UNBORN = map(np.int64, range(7))
 
 #: Constants of a run. counts_references: blocks can end before their messages are delivered; request: index of
-#: the size of rendezvous requests; duration, nbytes, route_ptr, delays (analytical: delivery and injection by class of
-#: route, variant and size), pace (ps by size): in `longs`; route_class (analytical, of each route), shape, steps (link
-#: from each NPU in each dimension, up and down), wraps (whether each dimension is a ring): in `ints`; computed: whether
-#: routes are computed; arena_step, block_step: words and blocks that one step can take at most.
+#: the size of rendezvous requests; duration, nbytes, route_first (first route of each NPU), route_ptr, delays
+#: (analytical: delivery and injection by class of route, variant and size), pace (ps by size): in `longs`; route_class
+#: (analytical, of each route), shape, steps (link from each NPU in each dimension, up and down), wraps (whether each
+#: dimension is a ring): in `ints`; computed: whether routes are computed; arena_step, block_step: words and blocks that
+#: one step can take at most.
 CONSTANTS = _words(
     "model hold_latency injected scheduled counts_references has_servers max_events max_time request duration nbytes "
-    "sizes route_ptr delays route_class variants pace rank_count call_count computed npus pair_count shape dims steps "
+    "sizes route_ptr delays route_class variants pace rank_count call_count computed route_first shape dims steps "
     "wraps arena_step block_step shared_channels"
 )
 #: Tables of the input and of the state, by address.
 ADDRESSES = _words(
-    "nodes ints longs small path route_pairs templates calls instances capacity events matches blocks ranks slots "
+    "nodes ints longs small path route_targets templates calls instances capacity events matches blocks ranks slots "
     "servers links waits arena buckets times hash pools dirty level_words wave progress due free_words node_rows "
     "message_rows hop_rows"
 )

@@ -11,28 +11,18 @@ import numpy as np
 from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.blocks import peer_of, rank_at
-from astrasim_py.engine.compiled.memory import blocks, calls, events, ints, longs, nodes, path, ranks, route_pairs
+from astrasim_py.engine.compiled.memory import blocks, events, ints, longs, path, ranks, route_targets
 
 _LOW = np.int64(0xFFFFFFFF)
 
 
 @lean
-def route_number(state, block, node):
-    """Return the route number of a node's message."""
-    row = blocks(state, block)
-    at = nodes(state, np.int64(row.first) + node)
-    if row.call < 0:
-        return np.int64(at.route)
-    call = calls(state, row.call)
-    if call.routes >= 0:
-        column = at.peer if call.flags & records.ROTATED else at.route
-        return np.int64(ints(state)[call.routes + row.position * call.deltas + column])
-    other = rank_at(state, block, peer_of(state, block, node))
-    pair = ranks(state, row.rank).npu * state.npus + ranks(state, other).npu
-    low, high = np.int64(0), state.pair_count
+def route_number(state, source, target):
+    """Return the number of the route between two NPUs."""
+    low, high = longs(state)[state.route_first + source], longs(state)[state.route_first + source + 1]
     while low < high:
         middle = (low + high) >> 1
-        if route_pairs(state)[middle] < pair:
+        if route_targets(state)[middle] < target:
             low = middle + 1
         else:
             high = middle
@@ -42,21 +32,18 @@ def route_number(state, block, node):
 @lean
 def set_out(state, e, block, node):
     """Set the route of a node's message; returns its number of links."""
-    number = np.int64(0)
-    if not state.computed or state.model == records.ANALYTICAL:
-        number = route_number(state, block, node)
+    event, row = events(state, e), blocks(state, block)
+    source, target = ranks(state, row.rank).npu, ranks(state, rank_at(state, block, peer_of(state, block, node))).npu
+    event.tail = state.now
     if state.computed:
-        other = rank_at(state, block, peer_of(state, block, node))
-        route = (ranks(state, blocks(state, block).rank).npu << 32) | ranks(state, other).npu
-    else:
-        place = state.route_ptr + number
-        route = (longs(state)[place] << 32) | longs(state)[place + 1]
-    event = events(state, e)
-    event.tail = number if state.model == records.ANALYTICAL else state.now
-    event.route = route
-    if state.computed:
-        return computed_hops(state, route)
-    return (route & _LOW) - (route >> 32)
+        event.route = (source << 32) | target
+        return computed_hops(state, event.route)
+    number = route_number(state, source, target)
+    place = state.route_ptr + number
+    event.route = (longs(state)[place] << 32) | longs(state)[place + 1]
+    if state.model == records.ANALYTICAL:
+        event.tail = number
+    return longs(state)[place + 1] - longs(state)[place]
 
 
 @lean

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.engine.compiled import records
-from astrasim_py.engine.compiled.tables import KernelInput
+from astrasim_py.engine.compiled.build import KernelInput
 
 #: Steps of the kernel between checks for Ctrl-C: some tenths of a second.
 STEPS = 2**20
@@ -32,27 +32,28 @@ class State:
             s[name] = -1
         s["record_links"], s["record_nodes"], s["record_messages"] = counting, nodes > 0, messages
         s["status"], s["most_ready"] = records.UNBORN, 4
+        ranks = given.tables["ranks"]
         n, block_step = int(s["rank_count"]), int(s["block_step"])
         dirty, levels = _levels(n)
         s["levels"] = len(levels)
         # Word 0 is unused; then the channels of workloads, then the workloads' blocks and queues.
         channels = 2 * max(int(s["shared_channels"]), 0)
         s["channels"], s["arena_top"] = 8, 8 + channels
-        template = given.templates[given.ranks["template"][:n]]
+        template = given.tables["templates"][ranks["template"][:n]]
         own = int(template["words"].sum()) * 5 // 4 + n * 16 + 4 * int(template["root_count"].sum())
-        own += int(given.ranks["queues"].sum()) * records.QUEUE_WORDS * 2
+        own += int(ranks["queues"].sum()) * records.QUEUE_WORDS * 2
         arena = _lines(_power(8 + channels + own + 2 * int(s["arena_step"]) + 4096))
         arena[: 8 + channels] = 0
         events, rows = _power(2 * n + 1024), 2**12 if messages else 1
         pools = np.zeros(len(_POOLS), dtype=records.POOL)
         pools["free"] = -1
         self.tables = {
-            **{name: getattr(given, name) for name in given._fields if name in records.ADDRESSES},
-            "ranks": _copy(given.ranks),
-            "links": _copy(given.links),
+            **given.tables,
+            "ranks": _copy(ranks),
+            "links": _copy(given.tables["links"]),
             "slots": _lines(4 * n, records.SLOT, 0),
-            "servers": np.zeros(int(given.ranks["server"].max()) + 1, dtype=np.int64),
-            "progress": _lines(int(s["call_count"]) + len(given.instances), records.PROGRESS, 0),
+            "servers": np.zeros(int(ranks["server"].max()) + 1, dtype=np.int64),
+            "progress": _lines(int(s["call_count"]) + len(given.tables["instances"]), records.PROGRESS, 0),
             "arena": arena,
             "events": _lines(events, records.EVENT),
             "buckets": _lines(events, records.BUCKET),

@@ -49,7 +49,7 @@ class Waiting:
     def flagged(self, flag: int, kind: int):
         """Blocks and nodes of a kind whose state has a flag."""
         states, blocks = self.tables["arena"].view(np.uint8), self.blocks
-        kinds = self.tables["nodes"]["kind"] & 7
+        kinds = self.tables["nodes"]["kind"]
         # Skip blocks without such a node.
         of_kind = np.append(0, np.cumsum(kinds == kind))
         counts = self.tables["templates"]["nodes"][blocks["template"] * self.kept]
