@@ -229,20 +229,15 @@ def position_in(state, number, rank):
 
 
 @lean
-def computed_peer(state, number, position, delta):
+def rotated_peer(state, number, position, delta):
     """Add a delta to a position of a rotated call, digit by digit."""
     dims = calls(state, number).dims
     n = np.int64(ints(state)[dims])
-    digits = dims + 1 + n + delta * n
+    digits = dims + 1 + n
     peer, weight = np.int64(0), np.int64(1)
     for d in range(n):
         size = np.int64(ints(state)[dims + 1 + d])
-        digit = np.int64(ints(state)[digits + d])
-        if d < n - 1:
-            digit += position % size
-            position //= size
-        else:
-            digit += position
+        digit = np.int64(ints(state)[digits + position * n + d]) + ints(state)[digits + delta * n + d]
         if digit >= size:
             digit -= size
         peer += weight * digit
@@ -256,7 +251,7 @@ def peer_of(state, block, node):
     row = blocks(state, block)
     peer = np.int64(nodes(state, np.int64(row.first) + node).peer)
     if row.flags & records.ROTATED_BLOCK:
-        return computed_peer(state, np.int64(row.call), np.int64(row.position), peer)
+        return rotated_peer(state, np.int64(row.call), np.int64(row.position), peer)
     return peer
 
 

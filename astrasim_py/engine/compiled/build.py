@@ -177,7 +177,6 @@ class _Building:
         partner: np.ndarray,
         *,
         workload: bool = False,
-        peer: np.ndarray | None = None,
         nbytes: np.ndarray | None = None,
         connections: tuple[np.ndarray, ...] = (),
         latency: int = 0,
@@ -185,7 +184,7 @@ class _Building:
         """Add a program from which blocks are made; returns its number.
 
         `partner`: int[n]: node of the matching receive or send in the peer's program; ``~channel`` if several messages
-        can match. `workload`: its nodes take slots. `peer`, `nbytes`: replace the program's. `connections`, `latency`:
+        can match. `workload`: its nodes take slots. `nbytes`: replaces the program's. `connections`, `latency`:
         under the MSCCL link model the columns of the program in `MscclConnections`, and extra ps per hop.
         """
         structure, kind, n = program.structure, program.structure.kind, len(program)
@@ -201,8 +200,7 @@ class _Building:
             "counter_word": words,
         }
         nodes = np.zeros(n, dtype=records.NODE)
-        nodes["kind"], nodes["slot"], nodes["partner"] = kind, program.slot, partner
-        nodes["peer"] = program.peer if peer is None else peer
+        nodes["kind"], nodes["slot"], nodes["peer"], nodes["partner"] = kind, program.slot, program.peer, partner
         nodes["successor"] = self.ints.once((structure.key, "succ"), lambda: structure.succ) + structure.succ_ptr[:-1]
         nodes["successors"] = np.diff(structure.succ_ptr)
         nodes["count"][many] = np.arange(len(many))
@@ -384,19 +382,14 @@ class _Building:
                 longer[batch.start : batch.stop] = more
         key = base, call.matching
         if key not in self.template_of:
-            messages = np.flatnonzero(base.peer >= 0)
-            deltas, number = np.unique(base.peer[messages], return_inverse=True)
-            peer = np.full(len(base), -1, dtype=np.int64)
-            peer[messages] = number
-            template = self.template(base, call.matching.partner, peer=peer, nbytes=nbytes)
-            digits = np.stack(np.unravel_index(deltas, rotation.dims, order="F"), axis=1)
-            self.template_of[key] = template, self.ints.add([len(rotation.dims), *rotation.dims, *digits.ravel()])
-        template, dims = self.template_of[key]
+            self.template_of[key] = self.template(base, call.matching.partner, nbytes=nbytes)
+        template = self.template_of[key]
         flags, made = records.ROTATED, self.templates[template]
         if made["nodes"] and not made["count_count"] and not made["flags"] & records.COUNTS:
             # The state of its nodes is one byte each.
             flags |= records.JOINT
-        row = {"flags": flags, "templates": template, "dims": dims, "channels": call.matching.channels * n}
+        row = {"flags": flags, "templates": template, "channels": call.matching.channels * n}
+        row["dims"] = self.ints.once((rotation.dims, "digits"), lambda: _digits(rotation.dims, n))
         return row if longer is None else row | {"extra_bytes": self.longer.add(longer)}
 
     # -- tables of the whole run ----------------------------------------------------------------------------------
@@ -470,6 +463,12 @@ class _Building:
         step = 2 * (starts * (words + of_call + 64) + shares) + 24 * nodes * (starts + 1) + 1024
         self.constants["arena_step"] = step + (starts if chunks else 1) * (5 * joint // 4 + 8)
         self.constants["block_step"] = starts + 8
+
+
+def _digits(dims: tuple[int, ...], ranks: int) -> np.ndarray:
+    """The number of dimensions, these, and the digits of each position; a delta has those of the equal position."""
+    digits = np.unravel_index(np.arange(ranks), dims, order="F")
+    return np.concatenate([[len(dims)], dims, np.stack(digits, axis=1).ravel()])
 
 
 def _connections(connections: MscclConnections, position: int) -> dict[str, Any]:

@@ -37,10 +37,10 @@ CUT_THROUGH, STORE_AND_FORWARD, ANALYTICAL = map(np.int64, range(3))
 
 # -- input ------------------------------------------------------------------------------------------------------
 
-# slot: kind of slot, or DETACHED; size: index of its bytes (send, receive) or its duration (compute, memory), or
-# its instance; peer: position of the peer, in a rotated call the number of its delta; partner: the partner's
-# node in the partner's template, ~channel where several messages can match; successor: the first, in `ints`; count: its
-# number among nodes with MOST_NEEDS dependencies or more.
+# slot: kind of slot, or DETACHED; size: index of its bytes (send, receive) or its duration (compute, memory), or its
+# instance; peer: position of the peer, in a rotated call a delta; partner: the partner's node in the partner's
+# template, ~channel where several messages can match; successor: the first, in `ints`; count: its number among nodes
+# with MOST_NEEDS dependencies or more.
 NODE = _record("kind slot size peer partner successor successors count", "i4")
 DETACHED = np.int64(4)
 
@@ -65,8 +65,8 @@ COUNTING = _record("counts waits_for target starters starter_count")
 WAITING = _record("word room first count")
 
 # One algorithm among some ranks. ranks: in `ints`, members by position; templates: in `ints` by position, of a
-# rotated call the template itself; dims: in `ints`, number of dimensions, these, digits of each delta; extra_bytes: in
-# `small`, by position and node, added to its size; rows: in `longs`, first row of the node table.
+# rotated call the template itself; dims: in `ints`, number of dimensions, these, digits of each position; extra_bytes:
+# in `small`, by position and node, added to its size; rows: in `longs`, first row of the node table.
 CALL = _record("instance members ranks templates flags channels dims extra_bytes messages connections rows")
 # JOINT: the states of its blocks are interleaved node by node: members run in step, so that states used together share
 # a cache line.
