@@ -43,6 +43,15 @@ class MscclStep(NamedTuple):
     line: int = 0
 
 
+#: Fields of a nop that only waits, in the order of `nop_fields`.
+PLAIN_NOP = ("i", -1, "o", -1, 0, 0)
+
+
+def nop_fields(step: MscclStep) -> tuple[str, int, str, int, int, int]:
+    """Fields of a nop but its number and dependency: srcbuf, srcoff, dstbuf, dstoff, cnt, hasdep."""
+    return step.srcbuf, step.srcoff, step.dstbuf, step.dstoff, step.cnt, step.hasdep
+
+
 class ThreadBlock(NamedTuple):
     """One ``<tb>``: peers are ranks, -1 for none."""
 

@@ -21,8 +21,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.from_traces import PLAIN_NOP, nop_fields
-from astrasim_py.msccl.ir import BUFFERS, Gpu, MscclProgram
+from astrasim_py.msccl.ir import BUFFERS, PLAIN_NOP, Gpu, MscclProgram, nop_fields
 from astrasim_py.msccl.step_table import collective_of, steps_from, walk
 from astrasim_py.msccl.well_formed import refuse_ill_formed
 from astrasim_py.msccl.xml_reader import read_program
@@ -100,7 +99,7 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
         name=name,
         collective=collective,
         traces=GivenTraces(
-            _traces(program, collective, {key: value for key, value in metadata.items() if value is not None})
+            traces_of(program, collective, {key: value for key, value in metadata.items() if value is not None})
         ),
         source=program.source,
         contract=contract,
@@ -111,7 +110,8 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
 # ------------------------------------------------------------------------------------------------- nodes
 
 
-def _traces(program: MscclProgram, collective: str, metadata: dict[str, object]) -> tuple[ExecutionTrace, ...]:
+def traces_of(program: MscclProgram, collective: str, metadata: dict[str, object]) -> tuple[ExecutionTrace, ...]:
+    """One trace per gpu, which all carry some metadata."""
     nodes = _Nodes(program, collective)
     columns, constant = {}, {"total_chunk_cnt": program.nchunksperloop}
     for name, column in nodes.columns().items():
@@ -182,10 +182,11 @@ class _Nodes:
         turn = np.zeros(len(step), dtype=np.int64)
         for connection in steps.connections:
             out, into = np.flatnonzero(self.ends)[connection.sends], self.start[connection.receives]
-            turn[out] = turn[into] = np.arange(len(out))
+            turn[out], turn[into] = np.arange(len(out)), np.arange(len(into))
             # Both ends of a message name the sender's chunks, so that they count the same bytes.
-            index[into] = index[out]
-        longest = max([1, *(len(connection.sends) for connection in steps.connections)])
+            both = min(len(out), len(into))
+            index[into[:both]] = index[out[:both]]
+        longest = max([1, *(max(len(each.sends), len(each.receives)) for each in steps.connections)])
         self._check_tags(int(chan.max(initial=0)), longest)
 
         def of(nodes: np.ndarray, values: np.ndarray | int) -> np.ndarray:
