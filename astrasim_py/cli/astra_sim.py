@@ -72,29 +72,30 @@ def run(args: argparse.Namespace) -> int:
         corrected=args.corrected,
     )
     given = [name for name in IGNORED if getattr(args, name[2:].replace("-", "_")) is not None]
-    done = run_request(request, options, out=args.out)
+    result, point = run_request(request, options, out=args.out)
+    row, code = point.row, point.manifest["exit_code"]
     if not args.quiet:
         complain(f"warning: {name}: ignored: {IGNORED[name]}" for name in given)
-        complain(f"warning: {text}" for text in done.result.warnings)
-    complain(done.explanation)
+        complain(f"warning: {text}" for text in result.warnings)
+    complain(point.summary["explanation"])
     if args.format == "json":
         more = {
             "backend": request.backend,
             "corrected": request.corrected,
-            "finish_ns": list(done.result.finish_ns),
-            "exposed_comm_ns_per_npu": list(done.result.exposed_ns),
-            "cause": done.result.outcome.cause,
-            "warnings": list(done.result.warnings),
-            "results": str(done.folder),
+            "finish_ns": list(result.finish_ns),
+            "exposed_comm_ns_per_npu": list(result.exposed_ns),
+            "cause": result.outcome.cause,
+            "warnings": list(result.warnings),
+            "results": str(point.folder),
         }
-        print(json_text(done.row | more))
-        return done.exit_code
-    for line in done.result.lines():
+        print(json_text(row | more))
+        return code
+    for line in result.lines():
         print(line)
     if not args.quiet:
-        print(f"\n{summary_text([done.row])}")
-        print(f"\n{engines_text([done.row['engine']])}results: {done.folder}")
-    return done.exit_code
+        print(f"\n{summary_text([row])}")
+        print(f"\n{engines_text([row['engine']])}results: {point.folder}")
+    return code
 
 
 def _whole(name: str, text: str) -> int:

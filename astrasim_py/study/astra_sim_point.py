@@ -6,17 +6,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal
-from pathlib import Path
 
 from astrasim_py.astra_sim.input_set import ARGUMENTS, Inputs, read_inputs
 from astrasim_py.astra_sim.result import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
-from astrasim_py.core.errors import AstraError
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.run_log import Usage, package_version
+from astrasim_py.study.run_log import Usage, package_version, store_run
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
-from astrasim_py.study.summary import empty_row, files_of, summary_of
+from astrasim_py.study.summary import empty_row
 
 #: Folder of these points, and what their manifests say they are.
 SCENARIO = FRONT_END = "astra_sim"
@@ -69,20 +67,9 @@ class Request:
         return f"{base},{self.backend}" + (",corrected" if self.corrected else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """A request that was run."""
-
-    result: AstraResult
-    row: dict  # as of `run`
-    explanation: tuple[str, ...]  # why it did not end; empty if it did
-    folder: Path  # where it is stored
-    exit_code: int
-
-
 def run_request(
     request: Request, options: RunOptions, *, out: str | os.PathLike = "results", inputs: Inputs | None = None
-) -> Done:
+) -> tuple[AstraResult, StoredPoint]:
     """Run ASTRA-sim's inputs and store the point under ``OUT/astra_sim``.
 
     Raises AstraError: what ASTRA-sim would hang or crash on; a folder that cannot be written.
@@ -95,37 +82,24 @@ def run_request(
     result = run_inputs(
         inputs, corrected=request.corrected, engine=options.engine, level=options.level, limits=options.limits
     )
-    topology = result.plan.problem.topology
     row = empty_row(SCENARIO, request.name, {}, result.outcome.status)
-    row["topology"] = topology.name
-    summary = summary_of(result.plan, result.records, row, result.warnings)
-    summary["finish_ns"] = list(result.finish_ns)
-    summary["exposed_comm_ns"] = list(result.exposed_ns)
+    row["topology"] = result.plan.problem.topology.name
+    facts = {
+        "front_end": FRONT_END,
+        "scenario": SCENARIO,
+        "point": request.name,
+        "digest": identity,
+        "sweep": {},
+        "seeds": {},
+        "inputs": digests,
+        "resolved": arguments,
+    }
+    about = {"row": row, "facts": facts, "source": {"source": request.folder}, "warnings": result.warnings}
+    more = {"finish_ns": list(result.finish_ns), "exposed_comm_ns": list(result.exposed_ns)}
     folder = store.scenario_folder(out, SCENARIO) / store.folder_name(request.name, identity)
-    manifest = store.manifest_of(
-        folder,
-        result.records,
-        options,
-        front_end=FRONT_END,
-        scenario=SCENARIO,
-        point=request.name,
-        digest=identity,
-        sweep={},
-        seeds={},
-        inputs=digests,
-        resolved=arguments,
-    )
-    volatile = usage.volatile(result.records, request.folder)
-    files = files_of(result.plan, result.records, summary, with_timeline=options.timeline)
-    store.write_point(folder, files, manifest, volatile, options=options)
+    stored = store_run(folder, result.plan, result.records, options, usage, more=more, **about)
     stored_points.write_tables(folder.parent)
-    return Done(
-        result=result,
-        row={key: summary["row"].get(key) for key in row} | {"cpu_s": volatile["cpu_s"]},
-        explanation=tuple(summary["explanation"]),
-        folder=folder,
-        exit_code=manifest["exit_code"],
-    )
+    return result, stored
 
 
 def is_ours(manifest: Mapping) -> bool:
@@ -140,8 +114,5 @@ def run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
     inputs = request.inputs()
     if request.files(inputs) != manifest["inputs"] or manifest["version"] != package_version():
         return None
-    done = run_request(request, options, out=stored.folder.parent.parent, inputs=inputs)
-    found = stored_points.read_point(done.folder)
-    if found is None:
-        raise AstraError(str(stored.folder), "cannot be run again")
-    return found
+    _, again = run_request(request, options, out=stored.folder.parent.parent, inputs=inputs)
+    return stored_points.read_point(again.folder)

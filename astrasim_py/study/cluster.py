@@ -23,8 +23,8 @@ from typing import Any
 
 from astrasim_py.core.errors import EXIT_OUTPUT, EXIT_TRACE, EXIT_USAGE, CheckFailed, OutputError, UsageError
 from astrasim_py.study import store
-from astrasim_py.study.inputs import input_digests
 from astrasim_py.study.pool import Killed
+from astrasim_py.study.preparation import input_digests
 from astrasim_py.study.run_log import package_version
 from astrasim_py.study.task import Result, Task, failed, run_task
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
-from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.records import Outcome, Records
 from astrasim_py.report import plots
 from astrasim_py.report.explain import Explanation, explain
+from astrasim_py.report.tables import json_text
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import astra_sim_point, stored_points
 from astrasim_py.study.figures import STUDY, draw_figures, panel_points
@@ -178,7 +178,7 @@ def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
         index=0,
         name=manifest["point"],
         values=dict(manifest["sweep"]),
-        config=_floats(manifest["resolved"]),
+        config=json.loads(json_text(manifest["resolved"])),
         folder=str(stored.volatile.get("source", "")),
         allow_outside=bool(stored.volatile.get("allow_outside")),
         allow_code=bool(stored.volatile.get("allow_code")),
@@ -191,14 +191,3 @@ def _run_again(stored: StoredPoint, options: RunOptions) -> StoredPoint | None:
     if again is None or (not result.stored and result.lines):
         raise AstraError(str(stored.folder), "; ".join(result.lines) or "cannot be run again")
     return again
-
-
-def _floats(value: object) -> object:
-    """Plain values as YAML gives them: JSON reads decimals."""
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, Mapping):
-        return {key: _floats(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_floats(inner) for inner in value]
-    return value

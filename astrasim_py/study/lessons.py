@@ -12,7 +12,7 @@ from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.inputs import input_digests
+from astrasim_py.study.preparation import input_digests
 
 _SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 SCHEMA = "scenario.schema.json"

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from astrasim_py.chakra.et_io import find_prefix
-from astrasim_py.core.digest import digest, file_stamp
-from astrasim_py.core.errors import ScenarioError
-from astrasim_py.core.fields import CodeText, FileText
+from astrasim_py.core.digest import digest, file_digest, file_stamp
+from astrasim_py.core.errors import ScenarioError, TraceError
+from astrasim_py.core.fields import CodeText, FileText, named_files
 from astrasim_py.core.registry import own_code
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study.trace_maps import WORTH, map_shared
 
 T = TypeVar("T")
+_OF_A_PREFIX = re.compile(r"\.\d+\.et(\.gz)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +69,34 @@ class Preparation:
         key = (stamps, options)
         beside = self.beside if sum(stamp.bytes for stamp in stamps) >= WORTH else None
         return memo.get(key, lambda: map_shared(beside, digest(key), read))
+
+
+def input_digests(
+    point: Point, known: MutableMapping[tuple[str, str], Mapping[str, str]] | None = None
+) -> dict[str, str]:
+    """SHA-256 of every file that a point reads, by its path relative to the scenario.
+
+    A name may be a prefix: ``traces/gpt3`` of ``traces/gpt3.0.et``, ``traces/gpt3.1.et.gz`` … Files that are
+    missing or cannot be read are left out; preparing the point says what is wrong with them.
+
+    `known`: shared by the points of one run, so that each name is looked up once.
+    """
+    known = {} if known is None else known
+    found: dict[str, str] = {}
+    for _, name in named_files(list(vars(point.spec).values())):
+        key = (point.folder, name.file)
+        if key not in known:
+            known[key] = _digests(*key)
+        found.update(known[key])
+    return dict(sorted(found.items()))
+
+
+def _digests(folder: str, name: str) -> dict[str, str]:
+    path, found = Path(folder, name), {}
+    with suppress(OSError, ValueError):
+        for file in sorted(path.parent.iterdir()):
+            rest = file.name.removeprefix(path.name)
+            if file.name.startswith(path.name) and (not rest or _OF_A_PREFIX.fullmatch(rest)):
+                with suppress(TraceError):
+                    found[Path(os.path.relpath(file, folder)).as_posix()] = file_digest(file)
+    return found

@@ -25,12 +25,11 @@ from pathlib import Path
 
 from astrasim_py.core.choices import AUTO, BOTH, FOLDED, LEVELS
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import EXIT_OK, EXIT_STUCK, InternalError, UsageError
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import host_mark, output_error, sync_folder, temporary_name, write_new
-from astrasim_py.core.records import RECORD_SCHEMA, Records
+from astrasim_py.core.records import RECORD_SCHEMA
 from astrasim_py.report.tables import json_bytes
-from astrasim_py.study.run_log import limits_json, package_version
-from astrasim_py.study.stored_points import FORMAT, MANIFEST, REQUIRED, SUMMARY, VOLATILE, read_manifest
+from astrasim_py.study.stored_points import FORMAT, MANIFEST, VOLATILE, read_manifest
 from astrasim_py.system.machine_models import Limits
 
 #: Raised whenever an engine gives other numbers for the same problem; part of every point's hash.
@@ -150,26 +149,7 @@ class RunOptions:
             return False
         if self.engine not in (AUTO, ran.removesuffix(FOLDED)) and (not self.fold or self.engine == BOTH):
             return False
-        return manifest["status"] != "limit" or manifest["limits"] == limits_json(self.limits)
-
-
-def manifest_of(folder: Path, records: Records, options: RunOptions, **facts: object) -> dict:
-    """The manifest of a run; `facts` are the other keys of `REQUIRED`, and what else it is to say."""
-    status = records.outcome.status
-    return {
-        "package": "astrasim-py",
-        "version": package_version(),
-        "record_schema": RECORD_SCHEMA,
-        "engine_semantics": ENGINE_SEMANTICS,
-        "folder": folder.name,
-        "status": status,
-        "exit_code": EXIT_OK if status == "done" else EXIT_STUCK,
-        "engine": records.engine,
-        "level": options.level,
-        "timeline": options.timeline,
-        "limits": limits_json(options.limits),
-        **facts,
-    }
+        return manifest["status"] != "limit" or manifest["limits"] == dict(self.limits)
 
 
 def write_point(
@@ -187,10 +167,6 @@ def write_point(
     versions, times: outside every digest. A point that meets `options`, stored by another process meanwhile, stays
     unless `replace`. Raises OutputError: disk full, read-only, path too long …; everything else is untouched.
     """
-    missing = [key for key in REQUIRED if key not in manifest]
-    if missing or SUMMARY not in files or manifest["folder"] != folder.name:
-        raise InternalError(f"a point without {missing or SUMMARY}, or of another name than its folder")
-    manifest = {"format": FORMAT, **manifest}
     parent = folder.parent
     temporary = parent / temporary_name("tmp")
     try:
@@ -202,7 +178,7 @@ def write_point(
             sha256, length = write_new(temporary / name, chunks)
             entries[name] = {"sha256": sha256, "bytes": length}
         write_new(temporary / VOLATILE, (json_bytes(volatile),))
-        write_new(temporary / MANIFEST, (json_bytes({**manifest, "files": entries}),))
+        write_new(temporary / MANIFEST, (json_bytes({"format": FORMAT, **manifest, "files": entries}),))
         sync_folder(temporary)
         _move_in(temporary, folder, options, replace)
         sync_folder(parent)

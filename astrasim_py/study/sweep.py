@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from astrasim_py.core.choices import FOLDED, LEVELS
 from astrasim_py.core.errors import (
@@ -34,7 +35,8 @@ from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
-from astrasim_py.study.task import Result, Task, failed, limits_of, make_task, row_of, run_task, stored_result
+from astrasim_py.study.task import Result, Task, failed, make_task, row_of, run_task, stored_result
+from astrasim_py.system.machine_models import Limits
 
 #: Status of points that were not reached.
 NOT_RUN = "not run"
@@ -93,14 +95,9 @@ def run_scenario(
     cluster: str | None = None,
     points: tuple[int, int] | None = None,
     fresh: bool = False,
-    level: str | None = None,
-    timeline: bool = False,
-    engine: str | None = None,
-    fold: bool | None = None,
-    max_events: int | None = None,
-    max_sim_time_ps: int | None = None,
     figures: bool = True,
     progress: Progress | None = None,
+    **options: Any,
 ) -> RunResult:
     """Run the points of a scenario and leave tables and figures in ``<out>/<name of the scenario>/``.
 
@@ -109,18 +106,18 @@ def run_scenario(
 
     `out`: folder of all results. `jobs`: worker processes; 1 runs in this process, None means one per core. `cluster`:
     address of a Dask scheduler whose workers compute the points, instead of processes of this machine. `points`: ``(i,
-    n)``: only the i-th of n shares of the points. `fresh`: compute finished points again. `level`: record level; by
-    default the scenario's. `timeline`: also write ``timeline.json`` (needs level ``messages``, which is then recorded).
-    `engine`: by default the scenario's. `fold`: simulate one rank for all where they are alike; by default as the
-    scenario says. `max_events`, `max_sim_time_ps`: instead of the scenario's limits. `figures`: draw the scenario's
-    figures. `progress`: silent by default. Raises UsageError: an unknown level or engine, fewer than one job, a name
-    that is no name of a folder, or a cluster that cannot be reached. Raises OutputError: the folder of results cannot
-    be written at all.
+    n)``: only the i-th of n shares of the points. `fresh`: compute finished points again. `figures`: draw the
+    scenario's figures. `progress`: silent by default. `options`: ``level``, ``engine``, ``fold``, ``max_events`` and
+    ``max_sim_time_ps``, where they are to differ from the scenario's, and ``timeline`` (see `RunOptions`). Raises
+    UsageError: an unknown level or engine, fewer than one job, a name that is no name of a folder, or a cluster that
+    cannot be reached. Raises OutputError: the folder of results cannot be written at all.
     """
-    level, engine = level or scenario.record, engine or scenario.engine
-    for key, value, known in (("--record", level, LEVELS), ("--engine", engine, ENGINES)):
+    asked = {"level": scenario.record, "engine": scenario.engine, "fold": scenario.fold}
+    asked |= {key: value for key, value in options.items() if value is not None}
+    for key, value, known in (("--record", asked["level"], LEVELS), ("--engine", asked["engine"], ENGINES)):
         if value not in known:
             raise UsageError(key, f'"{value}" is unknown', f"write one of {', '.join(known)}")
+    limits = {key: asked.pop(key) for key in Limits.model_fields if key in asked}
     if jobs is not None and jobs < 1:
         raise UsageError("--jobs", f"{jobs} is less than 1", "write 1 or more")
     if cluster is not None:
@@ -128,10 +125,7 @@ def run_scenario(
     run = _Run(scenario, Path(out), progress or Progress())
     with _terminable():
         try:
-            fold = scenario.fold if fold is None else fold
-            options = RunOptions(level=level, engine=engine, fold=fold, timeline=timeline)
-            limits = {"max_events": max_events, "max_sim_time_ps": max_sim_time_ps}
-            run.plan(points, options, limits, fresh=fresh)
+            run.plan(points, RunOptions(**asked), limits, fresh=fresh)
             run.compute(cores() if jobs is None else jobs, cluster)
         except KeyboardInterrupt:
             run.interrupted = True
@@ -174,8 +168,6 @@ class _Run:
         self.failures: list[Failure] = []
         self.interrupted = False
 
-    # -- what is to be done -------------------------------------------------------------------------------------
-
     def plan(self, share: tuple[int, int] | None, options: RunOptions, limits: Mapping, *, fresh: bool) -> None:
         """Find every point's place, and take the finished ones from the store."""
         self.points = expand(self.scenario)
@@ -186,13 +178,13 @@ class _Run:
         known: dict = {}
         for number, point in enumerate(self.points):
             try:
-                asked = replace(options, level=levels[number], limits=limits_of(point, limits))
-                task = make_task(point, self.folder, asked, replace=fresh, known_inputs=known)
+                own = Limits(**dict(point.spec.limits) | limits)
+                task = make_task(point, self.folder, replace(options, level=levels[number], limits=own), known)
             except AstraError as error:
                 self.results[number] = failed(point, error.exit_code, *error.lines())
                 continue
-            self.tasks[number] = task
-            if number % step == first and not task.replace:
+            self.tasks[number] = task = replace(task, replace=fresh)
+            if number % step == first and not fresh:
                 stored = stored_points.read_point(task.folder, contents=True)
                 if stored is not None and task.options.met_by(stored.manifest):
                     self.results[number] = stored_result(stored)
@@ -206,81 +198,71 @@ class _Run:
     def _levels(self, level: str) -> list[str]:
         """Record levels: figures of links and Gantt charts need more than the rows, for the points they show."""
         levels = [level] * len(self.points)
+        rows = [row_of(point, NOT_RUN) for point in self.points]
         for spec in self.scenario.plots:
             need = NEEDS.get(spec.kind, "summary")
             if LEVELS.index(need) <= LEVELS.index(level):
                 continue
-            rows = [row_of(point, NOT_RUN) for point in self.points]
             wanted = [(key, (None, str(value))) for key, value in spec.where.items()]
-            shown = [n for n, row in enumerate(rows) if all(text_of(row, key) in texts for key, texts in wanted)][
-                :PANELS
-            ]
-            for number in shown:
+            shown = [n for n, row in enumerate(rows) if all(text_of(row, key) in texts for key, texts in wanted)]
+            for number in shown[:PANELS]:
                 levels[number] = max(levels[number], need, key=LEVELS.index)
             if shown:
                 figure = f"the figure {spec.name or spec.kind}"
-                self.notes.append(f"{figure} needs level {need}: recorded for {len(shown)} points")
+                self.notes.append(f"{figure} needs level {need}: recorded for {len(shown[:PANELS])} points")
         return levels
-
-    # -- doing it -----------------------------------------------------------------------------------------------
 
     def compute(self, jobs: int, cluster: str | None) -> None:
         """Run what is not finished."""
-        self.progress.begin(len(self.chosen), len(self.chosen) - self._missing())
         todo = [number for number in self.chosen if number not in self.results]
+        self.progress.begin(len(self.chosen), len(self.chosen) - len(todo))
         tasks = [self.tasks[number] for number in todo]
         try:
-            self._collect(todo, _each(tasks, min(jobs, len(todo)), cluster, self.folder))
+            with closing(_each(tasks, min(jobs, len(todo)), cluster, self.folder)) as ended:
+                for position, result in ended:
+                    number, point = todo[position], self.points[todo[position]]
+                    if isinstance(result, Killed):
+                        result = failed(point, EXIT_CHECK_FAILED, f"{point.name}: {result.reason}")
+                    self.results[number] = result
+                    self.progress.point(point.name, result.row["status"], result.simulated_ps)
+                    if result.exit_code == EXIT_OUTPUT:
+                        self.notes.append("stopped: the results cannot be written")
+                        break
         except CheckFailed as error:  # of the cluster
             left = f"{self._missing()} of {len(self.chosen)} points were not computed"
-            lines = (f"{error.place}: {error.problem}: {left}; {error.remedy}",)
-            self.failures.append(Failure(point="", exit_code=error.exit_code, lines=lines))
-
-    def _collect(self, todo: Sequence[int], results: Iterator[tuple[int, object]]) -> None:
-        with closing(results) as ended:
-            for position, result in ended:
-                number = todo[position]
-                if isinstance(result, Killed):
-                    point = self.points[number]
-                    result = failed(point, EXIT_CHECK_FAILED, f"{point.name}: {result.reason}")
-                self.results[number] = result
-                self.progress.point(self.points[number].name, result.row["status"], result.simulated_ps)
-                if result.exit_code == EXIT_OUTPUT:
-                    self.notes.append("stopped: the results cannot be written")
-                    break
+            self._fail("", error.exit_code, [f"{error.place}: {error.problem}: {left}; {error.remedy}"])
 
     def _missing(self) -> int:
         return sum(number not in self.results for number in self.chosen)
 
-    # -- afterwards ---------------------------------------------------------------------------------------------
+    def _fail(self, point: str, code: int, lines: Sequence[str], detail: str = "") -> None:
+        self.failures.append(Failure(point=point, exit_code=code, lines=tuple(lines), detail=detail))
 
     def finish(self, *, draw: bool) -> RunResult:
         """Tables and figures from the store, and the result."""
         done = [self.results.get(n) or Result(row=row_of(self.points[n], NOT_RUN)) for n in self.chosen]
         for number, result in zip(self.chosen, done, strict=True):
             if result.exit_code:
-                why = {"exit_code": result.exit_code, "lines": result.lines, "detail": result.detail}
-                self.failures.append(Failure(point=self.points[number].name, **why))
-            for warning in result.warnings:
-                self.notes.append(f"warning: {warning}")
+                self._fail(self.points[number].name, result.exit_code, result.lines, result.detail)
+            self.notes += [f"warning: {warning}" for warning in result.warnings]
         if self.reused:
             what = f"{self.reused} of {len(self.chosen)} points were finished already"
             unfolded = f", {self.unfolded} of them in full, not folded" if self.unfolded else ""
             self.notes.append(f"{what}{unfolded} (--fresh computes them again)")
         drawn: list[Path] = []
-        summaries: list[dict | None] = [None] * len(self.chosen)
+        stored: dict[str, StoredPoint] = {}
         try:
             self._clean()  # after workers that were killed
             if self.folder.is_dir():
-                drawn = self._write(draw and not self.interrupted, summaries)
+                stored = self._tables()
+                drawn = self._figures(stored, draw=draw and not self.interrupted)
         except AstraError as error:
-            self.failures.append(Failure(point="", exit_code=error.exit_code, lines=tuple(error.lines())))
+            self._fail("", error.exit_code, error.lines())
         if self.interrupted:
-            left = self._missing()
-            kept = len(self.chosen) - left
+            kept = len(self.chosen) - self._missing()
             self.notes.append(f"interrupted: {kept} of {len(self.chosen)} points are kept; run it again to go on")
+        points = [stored.get(self.tasks[n].folder.name) if n in self.tasks else None for n in self.chosen]
         codes = [failure.exit_code for failure in self.failures]
-        computed = sum(n in self.results and self.results[n].stored for n in self.chosen) - self.reused
         return RunResult(
             scenario=self.scenario.name,
             title=self.scenario.title,
@@ -290,10 +272,10 @@ class _Run:
             failures=tuple(self.failures),
             notes=tuple(dict.fromkeys(self.notes)),
             figures=tuple(drawn),
-            computed=computed,
+            computed=sum(result.stored for result in done) - self.reused,
             reused=self.reused,
             interrupted=self.interrupted,
-            summaries=tuple(summaries),
+            summaries=tuple(None if point is None else point.summary for point in points),
         )
 
     def _tables(self) -> dict[str, StoredPoint]:
@@ -308,14 +290,9 @@ class _Run:
                 break
         return stored
 
-    def _write(self, draw: bool, summaries: list[dict | None]) -> list[Path]:
-        stored = self._tables()
+    def _figures(self, stored: Mapping[str, StoredPoint], *, draw: bool) -> list[Path]:
         if not stored:
             return []
-        for place, number in enumerate(self.chosen):
-            task = self.tasks.get(number)
-            if task is not None and task.folder.name in stored:
-                summaries[place] = stored[task.folder.name].summary
         names = [self.tasks[n].folder.name if n in self.tasks else None for n in range(len(self.points))]
         plots = [spec.model_dump(exclude_none=True) for spec in self.scenario.plots]
         write_study(self.folder, self.scenario.name, self.scenario.title, plots, names)

@@ -12,13 +12,12 @@ from astrasim_py.core.registry import own_line
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.scenario.expand import Point
 from astrasim_py.study import store
-from astrasim_py.study.inputs import input_digests
+from astrasim_py.study.preparation import input_digests
 from astrasim_py.study.prepare import prepare
-from astrasim_py.study.run_log import Usage, limits_json, package_version
+from astrasim_py.study.run_log import Usage, package_version, store_run
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
-from astrasim_py.study.summary import empty_row, files_of, summary_of
-from astrasim_py.system.machine_models import Limits
+from astrasim_py.study.summary import empty_row
 
 FAILED = "failed"
 #: Folder beside the points in which synthesized algorithms are kept.
@@ -66,36 +65,19 @@ def failed(point: Point, exit_code: int, *lines: str, detail: str = "") -> Resul
     return Result(row=row_of(point, FAILED), exit_code=exit_code, lines=lines, detail=detail)
 
 
-def limits_of(point: Point, given: Mapping[str, int | None]) -> Limits:
-    """Limits of a point: those that are given before those of the scenario."""
-    return Limits(**limits_json(point.spec.limits) | {key: value for key, value in given.items() if value is not None})
-
-
 def make_task(
-    point: Point,
-    scenario_folder: Path,
-    options: RunOptions,
-    *,
-    replace: bool = False,
-    known_inputs: MutableMapping | None = None,
+    point: Point, scenario_folder: Path, options: RunOptions, known_inputs: MutableMapping | None = None
 ) -> Task:
     """Find out where a point belongs (`known_inputs`: see `input_digests`).
 
-    The options are no part of its identity.
-
-    Raises AstraError: a file that the point reads is missing, or may not be read.
+    The options are no part of its identity. Raises AstraError: a file that the point reads is missing, or may not be
+    read.
     """
     inputs = input_digests(point, known_inputs)
     resolved = {key: value for key, value in point.config.items() if key != "limits"}
     identity = store.point_digest({"point": resolved, "sweep": dict(point.values)}, inputs, version=package_version())
-    return Task(
-        point=point,
-        folder=scenario_folder / store.folder_name(point.name, identity),
-        identity=identity,
-        inputs=inputs,
-        options=options,
-        replace=replace,
-    )
+    folder = scenario_folder / store.folder_name(point.name, identity)
+    return Task(point=point, folder=folder, identity=identity, inputs=inputs, options=options)
 
 
 def run_task(task: Task) -> Result:
@@ -118,9 +100,7 @@ def run_task(task: Task) -> Result:
 
 
 def _run(task: Task) -> Result:
-    point = task.point
-    row = row_of(point, FAILED)
-    usage, options = Usage(), task.options
+    point, options, usage = task.point, task.options, Usage()
     warnings: list[str] = []
     synthesized: list[dict] = []
     notes = {"warnings": warnings, "synthesized": synthesized}
@@ -128,31 +108,19 @@ def _run(task: Task) -> Result:
     problem = prepare(point, limits=options.limits, kept=kept, beside=task.beside, **notes)
     plan = plan_for(problem, options.engine, fold=options.fold)
     records = simulate(plan, engine=options.engine, level=options.level, fold=options.fold)
-    summary = summary_of(plan, records, row, warnings)
-    manifest = store.manifest_of(
-        task.folder,
-        records,
-        options,
-        scenario=point.scenario,
-        point=point.name,
-        digest=task.identity,
-        sweep=dict(point.values),
-        seeds=dict(_seeds(point.config, "")),
-        inputs=dict(task.inputs),
-        resolved=dict(point.config),
+    facts = {
+        "scenario": point.scenario,
+        "point": point.name,
+        "digest": task.identity,
+        "sweep": dict(point.values),
+        "seeds": dict(_seeds(point.config, "")),
+        "inputs": dict(task.inputs),
+        "resolved": dict(point.config),
         **({"synthesized": synthesized} if synthesized else {}),
-    )
-    volatile = usage.volatile(records, point.folder, allow_outside=point.allow_outside, allow_code=point.allow_code)
-    files = files_of(plan, records, summary, with_timeline=options.timeline)
-    store.write_point(task.folder, files, manifest, volatile, options=options, replace=task.replace)
-    return Result(
-        row={key: summary["row"].get(key) for key in row} | {"cpu_s": volatile["cpu_s"]},
-        exit_code=manifest["exit_code"],
-        lines=tuple(_stuck_lines(point.name, summary)),
-        warnings=tuple(summary["warnings"]),
-        simulated_ps=records.makespan,
-        stored=True,
-    )
+    }
+    source = {"source": point.folder, "allow_outside": point.allow_outside, "allow_code": point.allow_code}
+    about = {"row": row_of(point, FAILED), "facts": facts, "source": source, "warnings": warnings}
+    return stored_result(store_run(task.folder, plan, records, options, usage, replace=task.replace, **about))
 
 
 def _seeds(value: object, path: str):
@@ -168,20 +136,13 @@ def _seeds(value: object, path: str):
             yield from _seeds(inner, f"{path}[{i}]")
 
 
-def _stuck_lines(name: str, summary: Mapping) -> list[str]:
-    lines = list(summary.get("explanation") or ())
-    return [f"{name}: {lines[0]}", *lines[1:]] if lines else []
-
-
-# -- points read back -------------------------------------------------------------------------------------------
-
-
 def stored_result(point: StoredPoint) -> Result:
-    """The result of a point that was computed before."""
+    """The result of a point that is in the store."""
+    name, lines = point.manifest["point"], point.summary.get("explanation") or ()
     return Result(
         row=point.row,
         exit_code=int(point.manifest["exit_code"]),
-        lines=tuple(_stuck_lines(point.manifest["point"], point.summary)),
+        lines=(f"{name}: {lines[0]}", *lines[1:]) if lines else (),
         warnings=tuple(point.summary.get("warnings") or ()),
         simulated_ps=int(point.summary.get("makespan_ps", 0)),
         stored=True,

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 try:
     import fcntl
 except ImportError:  # not on every system
@@ -38,53 +36,32 @@ def map_shared(folder: Path | None, key: str, make: Callable[[], T]) -> T:
         return make()
     path = folder / key
     try:
-        lock = open(path.with_suffix(".lock"), "w")  # noqa: SIM115
+        with open(path.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                _write(path, make())
+            return _read(path)
     except OSError:
         return make()
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            return make()
-        value = None
-        if not path.exists():
-            value = make()
-            try:
-                _write(path, value)
-            except OSError:
-                return value
-        try:
-            return _read(path)
-        except OSError:
-            return make() if value is None else value
 
 
 def _write(path: Path, value: object) -> None:
+    """Write the large buffers of a value into a file to be mapped, and the rest, with their places, beside it."""
     buffers: list[pickle.PickleBuffer] = []
     body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
-    lengths = np.array([part.nbytes for part in parts], dtype=np.int64)
-    *starts, end = _starts(lengths)
+    places = []
+    with open(path.with_suffix(".data"), "wb") as file:
+        file.write(b"\0")  # an empty file cannot be mapped
+        for buffer in buffers:
+            start = file.seek(-(-file.tell() // _ALIGNED) * _ALIGNED)
+            places.append(slice(start, start + file.write(buffer.raw())))
     unfinished = path.with_suffix(".part")
-    with open(unfinished, "wb") as file:
-        file.write(np.concatenate([[len(parts)], lengths]).astype(np.int64).tobytes())
-        for start, part in zip(starts, parts, strict=True):
-            file.seek(start)
-            file.write(part)
-        file.truncate(end)
+    unfinished.write_bytes(pickle.dumps((body, places)))
     os.replace(unfinished, path)
 
 
-def _starts(lengths: np.ndarray) -> list[int]:
-    """Where each part begins, and the end of the file: a table of lengths stands before the parts, all aligned."""
-    room = np.concatenate([[8 * (1 + len(lengths))], lengths])
-    return np.cumsum(-(-room // _ALIGNED) * _ALIGNED).tolist()
-
-
 def _read(path: Path) -> object:
-    with open(path, "rb") as file:
+    body, places = pickle.loads(path.read_bytes())
+    with open(path.with_suffix(".data"), "rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    count = int(np.frombuffer(data, dtype=np.int64, count=1)[0])
-    lengths = np.frombuffer(data, dtype=np.int64, count=count, offset=8)
-    parts = [data[start : start + length] for start, length in zip(_starts(lengths), lengths.tolist(), strict=False)]
-    return pickle.loads(parts[0], buffers=parts[1:])
+    return pickle.loads(body, buffers=[data[place] for place in places])

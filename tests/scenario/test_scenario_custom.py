@@ -17,7 +17,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study.inputs import input_digests
+from astrasim_py.study.preparation import input_digests
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.system.lowering import make_plan

@@ -24,7 +24,6 @@ from astrasim_py.core.records import COLLECTIVE_COLUMNS, Table
 from astrasim_py.report.csv_io import csv_chunks
 from astrasim_py.report.tables import json_text
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.run_log import limits_json
 from astrasim_py.study.store import RunOptions
 from astrasim_py.system.machine_models import Limits
 
@@ -411,7 +410,7 @@ def test_volatile_facts_are_outside_the_digests(tmp_path):
 )
 def test_a_point_is_used_again_when_it_holds_what_is_wanted(stored, required, met):
     manifest = {"level": "links", "timeline": False, "status": "done", "limits": {}} | stored
-    manifest["limits"] = limits_json(Limits(**manifest["limits"]))
+    manifest["limits"] = dict(Limits(**manifest["limits"]))
     asked = required | {"limits": Limits(**required.get("limits", {}))}
     assert RunOptions(**asked).met_by(manifest) == met
 
