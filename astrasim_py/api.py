@@ -114,8 +114,8 @@ def collective(
     topology: Topology,
     *,
     algorithm: Algorithm | str | None = None,
-    model: str = "cut_through",
     root: int = 0,
+    **network: Any,
 ) -> Problem:
     """One collective of all NPUs, as a problem for `simulate`.
 
@@ -128,10 +128,11 @@ def collective(
     topology : Topology
     algorithm : Algorithm or str, optional
         An injected algorithm, or the name of a builder; the builder's default otherwise.
-    model : str
-        ``cut_through``, ``store_and_forward`` or ``analytical``.
     root : int
         For rooted collectives.
+    **network
+        Fields of `astrasim_py.system.machine_models.NetworkModel`: ``model`` (``cut_through``, ``store_and_forward`` or
+        ``analytical``), ``link_busy``, ``msccl`` …
 
     Returns
     -------
@@ -161,4 +162,4 @@ def collective(
     npus = placement(topology)
     workload = generate([Collective(type=kind, size=nbytes, root=root)], len(npus), name=kind)
     job = Job(workload=workload, placement=npus, algorithms=AlgorithmTable({kind: [Case(make=make)]}))
-    return Problem(topology=topology, jobs=(job,), network=NetworkModel(model=model))
+    return Problem(topology=topology, jobs=(job,), network=NetworkModel(**network))

@@ -57,7 +57,8 @@ class _Walk:
     def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
         node, message, hop = records.node, records.message, records.hop
         self.makespan = records.makespan
-        self.latest = int(node["end"].max(initial=-1))
+        # A stuck collective may have nodes that ended after the last node of the workload.
+        self.latest = int(node["end"].max(initial=-1, where=node["end"] <= records.makespan))
         self.kinds, self.labels = node.coded("kind")
         self.rank, self.instance, self.start, self.end, self.released, self.ended = (
             _plain(node[name]) for name in ("rank", "instance", "start", "end", "released_by", "ended_by")

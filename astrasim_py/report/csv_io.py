@@ -24,17 +24,10 @@ TEXT_COLUMNS = frozenset({"job", "group", "type", "algorithm", "kind", "name"})
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 _CHUNK_ROWS = 65536
 _CHUNK_BYTES = 2**22
-
-
 _BLANK = b"\xff"
 #: Texts of more bytes than these are handled one by one.
 _LONG = 64
-_MOST_DIGITS = 20
-
-_POWERS = [np.uint64(10**k) for k in range(_MOST_DIGITS)]
-_TEN_THOUSAND = np.uint64(10_000)
-#: 0…9999 as four digits of one byte each.
-_FOUR = np.array([[n // 1000, n // 100 % 10, n // 10 % 10, n % 10] for n in range(10_000)], np.uint8).view("<u4")[:, 0]
+_TEN = np.uint64(10)
 
 
 def csv_cell(text: str) -> str:
@@ -126,42 +119,19 @@ def _text_cells(texts: Sequence, *, encode: bool = False) -> np.ndarray:
 
 
 def _digit_cells(column: np.ndarray) -> np.ndarray:
-    """Whole numbers as rows of decimal digits, blanks in front."""
+    """Whole numbers as rows of characters: a sign or a blank, then digits with blanks in front."""
     negative = column < 0
-    signed = bool(negative.any())
     rest = column.astype(np.uint64)
-    if signed:
-        rest[negative] = -rest[negative]
-    longest = len(str(int(rest.max(initial=0))))
-    digits = np.ones(len(rest), dtype=np.intp)
-    for power in _POWERS[1:longest]:
-        digits += rest >= power
-    words = -(-(longest + signed) // 4)
-    if signed:
-        digits += negative * (_MOST_DIGITS + 1)
-    frame = _FRAMES[:, len(_FRAMES[0]) - words :]
-    matrix = np.empty((len(rest), words), dtype="<u4")
-    for word in reversed(range(words)):
-        above = rest // _TEN_THOUSAND
-        matrix[:, word] = _FOUR[(rest - above * _TEN_THOUSAND).astype(np.intp)] | frame[digits, word]
+    rest[negative] = -rest[negative]
+    width = len(str(int(rest.max(initial=0))))
+    matrix = np.empty((len(rest), width + 1), dtype=np.uint8)
+    matrix[:, 0] = np.where(negative, ord("-"), _BLANK[0])
+    for place in range(width, 0, -1):
+        above = rest // _TEN
+        digit = (rest - above * _TEN).astype(np.uint8) + np.uint8(ord("0"))
+        matrix[:, place] = digit if place == width else np.where(rest > 0, digit, np.uint8(_BLANK[0]))
         rest = above
-    return matrix.view(np.uint8)
-
-
-def _frames() -> np.ndarray:
-    """By number of digits (then again with a sign): bytes that turn digits into characters."""
-    words = _MOST_DIGITS // 4 + 1
-    frames = np.full((2 * (_MOST_DIGITS + 1), 4 * words), 0xFF, dtype=np.uint8)
-    for sign in (0, 1):
-        for digits in range(1, _MOST_DIGITS + 1):
-            row = frames[sign * (_MOST_DIGITS + 1) + digits]
-            row[-digits:] = ord("0")
-            if sign:
-                row[-digits - 1] = ord("-")
-    return frames.view("<u4")
-
-
-_FRAMES = _frames()
+    return matrix
 
 
 # -- reading ----------------------------------------------------------------------------------------------------

@@ -1,16 +1,253 @@
-"""Figures of rows and records; matplotlib is imported when one is drawn, not before."""
+"""Figures: curves of time, bandwidth and slowdown, bars of the time breakdown, and those of the records of points.
+
+matplotlib is imported when one is drawn, not before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 
 from astrasim_py.core.errors import ScenarioError
-from astrasim_py.report.curve_plots import OF_ROWS
-from astrasim_py.report.figure_style import FORMATS, clean, our_style, render
+from astrasim_py.core.units import format_time
+from astrasim_py.report.figure_style import (
+    FORMATS,
+    GREY,
+    PALETTE,
+    canvas,
+    clean,
+    legend_below,
+    our_style,
+    pen,
+    render,
+    say_nothing_finished,
+    time_ticks,
+)
 from astrasim_py.report.plot_grid import Grid, select
 from astrasim_py.report.record_plots import Panel, draw_gantt, draw_links
+from astrasim_py.report.tables import ps_of
 
-KINDS = ("slowdown", "time", "busbw", "breakdown", "links", "gantt")
+_MAX_BARS = 60
+
+
+def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_name: str = "lower bound", ticks=None):
+    """A line per series in a panel per facet; `bound`, if given, dashed."""
+    figure, panels = canvas(len(grid.facets), heading, sharey=True)
+    if not grid.points:
+        say_nothing_finished(panels[0])
+        return figure
+    curves = {(f, s): grid.curve(f, s, value) for f in grid.facets for s in grid.series}
+    named = _coinciding(grid, curves)
+    handles, bounds = {}, {}
+    every = [y for curve in curves.values() for y in curve.values()]
+    log = every and min(every) > 0 and max(every) >= 4 * min(every)
+    for facet, axes in zip(grid.facets, panels, strict=False):
+        grid.axis.apply(axes)
+        if log:
+            axes.set_yscale("log")
+        for index, series in enumerate(grid.series):
+            curve = curves[facet, series]
+            if not curve:
+                continue
+            look = pen(index, len(grid.series))
+            (line,) = axes.plot([grid.axis.value[x] for x in curve], list(curve.values()), **look)
+            handles.setdefault(series, line)
+        if bound is not None:
+            for label, curve in _bounds(grid, facet, bound).items():
+                colour = GREY if label is None else PALETTE[grid.series.index(label) % len(PALETTE)]
+                look = {"color": colour, "linewidth": 1.1, "linestyle": (0, (4, 2.5)), "zorder": 2.5}
+                (line,) = axes.plot([grid.axis.value[x] for x in curve], list(curve.values()), **look)
+                bounds.setdefault("bound", line)
+        if grid.facet_key:
+            axes.set_title(clean(facet))
+        if grid.x:
+            name = {"network.model": "network model", "npus": "NPUs"}.get(grid.x, grid.x)
+            axes.set_xlabel(clean(name.replace("_", " ")))
+    if ticks:  # once every panel has its curves: they share the axis
+        ticks(panels, log)
+    panels[0].set_ylabel(ylabel)
+    for axes in panels[1:]:
+        if axes.get_subplotspec().is_first_col():
+            axes.set_ylabel(ylabel)
+    entries = [(line, named[series]) for series, line in handles.items() if named[series]]
+    if bounds:
+        entries.append((bounds["bound"], bound_name))
+    if len(entries) > 1 or bounds:
+        legend_below(figure, entries)
+    return figure
+
+
+def _coinciding(grid: Grid, curves: Mapping) -> dict:
+    """Labels of the series; one that equals an earlier one everywhere says so."""
+    labels, known = {}, {}
+    for series in grid.series:
+        shape = tuple(tuple(curves[facet, series].items()) for facet in grid.facets)
+        labels[series] = label = grid.name(series)
+        if any(shape) and shape in known and label:
+            labels[series] = f"{label} (= {known[shape]})"
+        else:
+            known[shape] = label
+    return labels
+
+
+def _bounds(grid: Grid, facet: str, bound) -> dict:
+    """One grey curve where all series share their bound, else one in the colour of each series."""
+    curves = {series: grid.curve(facet, series, bound) for series in grid.series}
+    curves = {series: curve for series, curve in curves.items() if curve}
+    distinct = {tuple((x, f"{y:.6g}") for x, y in curve.items()) for curve in curves.values()}
+    if len(distinct) == 1:
+        return {None: next(iter(curves.values()))}
+    return curves
+
+
+def _time_ticks(panels, log: bool) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes = panels[0]
+    time_ticks(axes.yaxis, None if log else 6)
+    if log:
+        axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(bottom=0)
+
+
+def _number_ticks(panels, log: bool) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes = panels[0]
+    if log:
+        low, high = axes.get_ylim()
+        wide = high > 50 * low
+        axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1,) if wide else (1, 2, 5), numticks=12))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.6g}"))
+
+
+def _draw_time(grid: Grid, heading: str):
+    def value(row: Mapping) -> float | None:
+        return float(ps_of(row.get("time_ns")) or 0) or None
+
+    def bound(row: Mapping) -> float | None:
+        return float(ps_of(row.get("bound_ns")) or 0) or None
+
+    return _curves(grid, heading, value, "time", bound=bound, ticks=_time_ticks)
+
+
+def _draw_busbw(grid: Grid, heading: str):
+    def value(row: Mapping) -> float | None:
+        return None if row.get("busbw_GBps") is None else float(row["busbw_GBps"])
+
+    def bound(row: Mapping) -> float | None:
+        rate, time, least = row.get("busbw_GBps"), row.get("time_ns"), row.get("bound_ns")
+        return None if not rate or not least else float(Decimal(rate) * Decimal(time) / Decimal(least))
+
+    label = "bus bandwidth (GB/s)"
+    return _curves(grid, heading, value, label, bound=bound, bound_name="upper bound", ticks=_number_ticks)
+
+
+def _draw_slowdown(grid: Grid, heading: str):
+    baseline = grid.spec.get("baseline")
+    names = list(dict.fromkeys(series[0] for series in grid.series if series))
+    if baseline is None and names:
+        baseline = names[0]
+    if grid.points and (not grid.series_key or str(baseline) not in names):
+        what = f'"{baseline}" is not a value of {grid.series_key}' if grid.series_key else "there is no series"
+        remedy = f"write one of {', '.join(names)}" if grid.series_key else "write e.g. series: topology"
+        raise ScenarioError(f"{grid.place}.baseline", what, remedy)
+    for (facet, series, x), row in list(grid.points.items()):
+        base = grid.points.get((facet, (str(baseline), *series[1:]), x))
+        grid.points[facet, series, x] = {**row, "base_ns": base["time_ns"] if base else None}
+
+    def value(row: Mapping) -> float | None:
+        base, time = row["base_ns"], row["time_ns"]
+        return float(Fraction(time) / Fraction(base)) if base and time is not None else None
+
+    def ticks(panels, log: bool) -> None:
+        _number_ticks(panels, log)
+        if not log:
+            low, high = panels[0].get_ylim()
+            panels[0].set_ylim(min(low, 0.9), max(high, 1.1))
+        for axes in panels:
+            axes.axhline(1.0, color=GREY, linewidth=0.8, zorder=1.5)
+
+    label = f"slowdown against {clean(baseline)}" if baseline is not None else "slowdown"
+    return _curves(grid, heading, value, label, ticks=ticks)
+
+
+_PARTS = (
+    ("compute_ns", "compute", "#0072B2", ""),
+    ("exposed_comm_ns", "exposed communication", "#E69F00", "////"),
+    ("other_ns", "other waiting", "#d9d9d9", "...."),
+)
+
+
+def _draw_breakdown(grid: Grid, heading: str):
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import PercentFormatter
+
+    bars = [(x, series) for x in grid.axis.texts for series in grid.series][:_MAX_BARS]
+    bars = [b for b in bars if any((f, b[1], b[0]) in grid.points for f in grid.facets)]
+    height = max(2.6, 0.27 * len(bars) + 1.5)
+    figure, panels = canvas(len(grid.facets), heading, width=4.6, height=height, columns=3, sharey=True)
+    if not bars:
+        say_nothing_finished(panels[0])
+        return figure
+    times = [ps_of(row["time_ns"]) for row in grid.points.values()]
+    relative = max(times) > 12 * max(min(times), 1)
+    place, gap, last = [], 0.0, None
+    for x, _ in bars:
+        gap += 0.6 if last not in (None, x) and len(grid.series) > 1 else 0.0
+        place.append(len(place) + gap)
+        last = x
+    shown = set()
+    for facet, axes in zip(grid.facets, panels, strict=False):
+        for y, (x, series) in zip(place, bars, strict=True):
+            row = grid.points.get((facet, series, x))
+            if row is None or not row["time_ns"]:
+                continue
+            total = ps_of(row["time_ns"])
+            left = 0.0
+            for key, label, colour, hatch in _PARTS:
+                part = ps_of(row.get(key)) or 0
+                wide = part / total if relative else float(part)
+                if part:
+                    shown.add(label)
+                    axes.barh(y, wide, left=left, height=0.78, color=colour, hatch=hatch, edgecolor="white", lw=0.5)
+                left += wide
+            look = {"va": "center", "fontsize": 8, "color": "#333333"}
+            axes.annotate(format_time(total), (left, y), xytext=(4, 0), textcoords="offset points", **look)
+        names = [" · ".join(filter(None, (grid.axis.label(x), grid.name(series)))) for x, series in bars]
+        axes.set_yticks(place, names)
+        axes.grid(False, axis="y")
+        axes.margins(x=0.17)
+        axes.set_xlim(left=0)
+        if relative:
+            axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axes.set_xlim(0, 1.28)
+            axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
+            axes.set_xlabel("share of the time")
+        else:
+            time_ticks(axes.xaxis, 5)
+            axes.set_xlabel("time")
+        if grid.facet_key:
+            axes.set_title(clean(facet))
+    panels[0].set_ylim(place[-1] + 0.8, -0.8)
+    patches = [
+        (Patch(facecolor=colour, hatch=hatch, edgecolor="white"), label)
+        for _, label, colour, hatch in _PARTS
+        if label in shown
+    ]
+    if patches:
+        legend_below(figure, patches)
+    return figure
+
+
+#: Figures of rows, and of the records of single points, by kind.
+_OF_ROWS = {"slowdown": _draw_slowdown, "time": _draw_time, "busbw": _draw_busbw, "breakdown": _draw_breakdown}
+_OF_RECORDS = {"links": draw_links, "gantt": draw_gantt}
+KINDS = (*_OF_ROWS, *_OF_RECORDS)
 #: Record level that a figure needs beyond the rows.
 NEEDS = {"links": "links", "gantt": "nodes"}
 
@@ -30,10 +267,10 @@ def draw(
     rows = [row for row in select(rows, spec.get("where") or {}) if row["status"] == "done"]
     heading = clean(spec.get("title") or title)
     with our_style():
-        if kind in NEEDS:
-            figure = {"links": draw_links, "gantt": draw_gantt}[kind](panels, heading)
+        if kind in _OF_RECORDS:
+            figure = _OF_RECORDS[kind](panels, heading)
         else:
-            figure = OF_ROWS[kind](Grid(spec, rows, place), heading)
+            figure = _OF_ROWS[kind](Grid(spec, rows, place), heading)
         ran = sorted({str(row["engine"]) for row in rows if row.get("engine")})
         about = {"Description": f"engine: {', '.join(ran)}"} if ran else {}
         return {form: render(figure, form, about) for form in FORMATS}

@@ -31,37 +31,21 @@ def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     >>> lanes(np.array([0, 0, 0, 1]), np.array([0, 1, 5, 0]), np.array([4, 3, 6, 9])).tolist()
     [0, 1, 0, 0]
     """
-    count = len(start)
-    result = np.zeros(count, dtype=np.int64)
-    if not count:
-        return result
+    result = np.zeros(len(start), dtype=np.int64)
     order = np.lexsort((end, start, group))
-    groups, starts, ends = group[order], start[order], end[order]
-    # Running maximum of ends within a group: ends are replaced by their rank, offset by group.
-    ranked = np.sort(ends)
-    latest = np.maximum.accumulate(groups * count + np.searchsorted(ranked, ends)) - groups * count
-    # Lanes restart where no interval of the group is open; an interval alone until then takes the first.
-    anew = np.ones(count, dtype=bool)
-    anew[1:] = (groups[1:] != groups[:-1]) | (starts[1:] >= ranked[latest[:-1]])
-    first = np.flatnonzero(anew)
-    for begin, stop in zip(first.tolist(), [*first[1:].tolist(), count], strict=True):
-        if stop - begin > 1:
-            result[order[begin:stop]] = _overlapping(starts[begin:stop].tolist(), ends[begin:stop].tolist())
-    return result
-
-
-def _overlapping(start: list[int], end: list[int]) -> list[int]:
-    """Lanes of intervals in the order of their start."""
-    found = []
     busy: list[tuple[int, int]] = []  # (end, lane)
     free: list[int] = []
-    for begin, stop in zip(start, end, strict=True):
+    last = None
+    for row, one, begin, stop in zip(
+        *(c.tolist() for c in (order, group[order], start[order], end[order])), strict=True
+    ):
+        if one != last:
+            busy, free, last = [], [], one
         while busy and busy[0][0] <= begin:
             heapq.heappush(free, heapq.heappop(busy)[1])
-        lane = heapq.heappop(free) if free else len(busy)
-        found.append(lane)
-        heapq.heappush(busy, (stop, lane))
-    return found
+        result[row] = heapq.heappop(free) if free else len(busy)
+        heapq.heappush(busy, (stop, int(result[row])))
+    return result
 
 
 def timeline(records: Records, edges: Table | None = None, npus: Sequence[int] = ()) -> Iterator[bytes]:

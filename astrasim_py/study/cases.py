@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 
+from astrasim_py.astra_sim.input_set import AWARE_MULTIDIM, BACKENDS
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import read_regular
 
@@ -23,9 +24,6 @@ REQUIRED = (
 OPTIONAL = (
     "collective", "algorithm", "size_bytes", "splits", "finished_npus", "t_max_ns", "t_min_ns", "memory", "flags",
 )  # fmt: skip
-BACKENDS = ("congestion_unaware", "congestion_aware", "congestion_aware_multidim")
-#: Nobody ships it: what it gives is informative.
-UNOFFICIAL = "congestion_aware_multidim"
 OK, UNFINISHED = "ok", "does not finish"
 
 MAX_BYTES = 2**28
@@ -59,8 +57,8 @@ class Case:
 
     @property
     def judged(self) -> bool:
-        """True if a difference counts."""
-        return self.backend != UNOFFICIAL
+        """True if a difference counts: of a backend that nobody ships it is informative."""
+        return self.backend != AWARE_MULTIDIM
 
 
 def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:

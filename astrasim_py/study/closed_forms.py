@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 
 from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.records import Records
-from astrasim_py.program.selection import AlgorithmTable, Case
-from astrasim_py.system.machine_models import NetworkModel
 
 #: Latency of a link and time per byte (50 GB/s), ps.
 LATENCY, BYTE = 500_000, 20
@@ -80,21 +79,12 @@ class ClosedForm:
 
     def run(self, engine: str = "auto") -> Records:
         """Simulate it."""
-        from astrasim_py.builders.registry import build
-        from astrasim_py.collectives.collective import promise_of
+        from astrasim_py.api import collective
         from astrasim_py.engine.simulation import simulate
-        from astrasim_py.system.problem import Job, Problem
-        from astrasim_py.topology.placement import placement
         from astrasim_py.topology.shapes import SHAPES
-        from astrasim_py.workload.microbenchmarks import Collective, generate
 
         topology = SHAPES[self.shape](npus=self.npus, bandwidth=Fraction(10**12, BYTE), latency=LATENCY).build()
-        rooted = {"root": 0} if promise_of(self.collective).rooted else {}
-        algorithm = build(self.algorithm, self.collective, self.npus, **rooted)
-        table = AlgorithmTable({self.collective: [Case(make=lambda kind, ranks, root: algorithm)]})
-        workload = generate([Collective(type=self.collective, size=self.size)], self.npus, name=self.collective)
-        job = Job(workload=workload, placement=placement(topology), algorithms=table)
-        problem = Problem(topology=topology, jobs=(job,), network=NetworkModel(model=self.model))
+        problem = collective(self.collective, self.size, topology, algorithm=self.algorithm, model=self.model)
         return simulate(problem, engine=engine, level="summary")
 
 
@@ -102,12 +92,6 @@ def closed_forms() -> Iterator[ClosedForm]:
     """Every algorithm at every size, shape and model."""
     for algorithm, collective in ROUNDS:
         sizes = (0,) if collective == "barrier" else (4096, 2**24)
-        for npus in (2, 8):
-            for size in sizes:
-                for shape in HOPS:
-                    if algorithm == _AT_ONCE and shape != "fully_connected":
-                        continue
-                    for model in sorted(NETWORK_MODELS):
-                        yield ClosedForm(
-                            algorithm=algorithm, collective=collective, npus=npus, size=size, shape=shape, model=model
-                        )
+        shapes = [shape for shape in HOPS if algorithm != _AT_ONCE or shape == "fully_connected"]
+        for npus, size, shape, model in product((2, 8), sizes, shapes, sorted(NETWORK_MODELS)):
+            yield ClosedForm(algorithm=algorithm, collective=collective, npus=npus, size=size, shape=shape, model=model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -88,12 +88,15 @@ def validate(
     """
     progress = Progress() if progress is None else progress
     batches = _batches(items)
+    tasks = [(engine, [items[number] for number in batch]) for batch in batches]
     workers = min(cores() if jobs is None else jobs, len(batches))
     found: dict[int, Finding] = {}
     progress.begin(len(items), 0)
     try:
-        for numbers, findings in _carried_out(items, batches, engine, workers):
-            for number, finding in zip(numbers, findings, strict=True):
+        for batch, results in run_tasks(find_all, tasks, workers) if workers > 1 else enumerate(map(find_all, tasks)):
+            if isinstance(results, Killed):
+                results = [_finding(item, results.reason) for item in tasks[batch][1]]
+            for number, finding in zip(batches[batch], results, strict=True):
                 found[number] = finding
                 progress.point(finding.label, "done" if finding.exact else "off", 0)
     finally:
@@ -117,18 +120,6 @@ def _batches(items: Sequence[Item]) -> list[list[int]]:
     return [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
 
 
-def _carried_out(
-    items: Sequence[Item], batches: list[list[int]], engine: str, workers: int
-) -> Iterator[tuple[list[int], list[Finding]]]:
-    tasks = [(engine, [items[number] for number in batch]) for batch in batches]
-    results = run_tasks(find_all, tasks, workers) if workers > 1 else enumerate(map(find_all, tasks))
-    for number, result in results:
-        batch = batches[number]
-        if isinstance(result, Killed):
-            result = [_off(items[i], result.reason) for i in batch]
-        yield batch, result
-
-
 #: Files read in this process, for the next row that names them.
 _read: dict = {}
 
@@ -147,17 +138,16 @@ def find(item: Item, engine: str = "auto") -> Finding:
             return _compared(item, (records.makespan,), (item.expected_ps(),), (), records.engine)
         finished, exposed, ran, stuck = _run(item, engine)
     except AstraError as error:
-        if isinstance(item, Case) and not item.finishes:
-            return _exact(item)
-        return _off(item, " ".join(error.lines()))
+        failed_there = isinstance(item, Case) and not item.finishes
+        return _finding(item, "" if failed_there else " ".join(error.lines()))
     except Exception as error:
         if os.environ.get("ASTRASIM_DEBUG") == "1":
             raise
-        return _off(item, f"a defect of astrasim_py, please report it: {type(error).__name__}: {error}")
+        return _finding(item, f"a defect of astrasim_py, please report it: {type(error).__name__}: {error}")
     if stuck:
-        return _off(item, stuck, ran) if item.finishes else _exact(item, engine=ran)
+        return _finding(item, stuck if item.finishes else "", ran)
     if not item.finishes:
-        return _off(item, f"ASTRA-sim does not finish; here it takes {max(finished)} ns", ran)
+        return _finding(item, f"ASTRA-sim does not finish; here it takes {max(finished)} ns", ran)
     return _compared(item, finished + exposed, item.times + item.exposed, ("time", "exposed communication"), ran)
 
 
@@ -175,7 +165,7 @@ def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str
 
 def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: Sequence[str], engine: str) -> Finding:
     if tuple(ours) == tuple(theirs):
-        return _exact(item, 0.0, engine)
+        return _finding(item, "", engine, 0.0)
     errors = [abs(a - b) / max(b, 1) for a, b in zip(ours, theirs, strict=True)]
     at = max(range(len(errors)), key=errors.__getitem__)
     where = ""
@@ -183,16 +173,12 @@ def _compared(item: Item, ours: Sequence[int], theirs: Sequence[int], figures: S
         ranks = len(theirs) // len(figures)
         where = f" ({figures[at // ranks]} of rank {at % ranks})"
     unit = "ns" if isinstance(item, Case) else "ps"
-    note = f"here {ours[at]} {unit}, should be {theirs[at]} {unit}{where}"
-    return _off(item, note, engine, errors[at])
+    return _finding(item, f"here {ours[at]} {unit}, should be {theirs[at]} {unit}{where}", engine, errors[at])
 
 
-def _exact(item: Item, rel_error: float | None = None, engine: str = "") -> Finding:
-    return Finding(item.place, item.set, item.label, item.judged, True, rel_error, engine=engine)
-
-
-def _off(item: Item, note: str, engine: str = "", rel_error: float = 1.0) -> Finding:
-    return Finding(item.place, item.set, item.label, item.judged, False, rel_error, note, engine)
+def _finding(item: Item, note: str, engine: str = "", rel_error: float | None = None) -> Finding:
+    rel_error = 1.0 if note and rel_error is None else rel_error
+    return Finding(item.place, item.set, item.label, item.judged, not note, rel_error, note, engine)
 
 
 def _group(name: str, judged: bool, findings: Sequence[Finding]) -> Group:
