@@ -8,7 +8,7 @@ dimensions); Chan et al. 2007 (§ on multidimensional meshes); the two-phase all
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from math import lcm, prod
 
 import numpy as np
@@ -60,48 +60,46 @@ def build(
     of its phase.
     """
     place = f"hierarchical {collective} over {ranks} ranks"
-    wrong = isinstance(dims, str) or not isinstance(dims, Sequence)
-    _refuse(wrong, place, f"dims is {dims!r}, not a list", "write e.g. dims: [8, 8]")
+
+    def refuse(wrong: bool, problem: str, remedy: str) -> None:
+        if wrong:
+            raise AlgorithmError(place, problem, remedy)
+
+    refuse(
+        isinstance(dims, str) or not isinstance(dims, Sequence),
+        f"dims is {dims!r}, not a list",
+        "write e.g. dims: [8, 8]",
+    )
     sizes = [check_count(size, "dims", place) for size in dims]
     product = prod(sizes) if sizes else 0
     problem = f"dims {list(dims)} are {product} ranks, the group has {ranks}"
-    _refuse(product != ranks, place, problem, "write dims whose product is the size of the group")
+    refuse(product != ranks, problem, "write dims whose product is the size of the group")
     names = ["ring"] * len(sizes) if algorithms is None else algorithms
     problem = f"algorithms {names!r} are not one for each of {len(sizes)} dims"
-    _refuse(isinstance(names, str) or len(names) != len(sizes), place, problem, "write e.g. [ring, direct]")
-    levels = [(*_builder(build_phase, name, place), size) for name, size in zip(names, sizes, strict=True)]
-    name = f"hierarchical({', '.join(f'{label}[{size}]' for label, _, size in levels)})"
+    refuse(isinstance(names, str) or len(names) != len(sizes), problem, "write e.g. [ring, direct]")
+    levels, labels = [], []
+    for spec, size in zip(names, sizes, strict=True):
+        own = dict(spec) if isinstance(spec, Mapping) else {"builder": spec}
+        label = own.pop("builder", None)
+        problem = f"{spec!r} is not the algorithm of a dimension"
+        nested = not isinstance(label, str) or label == "hierarchical"
+        refuse(nested, problem, "write the name of a builder, e.g. ring")
+        labels.append(f"{label}[{size}]")
+        levels.append((partial(build_phase, label, **own), size))
     # A dimension of one rank has no phase.
-    levels = [level for level in levels if level[2] > 1] or levels[:1]
-    phases = _Phases(collective, [(make, size) for _, make, size in levels], root, chunks, place)
-    in_place = collective != "all_to_all"
-    rotation = phases.rotation()
-    if rotation is not None:
-        return finish_rotated(phases.draft, rotation, name, collective, in_place=in_place)
+    levels = [level for level in levels if level[1] > 1] or levels[:1]
+    phases = _Phases(collective, levels, root, chunks, place)
+    name, in_place = f"hierarchical({', '.join(labels)})", collective != "all_to_all"
+    if phases.rotation is not None:
+        return finish_rotated(phases.draft, phases.rotation, name, collective, in_place=in_place)
     return finish(phases.draft(np.arange(ranks)), name, collective, root=root, in_place=in_place)
 
 
-def _refuse(wrong: bool, place: str, problem: str, remedy: str) -> None:
-    if wrong:
-        raise AlgorithmError(place, problem, remedy)
-
-
-def _builder(build_phase: Builder, spec: str | Mapping, place: str) -> tuple[str, Builder]:
-    """Label and factory (collective, ranks, root=…) of the algorithm of one dimension."""
-    options = dict(spec) if isinstance(spec, Mapping) else {"builder": spec}
-    name = options.pop("builder", None)
-    problem = f"{spec!r} is not the algorithm of a dimension"
-    _refuse(
-        not isinstance(name, str) or name == "hierarchical", place, problem, "write the name of a builder, e.g. ring"
-    )
-    return name, partial(build_phase, name, **options)
-
-
 class _Phase:
-    """An algorithm of one dimension, which is placed in all groups of that dimension."""
+    """An algorithm that is placed in all groups of one dimension."""
 
-    def __init__(self, algorithm: Algorithm) -> None:
-        self.algorithm, self.chunks = algorithm, algorithm.chunks
+    def __init__(self, algorithm: Algorithm, dimension: int) -> None:
+        self.algorithm, self.dimension = algorithm, dimension
         # Ranks of a rotation have as many nodes and tags and as much scratch as its first.
         program = algorithm.program_of([0]) if algorithm.rotation else algorithm.program
         self.tags = int(program.column("comm_tag").max(initial=-1)) + 1
@@ -114,56 +112,49 @@ class _Phase:
 
 
 class _Phases:
-    """The phases of one collective, and what they have in common."""
+    """The phases of one collective in their order, and what they have in common."""
 
     def __init__(
         self, collective: str, levels: list[tuple[Builder, int]], root: int | None, pieces: int, place: str
     ) -> None:
-        self.collective, self.levels, self.root, self.place = collective, levels, root, place
+        self.collective, self.place = collective, place
         self.pieces = 1 if collective == "barrier" else pieces
         self.sizes = [size for _, size in levels]
         self.n = prod(self.sizes)
         self.strides = [prod(self.sizes[:d]) for d in range(len(levels))]
+        #: Coordinates of the root of a rooted collective.
+        self.root = None if root is None else self.coordinates(root)
+        last = len(levels) - 1
+        down = range(last, -1, -1) if collective in ("all_gather", "broadcast") else range(last + 1)
+        order = [(collective, d) for d in down]
+        if collective == "all_reduce":
+            halves = [[(half, d) for d in range(last)] for half in ("reduce_scatter", "all_gather")]
+            order = [*halves[0], (collective, last), *reversed(halves[1])]
+        self.phases = []
+        for kind, d in order:
+            make, size = levels[d]
+            self.phases.append(_Phase(make(kind, size, **({} if root is None else {"root": self.root[d]})), d))
         #: True if a phase works on the part of the buffer that the phases below it leave to a rank.
         self.nested = collective in ("all_reduce", "reduce_scatter", "all_gather")
-        self._made: dict[tuple[str, int], _Phase] = {}
         sharded = promise_of(collective).sharded
         # Pieces of shards do not lie side by side, nor do shards of one coordinate: both take copies.
         self.permuted = sharded and (len(levels) > 1 or self.pieces > 1)
         #: Chunks of one piece: the least number that every phase can cut as it needs.
         self.total = 1
         if collective != "barrier":
-            needs = [self.made(c, d).chunks * (self.strides[d] if self.nested else 1) for c, d in self.order()]
+            needs = [p.algorithm.chunks * (self.strides[p.dimension] if self.nested else 1) for p in self.phases]
             self.total = lcm(*needs, self.n if sharded else 1)
 
-    def coordinates(self, ranks: np.ndarray) -> list[np.ndarray]:
-        """Coordinates of ranks, one array per dimension."""
+    def coordinates(self, ranks) -> list:
+        """Coordinates of ranks, one int or array per dimension."""
         return [ranks // s % size for s, size in zip(self.strides, self.sizes, strict=True)]
 
-    def made(self, collective: str, d: int) -> _Phase:
-        """The algorithm of a phase in dimension d."""
-        if (collective, d) not in self._made:
-            make, size = self.levels[d]
-            rooted = {"root": self.root // self.strides[d] % size} if promise_of(collective).rooted else {}
-            self._made[collective, d] = _Phase(make(collective, size, **rooted))
-        return self._made[collective, d]
-
-    def order(self) -> list[tuple[str, int]]:
-        """(collective, dimension) of every phase in order."""
-        up = range(len(self.levels))
-        if self.collective == "all_reduce":
-            scatters = [("reduce_scatter", d) for d in up[:-1]]
-            gathers = [("all_gather", d) for d in reversed(up[:-1])]
-            return [*scatters, ("all_reduce", len(self.levels) - 1), *gathers]
-        down = self.collective in ("all_gather", "broadcast")
-        return [(self.collective, d) for d in (reversed(up) if down else up)]
-
+    @cached_property
     def rotation(self) -> Rotation | None:
         """That of the whole, where the phases of every dimension have one in common."""
-        rotations = [(d, self.made(collective, d).algorithm.rotation) for collective, d in self.order()]
         dims: list[int] = []
-        for d in range(len(self.levels)):
-            found = {rotation for where, rotation in rotations if where == d}
+        for d in range(len(self.sizes)):
+            found = {phase.algorithm.rotation for phase in self.phases if phase.dimension == d}
             if None in found or len(found) > 1:
                 return None
             dims += found.pop().dims
@@ -175,16 +166,15 @@ class _Phases:
 
     def draft(self, which: np.ndarray) -> Draft:
         """The algorithm for some ranks int64[k], which are ranks 0..k-1 of the draft."""
-        order = self.order()
-        nodes = sum(self.made(c, d).algorithm.nodes * (self.n // self.sizes[d]) for c, d in order)
-        nodes = self.pieces * (nodes + (self.n**2 * len(order) if self.permuted else 0))
-        if self.rotation() is None:
+        nodes = sum(phase.algorithm.nodes * (self.n // self.sizes[phase.dimension]) for phase in self.phases)
+        nodes = self.pieces * (nodes + (self.n**2 * len(self.phases) if self.permuted else 0))
+        if self.rotation is None:
             check_nodes(self.place, nodes)
         else:
             check_program(self.place, nodes // self.n)
         layout = _Layout(self, which)
-        for piece in range(self.pieces):
-            layout.lay(piece)
+        for layout.piece in range(self.pieces):
+            layout.lay()
         return layout.draft
 
 
@@ -195,27 +185,22 @@ class _Layout:
         self.plan, self.which = plan, which
         self.draft = Draft(len(which), plan.total * plan.pieces)
         self.coordinates = plan.coordinates(which)
-        self.tag = self.order = self.scratch = 0
-        #: The current piece; the handle that completes it so far, by rank; and such handles after every phase, of
-        #: this piece and of the one before.
-        self.piece, self.done = 0, self.nothing()
+        self.piece = self.tag = self.order = self.scratch = 0
+        self.nothing = np.full(len(which), NONE, dtype=np.int64)
+        #: The handle that completes this piece so far, by rank.
+        self.done = self.nothing
+        #: Such handles after every phase, of this piece and of the one before.
         self.ends: list[np.ndarray] = []
         self.before: list[np.ndarray] = []
 
-    def nothing(self) -> np.ndarray:
-        """int64[k] of NONE."""
-        return np.full(len(self.which), NONE, dtype=np.int64)
-
-    def lay(self, piece: int) -> None:
+    def lay(self) -> None:
         """Lay all phases of one piece."""
-        self.piece, self.done = piece, self.nothing()
-        self.before, self.ends = self.ends, []
+        self.done, self.before, self.ends = self.nothing, self.ends, []
         (self.lay_all_to_all if self.plan.collective == "all_to_all" else self.lay_nested)()
 
     def shard(self, rank: np.ndarray) -> np.ndarray:
         """First chunk of this piece of each rank's shard in the user's buffer."""
-        per = self.plan.total // self.plan.n
-        return rank * per * self.plan.pieces + self.piece * per
+        return (rank * self.plan.pieces + self.piece) * (self.plan.total // self.plan.n)
 
     def area(self) -> int:
         """A fresh part of scratch as large as the piece."""
@@ -224,21 +209,20 @@ class _Layout:
 
     def complete(self, rank: np.ndarray, handles: np.ndarray) -> np.ndarray:
         """One handle per rank for several of them: a join where there is more than one."""
-        done = self.nothing()
+        done = self.nothing.copy()
         done[rank] = handles
-        many = np.flatnonzero(np.bincount(rank, minlength=len(done)) > 1)
-        if len(many):
-            done[many] = self.draft.join(many, order=self.order)
+        many = np.bincount(rank, minlength=len(done)) > 1
+        if many.any():
+            done[many] = self.draft.join(np.flatnonzero(many), order=self.order)
             self.order += 1
-            waiting = np.isin(rank, many)
+            waiting = many[rank]
             self.draft.depend(done[rank[waiting]], handles[waiting])
         return done
 
     def copies(self, source: tuple[int, np.ndarray], target: tuple[int, np.ndarray], count: int) -> None:
         """On every rank copy ranges of `count` chunks; offsets are int64[ranges] or int64[k, ranges]."""
-        shape = (len(self.which), max(np.shape(source[1])[-1], np.shape(target[1])[-1]))
-        rank = np.broadcast_to(np.arange(shape[0])[:, None], shape).ravel()
-        begin, end = (np.broadcast_to(at, shape).ravel() for _, at in (source, target))
+        rank = np.arange(len(self.which))[:, None]
+        rank, begin, end = (each.ravel() for each in np.broadcast_arrays(rank, source[1], target[1]))
         handles = self.draft.copy(
             rank=rank, idx=0, cnt=count, src=(source[0], begin), dst=(target[0], end),
             after=(self.done[rank],), order=self.order,
@@ -249,26 +233,24 @@ class _Layout:
     def taking_part(self, d: int) -> np.ndarray:
         """int64[m]: ranks whose groups of dimension d take part."""
         taking = np.ones(len(self.which), dtype=bool)
-        if promise_of(self.plan.collective).rooted:
-            # Lower coordinates are the root's: the others have nothing yet (broadcast) or no more (reduce).
-            for lower, root in enumerate(self.plan.coordinates(np.array([self.plan.root]))[:d]):
-                taking &= self.coordinates[lower] == root
+        # Lower coordinates are the root's: the others have nothing yet (broadcast) or no more (reduce).
+        for mine, root in zip(self.coordinates[:d], self.plan.root or (), strict=False):
+            taking &= mine == root
         return np.flatnonzero(taking)
 
-    def run(self, phase: tuple[str, int], who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Place]) -> None:
+    def run(self, phase: _Phase, who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Place]) -> None:
         """Run a phase in all groups at once.
 
         `at` is the first chunk of the part of the piece that the group of each rank works on; `buffers` maps the
         algorithm's buffers to (buffer, offsets).
         """
-        plan, draft, made, number = self.plan, self.draft, self.plan.made(*phase), len(self.ends)
-        stride, coordinate = plan.strides[phase[1]], self.coordinates[phase[1]][who]
-        positions, which = np.unique(coordinate, return_inverse=True)
-        program = made.algorithm.program_of(positions).some(which)
+        plan, draft, number, d = self.plan, self.draft, len(self.ends), phase.dimension
+        positions, which = np.unique(self.coordinates[d][who], return_inverse=True)
+        program = phase.algorithm.program_of(positions).some(which)
         given, owner, shift = program.column, program.rank, int(draft.next_handles(1)[0])
-        rank, origin = who[owner], (self.which[who] - coordinate * stride)[owner]
+        rank, origin = who[owner], (self.which - self.coordinates[d] * plan.strides[d])[who[owner]]
         # A chunk of the algorithm is so many chunks of the buffer.
-        width = plan.length(phase[1]) // made.chunks
+        width = plan.length(d) // phase.algorithm.chunks
         index = (self.piece * plan.total + at)[owner]
 
         def where(name: str, values: np.ndarray) -> np.ndarray:
@@ -283,9 +265,8 @@ class _Layout:
             "msg_chunk_cnt": where("msg_chunk_cnt", given("msg_chunk_cnt") * width),
             "msg_chunk_idx": where("msg_chunk_cnt", given("msg_chunk_idx") * width + index),
             "payload": np.where(program.payload < 0, NONE, program.payload + shift),
+            **{name: where(name, origin + given(name) * plan.strides[d]) for name in PEERS},
         }
-        for name in PEERS:
-            values[name] = where(name, origin + given(name) * stride)
         buffers = {**buffers, int(Buffer.SCRATCH): (int(Buffer.SCRATCH), np.full(len(who), self.scratch))}
         for side in ("src", "dst"):
             old = given(f"{side}_buf")
@@ -301,8 +282,8 @@ class _Layout:
         for handles in (self.done, *self.before[number : number + 1]):
             waits = handles[rank[first]]
             draft.depend(first[waits != NONE] + shift, waits[waits != NONE])
-        self.order, self.tag = self.order + made.depth, self.tag + made.tags
-        self.scratch += made.scratch * width
+        self.order, self.tag = self.order + phase.depth, self.tag + phase.tags
+        self.scratch += phase.scratch * width
         # It is complete with the receives and local operations that nothing else waits for. Its sends need not be
         # delivered: what overwrites their chunks later is made of what they carry.
         local = program.type != NodeType.COMM_SEND
@@ -333,10 +314,10 @@ class _Layout:
                 self.copies((Buffer.INPUT, shards), (buffer, all_nested), per)
             else:
                 self.copies((Buffer.OUTPUT, own), (buffer, own_nested), per)
-        for phase in plan.order():
-            who = self.taking_part(phase[1])
+        for phase in plan.phases:
+            who = self.taking_part(phase.dimension)
             at = np.zeros(len(who), dtype=np.int64)
-            for lower in range(phase[1] if plan.nested else 0):
+            for lower in range(phase.dimension if plan.nested else 0):
                 at += self.coordinates[lower][who] * parts[lower]
             place = (int(buffer), at + inner)
             self.run(phase, who, at, {1: place, 2: place})
@@ -353,16 +334,16 @@ class _Layout:
         block, every = plan.total // n, np.arange(n)
         coordinates = plan.coordinates(every)
         buffer, where = Buffer.INPUT, self.shard(every)
-        order = plan.order()
-        for phase in order:
-            stride, size = plan.strides[phase[1]], plan.sizes[phase[1]]
+        for phase in plan.phases:
+            d = phase.dimension
+            stride, size = plan.strides[d], plan.sizes[d]
             # The coordinate of the phase outermost: what goes to one member is one range.
-            layout = coordinates[phase[1]] * (n // size) + every % stride + every // (stride * size) * stride
+            layout = coordinates[d] * (n // size) + every % stride + every // (stride * size) * stride
             if not (buffer == Buffer.INPUT and plan.pieces == 1 and np.array_equal(layout, every)):
                 source, area = (buffer, where), self.area()
                 buffer, where = Buffer.SCRATCH, area + layout * block
                 self.copies(source, (buffer, where), block)
-            direct = phase == order[-1] and plan.pieces == 1
+            direct = phase is plan.phases[-1] and plan.pieces == 1
             target, offset = (Buffer.OUTPUT, 0) if direct else (Buffer.SCRATCH, self.area())
             zero = np.zeros(len(self.which), dtype=np.int64)
             places = {1: (int(buffer), zero + int(where.min())), 2: (int(target), zero + offset)}

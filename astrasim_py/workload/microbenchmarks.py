@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -76,11 +76,10 @@ class Memory(Item):
 class _Rank:
     """Nodes of one rank while they are made."""
 
-    nodes: list[dict]
-    serials: list[int]  # of the nodes; ranks that share a node have its number
-    deps: list[tuple[int, ...]]
-    last: tuple[int, ...]  # nodes of the item before
-    named: dict[str, tuple[int, ...]]
+    nodes: list[int] = field(default_factory=list)  # numbers of nodes, which ranks share
+    deps: list[tuple[int, ...]] = field(default_factory=list)
+    last: tuple[int, ...] = ()  # nodes of the item before
+    named: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def generate(
@@ -106,53 +105,47 @@ def generate(
         for index, members in enumerate(listed):
             defined[key if len(listed) == 1 else f"{key}.{index}"] = members
     alike = all(_for_all(item) for item in items)
-    state = [_Rank([], [], [], (), {}) for _ in range(1 if alike else ranks)]
+    state = [_Rank() for _ in range(1 if alike else ranks)]
+    known: list[dict] = []
     names: set[str] = set()
-    total = serial = 0
+    total = 0
     for number, item in enumerate(items):
         where = f"{place}[{number}]"
         for wanted in item.after or ():
             if wanted not in names:
                 raise ScenarioError(f"{where}.after", f'"{wanted}" is no item before this one', "name an earlier item")
-        own: dict[int, tuple[int, ...]] = {}
-        made = [(0, _shared(item, ranks, where))] if alike else _nodes(item, ranks, groups, defined, where)
-        total += len(made) * item.repeat
+        made = [((0,), _shared(item, ranks, where))] if alike else _nodes(item, ranks, groups, defined, where)
+        total += sum(len(members) for members, _ in made) * item.repeat
         if total > MAX_NODES:
             raise ScenarioError(where, f"the workload has {total} nodes, more than {MAX_NODES}", "repeat less")
-        serials, last = [], None
-        for _, node in made:
-            serial += node is not last
-            serials.append(serial)
-            last = node
-        for _ in range(item.repeat if made else 0):
-            added: dict[int, list[int]] = {}
-            for (rank, node), which in zip(made, serials, strict=True):
-                mine = state[rank]
-                if rank in own:
-                    deps = own[rank]
-                elif item.after is None:
-                    deps = mine.last
-                else:
-                    deps = tuple(n for wanted in item.after for n in mine.named.get(wanted, ()))
-                added.setdefault(rank, []).append(len(mine.nodes))
-                mine.nodes.append(node)
-                mine.serials.append(which)
-                mine.deps.append(deps)
-            own = {rank: tuple(nodes) for rank, nodes in added.items()}
-        for rank, nodes in own.items():
-            state[rank].last = nodes
-            if item.name:
-                state[rank].named[item.name] = nodes
+        own: dict[int, tuple[int, ...]] = {}
+        for _ in range(item.repeat):
+            added: dict[int, tuple[int, ...]] = {}
+            for node, (members, _) in enumerate(made, len(known)):
+                for rank in members:
+                    mine = state[rank]
+                    if rank in own:
+                        deps = own[rank]
+                    elif item.after is None:
+                        deps = mine.last
+                    else:
+                        deps = tuple(n for wanted in item.after for n in mine.named.get(wanted, ()))
+                    added[rank] = (*added.get(rank, ()), len(mine.nodes))
+                    mine.nodes.append(node)
+                    mine.deps.append(deps)
+            own = added
+        known += [node for _, node in made]
         if item.name:
             names.add(item.name)
-    known: dict[tuple, ExecutionTrace] = {}
-    traces = []
+        for rank, nodes in own.items():
+            state[rank].last = state[rank].named[item.name] = nodes
+    traces: dict[tuple, ExecutionTrace] = {}
     for mine in state:
-        key = tuple(mine.serials), tuple(mine.deps)
-        if key not in known:
-            known[key] = _trace(mine)
-        traces.append(known[key])
-    return Workload(traces=tuple(traces * ranks if alike else traces), groups=defined, name=name)
+        key = tuple(mine.nodes), tuple(mine.deps)
+        if key not in traces:
+            traces[key] = _trace([known[node] for node in mine.nodes], mine.deps)
+    by_rank = [traces[tuple(mine.nodes), tuple(mine.deps)] for mine in state] * (ranks if alike else 1)
+    return Workload(traces=tuple(by_rank), groups=defined, name=name)
 
 
 def _for_all(item: Item) -> bool:
@@ -222,48 +215,45 @@ def _shared(item: Item, ranks: int, where: str) -> dict:
     raise TypeError(f"{type(item).__name__} is no item")
 
 
-def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[int, dict]]:
-    """(rank, node) for every node of one item."""
+def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Sequence[int], dict]]:
+    """The nodes of one item, each with the ranks that have it."""
     if isinstance(item, Collective):
-        made = []
-        for label, members in _members(item.group, ranks, groups, defined, where):
-            node = _collective(item, label, len(members), where)
-            made += [(rank, node) for rank in members]
-        return made
+        found = _members(item.group, ranks, groups, defined, where)
+        return [(members, _collective(item, label, len(members), where)) for label, members in found]
     if isinstance(item, Send):
-        for key, rank in (("from", item.source), ("to", item.to)):
-            if not 0 <= rank < ranks:
-                raise ScenarioError(f"{where}.{key}", f"rank {rank} does not exist", f"write 0..{ranks - 1}")
+        _check_ranks(f"{where}.from", [item.source], ranks)
+        _check_ranks(f"{where}.to", [item.to], ranks)
         common = {"comm_src": item.source, "comm_dst": item.to, "comm_size": item.size, "comm_tag": item.tag}
         common["is_cpu_op"] = 0
         label = item.name or format_size(item.size)
         return [
-            (item.source, {"type": NodeType.COMM_SEND, "name": f"send {label} to {item.to}", **common}),
-            (item.to, {"type": NodeType.COMM_RECV, "name": f"receive {label} from {item.source}", **common}),
+            ((item.source,), {"type": NodeType.COMM_SEND, "name": f"send {label} to {item.to}", **common}),
+            ((item.to,), {"type": NodeType.COMM_RECV, "name": f"receive {label} from {item.source}", **common}),
         ]
-    node = _shared(item, ranks, where)
-    for rank in item.ranks or ():
+    _check_ranks(f"{where}.ranks", item.ranks or (), ranks)
+    return [(range(ranks) if item.ranks is None else item.ranks, _shared(item, ranks, where))]
+
+
+def _check_ranks(place: str, listed: Sequence[int], ranks: int) -> None:
+    for rank in listed:
         if not 0 <= rank < ranks:
-            raise ScenarioError(f"{where}.ranks", f"rank {rank} does not exist", f"write 0..{ranks - 1}")
-    return [(rank, node) for rank in (range(ranks) if item.ranks is None else item.ranks)]
+            raise ScenarioError(place, f"rank {rank} does not exist", f"write 0..{ranks - 1}")
 
 
 _COLUMNS = ("comm_type", "comm_size", "coll_size", "comm_root", "comm_src", "comm_dst", "comm_tag", "is_cpu_op")
 _COLUMNS += ("num_ops", "tensor_size", "duration_ps")
 
 
-def _trace(mine: _Rank) -> ExecutionTrace:
-    n = len(mine.nodes)
-    ptr = np.cumsum([0, *map(len, mine.deps)], dtype=np.int64)
-    columns = {c: np.array([node.get(c, MISSING) for node in mine.nodes], dtype=np.int64) for c in _COLUMNS}
-    columns = {c: values for c, values in columns.items() if (values != MISSING).any()}
-    labels = [node.get("pg_name") for node in mine.nodes]
+def _trace(nodes: Sequence[dict], deps: Sequence[tuple[int, ...]]) -> ExecutionTrace:
+    ptr = np.cumsum([0, *map(len, deps)], dtype=np.int64)
+    columns = {c: np.array([node.get(c, MISSING) for node in nodes], dtype=np.int64) for c in _COLUMNS}
+    labels = [node.get("pg_name") for node in nodes]
     return ExecutionTrace.from_columns(
-        node_id=np.arange(n, dtype=np.uint64),
-        type=np.array([node["type"] for node in mine.nodes], dtype=np.int8),
-        data_deps=Csr(ptr, np.array([p for d in mine.deps for p in d], dtype=np.uint64)),
-        duration_micros=np.array([node.get("micros", 0) for node in mine.nodes], dtype=np.uint64),
-        names=[node["name"] for node in mine.nodes],
+        node_id=np.arange(len(nodes), dtype=np.uint64),
+        type=np.array([node["type"] for node in nodes], dtype=np.int8),
+        data_deps=Csr(ptr, np.array([p for d in deps for p in d], dtype=np.uint64)),
+        duration_micros=np.array([node.get("micros", 0) for node in nodes], dtype=np.uint64),
+        names=[node["name"] for node in nodes],
         pg_name=labels if any(labels) else None,
-        **columns,
+        **{c: values for c, values in columns.items() if (values != MISSING).any()},
     )
