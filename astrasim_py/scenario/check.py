@@ -1,24 +1,41 @@
-"""Checks of one job against its topology: names, ranks, groups, algorithms."""
+"""Checks of a point across its keys: jobs against their topology, machines, files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from astrasim_py.core.document import Value
-from astrasim_py.core.errors import AstraError, InternalError, ScenarioError
-from astrasim_py.core.fields import FileText, did_you_mean
+from astrasim_py.collectives.collective import CUSTOM
+from astrasim_py.core.errors import InternalError, ScenarioError
+from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
+from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, AlgorithmSynthesis, Builder
+from astrasim_py.scenario.keys import default
 from astrasim_py.scenario.workload_models import (
     BarrierItem,
     CollectiveItem,
     ComputeItem,
+    Item,
     MemoryItem,
     Partition,
     RootedItem,
     SendItem,
     TraceWorkload,
 )
+
+#: Top-level key → its typed value.
+Typed = Mapping[str, Any]
+#: Keys and indices that lead to a value.
+Steps = tuple[str | int, ...]
+
+
+def _wrong(problem: str, remedy: str, *steps: str | int) -> Mistake:
+    return Mistake(steps, False, problem, remedy)
+
+
+# -- files --------------------------------------------------------------------------------------------------------
 
 
 def confined(name: FileText, folder: Path, place: str, allow_outside: bool) -> Path:
@@ -31,20 +48,16 @@ def confined(name: FileText, folder: Path, place: str, allow_outside: bool) -> P
     """
     if not isinstance(name, FileText):
         raise InternalError(f"{place}: the field is not declared as a file")
-    name = name.file
-    path = folder / name
+    path = folder / name.file
     if allow_outside:
         return path
     try:
         inside = path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError, ValueError):
         inside = False
-    if Path(name).is_absolute() or not inside:
-        raise ScenarioError(
-            place,
-            f'"{name}" leads out of the folder of the scenario',
-            "move it below that folder, or run with --allow-outside",
-        )
+    if Path(name.file).is_absolute() or not inside:
+        problem = f'"{name.file}" leads out of the folder of the scenario'
+        raise ScenarioError(place, problem, "move it below that folder, or run with --allow-outside")
     return path
 
 
@@ -59,166 +72,211 @@ def split_code(text: str, place: str) -> tuple[str, str]:
     return file, name
 
 
-class JobCheck:
-    """Checks one job: workload, groups, algorithms and stragglers against each other.
+def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: bool) -> Iterator[Mistake]:
+    """Files that lead out of the scenario's folder, and code that may not be run."""
+    for at, name in named_files(typed):
+        if isinstance(name, CodeText) and not allow_code:
+            yield _wrong("names Python code, which would be run", "run with --allow-code if you trust it", *at)
+        try:
+            if isinstance(name, CodeText):
+                split_code(name, "")
+            confined(name, folder, "", allow_outside)
+        except ScenarioError as error:
+            yield _wrong(error.problem, error.remedy, *at)
 
-    `job`: with attributes ``workload``, ``groups``, ``algorithms``, ``stragglers``. `value`: the same as written, for
-    places. `ranks`: number of ranks, if known.
+
+# -- machines -----------------------------------------------------------------------------------------------------
+
+
+def _items(typed: Typed) -> Iterator[tuple[Item, Steps, Mapping]]:
+    """Items of all workloads, the keys that lead to them, and the algorithms of their jobs."""
+    jobs = [(typed["workload"], ("workload",), {})]
+    jobs += [(job.workload, ("jobs", name, "workload"), job.algorithms) for name, job in typed["jobs"].items()]
+    for workload, at, algorithms in jobs:
+        for number, item in enumerate(workload if isinstance(workload, tuple) else ()):
+            yield item, (*at, number, item.kind), algorithms
+
+
+def item_mistakes(typed: Typed) -> Iterator[Mistake]:
+    """Items that need a machine which the scenario does not describe, or an algorithm: custom ones have no default."""
+    compute, memory = typed["compute"], typed["memory"]
+    for item, at, own in _items(typed):
+        if item.compute is not None and item.compute.operations is not None and compute and not compute.roofline:
+            remedy = 'write e.g. compute: {peak: "312 TFLOP/s", memory_bandwidth: "2 TB/s"}'
+            yield _wrong("operations take time only on NPUs of a known peak", remedy, *at)
+        if item.memory is not None and memory is not None and memory.kind == "none":
+            remedy = 'write e.g. memory: {kind: per_npu, latency: "1 us", bandwidth: "100 GB/s"}'
+            yield _wrong("the scenario has no remote memory", remedy, *at)
+        if item.custom is not None and CUSTOM not in own and CUSTOM not in typed["algorithms"]:
+            remedy = "write e.g. algorithms: {custom: {file: alltonext.xml}}"
+            yield _wrong("a custom collective needs an algorithm", remedy, *at)
+
+
+# -- jobs ---------------------------------------------------------------------------------------------------------
+
+
+def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:
+    """Jobs against their topology (None: unknown): ranks, groups, algorithms, placements."""
+    if typed["jobs"]:
+        yield from _several_jobs(typed, topology)
+    elif typed["workload"] is not None:
+        npus = ranks = None
+        if topology is not None:
+            # As far as is known without building anything.
+            npus = topology.npu_count()
+            npus = None if npus is None else npus - topology.failed_npus
+            placement = topology.placement if typed["placement"] is None else typed["placement"]
+            ranks = len(placement) if typed["ranks"] is None and isinstance(placement, tuple) else typed["ranks"]
+        if None not in (ranks, npus) and ranks > npus:
+            at = next((key for key in ("ranks", "placement") if typed[key] is not None), "topologies")
+            dead = f" ({topology.failed_npus} of {topology.npu_count()} failed)" if topology.failed_npus else ""
+            problem = f"{ranks} ranks are more than the {npus} NPUs of the topology{dead}"
+            yield _wrong(problem, "write fewer ranks or a larger topology", at)
+        yield from _JobCheck(SimpleNamespace(**typed), npus if ranks is None else ranks).mistakes()
+
+
+def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
+    npus = topology.npu_count() if topology is not None else None
+    owner: dict[int, str] = {}
+    for name, job in typed["jobs"].items():
+        yield from _JobCheck(job, len(job.placement), ("jobs", name)).mistakes()
+        at = ("jobs", name, "placement")
+        for npu in job.placement:
+            if npu in owner:
+                yield _wrong(f'NPU {npu} belongs to job "{owner[npu]}" too', "give each job NPUs of its own", *at)
+                break
+            if npus is not None and npu >= npus:
+                yield _wrong(f"NPU {npu} does not exist: there are {npus}", f"write 0 to {npus - 1}", *at)
+                break
+        owner.update(dict.fromkeys(job.placement, name))
+    if typed["algorithms"]:
+        shared = {"workload": None, "groups": {}, "stragglers": default("stragglers")}
+        yield from _JobCheck(SimpleNamespace(algorithms=typed["algorithms"], **shared), None).mistakes()
+
+
+class _JobCheck:
+    """Checks the workload, groups, algorithms and stragglers of a job against each other.
+
+    `job`: with attributes of these names. `ranks`: number of ranks, if known. `at`: keys that lead to the job.
     """
 
-    def __init__(self, job, value: Mapping[str, Value | None], ranks: int | None) -> None:
-        self.job, self.value, self.ranks = job, value, ranks
+    def __init__(self, job: Any, ranks: int | None, at: Steps = ()) -> None:
+        self.job, self.ranks, self.at = job, ranks, at
+        self.known = (*job.groups, "world")
 
-    def place(self, *keys: str | int) -> str:
-        """The place of a value, or of the nearest one above it."""
-        here = self.value.get(str(keys[0]))
-        for key in keys[1:]:
-            below = here.get(key) if here is not None else None
-            if below is None:
-                break
-            here = below
-        return here.place if here is not None else str(keys[0])
-
-    def errors(self) -> Iterator[AstraError]:
+    def mistakes(self) -> Iterator[Mistake]:
         """Everything that is wrong."""
         if self.job.workload is not None and not isinstance(self.job.workload, TraceWorkload):
             yield from self._items()
-        yield from self._groups()
-        yield from self._stragglers()
-        yield from self._algorithms()
+        for name, group in self.job.groups.items():
+            yield from self._group(name, group, (*self.at, "groups", name))
+        for key in ("compute_speed", "start_delay"):
+            yield from self._outside(getattr(self.job.stragglers, key), *self.at, "stragglers", key)
+        for collective, cases in self.job.algorithms.items():
+            for number, case in enumerate(cases):
+                at = (*self.at, "algorithms", collective, number)
+                yield from self._algorithm(collective, case, at)
+                if case.when is None and number + 1 < len(cases):
+                    problem = "a case without `when` always applies, so the cases after it never do"
+                    yield _wrong(problem, "put it last", *at)
+                group = case.when.group if case.when is not None else None
+                if group not in (None, *self.known) and not isinstance(self.job.workload, TraceWorkload):
+                    problem = f'no group is called "{group}"'
+                    yield _wrong(problem, did_you_mean(group, self.known), *at, "when", "group")
 
-    def _outside(self, ranks: Sequence[int], *keys: str | int) -> Iterator[AstraError]:
-        if self.ranks is None:
-            return
-        for rank in ranks:
-            if rank >= self.ranks:
-                problem = f"rank {rank} does not exist: there are {self.ranks}"
-                yield ScenarioError(self.place(*keys), problem, f"write 0 to {self.ranks - 1}")
-                return
+    def _outside(self, ranks: Iterable[int], *steps: str | int) -> Iterator[Mistake]:
+        beyond = [rank for rank in ranks if self.ranks is not None and rank >= self.ranks]
+        if beyond:
+            problem = f"rank {beyond[0]} does not exist: there are {self.ranks}"
+            yield _wrong(problem, f"write 0 to {self.ranks - 1}", *steps)
 
-    def _items(self) -> Iterator[AstraError]:
+    def _items(self) -> Iterator[Mistake]:
         names: dict[str, int] = {}
         for number, item in enumerate(self.job.workload):
-            kind, body = item.kind, item.body
-            at = ("workload", number, kind)
+            body, at = item.body, (*self.at, "workload", number, item.kind)
             for wanted in body.after or ():
                 if wanted not in names:
                     later = any(i.body.name == wanted for i in self.job.workload[number:])
                     problem = f'"{wanted}" does not come before this item' if later else f'no item is called "{wanted}"'
                     remedy = "name an earlier item" if later or not names else did_you_mean(wanted, names)
-                    yield ScenarioError(self.place(*at, "after"), problem, remedy)
+                    yield _wrong(problem, remedy, *at, "after")
             if body.name is not None:
                 if body.name in names:
                     problem = f'"{body.name}" is the name of workload[{names[body.name]}] too'
-                    yield ScenarioError(self.place(*at, "name"), problem, "choose another name")
+                    yield _wrong(problem, "choose another name", *at, "name")
                 names[body.name] = number
             if isinstance(body, CollectiveItem | BarrierItem):
                 yield from self._group_of(body, at)
-            if isinstance(body, ComputeItem | MemoryItem) and body.ranks is not None:
-                yield from self._outside(body.ranks, *at, "ranks")
+            if isinstance(body, ComputeItem | MemoryItem):
+                yield from self._outside(body.ranks or (), *at, "ranks")
             if isinstance(body, SendItem):
                 yield from self._outside((body.source,), *at, "from")
                 yield from self._outside((body.to,), *at, "to")
 
-    def _group_of(self, body, at: tuple[str | int, ...]) -> Iterator[AstraError]:
+    def _group_of(self, body: CollectiveItem | BarrierItem, at: Steps) -> Iterator[Mistake]:
         size = self.ranks
         if isinstance(body.group, tuple):
             yield from self._outside(body.group, *at, "group")
             size = len(body.group)
-        elif body.group is not None and body.group != "world":
-            if body.group not in self.job.groups:
-                problem = f'no group is called "{body.group}"'
-                known = (*self.job.groups, "world")
-                yield ScenarioError(self.place(*at, "group"), problem, did_you_mean(body.group, known))
-                return
-            sizes = self._sizes(self.job.groups[body.group])
-            size = min(sizes) if sizes else None
+        elif body.group not in (None, *self.known):
+            problem = f'no group is called "{body.group}"'
+            yield _wrong(problem, did_you_mean(body.group, self.known), *at, "group")
+            return
+        elif body.group not in (None, "world"):
+            group = self.job.groups[body.group]
+            size = group.size if isinstance(group, Partition) else min(map(len, _listed(group)))
         if isinstance(body, RootedItem) and size is not None and body.root >= size:
-            problem = f"{body.root} is not a position in a group of {size}"
-            yield ScenarioError(self.place(*at, "root"), problem, f"write 0 to {size - 1}")
+            yield _wrong(f"{body.root} is not a position in a group of {size}", f"write 0 to {size - 1}", *at, "root")
 
-    def _sizes(self, group) -> list[int]:
-        if isinstance(group, Partition):
-            return [group.size]
-        return [len(members) for members in group] if group and isinstance(group[0], tuple) else [len(group)]
+    def _group(self, name: str, group: Any, at: Steps) -> Iterator[Mistake]:
+        if name == "world":
+            yield _wrong('"world" is the group of all ranks', "choose another name", *at)
+        if not isinstance(group, Partition):
+            for i, members in enumerate(_listed(group)):
+                yield from self._outside(members, *at, *((i,) if isinstance(group[0], tuple) else ()))
+        elif self.ranks is not None and self.ranks % (group.size * group.stride):
+            problem = f"size {group.size} x stride {group.stride} does not divide {self.ranks} ranks"
+            yield _wrong(problem, "choose a divisor, or list the ranks", *at)
 
-    def _groups(self) -> Iterator[AstraError]:
-        for name, group in self.job.groups.items():
-            if name == "world":
-                yield ScenarioError(
-                    self.place("groups", name), '"world" is the group of all ranks', "choose another name"
-                )
-            if isinstance(group, Partition):
-                block = group.size * group.stride
-                if self.ranks is not None and self.ranks % block:
-                    problem = f"size {group.size} x stride {group.stride} does not divide {self.ranks} ranks"
-                    yield ScenarioError(self.place("groups", name), problem, "choose a divisor, or list the ranks")
-            elif group and isinstance(group[0], tuple):
-                for i, members in enumerate(group):
-                    yield from self._outside(members, "groups", name, i)
-            else:
-                yield from self._outside(group, "groups", name)
-
-    def _stragglers(self) -> Iterator[AstraError]:
-        for key in ("compute_speed", "start_delay"):
-            yield from self._outside(tuple(getattr(self.job.stragglers, key)), "stragglers", key)
-
-    def _algorithms(self) -> Iterator[AstraError]:
-        for collective, cases in self.job.algorithms.items():
-            value = self.value.get("algorithms")
-            listed = value is not None and isinstance(getattr(value.get(collective), "data", None), list)
-            for number, case in enumerate(cases):
-                at = ("algorithms", collective, number) if listed else ("algorithms", collective)
-                yield from self._algorithm(collective, case, at)
-                if case.when is not None:
-                    yield from self._when(case.when, at)
-                elif number + 1 < len(cases):
-                    problem = "a case without `when` always applies, so the cases after it never do"
-                    yield ScenarioError(self.place(*at), problem, "put it last")
-
-    def _when(self, when, at: tuple[str | int, ...]) -> Iterator[AstraError]:
-        known = (*self.job.groups, "world")
-        if when.group not in (None, *known) and not isinstance(self.job.workload, TraceWorkload):
-            problem = f'no group is called "{when.group}"'
-            yield ScenarioError(self.place(*at, "when", "group"), problem, did_you_mean(when.group, known))
-
-    def _algorithm(self, collective: str, case, at: tuple[str | int, ...]) -> Iterator[AstraError]:
-        if isinstance(case, AlgorithmSynthesis) and collective in ("barrier", "custom"):
-            remedy = (
-                "write builder: NAME" if collective == "barrier" else "write file: FILE, or python: FILE.py:FUNCTION"
-            )
-            yield ScenarioError(self.place(*at, "synthesize"), f"a {collective} cannot be synthesized", remedy)
+    def _algorithm(self, collective: str, case: Any, at: Steps) -> Iterator[Mistake]:
+        if isinstance(case, AlgorithmSynthesis) and collective in ("barrier", CUSTOM):
+            instead = "builder: NAME" if collective == "barrier" else "file: FILE, or python: FILE.py:FUNCTION"
+            yield _wrong(f"a {collective} cannot be synthesized", f"write {instead}", *at, "synthesize")
         if isinstance(case, AlgorithmByDimension):
             from astrasim_py.system.dimension_planner import PLANNED
 
             if collective not in PLANNED:
                 remedy = f"only {', '.join(PLANNED)} go by dimension: write builder: NAME"
-                yield ScenarioError(self.place(*at, "dims"), f"a {collective} is not cut by dimension", remedy)
+                yield _wrong(f"a {collective} is not cut by dimension", remedy, *at, "dims")
                 return
             for number, builder in enumerate(case.dims):
-                yield from self._builder(None, builder, (*at, "dims", number))
+                yield from _builder(None, builder, (*at, "dims", number))
         if isinstance(case, Builder):
-            yield from self._builder(collective, case, at)
+            yield from _builder(collective, case, at)
 
-    def _builder(self, collective: str | None, case: Builder, at: tuple[str | int, ...]) -> Iterator[AstraError]:
-        """A builder that does not exist, has no `collective` (None: which is not known yet), or has no such option."""
-        from astrasim_py.builders.registry import ALGORITHMS, options_of
-        from astrasim_py.core.registry import names
 
-        place = self.place(*at, "builder")
-        if case.builder in names("algorithm"):
-            return
-        if case.builder not in ALGORITHMS:
-            able = [name for name, (served, _) in ALGORITHMS.items() if collective is None or collective in served]
-            remedy = did_you_mean(case.builder, (*(able or ALGORITHMS), *names("algorithm")))
-            yield ScenarioError(place, f'"{case.builder}" is not a builder', remedy)
-            return
-        if collective is not None and collective not in ALGORITHMS[case.builder][0]:
-            able = [name for name, (served, _) in ALGORITHMS.items() if collective in served]
-            remedy = f"use one of {', '.join(able)}" if able else "write file: FILE, or python: FILE.py:FUNCTION"
-            yield ScenarioError(place, f"{case.builder} has no {collective}", remedy)
-        known = [option for option in options_of(case.builder) if option != "root"]
-        for option in case.options:
-            if option not in known:
-                remedy = did_you_mean(option, known) if known else f"{case.builder} has no options"
-                yield ScenarioError(self.place(*at, option), f"{case.builder} has no option {option}", remedy)
+def _listed(group: tuple) -> tuple[tuple[int, ...], ...]:
+    """The groups that a listed group stands for."""
+    return group if isinstance(group[0], tuple) else (group,)
+
+
+def _builder(collective: str | None, case: Builder, at: Steps) -> Iterator[Mistake]:
+    """A builder that does not exist, has no `collective` (None: which is not known yet), or has no such option."""
+    from astrasim_py.builders.registry import ALGORITHMS, options_of
+    from astrasim_py.core.registry import names
+
+    if case.builder in names("algorithm"):
+        return
+    able = [name for name, (served, _) in ALGORITHMS.items() if collective is None or collective in served]
+    if case.builder not in ALGORITHMS:
+        remedy = did_you_mean(case.builder, (*(able or ALGORITHMS), *names("algorithm")))
+        yield _wrong(f'"{case.builder}" is not a builder', remedy, *at, "builder")
+        return
+    if case.builder not in able:
+        remedy = f"use one of {', '.join(able)}" if able else "write file: FILE, or python: FILE.py:FUNCTION"
+        yield _wrong(f"{case.builder} has no {collective}", remedy, *at, "builder")
+    known = [option for option in options_of(case.builder) if option != "root"]
+    for option in case.options:
+        if option not in known:
+            remedy = did_you_mean(option, known) if known else f"{case.builder} has no options"
+            yield _wrong(f"{case.builder} has no option {option}", remedy, *at, option)

@@ -32,7 +32,7 @@ def read_key(key: str, value: Value, errors: list[AstraError], *, binary: bool =
     try:
         return read_plain(key, value.plain(), binary=binary)
     except ValidationError as error:
-        errors += (_placed(mistake, value) for mistake in mistakes(error))
+        errors += (placed(mistake, value) for mistake in mistakes(error))
         return None
 
 
@@ -41,7 +41,8 @@ def read_plain(key: str, plain: object, *, binary: bool = False) -> Any:
     return _adapter(key).validate_python(tuples(plain), context={"binary": binary, "written": True})
 
 
-def _placed(mistake: Mistake, root: Value) -> ScenarioError:
+def placed(mistake: Mistake, root: Value) -> ScenarioError:
+    """A mistake at its place below `root`, or at the nearest place above it."""
     here, above, last = root, None, ""
     for step in mistake.steps:
         below = here.get(step) or here.get(str(step))

@@ -11,10 +11,11 @@ from typing import Any
 from astrasim_py.core.document import Value, read_document
 from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
 from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario import variables
-from astrasim_py.scenario.check_point import custom_errors, file_errors, job_errors, machine_errors
-from astrasim_py.scenario.check_study import plot_errors, sweep_errors, top_level_errors
-from astrasim_py.scenario.keys import default, read_key
+from astrasim_py.scenario.check import file_mistakes, item_mistakes, job_mistakes
+from astrasim_py.scenario.check_study import plot_mistakes, sweep_mistakes, top_level_mistakes
+from astrasim_py.scenario.keys import default, placed, read_key
 from astrasim_py.scenario.schema import PlotSpec, Scenario
 
 #: Most errors that are told at once.
@@ -80,7 +81,7 @@ class _Loading:
     memo: dict = field(default_factory=dict)
 
     def run(self) -> LoadedScenario:
-        self._tell(top_level_errors(self.document))
+        self._tell(top_level_mistakes(self.document))
         before = len(self.told)
         study = {"sweep": self._study("sweep")}
         found: list[AstraError] = []
@@ -89,20 +90,20 @@ class _Loading:
         count = variables.count_points(axes)
         if count > variables.MAX_POINTS:
             problem = f"{count:,} points are more than the cap of {variables.MAX_POINTS:,}"
-            self._tell([ScenarioError(self._place("sweep"), problem, "sweep fewer values")])
+            self._tell([Mistake(("sweep",), False, problem, "sweep fewer values")])
         swept = len(self.told) == before and "topologies" in self.document.data
         study |= {key: self._study(key) for key in variables.STUDY_KEYS if key != "sweep"}
         resolver = None
         if swept:
             resolver = variables.Resolver.of(self.document, axes)
-            self._tell(sweep_errors(self.document, resolver))
+            self._tell(sweep_mistakes(self.document, resolver))
             for assignment, _ in variables.assignments(axes):
                 self._point(resolver, assignment)
                 if len(self.told) > MAX_ERRORS:
                     break
         else:
             self._constant_sections()
-        self._tell(plot_errors(self.document, study["plots"] or (), axes))
+        self._tell(plot_mistakes(self.document, study["plots"] or (), axes))
         if self.told or resolver is None:
             listed = [*self.told.values()][:MAX_ERRORS]
             if len(self.told) > MAX_ERRORS:
@@ -135,12 +136,9 @@ class _Loading:
         self._tell(found)
         return typed
 
-    def _place(self, key: str) -> str:
-        value = self.document.get(key)
-        return value.place if value is not None else self.document.place
-
-    def _tell(self, errors: Iterable[AstraError]) -> None:
-        for error in errors:
+    def _tell(self, wrong: Iterable[Mistake | AstraError], root: Value | None = None) -> None:
+        for one in wrong:
+            error = placed(one, root or self.document) if isinstance(one, Mistake) else one
             self.told.setdefault(str(error), error)
 
     def _study(self, key: str) -> Any:
@@ -172,23 +170,23 @@ class _Loading:
         for key in Scenario.model_fields:
             if key not in variables.STUDY_KEYS and key != "semantics":
                 pairs[key] = self._section(resolver, key, assignment, binary)
-        if any(typed is None and key in ("topologies", "groups", "algorithms", "jobs", "stragglers")
-               for key, (_, typed) in pairs.items()):  # fmt: skip
+        typed = {key: item for key, (_, item) in pairs.items()}
+        if any(typed[key] is None for key in ("topologies", "groups", "algorithms", "jobs", "stragglers")):
             return
-        memo = ("point", *(value for value, _ in pairs.values()))
+        values = {key: value for key, (value, _) in pairs.items() if value is not None}
+        memo = ("point", *((key, value) for key, value in values.items()))
         if memo in self.memo:
             return
         self.memo[memo] = True
-        values = {key: value for key, (value, _) in pairs.items()}
-        typed = {key: item for key, (_, item) in pairs.items()}
         topologies = typed["topologies"]
         chosen = typed["topology"] or (next(iter(topologies)) if len(topologies) == 1 else None)
         topology = topologies.get(chosen) if chosen is not None else None
+        root = Value(values, self.document.mark)
         if chosen is not None and topology is None:
-            place = values["topology"].place if values["topology"] is not None else self._place("topologies")
-            self._tell([ScenarioError(place, f'no topology is called "{chosen}"', did_you_mean(chosen, topologies))])
+            at = ("topology" if "topology" in values else "topologies",)
+            problem = f'no topology is called "{chosen}"'
+            self._tell([Mistake(at, False, problem, did_you_mean(chosen, topologies))], root)
         named = {**typed, "topologies": {chosen: topology}}
-        self._tell(file_errors(named, values, self.path.parent, self.allow_outside, self.allow_code))
-        self._tell(machine_errors(typed, values))
-        self._tell(custom_errors(typed, values))
-        self._tell(job_errors(typed, values, topology))
+        self._tell(file_mistakes(named, self.path.parent, self.allow_outside, self.allow_code), root)
+        self._tell(item_mistakes(typed), root)
+        self._tell(job_mistakes(typed, topology), root)
