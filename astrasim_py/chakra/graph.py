@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-#: Edges that the search for the shortest cycle may look at; beyond it the shortest cycle found so far counts.
-CYCLE_SEARCH_EDGES = 5_000_000
+#: Edges that the search for the shortest cycle looks at, beyond which the shortest one found so far counts.
+CYCLE_SEARCH_EDGES = 1_000_000
 
 
 class IdIndex:
@@ -104,85 +104,54 @@ def longest_path(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray, weight: n
     return np.array(total, dtype=np.int64)
 
 
-def _cycle_core(ptr: np.ndarray, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """bool[n]: rows of `start` that lie on a cycle or on a path between two cycles."""
-    alive = start.copy()
-    child = owners(ptr)
-    inside = alive[child] & alive[rows]
-    children_left = np.bincount(rows[inside], minlength=len(alive)).tolist()
-    starts, parents = ptr.tolist(), rows.tolist()
-    keep = alive.tolist()
-    stack = [row for row in np.flatnonzero(alive).tolist() if not children_left[row]]
-    while stack:
-        row = stack.pop()
-        keep[row] = False
-        for parent in parents[starts[row] : starts[row + 1]]:
-            if keep[parent]:
-                children_left[parent] -= 1
-                if not children_left[parent]:
-                    stack.append(parent)
-    return np.array(keep, dtype=bool)
-
-
 def shortest_cycle(ptr: np.ndarray, rows: np.ndarray, order: np.ndarray) -> list[int]:
-    """A shortest cycle of a graph that `topological_order` could not finish.
-
-    Breadth-first from every node of the cyclic core. The search looks at no more than `CYCLE_SEARCH_EDGES`
-    edges (plus one whole pass); a tangle too large for that yields the shortest cycle seen until then.
+    """A shortest cycle of a graph that `topological_order` could not finish, or the shortest of those in reach.
 
     Returns rows, each depending on the next and the last on the first, beginning with the least; empty if there is no
     cycle.
     """
-    n = len(ptr) - 1
-    left = np.ones(n, dtype=bool)
+    import networkx as nx
+
+    left = np.ones(len(ptr) - 1, dtype=bool)
     left[order] = False
-    if not left.any():
-        return []
-    core = _cycle_core(ptr, rows, left)
     child = owners(ptr)
-    loops = child[(child == rows)]
+    inside = left[child] & left[rows]
+    graph = nx.DiGraph(zip(child[inside].tolist(), rows[inside].tolist(), strict=True))
+    loops = child[child == rows]
     if len(loops):
         return [int(loops.min())]
-    inside = core[child] & core[rows]
-    child, parent = child[inside], rows[inside]
-    starts, parents = pointers(child, n).tolist(), parent.tolist()
-    members = np.flatnonzero(core).tolist()
-    # With one parent each the core is nothing but separate rings: one visit of each node settles it.
-    rings_only = len(parents) == len(members)
     best: list[int] = []
     budget = CYCLE_SEARCH_EDGES
-    seen_ring = set()
-    for root in members:
+    for root in sorted(row for rows in nx.strongly_connected_components(graph) if len(rows) > 1 for row in rows):
         if best and (len(best) == 2 or budget <= 0):
             break
-        if rings_only and root in seen_ring:
-            continue
-        came_from = {root: -1}
-        frontier, length, found = [root], 1, -1
-        while frontier and found < 0 and not (best and length >= len(best)):
-            following = []
-            for row in frontier:
-                budget -= starts[row + 1] - starts[row]
-                for parent_row in parents[starts[row] : starts[row + 1]]:
-                    if parent_row == root:
-                        found = row
-                        break
-                    if parent_row not in came_from:
-                        came_from[parent_row] = row
-                        following.append(parent_row)
-                if found >= 0:
-                    break
-            frontier, length = following, length + 1
-        if rings_only:
-            seen_ring.update(came_from)
-        if found >= 0:
-            path = []
-            while found >= 0:
-                path.append(found)
-                found = came_from[found]
-            best = path[::-1]
-    least = best.index(min(best))
+        cycle, looked_at = _cycle_through(root, graph.adj, len(best) or len(ptr))
+        budget -= looked_at
+        best = cycle or best
+    least = best.index(min(best)) if best else 0
     return best[least:] + best[:least]
+
+
+def _cycle_through(root: int, parents: Mapping[int, Collection[int]], longer: int) -> tuple[list[int], int]:
+    """A shortest cycle through a row, if it is shorter than `longer`, and the number of edges looked at."""
+    came_from = {root: -1}
+    frontier, looked_at = [root], 0
+    for _ in range(1, longer):
+        following = []
+        for row in frontier:
+            looked_at += len(parents[row])
+            if root in parents[row]:
+                path = []
+                while row >= 0:
+                    path.append(row)
+                    row = came_from[row]
+                return path[::-1], looked_at
+            for parent in parents[row]:
+                if parent not in came_from:
+                    came_from[parent] = row
+                    following.append(parent)
+        frontier = following
+    return [], looked_at
 
 
 def cycle_text(ids: Sequence[int]) -> str:
