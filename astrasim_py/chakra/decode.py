@@ -16,7 +16,7 @@ import numpy as np
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import CHAKRA_COLUMNS, COLUMN_KINDS, COUNTS, MISSING, NodeType
-from astrasim_py.chakra.storage import Csr, RawFile, compact_columns, expand
+from astrasim_py.chakra.storage import Csr, RawFile, compact_columns
 from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_attribute, check_node, node_place, text_of
 from astrasim_py.core.errors import TraceError
 
@@ -72,12 +72,12 @@ def decode(
 
 
 def decode_attribute(raw: RawFile, name: str, place: str) -> np.ndarray:
-    """An integer attribute of any name: int64[n], `MISSING` where a node has none.
+    """An integer attribute of any name, as `storage.compact` has it, `MISSING` where a node has none.
 
     Raises TraceError: a node has the attribute, but not as a whole number.
     """
     (columns,) = decode([(raw.data, place)], (name,))
-    return expand(columns["_columns"].get(name, MISSING), len(raw.start))
+    return columns["_columns"].get(name, np.array([MISSING]))
 
 
 def decode_text(raw: RawFile, name: str, place: str) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -73,9 +73,8 @@ def encode_columns(trace: ExecutionTrace, dialect: str | None = None) -> bytes:
         "duration_micros": trace.duration_micros.tolist(),
     }
     parts = [_each(values, partial(_field, name)) for name, values in fields.items() if any(values)]
-    kinds = {name: kind_for(name, values) for name, values in columns.items()}
-    for name, values in (columns | {name: trace.column(name) for name in trace.extra_columns}).items():
-        parts.append(_each(values.tolist(), partial(_attribute, name, kinds.get(name, "int64_val"))))
+    for name, values in columns.items():
+        parts.append(_each(values.tolist(), partial(_attribute, name, kind_for(name, values))))
     codes, names = trace.group_of()
     if (codes >= 0).any():
         labels = (*names, MISSING)

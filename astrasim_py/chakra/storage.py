@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, Attribute
+from astrasim_py.chakra.schema import MISSING, Attribute
 from astrasim_py.core.errors import TraceError
 
 _VALUE_KINDS = (
@@ -18,8 +18,6 @@ _VALUE_KINDS = (
     (str, "string_val"),
     (bytes, "bytes_val"),
 )
-#: `MISSING` in a column that is stored in 32 bits.
-MISSING32 = -(2**31)
 
 
 class Csr(NamedTuple):
@@ -79,46 +77,25 @@ def whole_numbers(values: object, what: str, dtype) -> np.ndarray:
     return array.astype(dtype)
 
 
-def compact(values: object, size: int, what: str = "column") -> int | np.ndarray:
-    """Store an integer column in the smallest form.
-
-    `values`: one value for all nodes, or int64[size] with `MISSING` where a node has none. `size`: number of nodes.
-    Returns an int where all nodes have the same value; else int32 (with -2**31 for `MISSING`) or int64.
-    """
-    if isinstance(values, int | np.integer) and not isinstance(values, bool | np.bool_):
-        if not -(2**63) <= int(values) < 2**63:
-            raise ValueError(f"{what} must fit in 64 bits, but is {int(values)}")
-        return int(values)
-    array = whole_numbers(values, what, np.int64)
-    if array.shape != (size,):
+def spread(values: object, size: int, what: str, dtype) -> np.ndarray:
+    """Whole numbers, one for each of `size` nodes or one for all of them, as a read-only column."""
+    array = whole_numbers(values, what, dtype)
+    if array.shape not in ((), (size,)):
         raise ValueError(f"{what} has shape {array.shape}, the trace has {size} nodes")
-    if not size:
-        return MISSING
-    low, high = int(array.min()), int(array.max())
-    if low == high:
-        return low
-    absent = array == MISSING
-    if high < 2**31 and int(array.min(where=~absent, initial=0)) > MISSING32:
-        return frozen(np.where(absent, MISSING32, array).astype(np.int32))
-    return frozen(array.copy() if array.base is not None or array is values else array)
+    return frozen(np.broadcast_to(array, (size,)))
 
 
-def compact_columns(columns: Mapping[str, object], size: int) -> dict[str, int | np.ndarray]:
+def compact(values: object, size: int, what: str = "column") -> np.ndarray:
+    """An integer column, `MISSING` where a node has none, as a trace stores it: of length 1 if all have the same."""
+    column = spread(values, size, what, np.int64)
+    same = not size or column.min() == column.max()
+    return frozen((column[:1] if same else column).copy())
+
+
+def compact_columns(columns: Mapping[str, object], size: int) -> dict[str, np.ndarray]:
     """Columns as `compact` stores them, without those that no node has."""
     stored = {name: compact(values, size, name) for name, values in columns.items()}
-    return {name: column for name, column in stored.items() if isinstance(column, np.ndarray) or column != MISSING}
-
-
-def expand(stored: int | np.ndarray, size: int) -> np.ndarray:
-    """int64[size] of a column stored by `compact`, read-only."""
-    if isinstance(stored, int):
-        return np.broadcast_to(np.int64(stored), (size,))
-    if stored.dtype == np.int64:
-        return stored
-    wide = stored.astype(np.int64)
-    wide[stored == MISSING32] = MISSING
-    wide.setflags(write=False)
-    return wide
+    return {name: column for name, column in stored.items() if len(column) > 1 or (column != MISSING).any()}
 
 
 def as_csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
@@ -136,11 +113,9 @@ def same_csr(one: Csr, other: Csr) -> bool:
     return one is other or (np.array_equal(one.ptr, other.ptr) and np.array_equal(one.ids, other.ids))
 
 
-def as_groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, ...]]:
-    if pg_name is None:
-        return -1, ()
-    if isinstance(pg_name, str):
-        return 0, (pg_name,)
+def as_groups(pg_name: object, size: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    if pg_name is None or isinstance(pg_name, str):
+        return (np.array([-1], np.int32), ()) if pg_name is None else (np.array([0], np.int32), (pg_name,))
     if isinstance(pg_name, tuple) and len(pg_name) == 2 and isinstance(pg_name[0], np.ndarray):
         codes, names = whole_numbers(pg_name[0], "pg_name codes", np.int32), tuple(pg_name[1])
     else:
@@ -154,34 +129,20 @@ def as_groups(pg_name: object, size: int) -> tuple[np.ndarray | int, tuple[str, 
     return frozen(codes), names
 
 
-def sorted_out(
-    columns: Mapping[str, object], extra: Mapping[str, object] | None
-) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
-    """Integer columns, attributes under names of their own, and the other columns."""
-    both = {**columns, **(extra or {})}
-    ints = {name: value for name, value in both.items() if name in COLUMN_KINDS}
-    own = {name: value for name, value in (extra or {}).items() if name not in COLUMN_KINDS}
-    return ints, own, {name: value for name, value in columns.items() if name not in COLUMN_KINDS}
-
-
 def checked(name: str, value: Any, size: int, place: str) -> Any:
     """One of the columns that are no integer attributes, as a trace keeps it."""
     if name == "node_id":
-        ids = whole_numbers(value, name, np.uint64)
-        _check_shape(ids, name, [(size,)], size)
+        ids = spread(value, size, name, np.uint64)
         check_unique(ids, place)
-        return frozen(ids)
+        return ids
     if name == "type":
-        kinds = whole_numbers(value, name, np.int64)
+        kinds = spread(value, size, name, np.int64)
         wrong = kinds[(kinds < 0) | (kinds > 7)]
         if wrong.size:
             raise TraceError(place, f"node type {int(wrong.max())} is not one of 0..7", "use a NodeType")
-        _check_shape(kinds, name, [(), (size,)], size)
-        return frozen(np.broadcast_to(kinds.astype(np.int8), (size,)))
+        return spread(value, size, name, np.int8)
     if name in ("duration_micros", "start_time_micros"):
-        array = whole_numbers(0 if value is None else value, name, np.uint64)
-        _check_shape(array, name, [(), (size,)], size)
-        return frozen(np.broadcast_to(array, (size,)))
+        return spread(0 if value is None else value, size, name, np.uint64)
     if name in ("data_deps", "ctrl_deps"):
         return as_csr(value, size, name)
     if name == "pg_name":
@@ -194,11 +155,6 @@ def checked(name: str, value: Any, size: int, place: str) -> Any:
             raise ValueError(f"{len(names)} names for {size} nodes")
         return names
     return value
-
-
-def _check_shape(array: np.ndarray, name: str, shapes: Iterable[tuple[int, ...]], size: int) -> None:
-    if array.shape not in shapes:
-        raise ValueError(f"{name} has shape {array.shape}, the trace has {size} nodes")
 
 
 def _attribute(item: Attribute | tuple[str, object]) -> Attribute:

@@ -24,11 +24,8 @@ from astrasim_py.chakra.storage import (
     checked,
     compact,
     compact_columns,
-    expand,
     frozen,
     same_csr,
-    sorted_out,
-    whole_numbers,
 )
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
@@ -90,12 +87,11 @@ class ExecutionTrace:
     rank: int | None = None
     raw: RawFile | None = None
     changed: np.ndarray | None = None
-    _columns: dict[str, int | np.ndarray]
-    _groups: tuple[int | np.ndarray, tuple[str, ...]]
+    #: Columns, and codes of groups, have length 1 where all nodes have the same value.
+    _columns: dict[str, np.ndarray]
+    _groups: tuple[np.ndarray, tuple[str, ...]]
     #: None: still in the bytes of the file.
     _metadata: tuple[Attribute, ...] | None = None
-    #: Integer attributes under names of their own; of a file those that were looked up.
-    _extra: dict[str, int | np.ndarray] = field(default_factory=dict)
     _cache: dict[str, Any] = field(default_factory=dict)
 
     def __reduce__(self):
@@ -103,7 +99,7 @@ class ExecutionTrace:
         return functools.partial(type(self), **fields | {"_cache": {}}), ()
 
     @classmethod
-    def from_columns(cls, *, node_id, type, extra: Mapping[str, object] | None = None, **columns) -> ExecutionTrace:
+    def from_columns(cls, *, node_id, type, **columns) -> ExecutionTrace:
         """Make a trace from columns.
 
         Parameters
@@ -112,8 +108,6 @@ class ExecutionTrace:
             n ids, unique.
         type : int or array-like of int
             `NodeType` of each node, or of all.
-        extra : mapping of str to (int or array-like), optional
-            Further integer attributes under names of their own, `MISSING` where absent.
         **columns
             Any of `INT_COLUMNS`: one int for all nodes or n of them, `MISSING` where absent. And
 
@@ -132,19 +126,15 @@ class ExecutionTrace:
         ValueError, TypeError
             Columns of unequal length or of another type: an error in the calling code.
         """
-        ids = whole_numbers(node_id, "node_id", np.uint64)
-        if ids.ndim != 1:
-            raise ValueError(f"node_id has shape {ids.shape}, not one dimension")
-        ints, own, others = sorted_out(columns, extra)
+        size = len(node_id)
+        others = _DEFAULTS | {name: value for name, value in columns.items() if name not in COLUMN_KINDS}
         unknown = others.keys() - _DEFAULTS.keys()
         if unknown:
-            raise TypeError(f"unknown columns {', '.join(sorted(unknown))}; use extra= for attributes of your own")
-        others = _DEFAULTS | others
-        given = {"node_id": ids, "type": type, **others}
+            raise TypeError(f"unknown columns {', '.join(sorted(unknown))}")
+        given = {"node_id": node_id, "type": type, **others}
         return cls(
-            _columns=compact_columns(ints, len(ids)),
-            _extra=compact_columns(own, len(ids)),
-            **{_FIELD.get(n, n): checked(n, value, len(ids), others["place"]) for n, value in given.items()},
+            _columns=compact_columns({n: value for n, value in columns.items() if n in COLUMN_KINDS}, size),
+            **{_FIELD.get(n, n): checked(n, value, size, others["place"]) for n, value in given.items()},
         )
 
     def __len__(self) -> int:
@@ -173,27 +163,13 @@ class ExecutionTrace:
         TraceError
             A node has the attribute, but not as a whole number.
         """
-        if name in self._columns:
-            stored = self._columns[name]
-            if not isinstance(stored, np.ndarray) or stored.dtype == np.int64:
-                return expand(stored, len(self))
-            # Cache a few wide copies, for callers that ask repeatedly.
-            wide = self._cache.setdefault("wide", {})
-            if name not in wide:
-                if len(wide) >= 4:
-                    del wide[next(iter(wide))]
-                wide[name] = expand(stored, len(self))
-            return wide[name]
-        if name not in COLUMN_KINDS and name not in self._extra and self.raw is not None:
-            self._extra[name] = compact(decode_attribute(self.raw, name, self.place), len(self))
-        return expand(self._extra.get(name, MISSING), len(self))
-
-    def picked(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """int64: one of `INT_COLUMNS` in some rows, without caching."""
-        stored = self._columns.get(name, MISSING)
-        if isinstance(stored, np.ndarray):
-            return expand(stored[rows], len(self))
-        return np.broadcast_to(np.int64(stored), (len(self),))[rows]
+        stored = self._columns.get(name)
+        if stored is None and name not in COLUMN_KINDS and self.raw is not None:
+            key = f"attribute {name}"
+            if key not in self._cache:
+                self._cache[key] = decode_attribute(self.raw, name, self.place)
+            stored = self._cache[key]
+        return np.broadcast_to(MISSING if stored is None else stored, (len(self),))
 
     def runs_like(self, other: ExecutionTrace, free: Collection[str] = ()) -> bool:
         """True if nodes, ids, types, durations, dependencies and all `INT_COLUMNS` but those of `free` are equal.
@@ -204,16 +180,16 @@ class ExecutionTrace:
             all(np.array_equal(getattr(self, n), getattr(other, n)) for n in ("type", "node_id", "duration_micros"))
             and all(same_csr(getattr(self, n), getattr(other, n)) for n in ("data_deps", "ctrl_deps"))
             and all(
-                _alike(self._columns.get(n, MISSING), other._columns.get(n, MISSING))
-                for n in self._columns.keys() | other._columns.keys()
-                if n not in free
+                np.array_equal(self._columns.get(name, [MISSING]), other._columns.get(name, [MISSING]))
+                for name in self._columns.keys() | other._columns.keys()
+                if name not in free
             )
         )
 
     def has_column(self, name: str) -> bool:
         """True if any node has the integer attribute `name`."""
-        stored = self._columns.get(name, MISSING) if name in COLUMN_KINDS else self.column(name)
-        return bool((stored != MISSING).any()) if isinstance(stored, np.ndarray) else stored != MISSING
+        stored = self._columns.get(name) if name in COLUMN_KINDS else self.column(name)
+        return stored is not None and bool((stored != MISSING).any())
 
     @property
     def has_names(self) -> bool:
@@ -229,14 +205,7 @@ class ExecutionTrace:
             int32[n] codes (-1: the node names no group, which means all ranks) and the names they stand for.
         """
         codes, names = self._groups
-        if isinstance(codes, int):
-            codes = np.broadcast_to(np.int32(codes), (len(self),))
-        return codes, names
-
-    @property
-    def extra_columns(self) -> tuple[str, ...]:
-        """Names of the integer attributes given under names of their own."""
-        return tuple(self._extra) if self.raw is None else ()
+        return np.broadcast_to(codes, (len(self),)), names
 
     @property
     def metadata(self) -> tuple[Attribute, ...]:
@@ -277,7 +246,7 @@ class ExecutionTrace:
     def _built_node(self, row: int) -> Node:
         """A node as the columns have it."""
         attributes = []
-        for name in (*WRITE_ORDER, *self.extra_columns):
+        for name in WRITE_ORDER:
             values = self.column(name)
             if values[row] != MISSING:
                 kind, value = kind_for(name, values), int(values[row])
@@ -420,33 +389,31 @@ class ExecutionTrace:
 
     # -- other traces ----------------------------------------------------------------------------------------
 
-    def replace(self, *, extra: Mapping[str, object] | None = None, **columns) -> ExecutionTrace:
+    def replace(self, **columns) -> ExecutionTrace:
         """A new trace in which some columns differ.
 
         Takes what `from_columns` takes, all of the same length as before. Nodes whose values did not change
         are still written back byte for byte.
         """
         size = len(self)
-        ints, own, others = sorted_out(columns, extra)
-        if own and self.raw is not None:
-            raise ValueError("a trace read from a file takes no extra columns")
         fields: dict[str, Any] = {}
         touched = np.zeros(size, dtype=bool) if self.changed is None else self.changed.copy()
-        for name, value in others.items():
+        stored = {n: compact(value, size, n) for n, value in columns.items() if n in COLUMN_KINDS}
+        for name, column in stored.items():
+            touched |= column != self.column(name)
+        for name, value in columns.items():
+            if name in stored:
+                continue
             known = name in _DEFAULTS or name in ("node_id", "type")
             if not known or (name in ("version", "metadata") and self.raw is not None):
                 raise TypeError(f"replace() cannot change {name} of this trace")
             new = checked(name, value, size, self.place)
             fields[_FIELD.get(name, name)] = new
             touched |= self._differs(name, new)
-        stored = {name: compact(value, size, name) for name, value in ints.items()}
-        for name, column in stored.items():
-            touched |= expand(column, size) != self.column(name)
         return dataclasses.replace(
             self,
             **fields,
             _columns=self._columns | stored,
-            _extra=self._extra | compact_columns(own, size),
             changed=touched if self.raw is not None and touched.any() else None,
             _cache={},
         )
@@ -462,7 +429,7 @@ class ExecutionTrace:
             codes, names = self.group_of()
             known = {label: code for code, label in enumerate(names)}
             table = np.array([*(known.get(label, -2) for label in new[1]), -1], dtype=np.int64)
-            return table[np.broadcast_to(new[0], (len(self),))] != codes
+            return table[new[0]] != codes
         return False if name in ("place", "rank", "version", "metadata") else new != old
 
     def with_columns(self, columns: Mapping[str, np.ndarray]) -> ExecutionTrace:
@@ -472,16 +439,11 @@ class ExecutionTrace:
             raw=None,
             changed=None,
             _metadata=self.metadata,
-            _cache={key: value for key, value in self._cache.items() if key not in ("wide", "digest")},
+            _cache={key: value for key, value in self._cache.items() if key != "digest"},
             _columns={n: column for n, column in self._columns.items() if n not in columns}
             | compact_columns(columns, len(self)),
         )
 
     def without_raw(self) -> ExecutionTrace:
         """The same columns without the bytes of the file: less memory; other attributes are gone."""
-        return dataclasses.replace(self, raw=None, _metadata=self.metadata, _extra={}, changed=None, _cache={})
-
-
-def _alike(one: int | np.ndarray, other: int | np.ndarray) -> bool:
-    """True if two columns of traces of one length are equal: `compact` stores equal ones in the same form."""
-    return isinstance(one, int) == isinstance(other, int) and bool(np.all(one == other))
+        return dataclasses.replace(self, raw=None, _metadata=self.metadata, changed=None, _cache={})

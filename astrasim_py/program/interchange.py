@@ -75,7 +75,7 @@ def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | 
             if len(rows):
                 place = f"{trace.place or f'{name}: rank {rank}'}: node {int(trace.node_id[rows[0]])}"
                 raise AlgorithmError(place, problem(int(rows[0])), remedy)
-        index, count, total = (trace.picked(column) for column in _CHUNKS)
+        index, count, total = (trace.column(column) for column in _CHUNKS)
         total = np.where((index >= 0) & (count >= 0), total, 0)
         own = int(total.max(initial=0))
         chunks = chunks or own
@@ -94,7 +94,7 @@ def _faults(trace: ExecutionTrace, rank: int, ranks: int) -> Iterator[tuple[np.n
         (NodeType.COMM_RECV, "comm_src", "receives"),
     ):
         rows = np.flatnonzero(trace.type == kind)
-        peer = trace.picked(column, rows)
+        peer = trace.column(column)[rows]
         if not len(rows) or (peer.min() >= 0 and peer.max() < ranks and not (peer == rank).any()):
             continue
         yield rows[peer == MISSING], lambda row, word=word, column=column: f"{word} without {column}", f"write {column}"
@@ -109,11 +109,11 @@ def _faults(trace: ExecutionTrace, rank: int, ranks: int) -> Iterator[tuple[np.n
         lambda row: "is neither COMM_SEND, COMM_RECV nor COMP",
         "an algorithm is made of sends, receives and local operations",
     )
-    index, count, total = (trace.picked(column) for column in _CHUNKS)
+    index, count, total = (trace.column(column) for column in _CHUNKS)
     beyond = np.flatnonzero((total > 0) & (index >= 0) & (count >= 0) & (index + count > total))
     if len(beyond):
         # A step of MSCCL-IR may move more scratch chunks than the full buffer has.
-        beyond = beyond[~((index[beyond] == 0) & (trace.picked("tb_id", beyond) >= 0))]
+        beyond = beyond[~((index[beyond] == 0) & (trace.column("tb_id")[beyond] >= 0))]
     yield (
         beyond,
         lambda row: f"covers chunks {int(index[row])}..{int(index[row] + count[row] - 1)} of {int(total[row])}",

@@ -204,7 +204,7 @@ class GivenTraces(tuple[ExecutionTrace, ...]):
         found = {name: np.empty((len(ranks), len(self[0])), dtype=np.int64) for name in names}
         for name, column in found.items():
             for row, rank in zip(column, ranks.tolist(), strict=True):
-                row[:] = self[rank].picked(name)
+                row[:] = self[rank].column(name)
         return found
 
     def __reduce__(self):
@@ -238,13 +238,13 @@ def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
         if not np.array_equal(theirs, rotation.shift(mine[None, :], block[:, None])):
             return None
     # Nobody waits for the bytes of a local copy. Others must be as many; without a chunk, a size is stated otherwise.
-    rows = np.flatnonzero((base.type != NodeType.COMP) | (base.picked("comp_op") == CompOp.REDUCE))
-    index, count = base.picked("msg_chunk_idx", rows) >= 0, base.picked("msg_chunk_cnt", rows)
+    rows = np.flatnonzero((base.type != NodeType.COMP) | (base.column("comp_op") == CompOp.REDUCE))
+    index, count = base.column("msg_chunk_idx")[rows] >= 0, base.column("msg_chunk_cnt")[rows]
     for trace in traces[1:]:
         if not (
             trace.runs_like(base, _FREE)
-            and np.array_equal(trace.picked("msg_chunk_cnt", rows), count)
-            and np.array_equal(trace.picked("msg_chunk_idx", rows) >= 0, index)
+            and np.array_equal(trace.column("msg_chunk_cnt")[rows], count)
+            and np.array_equal(trace.column("msg_chunk_idx")[rows] >= 0, index)
         ):
             return None
     return rotation
@@ -252,7 +252,7 @@ def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
 
 def _all_peers(trace: ExecutionTrace, send: np.ndarray, receive: np.ndarray) -> np.ndarray:
     """int64: peers of the sends, then of the receives."""
-    return np.concatenate([trace.picked("comm_dst", send), trace.picked("comm_src", receive)])
+    return np.concatenate([trace.column("comm_dst")[send], trace.column("comm_src")[receive]])
 
 
 def _dims(mine: np.ndarray, peers_of, ranks: int) -> tuple[int, ...] | None:

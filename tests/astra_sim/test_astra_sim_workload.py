@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from worlds.chakra_files import message as record
 
 from astrasim_py.astra_sim.input_set import AWARE
 from astrasim_py.builders.registry import build
-from astrasim_py.chakra.et_io import write_prefix
+from astrasim_py.chakra import et_def_pb2 as pb
+from astrasim_py.chakra.et_io import parse_trace, write_prefix
 from astrasim_py.chakra.schema import CommType, NodeType
-from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.program.interchange import algorithm_traces
 
@@ -112,14 +113,11 @@ def test_replay_only_takes_every_duration_in_its_slot(folder):
 
 
 def test_misspelt_dimensions_are_warned_about_once(folder):
-    one = ExecutionTrace.from_columns(
-        node_id=[0, 1],
-        type=[NodeType.COMM_COLL] * 2,
-        comm_type=[CommType.ALL_REDUCE] * 2,
-        comm_size=[MIB] * 2,
-        extra={"involve_dims": [1, 1]},
-    )
-    write_prefix(folder.path / "work", [one] * 8)
+    nodes = [pb.Node(id=number, type=NodeType.COMM_COLL) for number in range(2)]
+    for node in nodes:
+        for name, value in (("comm_type", CommType.ALL_REDUCE), ("comm_size", MIB), ("involve_dims", 1)):
+            node.attr.add(name=name, int64_val=value)
+    write_prefix(folder.path / "work", [parse_trace(b"\0" + b"".join(map(record, nodes)))] * 8)
     assert sum('did you mean "involved_dim"?' in text for text in folder.run().warnings) == 1
 
 

@@ -16,7 +16,6 @@ from astrasim_py.chakra import decode, et_io, framing, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.lint_rules import lint_trace
 from astrasim_py.chakra.schema import MISSING, NodeType
-from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
 from astrasim_py.chakra.workload_io import read_workload
@@ -591,15 +590,3 @@ def test_flipped_bits_in_text_raise_nothing_but_trace_errors():
             except TraceError as error:
                 assert str(error).startswith("w.jsonl")
             data[position] ^= 1 << bit
-
-
-def test_wide_columns_do_not_grow_without_bound():
-    trace = ExecutionTrace.from_columns(
-        node_id=[1, 2],
-        type=4,
-        data_deps=Csr(np.array([0, 0, 1]), np.array([1], dtype=np.uint64)),
-        **{name: [1, 2] for name in ("comm_size", "comm_tag", "comm_src", "comm_dst", "num_ops", "tensor_size")},
-    )
-    for name in ("comm_size", "comm_tag", "comm_src", "comm_dst", "num_ops", "tensor_size") * 2:
-        assert trace.column(name).tolist() == [1, 2]
-    assert len(trace._cache["wide"]) <= 4

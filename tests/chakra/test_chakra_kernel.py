@@ -131,8 +131,7 @@ def test_usual_files_are_read_by_the_kernel():
     data = a_file(*usual_nodes(60))
     assert read_by_kernel(data)
     (facts_,) = check_equal(data)
-    assert facts_["_columns"]["comm_size"][0] == "int64"
-    assert facts_["_columns"]["comm_dst"][0] == "int32"
+    assert facts_["_columns"]["comm_dst"][0] == "int64"
     assert facts_["_columns"]["comm_dst"][1][3] == 150
     assert facts_["_groups"][1][0] == "a group of process 1"
     check_equal(a_file(), data, b"", b"\x00", data)

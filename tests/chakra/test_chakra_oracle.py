@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds.chakra_files import COUNTS, INTEGERS, TEXT, UINT64, WIDE, files
+from worlds.chakra_files import COUNTS, INTEGERS, TEXT, UINT64, files
 
 from astrasim_py.chakra import decode, et_io, framing, messages, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, Node
-from astrasim_py.chakra.storage import Csr, expand
+from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
@@ -105,7 +105,7 @@ def test_many_files_at_once_are_the_same_as_one_by_one(case):
         assert columns["data_deps"].ids.tolist() == alone.data_deps.ids.tolist()
         assert columns["data_deps"].ptr.tolist() == alone.data_deps.ptr.tolist()
         for name, column in columns["_columns"].items():
-            assert expand(column, len(columns["node_id"])).tolist() == alone.column(name).tolist()
+            assert np.broadcast_to(column, (len(alone),)).tolist() == alone.column(name).tolist()
 
 
 @st.composite
@@ -127,7 +127,6 @@ def built(draw) -> ExecutionTrace:
         pg_name=draw(st.one_of(st.none(), st.lists(st.one_of(st.none(), TEXT), **several))),
         version=draw(st.sampled_from(["", "0.0.4"])),
         metadata=draw(st.sampled_from([(), {"schema": "s", "n": 3, "f": 0.5, "b": b"\xff", "t": True}])),
-        extra={"mine": draw(st.lists(st.one_of(st.just(MISSING), WIDE), **several))} if size else None,
         **{
             name: draw(
                 st.lists(
@@ -165,9 +164,8 @@ def test_a_built_trace_is_read_back_as_it_was(trace):
     free = np.isin(trace.type, (0, 1))
     if not free.any():
         assert again.digest() == trace.digest()
-    assert again.column("mine").tolist() == trace.column("mine").tolist()
     assert repr(again.metadata) == repr(trace.metadata)
-    assert et_io.encode_trace(again.without_raw().replace(extra={"mine": trace.column("mine")})) == data
+    assert et_io.encode_trace(again.without_raw()) == data
 
 
 @pytest.mark.parametrize("kind", list(INTEGERS))

@@ -89,9 +89,8 @@ def test_children_are_the_transpose_of_parents(case):
 
 @given(st.lists(st.sampled_from([MISSING, -(2**31), -1, 0, 1, 2**31 - 1, 2**31, 2**63 - 1]), min_size=1, max_size=6))
 def test_columns_come_back_as_they_went_in(values):
-    trace = ExecutionTrace.from_columns(node_id=range(len(values)), type=4, num_ops=values, extra={"mine": values})
+    trace = ExecutionTrace.from_columns(node_id=range(len(values)), type=4, num_ops=values)
     assert trace.column("num_ops").tolist() == values
-    assert trace.column("mine").tolist() == values
     assert trace.column("num_ops").dtype == np.int64
     assert trace.has_column("num_ops") == any(value != MISSING for value in values)
 
