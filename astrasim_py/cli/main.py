@@ -56,10 +56,7 @@ def _top(prog: str) -> Parser:
 
 
 def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[object, argparse.Namespace] | None:
-    """The verb's module and its arguments; None when there is nothing left to do.
-
-    Raises UsageError.
-    """
+    """The verb's module and its arguments; None when there is nothing left to do. Raises UsageError."""
     argv = list(argv)
     if not argv or argv[0] in ("-h", "--help"):
         _top(prog).print_help()

@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shutil
+from pathlib import Path
+
+from astrasim_py.core.errors import OutputError, UsageError
+from astrasim_py.core.fields import did_you_mean
+
+_SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
+SCHEMA = "scenario.schema.json"
+_DATA = Path(__file__).resolve().parents[1] / "data"
+_LESSONS = _DATA / "lessons"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,12 +24,54 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Copy or list."""
-    from astrasim_py.study import lessons
-
     if args.name is None:
-        for name, line in lessons.listed():
+        for name, line in listed():
             print(f"{name:<24} {line}".rstrip())
         return 0
-    for path in lessons.copy(args.name, args.folder):
+    for path in copy(args.name, args.folder):
         print(path)
     return 0
+
+
+def listed() -> list[tuple[str, str]]:
+    """Name and title of every lesson, by name."""
+    from astrasim_py.core.document import read_document
+
+    found = []
+    for path in sorted(_LESSONS.glob("*.yaml")):
+        title = read_document(path).get("title")
+        found.append((path.stem, str(title.data) if title is not None else ""))
+    return found
+
+
+def copy(name: str, target: str | os.PathLike) -> list[Path]:
+    """Copy a lesson, the files that it names, and the schema for editors; returns the paths.
+
+    Raises UsageError: no such lesson. Raises OutputError: a file is there already, or cannot be written.
+    """
+    from astrasim_py.scenario.expand import expand
+    from astrasim_py.scenario.load import load_scenario
+    from astrasim_py.study.preparation import input_digests
+
+    names = sorted(path.stem for path in _LESSONS.glob("*.yaml"))
+    stem = name.removesuffix(".yaml")
+    if stem not in names:
+        raise UsageError(f"new {name}"[:80], "there is no such lesson", did_you_mean(stem, names))
+    lesson = _LESSONS / f"{stem}.yaml"
+    files = {file: None for point in expand(load_scenario(lesson)) for file in input_digests(point)}
+    text = _SCHEMA_LINE.sub(f"# yaml-language-server: $schema={SCHEMA}", lesson.read_text("utf-8"), count=1)
+    target = Path(target)
+    written = [target / lesson.name, target / SCHEMA, *(target / file for file in files)]
+    for path in written:
+        if path.name != SCHEMA and os.path.lexists(path):
+            raise OutputError(str(path), "is there already", "name another folder")
+    try:
+        for path in written:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        written[0].write_text(text, "utf-8")
+        shutil.copyfile(_DATA / "schema" / SCHEMA, written[1])
+        for file in files:
+            shutil.copyfile(_LESSONS / file, target / file)
+    except OSError as error:
+        raise OutputError(str(target), f"cannot be written: {error.strerror}", "name another folder") from None
+    return written

@@ -46,10 +46,7 @@ def record_options(parser: argparse.ArgumentParser, default: str | None = None) 
 
 
 def check_positive(args: argparse.Namespace, *names: str) -> None:
-    """Refuse numbers below 1 of options that count something.
-
-    Raises UsageError.
-    """
+    """Refuse numbers below 1 of options that count something. Raises UsageError."""
     for name in names:
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -71,10 +68,7 @@ def limits_of(args: argparse.Namespace) -> dict[str, int]:
 
 
 def make_parent(target: str) -> None:
-    """Make the folder of a file that is to be written.
-
-    Raises OutputError.
-    """
+    """Make the folder of a file that is to be written. Raises OutputError."""
     folder = Path(target).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

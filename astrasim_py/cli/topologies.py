@@ -24,10 +24,7 @@ _MOST_NPUS = 2**20
 
 
 def topology_of(text: str, place: str = "--topology") -> Topology:
-    """A topology: a file, a preset, or ``SHAPE:SIZE,KEY=VALUE,…``.
-
-    Raises TopologyError, ScenarioError, UsageError.
-    """
+    """A topology: a file, a preset, or ``SHAPE:SIZE,KEY=VALUE,…``. Raises TopologyError, ScenarioError, UsageError."""
     suffix = Path(text).suffix.lower()
     if suffix in (".yaml", ".yml"):
         return _yaml_file(text)
@@ -104,10 +101,7 @@ def _size(shape: str, size: str, place: str) -> dict:
 
 
 def npu_list(text: str, place: str) -> list[int]:
-    """``0-7,12`` as numbers.
-
-    Raises UsageError.
-    """
+    """``0-7,12`` as numbers. Raises UsageError."""
     out: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())

@@ -31,10 +31,7 @@ CATEGORIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A piece of the critical path.
-
-    `start`, `end`: ps.
-    """
+    """A piece of the critical path. `start`, `end`: ps."""
 
     start: int
     end: int

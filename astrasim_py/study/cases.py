@@ -32,10 +32,7 @@ MAX_NPUS = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measured run.
-
-    `times`, `exposed`: ns per rank; empty where it did not finish.
-    """
+    """One measured run. `times`, `exposed`: ns per rank; empty where it did not finish."""
 
     place: str  # ``file:line`` of its row
     set: str

@@ -42,10 +42,7 @@ _one_at_a_time = threading.Lock()
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no address of a scheduler, and a cluster where Dask is not installed.
-
-    Raises UsageError.
-    """
+    """Refuse what is no address of a scheduler, and a cluster where Dask is not installed. Raises UsageError."""
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match[3] or 0) >= 2**16:
         raise UsageError("--cluster", f'"{address}" is no address of a scheduler', "write e.g. tcp://localhost:8786")

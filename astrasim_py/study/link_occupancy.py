@@ -20,10 +20,7 @@ MAX_HOLDS = 2**30
 
 
 def write_occupancy(path: str | os.PathLike, schedule: Schedule) -> None:
-    """Write every hold of a link, by its start.
-
-    Raises OutputError.
-    """
+    """Write every hold of a link, by its start. Raises OutputError."""
     topology, npus = schedule.network.topology, np.array(schedule.network.npus, dtype=np.int64)
     transfer, resource, start, end = schedule.holds()
     order = np.lexsort((resource, start))

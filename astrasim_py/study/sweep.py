@@ -23,14 +23,13 @@ from astrasim_py.core.errors import (
     worst,
 )
 from astrasim_py.engine.simulation import ENGINES
-from astrasim_py.report.plot_grid import text_of
-from astrasim_py.report.plots import NEEDS
+from astrasim_py.report.plots import NEEDS, text_of
 from astrasim_py.report.record_plots import PANELS
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.study import store, stored_points
 from astrasim_py.study.cluster import check_address, run_on_cluster
-from astrasim_py.study.figures import FIGURES, draw_figures, write_study
+from astrasim_py.study.explain_and_plot import FIGURES, draw_figures, write_study
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress
 from astrasim_py.study.store import RunOptions
@@ -56,10 +55,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """The result of running a scenario.
-
-    `summaries`: ``summary.json`` of each row's point, None where it has none.
-    """
+    """The result of running a scenario. `summaries`: ``summary.json`` of each row's point, None where it has none."""
 
     scenario: str
     title: str

@@ -12,7 +12,7 @@ from astrasim_py.astra_sim.input_set import ARGUMENTS, read_inputs
 from astrasim_py.astra_sim.result import run_inputs
 from astrasim_py.core.errors import AstraError, InternalError
 from astrasim_py.study.cases import Case
-from astrasim_py.study.closed_forms import ClosedForm
+from astrasim_py.study.packaged_cases import ClosedForm
 from astrasim_py.study.pool import Killed, cores, run_tasks
 from astrasim_py.study.progress import Progress
 

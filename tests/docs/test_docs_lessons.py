@@ -208,8 +208,8 @@ def test_the_policy_decides_what_is_refused(repo, policy, refused):
 
 
 def test_a_lesson_is_copied_with_its_algorithms(tmp_path):
-    from astrasim_py.study import lessons
+    from astrasim_py.cli.new import copy
 
-    written = {path.relative_to(tmp_path).as_posix() for path in lessons.copy("find_the_bug", tmp_path)}
+    written = {path.relative_to(tmp_path).as_posix() for path in copy("find_the_bug", tmp_path)}
     assert {f"algorithms/find_the_bug/{name}.xml" for name in BUGS} <= written
     assert len(expand(load_scenario(tmp_path / "find_the_bug.yaml"))) == 12

@@ -18,9 +18,8 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import NODE_COLUMNS, Records, Table, empty_table
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.report.critical_path import CATEGORIES
-from astrasim_py.report.drawing import edge_table
-from astrasim_py.report.explain import busiest_links, explain, explanation_text
-from astrasim_py.report.exposure import covered, union
+from astrasim_py.report.explain import busiest_links, covered, explain, explanation_text, union
+from astrasim_py.study.summary import edge_table
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes

@@ -16,9 +16,9 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.records import Table
 from astrasim_py.core.units import parse_size
 from astrasim_py.report import plots, record_plots
-from astrasim_py.report.drawing import edge_table, vertex_table
 from astrasim_py.report.record_plots import Panel
 from astrasim_py.report.tables import bandwidth_GBps, ns_number
+from astrasim_py.study.summary import edge_table, vertex_table
 from astrasim_py.topology import shapes
 
 RATE = Fraction(50 * 10**9)
