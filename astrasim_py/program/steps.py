@@ -28,7 +28,7 @@ MAX_SEARCH = 20_000_000
 _SEND, _RECV, _REDUCE, _COPY = range(1, 5)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Connection:
     """An ordered channel between two ranks, with the steps that send and receive on it, first to last.
 
@@ -108,8 +108,6 @@ def _actions(program: Program) -> np.ndarray:
 def _fused_steps(program: Program, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Step of each node, and the first node of each step: nodes of one fused group make one step."""
     own = np.arange(len(program))
-    if not (program.fused >= 0).any():
-        return own, own
     first = np.where(program.fused < 0, own, program.fused)
     for kinds, word in (((_SEND,), "sends"), ((_RECV,), "receives"), ((_REDUCE, _COPY), "operations")):
         of_kind = first[np.isin(action, kinds)]
@@ -133,72 +131,50 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
     count = program.column("msg_chunk_cnt")
     _check_payloads(program, action, count)
 
-    def of(name: str, actions: tuple[int, ...]) -> np.ndarray:
-        """A column of the nodes of some kind, by step."""
-        out = np.full(size, -1, dtype=np.int64)
-        at = np.flatnonzero(np.isin(action, actions))
-        values = program.column(name)[at]
-        given = values != MISSING
-        out[step[at[given]]] = values[given]
-        return out
-
     moved = np.zeros(size, dtype=np.int64)
     moving = np.flatnonzero((action > 0) & (count != MISSING))
     moved[step[moving]] = count[moving]
-    pairs = np.unique(step[program.child] * size + step[program.parents]) if size else np.empty(0, dtype=np.int64)
-    child, parent = np.divmod(pairs, max(size, 1))
+    child, parent = np.divmod(np.unique(step[program.child] * size + step[program.parents]), max(size, 1))
     outer = child != parent
-    child, parent = child[outer], parent[outer]
-    bounds = np.searchsorted(child, np.arange(size + 1)).tolist()
-    listed = parent.tolist()
-    parents = [tuple(listed[a:b]) for a, b in pairwise(bounds)]
+    child, parent = child[outer], parent[outer].tolist()
+    parents = [tuple(parent[a:b]) for a, b in pairwise(np.searchsorted(child, np.arange(size + 1)).tolist())]
     payload = np.full(size, -1, dtype=np.int64)
     handed = np.flatnonzero(program.payload >= 0)
     handed = handed[step[handed] != step[program.payload[handed]]]
     payload[step[handed]] = step[program.payload[handed]]
-    rank = program.rank[firsts]
-    block = program.column("tb_id")[firsts]
-    keys, chain = np.unique(rank * 2**33 + np.where(block == MISSING, -1, block) + 1, return_inverse=True)
-    chain = np.where(block == MISSING, -1, chain)
-    chains = chain.tolist()
-    if len(keys) == algorithm.ranks and not (chain >= 0).any():
-        waits: list[tuple[int, ...]] = [()] * size
-    else:
-        waits = [
-            tuple(p for p in ps if chains[p] != c) if c >= 0 else () for ps, c in zip(parents, chains, strict=True)
-        ]
+    rank, block = program.rank[firsts], program.column("tb_id")[firsts]
+    chain = np.unique(rank * 2**33 + np.where(block == MISSING, -1, block) + 1, return_inverse=True)[1]
+    chains = np.where(block == MISSING, -1, chain).tolist()
+    waits = [tuple(p for p in ps if chains[p] != c) if c >= 0 else () for ps, c in zip(parents, chains, strict=True)]
     takes, gives, connections = _connect(program, action, step, size)
-    in_step = program.column("local_time_step")[firsts]
+    in_step, lines = (program.column(name)[firsts] for name in ("local_time_step", "source_line"))
 
     def place(g: int) -> str:
         if chains[g] >= 0 and in_step[g] != MISSING:
             return f"rank {int(rank[g])} tb {int(block[g])} step {int(in_step[g])}"
         return program.node(int(firsts[g]))
 
-    lines = program.column("source_line")[firsts]
     reductions = np.zeros(size, dtype=bool)
     reductions[step[action == _REDUCE]] = True
-    local, storing = (_REDUCE, _COPY), (_RECV, _REDUCE, _COPY)
+    local = np.isin(action, (_REDUCE, _COPY))
     # A plain send reads cells; the send of a fused step forwards what the step holds.
-    alone = np.bincount(step, minlength=size) == 1
-    read_buf, read_off = (np.where(alone, of(c, (_SEND, *local)), of(c, local)) for c in ("src_buf", "src_off"))
-    write_buf, write_off = of("dst_buf", storing), of("dst_off", storing)
-    absent = (read_buf < 0) | (read_off < 0)
-    read_buf[absent] = read_off[absent] = -1
-    absent = (write_buf < 0) | (write_off < 0)
-    write_buf[absent] = write_off[absent] = -1
+    alone = np.bincount(step, minlength=size)[step] == 1
+    cells = {}
+    for verb, side, rows in (
+        ("read", "src", local | (action == _SEND) & alone),
+        ("write", "dst", local | (action == _RECV)),
+    ):
+        columns = [program.column(f"{side}_{part}") for part in ("buf", "off")]
+        rows = np.flatnonzero(rows & (columns[0] >= 0) & (columns[1] >= 0))
+        for part, column in zip(("buf", "off"), columns, strict=True):
+            values = np.full(size, -1, dtype=np.int64)
+            values[step[rows]] = column[rows]
+            cells[f"{verb}_{part}"] = values.tolist()
+    stated = ("name", "collective", "ranks", "chunks", "root", "in_place", "contract", "protocol", "source")
     return Steps(
-        name=algorithm.name,
-        collective=algorithm.collective,
-        ranks=algorithm.ranks,
-        chunks=algorithm.chunks,
-        root=algorithm.root,
-        in_place=algorithm.in_place,
-        contract=algorithm.contract,
-        protocol=algorithm.protocol,
+        **{name: getattr(algorithm, name) for name in stated},
         inputs=program.inputs,
         outputs=program.outputs,
-        source=algorithm.source,
         rank=rank.tolist(),
         chain=chains,
         count=moved.tolist(),
@@ -206,10 +182,7 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
         gives=gives,
         reduces=reductions.tolist(),
         payload=payload.tolist(),
-        read_buf=read_buf.tolist(),
-        read_off=read_off.tolist(),
-        write_buf=write_buf.tolist(),
-        write_off=write_off.tolist(),
+        **cells,
         parents=parents,
         waits=waits,
         connections=connections,
@@ -247,35 +220,32 @@ def _connect(
 ) -> tuple[list[int], list[int], list[Connection]]:
     """Connections, and the one that each step receives from and sends to."""
     n = program.ranks
-    tag = program.column("comm_tag")
-    channel = program.column("channel")
-    queue = np.where(channel == MISSING, tag, channel)
+    tag, channel, count = (program.column(name) for name in ("comm_tag", "channel", "msg_chunk_cnt"))
     own = channel == MISSING
+    queue, pair = np.where(own, tag, channel), np.zeros(len(program), dtype=np.int64)
     sides = []
-    for kind, source, target in ((_SEND, None, "comm_dst"), (_RECV, "comm_src", None)):
+    for kind, column in ((_SEND, "comm_dst"), (_RECV, "comm_src")):
         rows = np.flatnonzero(action == kind)
-        pair = (program.column(source)[rows] if source else program.rank[rows]) * n + (
-            program.column(target)[rows] if target else program.rank[rows]
-        )
-        order = np.lexsort((program.place[rows], tag[rows], queue[rows], own[rows], pair))
-        sides.append((rows[order], pair[order]))
-    (sends, pair_of_send), (recvs, pair_of_recv) = sides
-    if not np.array_equal(pair_of_send, pair_of_recv) or not np.array_equal(tag[sends], tag[recvs]):
-        _raise_unmatched(program, sends, recvs, pair_of_send, pair_of_recv, tag)
+        ends = program.rank[rows], program.column(column)[rows]
+        source, target = ends if kind == _SEND else ends[::-1]
+        pair[rows] = source * n + target
+        sides.append(rows[np.lexsort((program.place[rows], tag[rows], queue[rows], own[rows], pair[rows]))])
+    sends, recvs = sides
+    if not all(np.array_equal(each[sends], each[recvs]) for each in (pair, tag)):
+        _raise_unmatched(program, sends, recvs, pair, tag)
     odd = np.flatnonzero((queue[sends] != queue[recvs]) | (own[sends] != own[recvs]))
     if len(odd):
         s, r = int(sends[odd[0]]), int(recvs[odd[0]])
         raise Unusable(
             f"{program.node(s)} sends on channel {int(queue[s])}, but {program.node(r)} receives on {int(queue[r])}"
         )
-    count = program.column("msg_chunk_cnt")
     uneven = np.flatnonzero(count[sends] != count[recvs])
     if len(uneven):
         s, r = int(sends[uneven[0]]), int(recvs[uneven[0]])
         raise Unusable(
             f"{program.node(s)} sends {int(count[s])} chunks, but {program.node(r)} receives {int(count[r])}"
         )
-    same = (pair_of_send[1:] == pair_of_send[:-1]) & (tag[sends[1:]] == tag[sends[:-1]])
+    same = (pair[sends[1:]] == pair[sends[:-1]]) & (tag[sends[1:]] == tag[sends[:-1]])
     budget = [MAX_SEARCH]
     for word, rows in (("receives", recvs), ("sends", sends)):
         for i in np.flatnonzero(same).tolist():
@@ -288,44 +258,30 @@ def _connect(
                     "and no dependency says which is first: their pairing depends on timing",
                     unknown=True,
                 )
-    takes, gives = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+    keys = np.stack([pair[sends], queue[sends], own[sends]])
     begins = np.ones(len(sends), dtype=bool)
-    begins[1:] = (
-        (pair_of_send[1:] != pair_of_send[:-1])
-        | (queue[sends[1:]] != queue[sends[:-1]])
-        | (own[sends[1:]] != own[sends[:-1]])
-    )
-    number = np.cumsum(begins) - 1
-    gives[step[sends]], takes[step[recvs]] = number, number
-    bounds = [*np.flatnonzero(begins).tolist(), len(sends)]
-    sent, received, pairs = step[sends].tolist(), step[recvs].tolist(), pair_of_send.tolist()
-    queues, private = queue[sends].tolist(), own[sends].tolist()
-    connections = [
-        Connection(
-            source=pairs[a] // n,
-            target=pairs[a] % n,
-            channel=-1 if private[a] else queues[a],
-            sends=sent[a:b],
-            receives=received[a:b],
-        )
-        for a, b in pairwise(bounds)
-    ]
+    begins[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    takes, gives = np.full((2, size), -1, dtype=np.int64)
+    gives[step[sends]] = takes[step[recvs]] = np.cumsum(begins) - 1
+    sent, received = step[sends].tolist(), step[recvs].tolist()
+    connections = []
+    for a, b in pairwise([*np.flatnonzero(begins).tolist(), len(sends)]):
+        source, target = divmod(int(keys[0, a]), n)
+        queued = -1 if keys[2, a] else int(keys[1, a])
+        connections.append(Connection(source, target, queued, sent[a:b], received[a:b]))
     return takes.tolist(), gives.tolist(), connections
 
 
-def _raise_unmatched(program: Program, sends, recvs, pair_of_send, pair_of_recv, tag) -> None:
+def _raise_unmatched(program: Program, sends, recvs, pair, tag) -> None:
     """Say which send or receive has no partner."""
-    n = program.ranks
-    sent = Counter(zip(pair_of_send.tolist(), tag[sends].tolist(), strict=True))
-    received = Counter(zip(pair_of_recv.tolist(), tag[recvs].tolist(), strict=True))
-    for pair, label in sorted(sent.keys() | received.keys()):
-        extra = sent[pair, label] - received[pair, label]
-        if not extra:
+    sent, received = (Counter(zip(pair[rows].tolist(), tag[rows].tolist(), strict=True)) for rows in (sends, recvs))
+    for key in sorted(sent.keys() | received.keys()):
+        if sent[key] == received[key]:
             continue
-        source, target = divmod(pair, n)
-        which, pairs = (sends, pair_of_send) if extra > 0 else (recvs, pair_of_recv)
-        last = int(which[np.flatnonzero((pairs == pair) & (tag[which] == label))[-1]])
-        under = "" if label == MISSING else f" (tag {label})"
-        if extra > 0:
+        rows = sends if sent[key] > received[key] else recvs
+        last = int(rows[np.flatnonzero((pair[rows] == key[0]) & (tag[rows] == key[1]))[-1]])
+        source, target = divmod(key[0], program.ranks)
+        under = "" if key[1] == MISSING else f" (tag {key[1]})"
+        if rows is sends:
             raise Unusable(f"{program.node(last)} sends to rank {target}{under}, which never receives it")
         raise Unusable(f"{program.node(last)} waits for a message from rank {source}{under} that is never sent")
