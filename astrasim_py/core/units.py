@@ -8,7 +8,7 @@ fractions (bytes per second, operations per second). A bare number is never acce
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 
 from astrasim_py.core.errors import UnitError
@@ -53,44 +53,28 @@ def _parse(text: object, units: dict, what: str, example: str, place: str) -> Fr
     if not isinstance(text, str):
         raise UnitError(place, f"{text!r} is not a {what}: it has no unit", remedy)
     shown = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
+    problem = f'"{shown}" is not a {what}'
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_TEXT else None
-    if match is None:
-        raise UnitError(place, f'"{shown}" is not a {what}', remedy)
-    number, unit = match.groups()
-    if unit is None:
-        raise UnitError(place, f'"{shown}" is not a {what}: it has no unit', remedy)
-    if unit not in units:
-        raise UnitError(place, f'"{shown}" is not a {what}: unknown unit "{unit}"', remedy)
-    try:
+    if match is not None:
+        number, unit = match.groups()
         value = Decimal(number.replace("_", ""))
-    except InvalidOperation:
-        raise UnitError(place, f'"{shown}" is not a {what}', remedy) from None
-    if value < 0:
-        raise UnitError(place, f'"{shown}" is negative', remedy)
-    if value and not -60 < value.adjusted() < 60:
-        raise UnitError(place, f'"{shown}" is out of range', remedy)
-    return Fraction(value) * units[unit]
+        if unit is None:
+            problem += ": it has no unit"
+        elif unit not in units:
+            problem += f': unknown unit "{unit}"'
+        elif value < 0:
+            problem = f'"{shown}" is negative'
+        elif value and not -60 < value.adjusted() < 60:
+            problem = f'"{shown}" is out of range'
+        else:
+            return Fraction(value) * units[unit]
+    raise UnitError(place, problem, remedy)
 
 
 def parse_time(text: object, place: str = "") -> int:
-    """Read a time such as ``"500 ns"``.
+    """Read a time such as ``"1.5 us"``: picoseconds, rounded up, at most 2**63 - 1 (about 106 days).
 
-    Returns
-    -------
-    int
-        Picoseconds, rounded up to a whole one.
-
-    Raises
-    ------
-    UnitError
-        No unit, unknown unit, negative, or beyond 2**63 - 1 ps (about 106 days).
-
-    Examples
-    --------
-    >>> parse_time("500 ns")
-    500000
-    >>> parse_time("1.5 us")
-    1500000
+    All functions here raise UnitError for text that they cannot read, with `place` in front.
     """
     value = _parse(text, _TIME, "time", "500 ns", place)
     picoseconds = -(-value.numerator // value.denominator)
@@ -100,23 +84,7 @@ def parse_time(text: object, place: str = "") -> int:
 
 
 def parse_size(text: object, place: str = "") -> int:
-    """Read a size such as ``"64 KiB"`` (KiB = 2**10 bytes, kB = 10**3 bytes).
-
-    Returns
-    -------
-    int
-        Bytes.
-
-    Raises
-    ------
-    UnitError
-        No unit, unknown unit, negative, not a whole number of bytes, or beyond 2**63 - 1.
-
-    Examples
-    --------
-    >>> parse_size("64 KiB"), parse_size("1.5 kB"), parse_size("0 B")
-    (65536, 1500, 0)
-    """
+    """Read a size such as ``"64 KiB"`` (2**10 bytes each) or ``"1.5 kB"`` (10**3): a whole number of bytes."""
     value = _parse(text, _SIZE, "size", "64 KiB", place)
     if value.denominator != 1:
         raise UnitError(place, f'"{text}" is not a whole number of bytes', 'write e.g. "64 KiB"')
@@ -127,49 +95,26 @@ def parse_size(text: object, place: str = "") -> int:
 
 def _parse_rate(text: object, units: dict, what: str, example: str, place: str) -> Fraction:
     value = _parse(text, units, what, example, place)
-    if value == 0:
-        raise UnitError(place, f'"{text}" is zero', f'write e.g. "{example}"')
-    if value > INT64_MAX:
-        raise UnitError(place, f'"{text}" is out of range', f'write e.g. "{example}"')
+    if not 0 < value <= INT64_MAX:
+        raise UnitError(place, f'"{text}" is {"out of range" if value else "zero"}', f'write e.g. "{example}"')
     return value
 
 
 def parse_bandwidth(text: object, place: str = "", *, binary: bool = False) -> Fraction:
-    """Read a bandwidth such as ``"50 GB/s"``, ``"46.5 GiB/s"`` or ``"400 Gb/s"`` (b = bit, B = byte).
+    """Read a bandwidth such as ``"50 GB/s"`` or ``"400 Gb/s"`` (b = bit, B = byte): bytes per second, exact.
 
-    Parameters
-    ----------
-    text : str
-    place : str
-        For error messages.
-    binary : bool
-        Read kB, MB, GB and TB as powers of 1024, as ASTRA-sim does for network bandwidths.
-
-    Returns
-    -------
-    fractions.Fraction
-        Bytes per second, exact.
-
-    Raises
-    ------
-    UnitError
-        No unit, unknown unit, zero, negative or not finite.
-
-    Examples
-    --------
-    >>> parse_bandwidth("400 Gb/s") == parse_bandwidth("50 GB/s") == 50 * 10**9
-    True
+    `binary`: kB, MB, GB and TB are powers of 1024, as ASTRA-sim reads network bandwidths.
     """
     return _parse_rate(text, _BINARY_BANDWIDTH if binary else _BANDWIDTH, "bandwidth", "50 GB/s", place)
 
 
 def parse_compute_rate(text: object, place: str = "") -> Fraction:
-    """Read a compute rate such as ``"312 TFLOP/s"``; returns operations per second, exact."""
+    """Read a compute rate such as ``"312 TFLOP/s"``: operations per second, exact."""
     return _parse_rate(text, _COMPUTE, "compute rate", "312 TFLOP/s", place)
 
 
 def parse_operations(text: object, place: str = "") -> int:
-    """Read a count of operations such as ``"2.5 GFLOP"``; returns a whole number of operations."""
+    """Read a count of operations such as ``"2.5 GFLOP"``: a whole number."""
     value = _parse(text, _OPERATIONS, "count of operations", "2.5 GFLOP", place)
     if value.denominator != 1 or value.numerator > INT64_MAX:
         raise UnitError(place, f'"{text}" is not a whole number of operations', 'write e.g. "2.5 GFLOP"')
@@ -177,29 +122,15 @@ def parse_operations(text: object, place: str = "") -> int:
 
 
 def transfer_ps(nbytes: int, bandwidth: Fraction) -> int:
-    """Serialization time of `nbytes` at `bandwidth` bytes per second, rounded up to whole picoseconds.
-
-    Examples
-    --------
-    >>> transfer_ps(1, Fraction(50 * 10**9))
-    20
-    >>> transfer_ps(0, Fraction(1))
-    0
-    """
+    """Serialization time of `nbytes` at `bandwidth` bytes per second, rounded up to whole picoseconds."""
     return -(-nbytes * PS_PER_S * bandwidth.denominator // bandwidth.numerator)
-
-
-def _scaled(value: float, steps: list[tuple[str, int]]) -> str:
-    for unit, factor in reversed(steps):
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {unit}"
-    unit, factor = steps[0]
-    return f"{value / factor:.4g} {unit}"
 
 
 def format_time(ps: int) -> str:
     """A time for people: four significant digits and a fitting unit."""
-    return _scaled(ps, [("ps", 1), ("ns", 10**3), ("us", 10**6), ("ms", 10**9), ("s", 10**12)])
+    steps = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3))
+    unit, factor = next((step for step in steps if abs(ps) >= step[1]), ("ps", 1))
+    return f"{ps / factor:.4g} {unit}"
 
 
 def format_size(nbytes: int) -> str:
@@ -212,11 +143,7 @@ def format_size(nbytes: int) -> str:
 
 
 def ns_text(ps: int) -> str:
-    """Picoseconds as an exact decimal number of nanoseconds.
-
-    >>> ns_text(1500), ns_text(2000), ns_text(-1)
-    ('1.5', '2', '-0.001')
-    """
+    """Picoseconds as an exact decimal number of nanoseconds: 1500 ps are ``1.5``."""
     sign, ps = ("-", -ps) if ps < 0 else ("", ps)
     whole, rest = divmod(ps, PS_PER_NS)
     return f"{sign}{whole}" + (f".{rest:03d}".rstrip("0") if rest else "")
