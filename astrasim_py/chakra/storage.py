@@ -55,6 +55,10 @@ class RawFile(NamedTuple):
     start: np.ndarray
     end: np.ndarray
 
+    def node(self, row: int) -> bytes:
+        """The message of one node."""
+        return self.data[int(self.start[row]) : int(self.end[row])]
+
 
 def frozen(array: np.ndarray) -> np.ndarray:
     """A read-only view of an array."""

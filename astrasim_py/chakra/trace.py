@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,27 +148,13 @@ class ExecutionTrace:
     def column(self, name: str) -> np.ndarray:
         """An integer attribute of all nodes.
 
-        Parameters
-        ----------
-        name : str
-            One of `INT_COLUMNS`, or the name of any other integer attribute (then looked up in the file).
-
-        Returns
-        -------
-        numpy.ndarray
-            int64[n], read-only, `MISSING` where a node has no such attribute.
-
-        Raises
-        ------
-        TraceError
-            A node has the attribute, but not as a whole number.
+        `name`: one of `INT_COLUMNS`, or the name of any other integer attribute, which is then looked up in the file.
+        Returns int64[n], read-only, `MISSING` where a node has no such attribute. Raises TraceError: a node has it, but
+        not as a whole number.
         """
         stored = self._columns.get(name)
         if stored is None and name not in COLUMN_KINDS and self.raw is not None:
-            key = f"attribute {name}"
-            if key not in self._cache:
-                self._cache[key] = decode_attribute(self.raw, name, self.place)
-            stored = self._cache[key]
+            stored = self._once(f"attribute {name}", lambda: decode_attribute(self.raw, name, self.place))
         return np.broadcast_to(MISSING if stored is None else stored, (len(self),))
 
     def runs_like(self, other: ExecutionTrace, free: Collection[str] = ()) -> bool:
@@ -197,13 +183,7 @@ class ExecutionTrace:
         return any(self.names)
 
     def group_of(self) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Communicator group of each node.
-
-        Returns
-        -------
-        tuple
-            int32[n] codes (-1: the node names no group, which means all ranks) and the names they stand for.
-        """
+        """Communicator group of each node: int32[n] codes and the names they stand for; code -1 means all ranks."""
         codes, names = self._groups
         return np.broadcast_to(codes, (len(self),)), names
 
@@ -212,10 +192,8 @@ class ExecutionTrace:
         """Attributes of the file, as the producer wrote them."""
         if self._metadata is not None:
             return self._metadata
-        if "metadata" not in self._cache:
-            begin, end = self.raw.metadata
-            self._cache["metadata"] = messages.parse_metadata(self.raw.data[begin:end], self.place)[1]
-        return self._cache["metadata"]
+        body = self.raw.data[slice(*self.raw.metadata)]
+        return self._once("metadata", lambda: messages.parse_metadata(body, self.place)[1])
 
     def meta(self, name: str, default: object = None) -> object:
         """Value of the last metadata attribute of that name."""
@@ -235,11 +213,11 @@ class ExecutionTrace:
         """Bytes of a node as they are in the file; None for a node that was built or changed."""
         if self.raw is None or (self.changed is not None and self.changed[row]):
             return None
-        return self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])]
+        return self.raw.node(row)
 
     def message(self, row: int) -> Any:
         """A node that was read and then changed: the message of its file with the columns put in."""
-        message = messages.pb.Node.FromString(self.raw.data[int(self.raw.start[row]) : int(self.raw.end[row])])
+        message = messages.pb.Node.FromString(self.raw.node(row))
         messages.patch(message, self._built_node(row))
         return message
 
@@ -280,36 +258,19 @@ class ExecutionTrace:
         return self._index().ranks()
 
     def _index(self) -> graph.IdIndex:
-        if "ids" not in self._cache:
-            self._cache["ids"] = graph.IdIndex(self.node_id)
-        return self._cache["ids"]
+        return self._once("ids", lambda: graph.IdIndex(self.node_id))
 
     def parents(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
-        """Dependencies as rows, each parent of a node once, in ascending order.
+        """Dependencies as rows, each parent of a node once, in ascending order: int64[n + 1] and int64[m].
 
-        Parameters
-        ----------
-        kind : str
-            ``"data"`` or ``"data+ctrl"``.
-
-        Returns
-        -------
-        tuple of numpy.ndarray
-            int64[n + 1] and int64[m].
-
-        Raises
-        ------
-        TraceError
-            A dependency on a node that is not in the trace.
+        `kind`: ``"data"`` or ``"data+ctrl"``. Raises TraceError: a dependency on a node that is not in the trace.
         """
         if kind not in ("data", "data+ctrl"):
             raise ValueError(f'kind is "data" or "data+ctrl", not {kind!r}')
         if kind == "data+ctrl" and not len(self.ctrl_deps.ids):
             kind = "data"
-        if kind not in self._cache:
-            parts = [self.data_deps] if kind == "data" else [self.data_deps, self.ctrl_deps]
-            self._cache[kind] = self._parents(parts)
-        return self._cache[kind]
+        parts = [self.data_deps] if kind == "data" else [self.data_deps, self.ctrl_deps]
+        return self._once(kind, lambda: self._parents(parts))
 
     def _parents(self, parts: Sequence[Csr]) -> tuple[np.ndarray, np.ndarray]:
         size = len(self)
@@ -334,58 +295,46 @@ class ExecutionTrace:
             )
         return rows
 
-    def children(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
-        """The transpose of `parents`: int64[n + 1] and int64[m] rows, ascending."""
-        key = f"children of {kind}"
-        if key not in self._cache:
-            self._cache[key] = tuple(frozen(a) for a in graph.transpose(*self.parents(kind)))
-        return self._cache[key]
-
     def order(self, kind: str = "data") -> np.ndarray:
         """Topological order, the smallest id first among the nodes that are ready: int64[n] rows.
 
-        Raises
-        ------
-        TraceError
-            A dangling dependency, or a cycle: the message shows the shortest one.
+        Raises TraceError: a dangling dependency, or a cycle, of which the message shows the shortest one.
         """
-        key = f"order of {kind}"
-        if key not in self._cache:
-            ptr, rows = self.parents(kind)
-            order = graph.topological_order(ptr, rows, self.id_ranks())
-            if len(order) < len(self):
-                cycle = [int(self.node_id[row]) for row in graph.shortest_cycle(ptr, rows, order)]
-                raise TraceError(self.place, graph.cycle_text(cycle), "remove one of these dependencies")
-            self._cache[key] = frozen(order)
-        return self._cache[key]
+        return self._once(f"order of {kind}", lambda: self._order(*self.parents(kind)))
+
+    def _order(self, ptr: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        order = graph.topological_order(ptr, rows, self.id_ranks())
+        if len(order) < len(self):
+            cycle = [int(self.node_id[row]) for row in graph.shortest_cycle(ptr, rows, order)]
+            raise TraceError(self.place, graph.cycle_text(cycle), "remove one of these dependencies")
+        return frozen(order)
 
     def digest(self) -> str:
         """SHA-256 over all columns: equal for a built trace and the same trace read from a file.
 
         Attributes without a column and the metadata do not count: nothing that is simulated depends on them.
         """
-        if "digest" not in self._cache:
-            codes, names = self.group_of()
-            used = [code for code in np.unique(codes).tolist() if code >= 0]
-            labels = sorted(names[code] for code in used)
-            table = np.full(len(names) + 1, -1, dtype=np.int32)
-            for code in used:
-                table[code] = labels.index(names[code])
-            self._cache["digest"] = digest(
-                {
-                    "node_id": self.node_id,
-                    "type": self.type,
-                    "duration_micros": self.duration_micros,
-                    "start_time_micros": self.start_time_micros,
-                    "data_deps": self.data_deps,
-                    "ctrl_deps": self.ctrl_deps,
-                    "columns": {name: self.column(name) for name in INT_COLUMNS if self.has_column(name)},
-                    "group": table[codes],
-                    "groups": labels,
-                    "names": list(self.names) if self.has_names else None,
-                }
-            )
-        return self._cache["digest"]
+        return self._once("digest", self._digest)
+
+    def _digest(self) -> str:
+        codes, names = self.group_of()
+        labels = sorted(names[code] for code in np.unique(codes).tolist() if code >= 0)
+        table = np.array([*(labels.index(name) if name in labels else -1 for name in names), -1], dtype=np.int32)
+        own = ("node_id", "type", "duration_micros", "start_time_micros", "data_deps", "ctrl_deps")
+        return digest(
+            {name: getattr(self, name) for name in own}
+            | {
+                "columns": {name: self.column(name) for name in INT_COLUMNS if self.has_column(name)},
+                "group": table[codes],
+                "groups": labels,
+                "names": list(self.names) if self.has_names else None,
+            }
+        )
+
+    def _once(self, key: str, make: Callable[[], Any]) -> Any:
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
     # -- other traces ----------------------------------------------------------------------------------------
 
