@@ -77,9 +77,9 @@ def check_messages(traces: Traces) -> list[Finding]:
     source = np.concatenate([sends.rank, recvs.peer])
     target = np.concatenate([sends.peer, recvs.rank])
     keys, key = np.unique((source * len(traces) + target) * len(tags) + tag, return_inverse=True)
-    parts = {"send": key[: len(sends.tag)], "receive": key[len(sends.tag) :]}
-    ends_of = {what: _numbered(part, len(keys)) for what, part in parts.items()}
-    sent, received = ends_of["send"].count, ends_of["receive"].count
+    send_key, recv_key = np.split(key, [len(sends.tag)])
+    send_nth, recv_nth = _numbers(send_key), _numbers(recv_key)
+    sent, received = np.bincount(send_key, minlength=len(keys)), np.bincount(recv_key, minlength=len(keys))
 
     def pair(k: int) -> tuple[int, int, str]:
         ends, rest = divmod(int(keys[k]), len(tags))
@@ -88,55 +88,41 @@ def check_messages(traces: Traces) -> list[Finding]:
     uneven = np.flatnonzero(sent != received)
     if len(uneven):
         k = int(uneven[0])
-        what, ends = ("send", sends) if sent[k] > received[k] else ("receive", recvs)
-        numbered = ends_of[what]
-        first = numbered.order[(numbered.key == k) & (numbered.nth == min(sent[k], received[k]))][0]
+        sides = ("send", sends, send_key, send_nth), ("receive", recvs, recv_key, recv_nth)
+        what, ends, key, nth = sides[0 if sent[k] > received[k] else 1]
+        first = np.flatnonzero((key == k) & (nth == min(sent[k], received[k])))[0]
         one, other, tagged = pair(k)
         text = f"rank {one} sends {sent[k]} messages with {tagged} to rank {other}, which receives {received[k]}"
         text += more_of(len(uneven), "such triples")
         found.append(Finding("error", f"unmatched-{what}", ends.place(int(first)), text))
-    # Both are sorted by key and number, so partners have the same index.
-    both = np.minimum(sent, received)
-    (one, nth, key), (other, *_) = (n.up_to(both) for n in ends_of.values())
+    ids = [key * (len(tag) + 1) + nth for key, nth in ((send_key, send_nth), (recv_key, recv_nth))]
+    _, one, other = np.intersect1d(*ids, assume_unique=True, return_indices=True)
     wrong = np.zeros(len(one), dtype=bool)
     for a, b in zip(sends.sizes, recvs.sizes, strict=True):
         wrong |= (a[one] != b[other]) & (a[one] != MISSING) & (b[other] != MISSING)
     if wrong.any():
         bad = np.flatnonzero(wrong)
         i, j = int(one[bad[0]]), int(other[bad[0]])
-        source, target, tagged = pair(int(key[bad[0]]))
+        source, target, tagged = pair(int(send_key[i]))
         what, a, b = next(
             (name, a[i], b[j])
             for name, a, b in zip(_MESSAGE_SIZES, sends.sizes, recvs.sizes, strict=True)
             if a[i] != b[j]
         )
         text = (
-            f"message {int(nth[bad[0]])} from rank {source} to rank {target} with {tagged}: the send has {what} "
+            f"message {int(send_nth[i])} from rank {source} to rank {target} with {tagged}: the send has {what} "
             f"{int(a)}, its receive (node {recvs.node(j)}) {int(b)}{more_of(len(bad), 'messages')}"
         )
         found.append(Finding("error", "size-mismatch", sends.place(i), text))
     return found
 
 
-class _Numbered(NamedTuple):
-    """Ends sorted by key and, within it, in their order: their index, key and number within the key."""
-
-    order: np.ndarray
-    key: np.ndarray
-    nth: np.ndarray
-    count: np.ndarray
-
-    def up_to(self, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Index, number and key of those whose number is below the limit of their key."""
-        chosen = self.nth < limit[self.key]
-        return self.order[chosen], self.nth[chosen], self.key[chosen]
-
-
-def _numbered(key: np.ndarray, keys: int) -> _Numbered:
+def _numbers(key: np.ndarray) -> np.ndarray:
+    """Number of each entry among those of equal key before it."""
     order = np.argsort(key, kind="stable")
-    count = np.bincount(key, minlength=keys)
-    first = np.cumsum(count) - count
-    return _Numbered(order, key[order], np.arange(len(key)) - first[key[order]], count)
+    numbers = np.empty(len(key), dtype=np.int64)
+    numbers[order] = np.arange(len(key)) - np.searchsorted(key[order], key[order])
+    return numbers
 
 
 # -- collectives --------------------------------------------------------------------------------------------------
