@@ -20,7 +20,8 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import from_keys
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
-from astrasim_py.workload.microbenchmarks import Collective, generate
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
 
 if TYPE_CHECKING:
     from astrasim_py.scenario.load import LoadedScenario

@@ -14,16 +14,11 @@ from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, AlgorithmSynthesis, Builder
 from astrasim_py.scenario.keys import default
 from astrasim_py.scenario.workload_models import (
-    BarrierItem,
-    CollectiveItem,
-    ComputeItem,
     Item,
-    MemoryItem,
     Partition,
-    RootedItem,
-    SendItem,
     TraceWorkload,
 )
+from astrasim_py.workload.items import Collective, Compute, Memory, Send
 
 #: Top-level key → its typed value.
 Typed = Mapping[str, Any]
@@ -205,15 +200,15 @@ class _JobCheck:
                     problem = f'"{body.name}" is the name of workload[{names[body.name]}] too'
                     yield _wrong(problem, "choose another name", *at, "name")
                 names[body.name] = number
-            if isinstance(body, CollectiveItem | BarrierItem):
+            if isinstance(body, Collective):
                 yield from self._group_of(body, at)
-            if isinstance(body, ComputeItem | MemoryItem):
+            if isinstance(body, Compute | Memory):
                 yield from self._outside(body.ranks or (), *at, "ranks")
-            if isinstance(body, SendItem):
+            if isinstance(body, Send):
                 yield from self._outside((body.source,), *at, "from")
                 yield from self._outside((body.to,), *at, "to")
 
-    def _group_of(self, body: CollectiveItem | BarrierItem, at: Steps) -> Iterator[Mistake]:
+    def _group_of(self, body: Collective, at: Steps) -> Iterator[Mistake]:
         size = self.ranks
         if isinstance(body.group, tuple):
             yield from self._outside(body.group, *at, "group")
@@ -225,7 +220,7 @@ class _JobCheck:
         elif body.group not in (None, "world"):
             group = self.job.groups[body.group]
             size = group.size if isinstance(group, Partition) else min(map(len, _listed(group)))
-        if isinstance(body, RootedItem) and size is not None and body.root >= size:
+        if size is not None and body.root >= size:
             yield _wrong(f"{body.root} is not a position in a group of {size}", f"write 0 to {size - 1}", *at, "root")
 
     def _group(self, name: str, group: Any, at: Steps) -> Iterator[Mistake]:

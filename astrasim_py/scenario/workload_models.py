@@ -1,4 +1,4 @@
-"""Models of workloads, groups and algorithms."""
+"""Models of workloads and groups."""
 
 from __future__ import annotations
 
@@ -13,116 +13,12 @@ from pydantic import (
     Field,
     Tag,
     ValidationInfo,
-    WithJsonSchema,
 )
 
-from astrasim_py.core.fields import (
-    Count,
-    FileName,
-    Name,
-    Operations,
-    Rank,
-    Ranks,
-    Size,
-    Speed,
-    Time,
-    by_rank,
-    choice,
-    either,
-    shown,
-    whole,
-    wrong,
-)
+from astrasim_py.core.fields import Count, FileName, Ranks, Speed, Time, by_rank, choice, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
-
-
-def _one_or_more(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
-After = Annotated[
-    tuple[Name, ...],
-    BeforeValidator(_one_or_more),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-            "description": "names of items that must be done before; [] for none (by default, the one before)",
-        }
-    ),
-]
-Repeat = whole(1, 100_000)
-RootPosition = whole(0, 2**20 - 1, "position in the group")
-
-
-class ItemBase(StrictModel):
-    name: Name | None = Field(default=None, description="for `after`")
-    after: After | None = None
-    repeat: Repeat = Field(default=1, description="so many times, one after the other")
-
-
-class CollectiveItem(ItemBase):
-    """A collective; `size` is the full buffer (nccl-tests' convention)."""
-
-    size: Size = example("64 MiB")
-    group: either(Name, Ranks) | None = Field(
-        default=None, description="name of a group, or ranks; all ranks by default"
-    )
-
-
-class RootedItem(CollectiveItem):
-    """A collective with a root: a position in the group."""
-
-    root: RootPosition = 0
-
-
-class BarrierItem(ItemBase):
-    """Nobody goes on before all have come."""
-
-    group: either(Name, Ranks) | None = Field(
-        default=None, description="name of a group, or ranks; all ranks by default"
-    )
-
-
-class ComputeItem(ItemBase):
-    """Computation: of a given time, or of so many operations under a roofline."""
-
-    time: Time | None = example("100 us", default=None)
-    operations: Operations | None = example("2.5 GFLOP", default=None)
-    bytes: Size | None = Field(default=None, description="bytes that it moves from and to memory")
-    ranks: Ranks | None = Field(default=None, description="who computes; all ranks by default")
-
-    def _complete(self) -> None:
-        if (self.time is None) == (self.operations is None):
-            given = "neither time nor operations" if self.time is None else "both time and operations"
-            raise wrong(f"says {given}", 'write time: "100 us", or operations: "2.5 GFLOP"')
-        if self.bytes is not None and self.operations is None:
-            raise wrong("bytes without operations", "drop bytes", ("bytes",))
-
-
-class SendItem(ItemBase):
-    """A message from one rank to another."""
-
-    source: Rank = Field(alias="from", examples=["0"])
-    to: Rank = example("1")
-    size: Size = example("1 MiB")
-    tag: whole(0, 2**31 - 1) = 0
-
-    def _complete(self) -> None:
-        if self.source == self.to:
-            raise wrong(f"rank {self.to} sends to itself", "name another rank", ("to",))
-
-
-class MemoryItem(ItemBase):
-    """A load from or a store to remote memory."""
-
-    load: Size | None = example("1 MiB", default=None)
-    store: Size | None = None
-    ranks: Ranks | None = Field(default=None, description="who does it; all ranks by default")
-
-    def _complete(self) -> None:
-        if (self.load is None) == (self.store is None):
-            raise wrong("says neither load nor store" if self.load is None else "says load and store", "write one")
-
+from astrasim_py.workload import items
+from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, RootedCollective, Send
 
 _EXAMPLES = {"compute": "time: 100 us", "send": "from: 0, to: 1, size: 1 MiB", "memory": "load: 1 MiB"}
 
@@ -132,19 +28,19 @@ class Item(StrictModel):
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
-    all_reduce: CollectiveItem | None = None
-    all_gather: CollectiveItem | None = None
-    reduce_scatter: CollectiveItem | None = None
-    all_to_all: CollectiveItem | None = None
-    broadcast: RootedItem | None = None
-    reduce: RootedItem | None = None
-    gather: RootedItem | None = None
-    scatter: RootedItem | None = None
-    barrier: BarrierItem | None = None
-    custom: CollectiveItem | None = Field(default=None, description="a collective that only its algorithm defines")
-    compute: ComputeItem | None = None
-    send: SendItem | None = None
-    memory: MemoryItem | None = None
+    all_reduce: Collective | None = None
+    all_gather: Collective | None = None
+    reduce_scatter: Collective | None = None
+    all_to_all: Collective | None = None
+    broadcast: RootedCollective | None = None
+    reduce: RootedCollective | None = None
+    gather: RootedCollective | None = None
+    scatter: RootedCollective | None = None
+    barrier: Barrier | None = None
+    custom: Collective | None = Field(default=None, description="a collective that only its algorithm defines")
+    compute: Compute | None = None
+    send: Send | None = None
+    memory: Memory | None = None
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
@@ -160,14 +56,18 @@ class Item(StrictModel):
             return {key: {} if inner is None and key == "barrier" else inner for key, inner in value.items()}
         return value
 
+    def _complete(self) -> None:
+        if isinstance(self.body, Collective):
+            self.__dict__[self.kind] = self.body.model_copy(update={"type": self.kind})
+
     @property
     def kind(self) -> str:
         """Which kind it is."""
         return next(name for name in type(self).model_fields if getattr(self, name) is not None)
 
     @property
-    def body(self) -> ItemBase:
-        """The model of its kind."""
+    def body(self) -> items.Item:
+        """The item itself."""
         return getattr(self, self.kind)
 
 

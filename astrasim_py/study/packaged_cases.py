@@ -28,7 +28,8 @@ from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.study.cases import Case
-from astrasim_py.workload.microbenchmarks import Collective, generate
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
 
 #: Latency of a link and time per byte (50 GB/s), ps.
 LATENCY, BYTE = 500_000, 20

@@ -24,7 +24,7 @@ from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
 from astrasim_py.core.fields import CodeText
 from astrasim_py.core.registry import names, provided
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.workload_models import Item, Partition, TraceWorkload
+from astrasim_py.scenario.workload_models import Partition, TraceWorkload
 from astrasim_py.study.dimension_plans import plan_by_dimension
 from astrasim_py.study.injected import choices_of, table_of
 from astrasim_py.study.preparation import Preparation
@@ -34,7 +34,7 @@ from astrasim_py.system.msccl_connections import messages_of
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
-from astrasim_py.workload import microbenchmarks
+from astrasim_py.workload.microbenchmarks import generate
 
 _TOPOLOGIES: Memo[Topology] = Memo(32)
 _WORKLOADS: Memo[Workload] = Memo(4)
@@ -188,8 +188,8 @@ def _generate(run: Preparation, job: Any, ranks: int, key: str) -> Workload:
     for name, listed in groups.items():
         _refuse_beyond(chain(*listed), ranks, run.at(key, f"groups.{name}"))
     name = key.removeprefix("jobs.") or run.point.scenario
-    items = [_item(item) for item in job.workload]
-    return microbenchmarks.generate(items, ranks, groups, name=name, place=run.at(key, "workload"))
+    items = [item.body for item in job.workload]
+    return generate(items, ranks, groups, name=name, place=run.at(key, "workload"))
 
 
 def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -205,19 +205,6 @@ def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
             for offset in range(stride)
         )
     return group if group and isinstance(group[0], tuple) else (group,)
-
-
-def _item(item: Item) -> microbenchmarks.Item:
-    """An item with the fields of its body, and its kind where that is a collective."""
-    fields = {**dict(item.body), "name": item.body.name or ""}
-    if item.compute is not None:
-        return microbenchmarks.Compute(**fields)
-    if item.send is not None:
-        return microbenchmarks.Send(**fields)
-    if item.memory is not None:
-        load, store = fields.pop("load"), fields.pop("store")
-        return microbenchmarks.Memory(size=load if store is None else store, store=store is not None, **fields)
-    return microbenchmarks.Collective(type=item.kind, **fields | {"group": fields["group"] or ""})
 
 
 # -- messages ---------------------------------------------------------------------------------------------------

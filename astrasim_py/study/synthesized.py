@@ -77,7 +77,8 @@ def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None
     from astrasim_py.engine.simulation import simulate
     from astrasim_py.system.machine_models import NetworkModel
     from astrasim_py.system.problem import Job, Problem
-    from astrasim_py.workload.microbenchmarks import Collective, generate
+    from astrasim_py.workload.items import Collective
+    from astrasim_py.workload.microbenchmarks import generate
 
     network, demand = schedule.network, schedule.demand
     kind = algorithm.collective

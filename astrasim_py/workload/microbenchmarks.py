@@ -13,63 +13,13 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, format_time
+from astrasim_py.workload.items import Collective, Compute, Item, Memory, Send
 
 _COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _PS_PER_US = 10**6
 
 #: Most nodes that a generated workload may have, all ranks together; where all do the same, of one.
 MAX_NODES = 2**24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """Keys of every item.
-
-    `after`: names of the items that must be done on the same rank before; None means the item before in the list.
-    """
-
-    name: str = ""  # for `after` of other items; may be empty
-    after: tuple[str, ...] | None = None
-    repeat: int = 1  # so many times, one after the other
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective(Item):
-    """A collective over a group (``""``: all ranks); `size` is the full buffer in bytes, `root` a position."""
-
-    type: str
-    size: int = 0
-    group: str | tuple[int, ...] = ""
-    root: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute(Item):
-    """Compute of a given time (ps), or of operations and bytes for the roofline; `ranks` None means all."""
-
-    time: int | None = None
-    operations: int | None = None
-    bytes: int | None = None
-    ranks: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send(Item):
-    """A message: a send node on rank `source` and a receive node on rank `to`."""
-
-    source: int
-    to: int
-    size: int
-    tag: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory(Item):
-    """A request of `size` bytes to remote memory; `ranks` None means all."""
-
-    size: int
-    store: bool = False
-    ranks: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -150,13 +100,13 @@ def generate(
 
 def _for_all(item: Item) -> bool:
     """True if every rank does the same in it."""
-    return item.group in ("", "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
+    return item.group in (None, "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
 
 
 def _members(
-    group: str | tuple[int, ...], ranks: int, groups, defined, where: str
+    group: str | tuple[int, ...] | None, ranks: int, groups, defined, where: str
 ) -> list[tuple[str, tuple[int, ...]]]:
-    if group == "" or group == "world":
+    if group in (None, "world"):
         return [("", tuple(range(ranks)))]
     if isinstance(group, str):
         if group not in groups:
@@ -209,9 +159,12 @@ def _shared(item: Item, ranks: int, where: str) -> dict:
             node["name"] = item.name or f"compute {item.operations} operations"
         return node
     if isinstance(item, Memory):
-        kind, verb = (NodeType.MEM_STORE, "store") if item.store else (NodeType.MEM_LOAD, "load")
-        label = item.name or f"{verb} {format_size(item.size)}"
-        return {"type": kind, "name": label, "tensor_size": item.size, "is_cpu_op": 0}
+        if item.load is not None:
+            kind, verb, size = NodeType.MEM_LOAD, "load", item.load
+        else:
+            kind, verb, size = NodeType.MEM_STORE, "store", item.store
+        label = item.name or f"{verb} {format_size(size)}"
+        return {"type": kind, "name": label, "tensor_size": size, "is_cpu_op": 0}
     raise TypeError(f"{type(item).__name__} is no item")
 
 

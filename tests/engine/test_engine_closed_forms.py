@@ -15,7 +15,8 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.verification.bounds import closed_form_ps, lower_bound_ps
-from astrasim_py.workload.microbenchmarks import Collective, Send, generate
+from astrasim_py.workload.items import Collective, Send
+from astrasim_py.workload.microbenchmarks import generate
 
 RATE = Fraction(50 * 10**9)
 ALPHA = 500_000

@@ -28,7 +28,8 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.system.symmetry import symmetry_of
 from astrasim_py.topology.placement import placement
-from astrasim_py.workload.microbenchmarks import Collective, Compute, Memory, Send, generate
+from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, Send
+from astrasim_py.workload.microbenchmarks import generate
 
 MODELS = ("cut_through", "store_and_forward", "analytical")
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
@@ -129,8 +130,8 @@ def test_whatever_all_ranks_do_may_surround_the_collectives():
         Collective(type="all_reduce", size=12_000, name="a"),
         Compute(time=700_000, after=(), name="c"),
         Collective(type="all_gather", size=24_000, after=("c",), name="b"),
-        Memory(size=5000, after=("c",)),
-        Collective(type="barrier", after=("a", "b"), repeat=2),
+        Memory(load=5000, after=("c",)),
+        Barrier(after=("a", "b"), repeat=2),
         Compute(time=90_000),
     ]
     memory = MemoryModel(kind="per_npu", latency_ps=1000, bandwidth=Fraction(10**9))
@@ -416,7 +417,7 @@ REFUSED = {
     "shared memory": (
         lambda: problem(
             network("ring", [4]),
-            [Memory(size=64)],
+            [Memory(load=64)],
             Table("ring"),
             memory=MemoryModel(kind="pool", latency_ps=5, bandwidth=Fraction(10**9)),
         ),

@@ -16,7 +16,8 @@ from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.verification.termination import Flow
-from astrasim_py.workload.microbenchmarks import Collective, generate
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
 
 FOLDER = Path(os.environ.get("ASTRASIM_GOLDEN", "")) / "msccl" / "public"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="ASTRASIM_GOLDEN names no folder of real programs")

@@ -27,7 +27,8 @@ from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
-from astrasim_py.workload.microbenchmarks import Collective, generate
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
 
 RATE = Fraction(10**10)
 BY_BYTES = Semantics.native(message_match="bytes")

@@ -23,7 +23,8 @@ from astrasim_py.study.summary import edge_table
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
-from astrasim_py.workload.microbenchmarks import Collective, Compute, Send, generate
+from astrasim_py.workload.items import Collective, Compute, Send
+from astrasim_py.workload.microbenchmarks import generate
 
 RATE = Fraction(10**9)  # a byte a nanosecond
 US = 10**6

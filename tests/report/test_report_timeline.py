@@ -15,13 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import small_problems
 
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.report import timeline as module
 from astrasim_py.report.timeline import lanes, timeline
 from astrasim_py.study.summary import edge_table
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
-from astrasim_py.workload.microbenchmarks import Collective, Compute, generate
+from astrasim_py.workload.items import Collective, Compute
+from astrasim_py.workload.microbenchmarks import generate
 
 
 def load(path: Path):
@@ -148,7 +150,8 @@ def test_it_is_written_piece_by_piece(monkeypatch):
 
 def test_names_of_the_user_are_encoded():
     names = ['"\n</script>', "→" * 5, "long " * 20_000]
-    workload = generate([Compute(time=5, name=name) for name in names], 2)
+    workload = generate([Compute(time=5)] * len(names), 2)
+    workload = Workload(traces=tuple(trace.replace(names=names) for trace in workload.traces))
     job = Job(workload=workload, placement=(0, 1), algorithms=small_problems.Table("ring"))
     run = simulate(
         Problem(topology=shapes.Ring(npus=2, bandwidth=small_problems.GB, latency=10).build(), jobs=(job,)),

@@ -25,7 +25,8 @@ from astrasim_py.synthesis.search.tree_packing_search import Rows
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import build
-from astrasim_py.workload.microbenchmarks import Collective, generate
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
 
 #: The first test compiles.
 pytestmark = pytest.mark.timeout(600)

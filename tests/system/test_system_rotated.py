@@ -14,7 +14,8 @@ from astrasim_py.system.plan import RECV, SEND
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
-from astrasim_py.workload.microbenchmarks import Collective, generate
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
 
 CASES = [
     ("ring", "all_reduce", 5, {}),

@@ -20,7 +20,8 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.verification.bounds import Capacities, closed_form_ps, cut_demand, demand, lower_bound_ps
-from astrasim_py.workload.microbenchmarks import Collective, generate
+from astrasim_py.workload.items import Collective
+from astrasim_py.workload.microbenchmarks import generate
 
 GB = Fraction(10**9)
 RATE, ALPHA = 50 * GB, 500_000

@@ -11,7 +11,8 @@ from astrasim_py.chakra.et_io import encode_trace
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import MISSING, CommType, NodeType
 from astrasim_py.core.errors import ScenarioError, TraceError
-from astrasim_py.workload.microbenchmarks import MAX_NODES, Collective, Compute, Memory, Send, generate
+from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, Send
+from astrasim_py.workload.microbenchmarks import MAX_NODES, generate
 
 
 def parents(trace) -> list[list[int]]:
@@ -20,7 +21,7 @@ def parents(trace) -> list[list[int]]:
 
 
 def test_items_run_one_after_the_other_on_every_rank():
-    items = [Collective(type="all_reduce", size=64), Compute(time=1), Collective(type="barrier")]
+    items = [Collective(type="all_reduce", size=64), Compute(time=1), Barrier()]
     workload = generate(items, 3)
     assert workload.ranks == 3
     assert [parents(trace) for trace in workload.traces] == [[[], [0], [1]]] * 3
@@ -94,7 +95,7 @@ def test_compute_may_be_operations_for_the_roofline():
 
 
 def test_memory_requests_are_loads_and_stores():
-    workload = generate([Memory(size=5), Memory(size=6, store=True, ranks=(0,))], 2)
+    workload = generate([Memory(load=5), Memory(store=6, ranks=(0,))], 2)
     assert workload.traces[0].type.tolist() == [NodeType.MEM_LOAD, NodeType.MEM_STORE]
     assert workload.traces[0].column("tensor_size").tolist() == [5, 6]
     assert workload.traces[1].type.tolist() == [NodeType.MEM_LOAD]
@@ -130,19 +131,23 @@ def test_a_group_may_be_listed_in_place():
 @pytest.mark.parametrize(
     ("item", "problem"),
     [
-        (Collective(type="all_reduce", group="tp"), 'group "tp" is not defined'),
-        (Collective(type="all_reduce", group=(0, 9)), "has rank 9, and there are 4"),
-        (Collective(type="broadcast", root=4), "4 is no position in a group of 4"),
+        (Collective(type="all_reduce", size=8, group="tp"), 'group "tp" is not defined'),
+        (Collective(type="all_reduce", size=8, group=(0, 9)), "has rank 9, and there are 4"),
+        (Collective(type="broadcast", size=8, root=4), "4 is no position in a group of 4"),
         (Compute(time=1, ranks=(4,)), "rank 4 does not exist"),
-        (Memory(size=1, ranks=(-1,)), "rank -1 does not exist"),
+        (Memory(load=1, ranks=(7,)), "rank 7 does not exist"),
         (Send(source=0, to=4, size=1), "rank 4 does not exist"),
         (Compute(time=1, after=("x",)), '"x" is no item before this one'),
-        (Compute(time=1, repeat=MAX_NODES + 1), f"the workload has {MAX_NODES + 1} nodes, more than {MAX_NODES}"),
     ],
 )
 def test_what_cannot_be_generated_is_said_with_its_place(item, problem):
     with pytest.raises(ScenarioError, match=rf"^w\[0\].*{problem}"):
         generate([item], 4, place="w")
+
+
+def test_too_many_nodes_are_refused_before_they_are_made():
+    with pytest.raises(ScenarioError, match=rf"^w\[0\].*20000000 nodes, more than {MAX_NODES}"):
+        generate([Compute(time=1, ranks=tuple(range(200)), repeat=100_000)], 200, place="w")
 
 
 def test_a_group_that_lists_a_rank_twice_is_refused():
@@ -155,9 +160,17 @@ def test_ranks_that_do_the_same_share_one_trace():
     assert len({id(trace) for trace in workload.traces}) == 2
 
 
-def test_repeating_nothing_is_nothing():
-    workload = generate([Compute(time=1, ranks=(), repeat=10**9)], 2)
-    assert [len(trace) for trace in workload.traces] == [0, 0]
+def test_items_without_sense_are_refused():
+    for wrong in (
+        lambda: Compute(time=1, ranks=()),
+        lambda: Compute(time=1, repeat=10**9),
+        lambda: Compute(time=1, operations=1),
+        lambda: Memory(load=1, ranks=(-1,)),
+        lambda: Send(source=0, to=0, size=1),
+        lambda: Collective(type="all_reduce", size=-1),
+    ):
+        with pytest.raises(ScenarioError):
+            wrong()
 
 
 def test_generated_traces_lint_clean_and_encode():
@@ -165,7 +178,7 @@ def test_generated_traces_lint_clean_and_encode():
         Collective(type="all_gather", size=1000),
         Compute(time=1500),
         Send(source=1, to=0, size=8),
-        Collective(type="barrier"),
+        Barrier(),
     ]
     workload = generate(items, 3)
     assert [f for f in lint(workload.traces) if f.level == "error"] == []

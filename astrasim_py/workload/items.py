@@ -1,0 +1,108 @@
+"""Items of generated workloads, as scenarios and Python code write them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
+
+from astrasim_py.core.fields import Name, Operations, Rank, Ranks, Size, Time, either, whole, wrong
+from astrasim_py.core.strict_model import StrictModel, example
+
+
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+After = Annotated[
+    tuple[Name, ...],
+    BeforeValidator(_one_or_more),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            "description": "names of items that must be done before; [] for none (by default, the one before)",
+        }
+    ),
+]
+Repeat = whole(1, 100_000)
+RootPosition = whole(0, 2**20 - 1, "position in the group")
+
+
+class Item(StrictModel):
+    """Keys of every item."""
+
+    name: Name | None = Field(default=None, description="for `after`")
+    after: After | None = None
+    repeat: Repeat = Field(default=1, description="so many times, one after the other")
+
+
+class Collective(Item):
+    """A collective; `size` is the full buffer (nccl-tests' convention)."""
+
+    _python_only = ("type", "root")
+
+    type: SkipJsonSchema[str] = ""
+    size: Size = example("64 MiB")
+    group: either(Name, Ranks) | None = Field(
+        default=None, description="name of a group, or ranks; all ranks by default"
+    )
+    root: SkipJsonSchema[RootPosition] = 0
+
+
+class RootedCollective(Collective):
+    """A collective with a root: a position in the group."""
+
+    _python_only = ("type",)
+
+    root: RootPosition = 0
+
+
+class Barrier(Collective):
+    """Nobody goes on before all have come."""
+
+    _python_only = ("type", "root", "size")
+
+    type: SkipJsonSchema[str] = "barrier"
+    size: SkipJsonSchema[Size] = 0
+
+
+class Compute(Item):
+    """Computation: of a given time, or of so many operations under a roofline."""
+
+    time: Time | None = example("100 us", default=None)
+    operations: Operations | None = example("2.5 GFLOP", default=None)
+    bytes: Size | None = Field(default=None, description="bytes that it moves from and to memory")
+    ranks: Ranks | None = Field(default=None, description="who computes; all ranks by default")
+
+    def _complete(self) -> None:
+        if (self.time is None) == (self.operations is None):
+            given = "neither time nor operations" if self.time is None else "both time and operations"
+            raise wrong(f"says {given}", 'write time: "100 us", or operations: "2.5 GFLOP"')
+        if self.bytes is not None and self.operations is None:
+            raise wrong("bytes without operations", "drop bytes", ("bytes",))
+
+
+class Send(Item):
+    """A message from one rank to another."""
+
+    source: Rank = Field(alias="from", examples=["0"])
+    to: Rank = example("1")
+    size: Size = example("1 MiB")
+    tag: whole(0, 2**31 - 1) = 0
+
+    def _complete(self) -> None:
+        if self.source == self.to:
+            raise wrong(f"rank {self.to} sends to itself", "name another rank", ("to",))
+
+
+class Memory(Item):
+    """A load from or a store to remote memory."""
+
+    load: Size | None = example("1 MiB", default=None)
+    store: Size | None = None
+    ranks: Ranks | None = Field(default=None, description="who does it; all ranks by default")
+
+    def _complete(self) -> None:
+        if (self.load is None) == (self.store is None):
+            raise wrong("says neither load nor store" if self.load is None else "says load and store", "write one")
