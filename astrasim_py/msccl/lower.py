@@ -5,23 +5,24 @@ For operations see `astrasim_py.msccl.operations`, for thread blocks and channel
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
-from astrasim_py.chakra.schema import NodeType
+from astrasim_py.chakra.schema import INT_COLUMNS, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.ir import LETTERS, Gpu, MscclProgram, MscclStep, ThreadBlock
+from astrasim_py.msccl.ir import LETTERS, PLAIN_NOP, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.operations import (
-    COPY,
     JOIN,
-    NONE,
     RECEIVE,
     RECEIVE_REDUCE,
     REDUCE,
     SEND,
+    Cells,
+    Operation,
     OperationGraph,
-    Operations,
     overlap,
     scratch_ends,
 )
@@ -69,7 +70,8 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     _check(algorithm, place)
     _check_size(algorithm, limits, place)
     try:
-        steps = steps_of(algorithm)
+        # Without fused steps: each node is one operation.
+        steps = steps_of(algorithm, algorithm.program.with_columns_only(INT_COLUMNS))
         if algorithm.in_place and algorithm.collective in ("gather", "scatter"):
             _out_of_place(steps)
         graph = OperationGraph(steps, place)
@@ -211,14 +213,14 @@ def _within(limits: Runtime, ranks: int, graph: OperationGraph, place: str) -> l
     for _ in range(_ATTEMPTS):
         while True:
             try:
-                plan = schedule(ops, ranks, place, channels=channels, cap=cap)
+                schedule(ops, place, channels=channels, cap=cap)
                 break
             except Blocked as blocked:
                 blocks += 1
                 # After repeated blocking, move all receives aside.
-                graph.receive_aside(ops, blocked.receives if blocks < _ATTEMPTS else range(len(ops)))
+                graph.receive_aside(blocked.receives if blocks < _ATTEMPTS else ops)
                 ops = graph.operations()
-        writer = _Writer(ops, Assignment(ops, plan, ranks), plan.place, scratch, graph.cells)
+        writer = _Writer(ops, Assignment(ops, ranks), scratch, graph.cells)
         gpus = [writer.gpu(rank) for rank in range(ranks)]
         longest = max((len(tb.steps) for gpu in gpus for tb in gpu.tbs), default=0)
         most = max(gpus, key=lambda gpu: len(gpu.tbs))
@@ -273,98 +275,81 @@ def _sizes(algorithm: Algorithm, gpus: list[Gpu]) -> list[tuple[int, int]]:
 class _Writer:
     """The steps of all thread blocks."""
 
-    def __init__(
-        self, ops: Operations, assignment: Assignment, place: list[int], scratch: list[int], fresh: int
-    ) -> None:
-        self.ops, self.assignment, self.place = ops, assignment, place
+    def __init__(self, ops: list[Operation], assignment: Assignment, scratch: list[int], fresh: int) -> None:
+        self.assignment, self.fed = assignment, assignment.fused
         self.scratch = list(scratch)
         self.fresh = fresh
-        self.fed = {send: got for got, send in assignment.fused.items()}
-        self.joins: list[list[int]] = [[] for _ in scratch]
-        for op, kind in enumerate(ops.kind):
-            if kind == JOIN:
-                self.joins[ops.rank[op]].append(op)
+        self.joins: list[list[Operation]] = [[] for _ in scratch]
+        for op in ops:
+            if op.kind == JOIN:
+                self.joins[op.rank].append(op)
         #: Cells that an operation's data lies in where the algorithm names none.
-        self.held: dict[int, tuple[int, int, int]] = {}
+        self.held: dict[int, Cells] = {}
 
-    def _scratch(self, rank: int, count: int) -> tuple[int, int, int]:
+    def _scratch(self, rank: int, count: int) -> Cells:
         """Unused cells of scratch."""
         offset, cell = self.scratch[rank], self.fresh
         self.scratch[rank] += count
         self.fresh += count
         return (int(Buffer.SCRATCH), offset, cell)
 
-    def _cells(self, op: int) -> tuple[int, int, int]:
+    def _cells(self, op: Operation) -> Cells:
         """Cells that hold the result of an operation."""
-        ops = self.ops
         # Data without a place of its own that only a reduction takes is summed in place.
-        while (
-            ops.target[op] is None
-            and ops.kind[op] == REDUCE
-            and ops.target[ops.payload[op]] is None
-            and len(ops.readers[ops.payload[op]]) == 1
-        ):
-            op = ops.payload[op]
-        if ops.target[op] is not None:
-            return ops.target[op]
-        if op not in self.held:
-            self.held[op] = self._scratch(ops.rank[op], ops.count[op])
-        return self.held[op]
+        while op.target is None and op.kind == REDUCE and op.payload.target is None and len(op.payload.readers) == 1:
+            op = op.payload
+        if op.target is not None:
+            return op.target
+        if op.number not in self.held:
+            self.held[op.number] = self._scratch(op.rank, op.count)
+        return self.held[op.number]
 
     # -- what a step does
 
-    def _work(self, op: int, spare: list) -> list[tuple[str, tuple, tuple]]:
+    def _work(self, op: Operation, spare: list[Cells]) -> list[tuple[str, Cells, Cells]]:
         """Types, sources and destinations of the steps that an operation becomes.
 
         `spare` holds one place of the thread block for what is received only to be sent on.
         """
-        ops = self.ops
-        kind, count = ops.kind[op], ops.count[op]
-        if kind == SEND:
-            got = self.fed.get(op, NONE)
-            if got < 0:
-                source = ops.source[op] or self._cells(ops.payload[op])
-                return [("s", source, source)]
-            return [self._fused(op, got, spare)]
-        if kind == RECEIVE:
+        if op.kind == SEND:
+            if op.number in self.fed:
+                return [self._fused(op, self.fed[op.number], spare)]
+            source = op.source or self._cells(op.payload)
+            return [("s", source, source)]
+        if op.kind == RECEIVE:
             return [("r", self._cells(op), self._cells(op))]
-        source = ops.source[op]
-        if kind == RECEIVE_REDUCE:
-            return [("rrc", source, self._cells(op))]
-        given = self._cells(ops.payload[op]) if ops.payload[op] >= 0 else None
-        if kind == COPY:
-            source, target = source or given, self._cells(op)
-            if not overlap(source, target, count):
-                return [("cpy", source, target)]
-            spare = self._scratch(ops.rank[op], count)
-            return [("cpy", source, spare), ("cpy", spare, target)]
-        return self._reduction(op, source, given)
+        if op.kind == RECEIVE_REDUCE:
+            return [("rrc", op.source, self._cells(op))]
+        given = self._cells(op.payload) if op.payload else None
+        if op.kind == REDUCE:
+            return self._reduction(op, op.source, given)
+        source, target = op.source or given, self._cells(op)
+        if not overlap(source, target, op.count):
+            return [("cpy", source, target)]
+        between = self._scratch(op.rank, op.count)
+        return [("cpy", source, between), ("cpy", between, target)]
 
-    def _fused(self, send: int, got: int, spare: list) -> tuple[str, tuple, tuple]:
+    def _fused(self, send: Operation, got: Operation, spare: list[Cells]) -> tuple[str, Cells, Cells]:
         """A receive and a send as one step."""
-        ops = self.ops
-        others = any(reader != send for reader in ops.readers[got])
-        if ops.kind[got] == RECEIVE_REDUCE:
-            source = ops.source[got]
+        others = any(reader is not send for reader in got.readers)
+        if got.kind == RECEIVE_REDUCE:
             # Nobody sees the sum in memory: it is only sent.
-            unseen = ops.target[got] is None or ops.overwritten[got]
-            if unseen and not others:
-                return ("rrs", source, source)
-            return ("rrcs", source, self._cells(got))
-        if ops.target[got] is None and not others:
+            if not others and (got.target is None or got.overwritten):
+                return ("rrs", got.source, got.source)
+            return ("rrcs", got.source, self._cells(got))
+        if got.target is None and not others:
             if not spare:
-                spare.append(self._scratch(ops.rank[send], 1))
+                spare.append(self._scratch(send.rank, 1))
             return ("rcs", spare[0], spare[0])
         return ("rcs", self._cells(got), self._cells(got))
 
-    def _reduction(self, op: int, source: tuple, given: tuple | None) -> list[tuple[str, tuple, tuple]]:
+    def _reduction(self, op: Operation, source: Cells, given: Cells | None) -> list[tuple[str, Cells, Cells]]:
         """A reduction of two places on one rank: ``re`` adds its source to its destination."""
-        ops, count = self.ops, self.ops.count[op]
-        target = ops.target[op]
+        count, target = op.count, op.target
         if given is None:
             if not overlap(source, target, count):
                 return [("re", source, target)]
-            spare = self._scratch(ops.rank[op], count)
+            spare = self._scratch(op.rank, count)
             return [("cpy", source, spare), ("re", spare, target)]
         if target is not None:
             for one, other in ((source, given), (given, source)):
@@ -372,7 +357,7 @@ class _Writer:
                     return [("re", other, target)]
             if abs(target[2] - source[2]) >= count and abs(target[2] - given[2]) >= count:
                 return [("cpy", given, target), ("re", source, target)]
-        spare = self._cells(op) if target is None else self._scratch(ops.rank[op], count)
+        spare = self._cells(op) if target is None else self._scratch(op.rank, count)
         if spare == given:
             return [("re", source, given)]
         steps = [("cpy", given, spare), ("re", source, spare)]
@@ -383,37 +368,32 @@ class _Writer:
     def gpu(self, rank: int) -> Gpu:
         """All thread blocks of a rank."""
         blocks = self.assignment.blocks[rank]
-        work = []
-        for block in blocks:
-            spare: list = []
-            work.append([self._work(op, spare) for op in block.operations])
         waits = self._waits(rank, blocks)
-        # Steps are numbered with their nops, and a dependency names the last step of an operation.
+        #: By thread block its operations, each with its steps and what it waits for.
+        listed: list[list[tuple[Operation, list, list]]] = []
+        #: Steps are numbered with their nops, and a dependency names the last step of an operation.
         ends: list[list[int]] = []
-        for each, awaited in zip(work, waits, strict=True):
-            number, mine = -1, []
-            for steps, needed in zip(each, awaited, strict=True):
-                number += max(len(needed) - 1, 0) + len(steps)
-                mine.append(number)
-            ends.append(mine)
+        for block, awaited in zip(blocks, waits, strict=True):
+            spare: list[Cells] = []
+            listed.append(
+                [(op, self._work(op, spare), needed) for op, needed in zip(block.operations, awaited, strict=True)]
+            )
+            sizes = [max(len(needed) - 1, 0) + len(parts) for _, parts, needed in listed[-1]]
+            ends.append([end - 1 for end in accumulate(sizes)])
         published = {(b, ends[b][at]) for awaited in waits for needed in awaited for b, at in needed}
         tbs = []
-        for b, (block, each, awaited) in enumerate(zip(blocks, work, waits, strict=True)):
+        for b, (block, mine) in enumerate(zip(blocks, listed, strict=True)):
             steps: list[MscclStep] = []
-            for op, parts, needed in zip(block.operations, each, awaited, strict=True):
+            for op, parts, needed in mine:
                 named = [(other, ends[other][at]) for other, at in needed] or [(-1, -1)]
-                for depid, deps in named[:-1]:
-                    steps.append(MscclStep(len(steps), "nop", "i", -1, "o", -1, 0, depid, deps))
-                depid, deps = named[-1]
-                for kind, source, target in parts:
-                    s = len(steps)
-                    steps.append(
-                        MscclStep(
-                            s, kind, LETTERS[source[0]], source[1], LETTERS[target[0]], target[1],
-                            self.ops.count[op], depid, deps, int((b, s) in published),
-                        )
-                    )  # fmt: skip
-                    depid = deps = -1
+                for dep in named[:-1]:
+                    steps.append(MscclStep(len(steps), "nop", *PLAIN_NOP[:5], *dep))
+                dep = named[-1]
+                for kind, (source, first, _), (target, last, _) in parts:
+                    cells = LETTERS[source], first, LETTERS[target], last
+                    shown = int((b, len(steps)) in published)
+                    steps.append(MscclStep(len(steps), kind, *cells, op.count, *dep, shown))
+                    dep = -1, -1
             tbs.append(ThreadBlock(b, block.send, block.recv, block.channel, tuple(steps)))
         return Gpu(rank, 0, 0, self.scratch[rank], tuple(tbs))
 
@@ -423,42 +403,37 @@ class _Writer:
         Of every thread block only the last is named, and none that is implied: by what the own thread block waited
         for before, or by what another awaited operation waited for.
         """
-        ops = self.ops
         where: dict[int, tuple[int, int]] = {}
         for b, block in enumerate(blocks):
             for at, op in enumerate(block.operations):
-                where[op] = b, at
-                if op in self.fed:
-                    where[self.fed[op]] = b, at
+                where[op.number] = b, at
+                if op.number in self.fed:
+                    where[self.fed[op.number].number] = b, at
         joins: dict[int, dict[int, int]] = {}
 
-        def needs(op: int, into: dict[int, int]) -> dict[int, int]:
+        def needs(op: Operation, into: dict[int, int]) -> dict[int, int]:
             """The last position of each thread block that an operation names."""
-            for parent in ops.parents[op]:
-                for b, at in (where[parent],) if parent in where else joins[parent].items():
-                    if into.get(b, -1) < at:
-                        into[b] = at
+            for parent in op.parents:
+                named = [where[parent.number]] if parent.number in where else joins[parent.number].items()
+                for b, at in named:
+                    into[b] = max(into.get(b, -1), at)
             return into
 
         for op in self.joins[rank]:
-            joins[op] = needs(op, {})
+            joins[op.number] = needs(op, {})
         out: list[list[list[tuple[int, int]]]] = [[[] for _ in block.operations] for block in blocks]
         #: Progress of every other thread block that each operation implies; -1: not begun.
         known: list[list[list[int]]] = [[[]] * len(block.operations) for block in blocks]
         nothing = [-1] * len(blocks)
-        order = [op for block in blocks for op in block.operations]
-        order.sort(key=self.place.__getitem__)
-        for op in order:
-            b, at = where[op]
+        for op in sorted((op for block in blocks for op in block.operations), key=lambda op: op.place):
+            b, at = where[op.number]
             mine = known[b][at - 1] if at else nothing
             wanted = needs(op, {})
-            if op in self.fed:
-                needs(self.fed[op], wanted)
+            if op.number in self.fed:
+                needs(self.fed[op.number], wanted)
             wanted.pop(b, None)
-            missing = [(other, last) for other, last in wanted.items() if mine[other] < last]
             # The latest first: it implies what it waited for itself.
-            missing.sort(key=lambda it: -self.place[blocks[it[0]].operations[it[1]]])
-            for other, last in missing:
+            for other, last in sorted(wanted.items(), key=lambda it: -blocks[it[0]].operations[it[1]].place):
                 if mine[other] < last:
                     out[b][at].append((other, last))
                     mine = list(map(max, mine, known[other][last]))

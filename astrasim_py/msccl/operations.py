@@ -7,8 +7,9 @@ their cells demand (read after write, write after read, write after write).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
@@ -17,154 +18,118 @@ from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE as MAX_COUNT
 from astrasim_py.program.steps import Steps
 
 SEND, RECEIVE, RECEIVE_REDUCE, REDUCE, COPY, JOIN = range(6)
+#: Kinds that receive.
+RECEIVES = (RECEIVE, RECEIVE_REDUCE)
 
-#: Absent payload, partner, operation.
-NONE = -1
-
-
-@dataclass(slots=True)
-class Operations:
-    """Operations of all ranks; every list has one entry per operation, parents before children.
-
-    `source`, `target`: cells that are read and written, as (`Buffer`, offset, number over all ranks and buffers).
-    `origin`: its number in the graph; of a receive that reduces, that of the reduction.
-    """
-
-    kind: list[int] = field(default_factory=list)
-    rank: list[int] = field(default_factory=list)
-    count: list[int] = field(default_factory=list)
-    source: list[tuple[int, int, int] | None] = field(default_factory=list)
-    target: list[tuple[int, int, int] | None] = field(default_factory=list)
-    payload: list[int] = field(default_factory=list)  # operation whose data is taken in place of cells, or added
-    partner: list[int] = field(default_factory=list)  # the other end of a message
-    channel: list[int] = field(default_factory=list)  # channel that the algorithm wants a message to be sent on
-    parents: list[list[int]] = field(default_factory=list)
-    step: list[int] = field(default_factory=list)  # the step of the algorithm that it comes from
-    origin: list[int] = field(default_factory=list)
-    feeder: list[int] = field(default_factory=list)  # operation that wrote what this one reads, the last of several
-    readers: list[list[int]] = field(default_factory=list)  # operations that read the cells which this one wrote
-    overwritten: list[bool] = field(default_factory=list)  # whether all the cells that this one wrote are written again
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def add(self, kind: int, rank: int, count: int, step: int, source=None, target=None, payload: int = NONE) -> int:
-        """Append an operation; returns its number."""
-        self.kind.append(kind)
-        self.rank.append(rank)
-        self.count.append(count)
-        self.source.append(source)
-        self.target.append(target)
-        self.payload.append(payload)
-        self.partner.append(NONE)
-        self.channel.append(NONE)
-        self.parents.append([])
-        self.step.append(step)
-        return len(self.kind) - 1
+#: First of some cells, as `Buffer`, offset, and number over all ranks and buffers.
+Cells = tuple[int, int, int]
 
 
-def children_of(parents: list[list[int]]) -> list[list[int]]:
+@dataclass(slots=True, eq=False)
+class Operation:
+    """What one rank does with some cells, parents before it."""
+
+    kind: int
+    rank: int
+    count: int
+    step: int  # the step of the algorithm that it comes from
+    number: int
+    source: Cells | None = None
+    target: Cells | None = None
+    payload: Operation | None = None  # whose data is taken in place of cells, or added
+    partner: Operation | None = None  # the other end of a message
+    channel: int = -1  # that the algorithm wants a message to be sent on
+    parents: list[Operation] = field(default_factory=list)
+    origin: Operation | None = None  # in the graph; of a receive that reduces, the reduction
+    feeder: Operation | None = None  # that wrote what this one reads, the last of several
+    readers: list[Operation] = field(default_factory=list)  # that read the cells which this one wrote
+    overwritten: bool = False  # whether all the cells that this one wrote are written again
+    #: When it is executed: its round, its place in the whole execution, the channel of its message.
+    round: int = 0
+    place: int = 0
+    carrier: int = -1
+
+
+def children_of(ops: list[Operation]) -> list[list[Operation]]:
     """The operations that wait for each."""
-    out: list[list[int]] = [[] for _ in parents]
-    for op, before in enumerate(parents):
-        for parent in before:
-            out[parent].append(op)
+    out: list[list[Operation]] = [[] for _ in ops]
+    for op in ops:
+        for parent in op.parents:
+            out[parent.number].append(op)
     return out
 
 
-def overlap(a: tuple[int, int, int], b: tuple[int, int, int], count: int) -> bool:
+def overlap(a: Cells, b: Cells, count: int) -> bool:
     """True if two ranges share a cell but are not equal."""
     return a[2] != b[2] and abs(a[2] - b[2]) < count
 
 
 class OperationGraph:
-    """Operations as the steps have them: in no order, each receive and its reduction apart.
+    """Operations as the steps, none of which is fused, have them: in no order, each receive and its reduction apart.
 
     `place`: for messages. Raises Unusable: cells beyond a buffer.
     """
 
     def __init__(self, steps: Steps, place: str) -> None:
-        self.steps, self.place, self.ops = steps, place, Operations()
-        #: Reductions that must not be one with the receive before.
+        self.steps, self.place = steps, place
+        self.ops: list[Operation] = []
+        #: Numbers of reductions that must not be one with the receive before.
         self.apart: set[int] = set()
         where = Layout(steps)
         #: First cell beyond all buffers.
         self.cells = where.stride * steps.ranks
-        reads = where.reads
-        writes = where.writes
-        #: First operation of each step, and number of operations of each part of its range.
-        self.base: list[int] = []
-        self.width: list[int] = []
-        for g in range(len(steps)):
-            self._step(g, reads[g], writes[g])
-        self._link()
+        parts = [
+            self._parts(g, read, write) for g, (read, write) in enumerate(zip(where.reads, where.writes, strict=True))
+        ]
+        self._link(parts)
 
-    def _step(self, g: int, read: int, write: int) -> None:
-        """The operations of a step: of each part of its range a receive, work on it, a send, as far as there are."""
-        steps, ops = self.steps, self.ops
+    def _add(self, kind: int, rank: int, count: int, step: int, **others) -> Operation:
+        self.ops.append(Operation(kind, rank, count, step, len(self.ops), **others))
+        return self.ops[-1]
+
+    def _parts(self, g: int, read: int, write: int) -> list[Operation]:
+        """The operations of a step, one for each part of its range."""
+        steps = self.steps
         rank, count = steps.rank[g], steps.count[g]
-        receives, sends, reduces = steps.takes[g] >= 0, steps.gives[g] >= 0, steps.reduces[g]
-        works = reduces or (not receives and not sends and write >= 0)
-        self.base.append(len(ops))
-        self.width.append(receives + works + sends)
-        if count <= 0 or not (receives or sends or works):
-            self.width[g] = 0
-            ops.add(JOIN, rank, 0, g)
-            return
+        if steps.takes[g] >= 0:
+            kind = RECEIVE
+        elif steps.gives[g] >= 0:
+            kind = SEND
+        elif steps.reduces[g]:
+            kind = REDUCE
+        else:
+            kind = COPY if write >= 0 else JOIN
+        if count <= 0 or kind == JOIN:
+            return [self._add(JOIN, rank, 0, g)]
+        parts = []
         for at in range(0, count, MAX_COUNT):
-            size = min(MAX_COUNT, count - at)
             source = (steps.read_buf[g], steps.read_off[g] + at, read + at) if read >= 0 else None
             target = (steps.write_buf[g], steps.write_off[g] + at, write + at) if write >= 0 else None
-            before = NONE
-            if receives:
-                before = ops.add(RECEIVE, rank, size, g, target=None if reduces else target)
-            if works:
-                op = ops.add(REDUCE if reduces else COPY, rank, size, g, source, target, before)
-                if before >= 0:
-                    ops.parents[op].append(before)
-                before = op
-            if sends:
-                op = ops.add(SEND, rank, size, g, source if before < 0 else None, payload=before)
-                if before >= 0:
-                    ops.parents[op].append(before)
+            parts.append(self._add(kind, rank, min(MAX_COUNT, count - at), g, source=source, target=target))
+        return parts
 
-    def _parts(self, g: int) -> range:
-        """The first operation of every part of a step."""
-        count, width = self.steps.count[g], self.width[g]
-        if count <= MAX_COUNT or not width:
-            return range(self.base[g], self.base[g] + 1)
-        return range(self.base[g], self.base[g] - (-count // MAX_COUNT) * width, width)
-
-    def _link(self) -> None:
+    def _link(self, parts: list[list[Operation]]) -> None:
         """Dependencies, payloads and messages between steps."""
-        steps, ops, width = self.steps, self.ops, self.width
-        ends = [base + max(each - 1, 0) for base, each in zip(self.base, width, strict=True)]
-        for g, count in enumerate(steps.count):
-            if count > MAX_COUNT and width[g]:
-                ends[g] = ops.add(JOIN, steps.rank[g], 0, g)
-                ops.parents[ends[g]] = [first + width[g] - 1 for first in self._parts(g)]
-        for g, parents in enumerate(steps.parents):
-            if parents:
-                waits = [ends[p] for p in parents]
-                for op in self._parts(g):
-                    ops.parents[op] += waits
-            giver = steps.payload[g]
-            if giver >= 0 and steps.takes[g] < 0 and width[giver]:
-                holds = width[giver] - 1 - (steps.gives[giver] >= 0)
-                for op, given in zip(self._parts(g), self._parts(giver), strict=True):
-                    ops.payload[op] = given + holds
-                    if ops.kind[op] != REDUCE:
-                        ops.source[op] = None
+        steps = self.steps
+        ends = [mine[-1] for mine in parts]
+        for g, mine in enumerate(parts):
+            if len(mine) > 1:
+                ends[g] = self._add(JOIN, steps.rank[g], 0, g, parents=list(mine))
+        for mine, parents, giver in zip(parts, steps.parents, steps.payload, strict=True):
+            for op in mine:
+                op.parents += [ends[p] for p in parents]
+            if giver >= 0 and mine[0].kind != RECEIVE and parts[giver][0].kind != JOIN:
+                for op, given in zip(mine, parts[giver], strict=True):
+                    op.payload = given
+                    if op.kind != REDUCE:
+                        op.source = None
         for connection in steps.connections:
             for s, r in zip(connection.sends, connection.receives, strict=True):
-                if not width[s]:
-                    continue
-                for first, receive in zip(self._parts(s), self._parts(r), strict=True):
-                    send = first + width[s] - 1
-                    ops.partner[send], ops.partner[receive] = receive, send
-                    ops.channel[send] = connection.channel
+                for send, receive in zip(parts[s], parts[r], strict=True):
+                    if send.kind == SEND:
+                        send.partner, receive.partner, send.channel = receive, send, connection.channel
 
-    def operations(self) -> Operations:
+    def operations(self) -> list[Operation]:
         """Operations in an order in which they may be executed.
 
         Raises AlgorithmError: ranks wait for each other.
@@ -175,177 +140,149 @@ class OperationGraph:
             if not lost:
                 return ops
             # Data that is overwritten before it is taken needs a place of its own.
-            self._keep([ops.origin[op] for op in sorted(lost)])
+            self._keep(lost)
 
-    def receive_aside(self, ops: Operations, receives: Sequence[int]) -> None:
-        """Let receives put their data in scratch at once, and use it later.
+    def receive_aside(self, receives: Iterable[Operation]) -> None:
+        """Let receives, in what `operations` returned last, put their data in scratch at once, and use it later."""
+        receives = list(receives)
+        self.apart.update(op.origin.number for op in receives if op.kind == RECEIVE_REDUCE)
+        self._keep(op for op in receives if op.kind == RECEIVE and op.target is not None)
 
-        `ops`: what `operations` returned last. `receives`: in `ops`.
-        """
-        self.apart.update([ops.origin[op] for op in receives if ops.kind[op] == RECEIVE_REDUCE])
-        self._keep([ops.origin[op] for op in receives if ops.kind[op] == RECEIVE and ops.target[op] is not None])
-
-    def _keep(self, kept: Sequence[int]) -> None:
+    def _keep(self, kept: Iterable[Operation]) -> None:
         """Let operations write to places of their own, and copy from there to where they wrote."""
-        ops = self.ops
-        copies: dict[int, int] = {}
-        for op in kept:
-            rank, count, step, target = ops.rank[op], ops.count[op], ops.step[op], ops.target[op]
-            if ops.kind[op] == REDUCE and ops.payload[op] < 0:
+        copies: dict[int, Operation] = {}
+        for op in [each.origin for each in kept]:
+            if op.kind == REDUCE and op.payload is None:
                 # The other operand goes there, too.
-                before = ops.add(COPY, rank, count, step, source=target)
-                ops.parents[before] = list(ops.parents[op])
-                ops.parents[op].append(before)
-                ops.payload[op] = before
-            copies[op] = ops.add(COPY, rank, count, step, target=target, payload=op)
-            ops.target[op] = None
-        for parents in ops.parents:
-            parents += [copies[parent] for parent in parents if parent in copies]
-        for op, copy in copies.items():
-            ops.parents[copy] = [op]
+                before = self._add(COPY, op.rank, op.count, op.step, source=op.target, parents=list(op.parents))
+                op.parents.append(before)
+                op.payload = before
+            copies[op.number] = self._add(COPY, op.rank, op.count, op.step, target=op.target, payload=op)
+            op.target = None
+        for op in self.ops:
+            op.parents += [copies[parent.number] for parent in op.parents if parent.number in copies]
+        for number, copy in copies.items():
+            copy.parents = [self.ops[number]]
 
 
-def _merged(ops: Operations, apart: set[int]) -> list[int]:
+def _merged(ops: list[Operation], apart: set[int]) -> list[int]:
     """For each operation the one that it is part of: a reduction is part of the receive whose data only it takes."""
-    takers = [0] * len(ops)
-    for giver in ops.payload:
-        if giver >= 0:
-            takers[giver] += 1
+    takers = Counter(op.payload.number for op in ops if op.payload)
     unit = list(range(len(ops)))
-    for op, (kind, giver) in enumerate(zip(ops.kind, ops.payload, strict=True)):
-        if kind != REDUCE or giver < 0 or op in apart or ops.kind[giver] != RECEIVE or takers[giver] > 1:
+    for op in ops:
+        giver = op.payload
+        if op.kind != REDUCE or giver is None or giver.kind != RECEIVE or giver.target is not None:
             continue
-        source, target = ops.source[op], ops.target[op]
-        if ops.target[giver] is None and not (target and overlap(source, target, ops.count[op])):
-            unit[op] = giver
+        alone = takers[giver.number] == 1 and op.number not in apart
+        if alone and not (op.target and overlap(op.source, op.target, op.count)):
+            unit[op.number] = giver.number
     return unit
 
 
-def _ordered(graph: OperationGraph) -> Operations:
+def _ordered(graph: OperationGraph) -> list[Operation]:
     """The operations in an order in which they may be executed, receives and their reductions in one."""
     ops, apart = graph.ops, graph.apart
     while True:
         unit = _merged(ops, apart)
-        waiting = [int(kind == RECEIVE) for kind in ops.kind]
-        children: list[list[int]] = [[] for _ in unit]
-        for op, parents in enumerate(ops.parents):
-            mine = unit[op]
-            for parent in parents:
-                other = unit[parent]
+        waiting = [int(op.kind == RECEIVE) for op in ops]
+        children: list[list[int]] = [[] for _ in ops]
+        for op, mine in zip(ops, unit, strict=True):
+            for parent in op.parents:
+                other = unit[parent.number]
                 if other != mine:
                     waiting[mine] += 1
                     children[other].append(mine)
-        sequence = [op for op, count in enumerate(waiting) if not count and unit[op] == op]
+        sequence = [at for at, count in enumerate(waiting) if not count and unit[at] == at]
         # The list grows while it is walked: first come, first served.
-        for op in sequence:
-            if ops.kind[op] == SEND:
-                got = ops.partner[op]
-                waiting[got] -= 1
-                if not waiting[got]:
-                    sequence.append(got)
-            for child in children[op]:
+        for at in sequence:
+            freed = [ops[at].partner.number] if ops[at].kind == SEND else []
+            for child in (*freed, *children[at]):
                 waiting[child] -= 1
                 if not waiting[child]:
                     sequence.append(child)
-        units = sum(unit[op] == op for op in range(len(unit)))
-        if len(sequence) == units:
+        if len(sequence) == len(set(unit)):
             return _renumbered(ops, unit, sequence)
-        stuck = {op for op in range(len(unit)) if unit[op] != op and waiting[unit[op]] > 0}
+        stuck = {at for at, first in enumerate(unit) if at != first and waiting[first] > 0}
         if not stuck:
-            blocked = next(op for op in range(len(unit)) if unit[op] == op and waiting[op] > 0)
+            blocked = next(op for op in ops if unit[op.number] == op.number and waiting[op.number] > 0)
             raise AlgorithmError(
                 graph.place,
-                f"ranks wait for each other, for example {graph.steps.place(ops.step[blocked])}",
+                f"ranks wait for each other, for example {graph.steps.place(blocked.step)}",
                 "look at what verify says of it",
             )
         apart |= stuck
 
 
-def _renumbered(ops: Operations, unit: list[int], sequence: list[int]) -> Operations:
-    number = [NONE] * len(unit)
-    for at, op in enumerate(sequence):
-        number[op] = at
-    work = list(sequence)  # the part that works on the data: of a receive that reduces, the reduction
-    kinds = [ops.kind[op] for op in sequence]
-    parents: list[list[int]] = [[] for _ in sequence]
-    for op, first in enumerate(unit):
-        at = number[op] = number[first]
-        if op != first:
-            work[at], kinds[at] = op, RECEIVE_REDUCE
-    for op, before in enumerate(ops.parents):
-        if before:
-            at = number[op]
-            parents[at] += [number[p] for p in before if number[p] != at]
-    return Operations(
-        kind=kinds,
-        rank=[ops.rank[op] for op in sequence],
-        count=[ops.count[op] for op in sequence],
-        source=[ops.source[op] for op in work],
-        target=[ops.target[op] for op in work],
-        payload=[
-            number[ops.payload[op]] if ops.payload[op] >= 0 and kind != RECEIVE_REDUCE else NONE
-            for op, kind in zip(work, kinds, strict=True)
-        ],
-        partner=[number[ops.partner[op]] if ops.partner[op] >= 0 else NONE for op in sequence],
-        channel=[ops.channel[op] for op in sequence],
-        parents=parents,
-        step=[ops.step[op] for op in sequence],
-        origin=work,
-    )
+def _renumbered(ops: list[Operation], unit: list[int], sequence: list[int]) -> list[Operation]:
+    """Copies of the operations in the order of a sequence, those of one unit as one."""
+    work = {first: op for op, first in zip(ops, unit, strict=True) if op.number != first}
+    made: list[Operation] = [None] * len(ops)
+    for number, at in enumerate(sequence):
+        first, last = ops[at], work.get(at, ops[at])
+        made[at] = made[last.number] = replace(
+            first,
+            kind=first.kind if last is first else RECEIVE_REDUCE,
+            number=number,
+            source=last.source,
+            target=last.target,
+            payload=last.payload if last is first else None,
+            parents=[],
+            origin=last,
+            readers=[],
+        )
+    for op, one in zip(ops, made, strict=True):
+        one.parents += [made[parent.number] for parent in op.parents if made[parent.number] is not one]
+    out = [made[at] for at in sequence]
+    for op in out:
+        op.partner = op.partner and made[op.partner.number]
+        op.payload = op.payload and made[op.payload.number]
+    return out
 
 
-def _hazards(ops: Operations) -> set[int]:
+def _hazards(ops: list[Operation]) -> list[Operation]:
     """Add what cells demand to the parents; return operations whose data others overwrite before it is taken."""
-    size = len(ops)
-    writer: dict[int, int] = {}
-    reading: dict[int, list[int]] = {}
-    lost: set[int] = set()
-    left = [0] * size  # cells that still hold the result of each operation
-    ops.feeder, ops.readers = [NONE] * size, [[] for _ in range(size)]
-    for op in range(size):
-        count, parents = ops.count[op], ops.parents[op]
-        reads = [ops.source[op]] if ops.source[op] else []
-        giver = ops.payload[op]
-        if giver >= 0:
-            ops.feeder[op] = giver
-            ops.readers[giver].append(op)
+    writer: dict[int, Operation] = {}
+    reading: dict[int, list[Operation]] = {}
+    lost: dict[int, Operation] = {}
+    left = [0] * len(ops)  # cells that still hold the result of each operation
+    for op in ops:
+        count, parents, giver = op.count, op.parents, op.payload
+        reads = [op.source] if op.source else []
+        if giver is not None:
+            op.feeder = giver
+            giver.readers.append(op)
             parents.append(giver)
-            held = ops.target[giver]
-            if held:
-                if any(writer[cell] != giver for cell in range(held[2], held[2] + count)):
-                    lost.add(giver)
-                reads.append(held)
-        elif ops.kind[op] == REDUCE:
-            reads.append(ops.target[op])
+            if giver.target:
+                begin = giver.target[2]
+                if any(writer[cell] is not giver for cell in range(begin, begin + count)):
+                    lost[giver.number] = giver
+                reads.append(giver.target)
+        elif op.kind == REDUCE:
+            reads.append(op.target)
         for _, _, begin in reads:
             for cell in range(begin, begin + count):
-                by = writer.get(cell, NONE)
-                if by >= 0:
+                by = writer.get(cell)
+                if by is not None:
                     parents.append(by)
-                    if giver < 0 and by > ops.feeder[op]:
-                        ops.feeder[op] = by
-                    if not ops.readers[by] or ops.readers[by][-1] != op:
-                        ops.readers[by].append(op)
+                    if giver is None and (op.feeder is None or by.number > op.feeder.number):
+                        op.feeder = by
+                    if not by.readers or by.readers[-1] is not op:
+                        by.readers.append(op)
                 reading.setdefault(cell, []).append(op)
-        if ops.target[op] and ops.kind[op] != SEND:
-            begin = ops.target[op][2]
-            for cell in range(begin, begin + count):
-                by = writer.get(cell, NONE)
-                if by >= 0:
+        if op.target and op.kind != SEND:
+            for cell in range(op.target[2], op.target[2] + count):
+                by = writer.get(cell)
+                if by is not None:
                     parents.append(by)
-                    left[by] -= 1
+                    left[by.number] -= 1
                 parents += reading.pop(cell, ())
                 writer[cell] = op
-            left[op] = count
-    if lost:
-        return lost
-    ops.overwritten = [ops.target[op] is not None and not left[op] for op in range(size)]
-    for op, parents in enumerate(ops.parents):
-        if len(parents) > 1:
-            ops.parents[op] = sorted(set(parents) - {op})
-        elif parents and parents[0] == op:
-            ops.parents[op] = []
-    return set()
+            left[op.number] = count
+    for op in ops:
+        op.overwritten = op.target is not None and not left[op.number]
+        others = {parent.number: parent for parent in op.parents if parent is not op}
+        op.parents = [others[number] for number in sorted(others)]
+    return [lost[number] for number in sorted(lost)]
 
 
 def scratch_ends(steps: Steps) -> list[int]:
