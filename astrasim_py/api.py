@@ -12,8 +12,8 @@ from astrasim_py.collectives.collective import collective_name, promise_of
 from astrasim_py.core.units import parse_size
 from astrasim_py.msccl.xml_writer import write_msccl
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
-from astrasim_py.program.npz import write_npz
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem

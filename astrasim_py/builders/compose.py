@@ -75,10 +75,16 @@ def compose(
         _hold(draft, *halves)
     else:
         draft.depend(*_hazards(*halves, in_place))
-    made = finish(draft, name or f"{first.name}+{second.name}", collective, root=root, in_place=in_place)
-    source = next((half.algorithm.source for half in halves if half.has_lines), first.source)
-    protocol = first.protocol if first.protocol == second.protocol else ""
-    made = replace(made, source=source, contract=contract, protocol=protocol)
+    made = finish(
+        draft,
+        name or f"{first.name}+{second.name}",
+        collective,
+        root=root,
+        in_place=in_place,
+        contract=contract,
+        source=next((half.algorithm.source for half in halves if half.has_lines), first.source),
+        protocol=first.protocol if first.protocol == second.protocol else "",
+    )
     return checked(made, place) if verify else made
 
 

@@ -69,15 +69,7 @@ def check_program(place: str, nodes: int) -> None:
 
 
 class Draft:
-    """An algorithm in the making; see the module.
-
-    Parameters
-    ----------
-    ranks : int
-        Ranks that are laid: all of the group, or some.
-    chunks : int
-        T of the algorithm.
-    """
+    """An algorithm in the making, see the module: of T `chunks`, and of all ranks of a group or some."""
 
     def __init__(self, ranks: int, chunks: int) -> None:
         self.ranks, self.chunks = ranks, chunks
@@ -236,22 +228,21 @@ def _cells(side: str, place: Place | None) -> dict[str, object]:
     return {f"{side}_buf": np.asarray(place[0], dtype=np.int64), f"{side}_off": place[1]}
 
 
-def finish(draft: Draft, name: str, collective: str, *, root: int | None = None, in_place: bool = True) -> Algorithm:
-    """The `Algorithm` of a draft of all ranks."""
-    traces = ProgramTraces(draft.program())
+def finish(draft: Draft, name: str, collective: str, *, source: str = "builder", **stated) -> Algorithm:
+    """The `Algorithm` of a draft of all ranks; what is `stated` are further fields of it."""
+    traces, ranks, chunks = ProgramTraces(draft.program()), draft.ranks, draft.chunks
     return Algorithm(
-        name=name, collective=collective, ranks=draft.ranks, traces=traces, root=root, chunks=draft.chunks,
-        in_place=in_place, source="builder",
-    )  # fmt: skip
+        name=name, collective=collective, ranks=ranks, traces=traces, chunks=chunks, source=source, **stated
+    )
 
 
 def finish_rotated(
     lay: Callable[[np.ndarray], Draft], rotation: Rotation, name: str, collective: str, *, in_place: bool = True
 ) -> Algorithm:
-    """The `Algorithm` of a rotation.
+    """The `Algorithm` of a rotation, for which each rank's program is rank 0's with all peers shifted.
 
     `lay`: ``lay(which)`` drafts the ranks int64[k]. It must be of a kind that `pickle` takes: algorithms are sent to
-    other processes. `rotation`: for which it holds that each rank's program is rank 0's with all peers shifted.
+    other processes.
     """
     first = lay(np.zeros(1, dtype=np.int64))
     traces = RotatedTraces(rotation, first.program().traces()[0], partial(_varying, lay))

@@ -151,16 +151,12 @@ class Rank(Cells):
     @property
     def input(self) -> Cells:
         """The input: in place the part of the buffer that it is."""
-        run = self._run
-        base, size = run.input_of(self._rank)
-        return Cells(run, self._rank, base, size, f"{self._label}.input")
+        return Cells(self._run, self._rank, *self._run.input_of(self._rank), f"{self._label}.input")
 
     @property
     def output(self) -> Cells:
         """The output: in place the part of the buffer that it is."""
-        run = self._run
-        base, size = run.output_of(self._rank)
-        return Cells(run, self._rank, base, size, f"{self._label}.output")
+        return Cells(self._run, self._rank, *self._run.output_of(self._rank), f"{self._label}.output")
 
     @property
     def scratch(self) -> Scratch:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import index as whole
+from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 
 import numpy as np
@@ -37,24 +38,19 @@ _NODES = np.array([2, 3, 1, 1])
 _COLUMNS, _LINE = 9, 7
 
 
-def place_of(frame: FrameType | None) -> str:
+def _places(frames: Iterable[tuple[FrameType, int]]) -> Iterator[str]:
+    """``file:line`` of the frames outside the package."""
+    return (f"{f.f_code.co_filename}:{line}" for f, line in frames if not f.f_code.co_filename.startswith(_PACKAGE))
+
+
+def place_of(frame: FrameType) -> str:
     """``file:line`` of the nearest caller outside the package."""
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+    return next(_places(walk_stack(frame)), "")
 
 
 def place_in(trace: TracebackType | None) -> str:
     """``file:line`` of the innermost place outside the package that an exception passed."""
-    place = ""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(_PACKAGE):
-            place = f"{file}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
+    return ["", *_places(walk_tb(trace))][-1]
 
 
 @dataclass(eq=False)
@@ -72,6 +68,7 @@ class Run:
     declared: Mapping[str, int] | None  # scratch buffers
 
     def __post_init__(self) -> None:
+        self.first_line = int(self.place.rpartition(":")[2])
         self.names: dict[str, int] = {}
         self.promise = promise_of(self.collective)
         self.home = _OUTPUT if self.promise.gathers else _INPUT
@@ -85,9 +82,9 @@ class Run:
 
     # -- errors
 
-    def error(self, problem: str, remedy: str, place: str = "") -> AlgorithmError:
+    def error(self, problem: str, remedy: str) -> AlgorithmError:
         """An error at the user's line; the first one stands, whatever the function makes of it."""
-        found = AlgorithmError(place or place_of(sys._getframe(1)), problem, remedy)
+        found = AlgorithmError(place_of(sys._getframe(1)), problem, remedy)
         self.failed = self.failed or found
         return found
 
@@ -179,7 +176,11 @@ class Run:
             )
         to, of = target._buffer._rank, source._buffer._rank
         into, start = target._key, source._key
-        line = caller.f_lineno if caller.f_code.co_filename is self.file else self._line(caller)
+        line = caller.f_lineno
+        if caller.f_code.co_filename is not self.file:
+            # The line of the algorithm's own file that it comes from, through helpers elsewhere.
+            lines = (line for frame, line in walk_stack(caller) if frame.f_code.co_filename == self.file)
+            line = next(lines, self.first_line)
         serial = self.steps + 1
         if serial > MAX_STEPS:
             raise self.error(f"takes more than {MAX_STEPS} steps", "use fewer ranks or chunks")
@@ -223,14 +224,6 @@ class Run:
         self.rows.extend((kind, of, to, start, into, count, origin, line, self.channel))
         self.steps = serial
         self.nodes = writer + 1
-
-    def _line(self, frame: FrameType | None) -> int:
-        """Line of the algorithm's own file that a step comes from, maybe through helpers elsewhere."""
-        while frame is not None:
-            if frame.f_code.co_filename == self.file:
-                return frame.f_lineno
-            frame = frame.f_back
-        return int(self.place.rpartition(":")[2])
 
     # -- layout
 
@@ -280,8 +273,8 @@ class Run:
         edges = np.frombuffer(self.edges, dtype=np.int64).reshape(-1, 2)
         draft.depend(edges[:, 0], edges[:, 1])
         draft.depend(handles[added], handles[added] - 1)
-        made = finish(draft, name, self.collective, root=self.root, in_place=self.in_place)
-        return replace(made, source=self.file, contract=self.contract, protocol=protocol)
+        stated = {"root": self.root, "in_place": self.in_place, "contract": self.contract, "protocol": protocol}
+        return finish(draft, name, self.collective, source=self.file, **stated)
 
     def _placed(self, of, start, to, into, count) -> list[tuple[np.ndarray, np.ndarray]]:
         """Buffers and offsets of the cells that steps read (`start` of rank `of`) and write (`into` of rank `to`).

@@ -85,10 +85,6 @@ class OrderedProgram:
             turn[order] = np.arange(self.size)
         self.turn = turn
 
-    def local(self, cell: np.ndarray) -> np.ndarray:
-        """Cells of all ranks as cells of one."""
-        return cell - self.rank * self.layout.stride
-
     def origin(self, g: int) -> str:
         """The source line of a node, for messages."""
         line, source = int(self.columns["source_line"][g]), self.algorithm.source

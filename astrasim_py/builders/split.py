@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
@@ -92,10 +90,15 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
         draft.extend(size, values)
     _depend(draft, whole, segments, first, k, size)
     made = finish(
-        draft, f"{algorithm.name}_x{k}", algorithm.collective, root=algorithm.root, in_place=algorithm.in_place
+        draft,
+        f"{algorithm.name}_x{k}",
+        algorithm.collective,
+        root=algorithm.root,
+        in_place=algorithm.in_place,
+        source=algorithm.source,
+        protocol=algorithm.protocol,
+        contract=algorithm.contract and spread(algorithm.contract, k),
     )
-    contract = algorithm.contract and spread(algorithm.contract, k)
-    made = replace(made, source=algorithm.source, protocol=algorithm.protocol, contract=contract)
     return checked(made, place) if verify else made
 
 

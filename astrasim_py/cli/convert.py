@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         dropped += _without(args.dialect, traces)
     make_parent(args.target)
     if form == ".npz":
-        from astrasim_py.program.npz import write_npz
+        from astrasim_py.program.files import write_npz
 
         write_npz(args.target, algorithm)
         written = [Path(args.target)]
@@ -266,8 +266,8 @@ def _unread(path: str) -> list[str]:
 def _lost(traces: Sequence, form: str) -> list[str]:
     """Names of the parts of some traces that a format cannot hold."""
     from astrasim_py.chakra.schema import INT_COLUMNS, MISSING
+    from astrasim_py.program.files import kept_metadata
     from astrasim_py.program.interchange import STATED
-    from astrasim_py.program.npz import kept_metadata
 
     names, attributes, tensors, left = False, set(), False, _SEARCHED
     distinct = list(dict.fromkeys(traces))

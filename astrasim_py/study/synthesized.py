@@ -146,7 +146,7 @@ def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -
     `clock`: see `astrasim_py.synthesis.emit.emitter.emit`. `folder`: where it is kept beside the results; None:
     nowhere.
     """
-    from astrasim_py.program.npz import write_npz
+    from astrasim_py.program.files import write_npz
     from astrasim_py.synthesis.emit.emitter import emit
 
     name = f"{request.collective}-{digest((request.key(), clock))[:16]}.npz"
@@ -190,7 +190,7 @@ def facts_of(found: Found) -> dict:
 
 
 def _read_algorithm(facts: bytes, path: Path, request: Request) -> Synthesized | None:
-    from astrasim_py.program.npz import read_npz
+    from astrasim_py.program.files import read_npz
 
     facts = parse_json(facts.decode())
     algorithm = read_npz(path)

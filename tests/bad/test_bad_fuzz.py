@@ -21,8 +21,7 @@ from astrasim_py.chakra.workload_io import groups_from_json
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.files import read_algorithm
-from astrasim_py.program.npz import write_npz
+from astrasim_py.program.files import read_algorithm, write_npz
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario

@@ -19,9 +19,8 @@ from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.files import read_algorithm
+from astrasim_py.program.files import read_algorithm, write_npz
 from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
-from astrasim_py.program.npz import write_npz
 from astrasim_py.program.rotation import GivenTraces, rotation_of
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.problem import Job, Problem

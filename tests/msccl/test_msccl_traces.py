@@ -28,9 +28,8 @@ from astrasim_py.msccl.to_traces import algorithm_of, read_msccl
 from astrasim_py.msccl.well_formed import findings, refuse_ill_formed
 from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.files import read_algorithm
+from astrasim_py.program.files import read_algorithm, read_npz, write_npz
 from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
-from astrasim_py.program.npz import read_npz, write_npz
 from astrasim_py.program.steps import steps_of
 from astrasim_py.program.table import Unusable
 

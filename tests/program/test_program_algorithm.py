@@ -19,9 +19,8 @@ from astrasim_py.collectives.chunks import chunk_bytes
 from astrasim_py.collectives.collective import COLLECTIVES, collective_name
 from astrasim_py.core.errors import AlgorithmError, AstraError, OutputError, TraceError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.files import read_algorithm
+from astrasim_py.program.files import read_algorithm, read_npz, write_npz
 from astrasim_py.program.interchange import algorithm_from_traces, algorithm_traces
-from astrasim_py.program.npz import read_npz, write_npz
 
 SEND, RECV = NodeType.COMM_SEND, NodeType.COMM_RECV
 ALL = [(a, c) for a, (collectives, _) in ALGORITHMS.items() for c in collectives]

@@ -8,8 +8,7 @@ import pytest
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program import npz
-from astrasim_py.program.files import read_algorithm
-from astrasim_py.program.npz import read_npz, write_npz
+from astrasim_py.program.files import read_algorithm, read_npz, write_npz
 from astrasim_py.program.rotation import RotatedTraces
 
 ROTATED = [

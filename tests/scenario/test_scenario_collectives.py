@@ -214,7 +214,7 @@ def test_nodes_choose_without_a_planner_too(tmp_path):
 
 def test_injected_algorithms_are_not_cut(tmp_path):
     from astrasim_py.builders.registry import build
-    from astrasim_py.program.npz import write_npz
+    from astrasim_py.program.files import write_npz
 
     write_npz(tmp_path / "mine.npz", build("ring", "all_reduce", 8))
     text = "algorithms: {all_reduce: {file: mine.npz}}\n"

@@ -12,8 +12,8 @@ from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
-from astrasim_py.program.npz import write_npz
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import count_messages, prepare
