@@ -7,7 +7,7 @@ import pytest
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.program import npz
+from astrasim_py.program import files
 from astrasim_py.program.files import read_algorithm, read_npz, write_npz
 from astrasim_py.program.rotation import RotatedTraces
 
@@ -53,8 +53,8 @@ def test_peers_that_do_not_turn_are_written_out(tmp_path):
         return found
 
     traces = RotatedTraces(made.rotation, made.traces.base, other)
-    assert npz._stated(made.traces, made.chunks) is not None
-    assert npz._stated(traces, made.chunks) is None
+    assert files._stated(made.traces, made.chunks) is not None
+    assert files._stated(traces, made.chunks) is None
 
 
 @pytest.mark.parametrize(
