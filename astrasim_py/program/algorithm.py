@@ -192,24 +192,10 @@ class Algorithm:
         return sum(times * len(table) for table, times in self._tables.items())
 
     def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
-        """Bytes that each node of a rank moves.
+        """int64[n]: bytes that each SEND, RECV and COMP (reduce, copy) node of a rank moves; 0 elsewhere.
 
-        Parameters
-        ----------
-        size : int
-            Full buffer of the collective, bytes.
-        verbatim : bool
-            Take ``comm_size`` as it is written, whatever `size` is.
-
-        Returns
-        -------
-        numpy.ndarray
-            int64[n]: bytes of SEND, RECV and COMP (reduce, copy) nodes, 0 elsewhere.
-
-        Raises
-        ------
-        AlgorithmError
-            A message without a size.
+        `size`: full buffer, bytes. `verbatim`: take ``comm_size`` as it is written, whatever `size` is.
+        Raises AlgorithmError: a message without a size.
         """
         return self._bytes(self.traces[rank], rank, size, verbatim)
 

@@ -26,10 +26,8 @@ _NAMES = {_INPUT: "input", _OUTPUT: "output", _SCRATCH: "scratch"}
 class Layout:
     """Cells of a rank: [0, width) input (with the output, where they alias), then the output, then scratch.
 
-    `stride`: cells of one rank. `per`: chunks of a shard (of the whole buffer where there are no shards). `output`:
-    first cell of an output that does not alias. `scratch`: first cell of the scratch buffer. `reads`, `writes`: first
-    cell that each step reads and writes, over all ranks; -1 for none. Raises Unusable: more cells than are executed, or
-    an access beyond a buffer.
+    `stride`: cells of one rank. `per`: chunks of a shard. `reads`, `writes`: first cell of each step, over all ranks;
+    -1 for none. Raises Unusable: more cells than are executed, or an access beyond a buffer.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -57,15 +55,13 @@ class Layout:
         """First cell of a rank's input, and how many there are."""
         steps, promise = self.steps, self.promise
         many = (steps.collective == CUSTOM and steps.inputs) or promise.input_chunks(steps.ranks, steps.chunks)
-        return rank * self.stride + (rank * self.per if promise.gathers and steps.in_place else 0), many
+        return rank * self.stride + rank * self.per * (promise.gathers and steps.in_place), many
 
     def output_of(self, rank: int) -> tuple[int, int]:
         """First cell of a rank's output, and how many there are."""
         steps, promise = self.steps, self.promise
         many = (steps.collective == CUSTOM and steps.outputs) or promise.output_chunks(steps.ranks, steps.chunks)
-        if not steps.in_place:
-            return rank * self.stride + self.output, many
-        return rank * self.stride + (rank * self.per if promise.scatters else 0), many
+        return rank * self.stride + (rank * self.per * promise.scatters if steps.in_place else self.output), many
 
     def cell_name(self, rank: int, cell: int) -> tuple[str, int]:
         """Buffer and chunk of a cell of a rank; an aliased cell by the name of the larger buffer."""

@@ -111,9 +111,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
     """Write an algorithm as one ``.npz`` file of its columns, whole or not at all.
 
     Names of nodes are dropped, and metadata that is neither number nor text. Identical traces are stored once, and of
-    an algorithm of a rotation one trace and what the others differ in. The bytes depend on nothing but the algorithm.
-
-    Raises OutputError: a file that cannot be written, or a contract of more than `MAX_TEXTS` bytes.
+    an algorithm of a rotation one trace and what the others differ in.
     """
     place = os.fspath(path)
     index: dict[ExecutionTrace, int] = {}
@@ -235,10 +233,7 @@ def _load_npz(place: str) -> dict[str, np.ndarray]:
 
 
 def read_npz(path: str | os.PathLike) -> Algorithm:
-    """Read an algorithm that `write_npz` wrote. Nothing in the file is executed, and its size is bounded.
-
-    Raises AlgorithmError: not such a file, or one whose columns contradict each other.
-    """
+    """Read an algorithm that `write_npz` wrote. Nothing in the file is executed, and its size is bounded."""
     place = os.fspath(path)
     arrays = _load_npz(place)
     try:

@@ -32,10 +32,7 @@ def _metadata(algorithm: Algorithm, rank: int) -> list[tuple[str, object]]:
 
 
 def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[ExecutionTrace, ...]:
-    """Traces of an algorithm as they are written to ``.et`` files.
-
-    What the algorithm is goes into the metadata of every file, so that `read_algorithm` needs no further word; the
-    metadata that its traces have stays.
+    """Traces of an algorithm as they are written to ``.et`` files, with what it is in the metadata of each.
 
     `size`: full buffer, bytes: state absolute sizes for it (``comm_size`` on messages, ``tensor_size`` on COMP nodes)
     beside those in chunks, for readers that know only the older dialect.

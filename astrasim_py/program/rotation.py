@@ -2,9 +2,7 @@
 
 Ranks are numbers in a mixed radix, and a rank's peers are those of rank 0 with its own number added digit by digit.
 The program of rank 0 and the rotation then describe all ranks, in the memory of one rank's program.
-
-Files name no rotation. It is found by comparing, column by column, all that a plan and an engine read of the traces, so
-that one program for all ranks gives the plan that the files themselves give.
+Files name none: it is found by comparing, column by column, all that a plan and an engine read of the traces.
 """
 
 from __future__ import annotations
@@ -57,10 +55,7 @@ class Rotation:
         return prod(self.dims)
 
     def shift(self, position, delta):
-        """Sum of ranks.
-
-        `position`, `delta`: ranks; arrays broadcast. Returns int64 where one of them is an array.
-        """
+        """Sum of ranks; arrays broadcast."""
         return self._combine(position, delta, 1)
 
     def unshift(self, position, delta):
@@ -214,11 +209,8 @@ class GivenTraces(tuple[ExecutionTrace, ...]):
 def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
     """The rotation under which all ranks run the program of rank 0; None where there is none.
 
-    Peers of rank p must be those of rank 0 turned by p, and all else that a plan or an engine reads must be equal:
-    nodes, their ids and order, kinds, dependencies, tags, chunk counts, sizes, durations, counters. Which chunks a
-    node covers, how many a local copy moves, where they lie, names and metadata are each rank's own.
-
-    Time is linear in what is compared, and comparing ends at the first difference.
+    Peers of rank p must be those of rank 0 turned by p, and all else that a plan or an engine reads must be equal.
+    Which chunks a node covers, how many a local copy moves, where they lie, names and metadata are each rank's own.
     """
     ranks, base = len(traces), traces[0]
     if ranks < 2 or any(len(trace) != len(base) for trace in traces):

@@ -1,8 +1,7 @@
 """`Steps`: a whole algorithm as one table of steps, which is what verification looks at.
 
-It is made of traces (`steps_of`), or directly of another representation of a program. One row is what one rank does
-at once: a plain send, receive, copy or reduction, or a fused group of them, which holds its incoming slot until its
-outgoing one is free.
+One row is what one rank does at once: a plain send, receive, copy or reduction, or a fused group of them, which holds
+its incoming slot until its outgoing one is free.
 """
 
 from __future__ import annotations

@@ -1,25 +1,8 @@
 """`Program`: who does what in an algorithm, as one table of the nodes of all ranks.
 
-::
-
-    program = algorithm.program            # of the builder, or made from the traces
-    program.bounds                         # int64[ranks + 1]: rank r has rows bounds[r] to bounds[r + 1] - 1
-    program.rank, program.type, program.node_id                    # of every row
-    program.column("comm_tag")             # int64[rows]; MISSING where a node has none; see `has`
-    program.ptr, program.parents           # CSR: the rows that a row waits for, data and control dependencies
-    program.child                          # int64[edges]: the row that waits, for every entry of `parents`
-    program.payload                        # int64[rows]: the row whose data a node takes, -1 for none
-    program.fused                          # int64[rows]: the first row of the fused step it is part of, -1 for none
-    program.place                          # int64[rows]: position in a topological order of the rank
-    program.node(row)                      # "rank 3 node 7", for messages
-    program.traces()                       # the same as one trace per rank
-
 Columns have the names of Chakra's attributes (`astrasim_py.chakra.schema.INT_COLUMNS`): peers are ``comm_dst`` and
 ``comm_src``, sizes in chunks ``msg_chunk_idx`` and ``msg_chunk_cnt``, what is read and written ``src_buf``,
 ``src_off``, ``dst_buf`` and ``dst_off``. Rows are in the order of ranks, and within a rank in that of its trace.
-
-Where all ranks run the program of rank 0, seen from their own place (`Algorithm.rotation` is not None), the traces
-hold rank 0's columns only; `Algorithm.program` then lays out all ranks, and ``algorithm.program_of(ranks)`` some.
 """
 
 from __future__ import annotations
@@ -47,12 +30,14 @@ class Unusable(Exception):
 
 
 class Program:
-    """The nodes of all ranks in one table; see the module for its columns.
+    """The nodes of all ranks in one table.
 
-    `bounds`: int64[ranks + 1]. `type`: int8[rows]. `node_id`: uint64[rows]. `columns`: int64[rows] each. `ptr`,
-    `parents`: dependencies, int64[rows + 1] and int64[edges]. `inputs`, `outputs`: declared chunks of the ranks'
-    largest input and output buffer, 0 where nothing is declared. `payload`, `fused`, `place`: int64[rows]. By default
-    no node takes another's data or is fused with another, and rows are in a topological order.
+    `bounds`: int64[ranks + 1]: rank r has rows bounds[r] to bounds[r + 1] - 1; `rank`: of each row. `type`: int8[rows].
+    `node_id`: uint64[rows]. `columns`: int64[rows] each, MISSING where a node has none. `ptr`, `parents`: CSR of the
+    rows that a row waits for, data and control dependencies. `payload`: the row whose data a node takes; `fused`: the
+    first row of the fused step it is part of; -1 for none, as by default. `place`: position in a topological order of
+    the rank, by default that of the rows. `inputs`, `outputs`: declared chunks of the ranks' largest input and output
+    buffer, 0 where nothing is declared.
     """
 
     def __init__(
@@ -81,11 +66,7 @@ class Program:
 
     @classmethod
     def of_traces(cls, traces: Sequence[ExecutionTrace]) -> Program:
-        """The table of one trace per rank.
-
-        Raises TraceError: a dependency on a node that is not there. Raises Unusable: a node that takes the data of one
-        that is not there, or is fused with one.
-        """
+        """The table of one trace per rank; TraceError and Unusable tell of nodes that are named and not there."""
         traces = list(traces)
         bounds = np.cumsum([0, *map(len, traces)])
         edges, parents, place, payload, fused = [], [], [], [], []
@@ -174,11 +155,8 @@ class Program:
         out = []
         for low, high in pairwise(self.bounds.tolist()):
             edges = slice(int(self.ptr[low]), int(self.ptr[high]))
-            ptr, parents, kinds = (
-                self.ptr[low : high + 1] - self.ptr[low],
-                self.parents[edges] - low,
-                self.type[low:high],
-            )
+            ptr, parents = self.ptr[low : high + 1] - self.ptr[low], self.parents[edges] - low
+            kinds = self.type[low:high]
             key = kinds.tobytes() + b"|" + ptr.tobytes() + b"|" + parents.tobytes()
             if key not in structures:
                 structures[key] = kinds, Csr(ptr, parents.astype(np.uint64)), np.arange(high - low, dtype=np.uint64)
