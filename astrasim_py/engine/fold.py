@@ -27,9 +27,8 @@ from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.recorder import LinkTotals, make_records
 from astrasim_py.engine.simpy.dialects import DialectSimulation
-from astrasim_py.engine.simpy.network import Link, Message, Turn
-from astrasim_py.engine.simpy.npu import Npu
-from astrasim_py.engine.simpy.simulation import OpenCall
+from astrasim_py.engine.simpy.network import Link, LinkRequest, Message
+from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall
 from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Phase, Plan, RankProgram
 from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, symmetry_of
 
@@ -56,9 +55,7 @@ def run_folded(plan: Plan, level: str) -> Records:
         raise FoldError("fold", f'level "{level}" records single ranks', "record summary or links, or run without fold")
     begin = cpu_s()
     symmetry = symmetry_of(plan)
-    simulation = FoldedSimulation(symmetry, level)
-    outcome = simulation.run()
-    records = simulation.records(outcome, 0.0)
+    records = FoldedSimulation(symmetry, level).run()
     return unfold(symmetry, records, cpu_s() - begin)
 
 
@@ -166,7 +163,7 @@ class WatchedLink(Link):
 
     watch: Callable[[Link, Message], None]
 
-    def request(self, message: Message) -> Turn:
+    def request(self, message: Message) -> LinkRequest:
         self.watch(self, message)
         return super().request(message)
 
@@ -180,12 +177,13 @@ class FoldedSimulation(DialectSimulation):
         self.symmetry = symmetry
         self._addresses = tuple(range(max(len(symmetry.deltas), 1)))
         super().__init__(fold(symmetry), level)
+        self.workloads[0].members = self._addresses
         ptr, anchors = symmetry.route_ptr.tolist(), symmetry.route_anchor.tolist()
         self._anchors = [anchors[a:b] for a, b in itertools.pairwise(ptr)]
         #: Link class → time of the latest requests, and their anchors by issue time.
         self._asked: dict[int, tuple[int, dict[int, int]]] = {}
         for link in self.links.values():
-            link.watch = self.asks
+            link.watch = self.refuse_ties
         self._refuse_instant_messages()
 
     def _refuse_instant_messages(self) -> None:
@@ -195,11 +193,6 @@ class FoldedSimulation(DialectSimulation):
             for peer, nbytes in set(zip(program.peer[at].tolist(), program.nbytes[at].tolist(), strict=True)):
                 if not any(link.arrival(nbytes) for link in self.route(0, peer)):
                     raise refuse(f"a message of {nbytes} bytes takes no time, and the order of ranks matters")
-
-    def make_npu(self, rank: int) -> Npu:
-        npu = super().make_npu(rank)
-        npu.graphs[-1].members = self._addresses
-        return npu
 
     def route(self, src: int, dst: int) -> list[Link]:
         """Link classes from this rank to a delta."""
@@ -211,9 +204,9 @@ class FoldedSimulation(DialectSimulation):
         call.members = self._addresses
         return call
 
-    def asks(self, link: Link, message: Message) -> None:
+    def refuse_ties(self, link: Link, message: Message) -> None:
         """Refuse if messages that different ranks issued at one time request one link at one time."""
-        delta = message.graph.lists.peer[message.node]
+        delta = message.graph.program.peer[message.node]
         anchor, now = self._anchors[delta][message.at], self.env.now
         since, found = self._asked.get(link.index, (-1, {}))
         if since != now:
@@ -233,12 +226,19 @@ class FoldedSimulation(DialectSimulation):
             f"same time ({now} ps), and only their numbers decide who goes first"
         )
 
-    def too_many_events(self, _) -> None:
-        # The full run would stop among events of one instant, where ranks are no longer alike.
-        problem = f"one NPU alone takes more than {self.max_events} events (--max-events)"
-        raise FoldError("fold", problem, "raise that limit, or run it without fold to see how far it comes")
+    def check_events(self) -> None:
+        try:
+            super().check_events()
+        except LimitReached:
+            # The full run would stop among events of one instant, where ranks are no longer alike.
+            problem = f"one NPU alone takes more than {self.max_events} events (--max-events)"
+            remedy = "raise that limit, or run it without fold to see how far it comes"
+            raise FoldError("fold", problem, remedy) from None
 
-    def other_waits(self):
+    def waits(self):
+        waits = super().waits()
+        if not any(self.progress()) and not waits["unreceived"]:
+            return waits
         raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")
 
 
@@ -264,12 +264,11 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
         spans=spans,
         links=_links(symmetry, records.link),
         messages=records.messages * n,
-        hops=records.message_hops * n,
+        message_hops=records.message_hops * n,
         events=records.events * n,
         outcome=replace(records.outcome, unfinished=left * n, unfinished_ranks=ranks_left),
         engine=records.engine + FOLDED,
         cpu_s=cpu_s,
-        tables={},
     )
 
 

@@ -20,7 +20,17 @@ from astrasim_py.core.records import (
     Table,
     empty_table,
 )
-from astrasim_py.system.plan import KIND_NAMES, CollectiveCall, Plan, RankProgram
+from astrasim_py.system.plan import (
+    COLLECTIVE,
+    COMPUTE,
+    COMPUTE_SLOT,
+    INSTANT,
+    KIND_NAMES,
+    MEMORY,
+    CollectiveCall,
+    Plan,
+    RankProgram,
+)
 
 
 class Recorder:
@@ -28,70 +38,101 @@ class Recorder:
 
     def __init__(self, plan: Plan, level: str) -> None:
         self.plan, self.level = plan, level
-        self.nodes, self.messages = level in ("nodes", "messages"), level == "messages"
-        if self.nodes:
-            self.start, self.end, self.released, self.ended = np.full((4, plan.row_count), -1, dtype=np.int64)
+        self.with_nodes, self.with_messages = level in ("nodes", "messages"), level == "messages"
+        if self.with_nodes:
+            self._nodes = np.full((4, plan.row_count), -1, dtype=np.int64)
+            self._start, self._end, self._released, self._ended = self._nodes
+        self.messages = self.hops = 0
         self._messages: dict[str, list[int]] = {name: [] for name in MESSAGE_COLUMNS}
         self._hops: dict[str, list[int]] = {name: [] for name in HOP_COLUMNS}
+        self._spans = np.full((len(plan.instances), 2), -1, dtype=np.int64)
+        self._members_left = [len(instance.members) for instance in plan.instances]
+        self._times = [_RankTimes() for _ in range(plan.ranks)]
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
+    def work_begins(self, graph, node: int, now: int) -> None:
+        """Record that a node of a workload begins."""
+        kind, times, instance = graph.program.kind[node], self._times[graph.npu.rank], graph.program.instance[node]
+        times.change(kind, 1, now)
+        if kind == COLLECTIVE and self._spans[instance, 0] < 0:
+            self._spans[instance, 0] = now
+        if kind == COMPUTE and graph.program.slot[node] == COMPUTE_SLOT:
+            times.compute_sum += graph.program.duration[node]
+
+    def work_ends(self, graph, node: int, now: int) -> None:
+        """Record that a node of a workload ends."""
+        kind, times, instance = graph.program.kind[node], self._times[graph.npu.rank], graph.program.instance[node]
+        times.change(kind, -1, now)
+        times.finish = now
+        if kind == COLLECTIVE:
+            self._members_left[instance] -= 1
+            if not self._members_left[instance]:
+                self._spans[instance, 1] = now
+
     def first_row(self, rank: int, index: int) -> int:
         """Row of the first node of a call (-1: the workload) on a rank."""
-        return self.plan.node_rows[0][rank, index] if self.nodes else 0
+        return int(self.plan.first_rows(index)[self.plan.position(rank, index)]) if self.with_nodes else 0
 
-    def graph(self, graph) -> None:
-        """Record a graph when it or the run has ended."""
-        if self.nodes:
-            rows = slice(graph.row, graph.row + len(graph.start))
-            self.start[rows], self.end[rows] = graph.start, graph.end
-            self.released[rows], self.ended[rows] = graph.released, graph.ended
+    def released(self, row: int, by: int) -> None:
+        """Record the node that released a node, as rows."""
+        if self.with_nodes:
+            self._released[row] = by
 
-    def late(self, row: int, end: int) -> None:
-        """Record a detached send delivered after the end of its graph."""
-        if self.nodes:
-            self.end[row] = end
+    def spliced(self, row: int, nodes: int, by: int) -> None:
+        """Record the collective node of so many nodes of an algorithm, which no other has released yet."""
+        if self.with_nodes:
+            self._released[row : row + nodes] = by
+
+    def started(self, row: int, now: int) -> None:
+        """Record that a node is issued."""
+        if self.with_nodes:
+            self._start[row] = now
+
+    def ended(self, row: int, now: int, by: int = -1) -> None:
+        """Record that a node is done, and the row of the node that ended it."""
+        if self.with_nodes:
+            self._end[row], self._ended[row] = now, by
 
     # -- messages -------------------------------------------------------------------------------------------
 
     def message(self, message, dst: int, now: int) -> int:
         """Record a message sent to a rank; returns its row."""
-        columns, graph, node = self._messages, message.graph, message.node
-        row = len(columns["src"])
-        if not self.messages:
-            return row
+        graph, node = message.graph, message.node
+        self.messages += 1
+        self.hops += len(message.route)
+        if not self.with_messages:
+            return -1
         known = {
             "instance": self.plan.instance_at(graph.index),
             "src": graph.npu.rank,
             "dst": dst,
-            "tag": graph.lists.tag[node],
+            "tag": graph.program.tag[node],
             "bytes": message.bytes,
             "posted": now,
             "hops": len(message.route),
             "queued": 0,
             "send_node": graph.row + node,
         }
-        for name, column in columns.items():
+        for name, column in self._messages.items():
             column.append(known.get(name, -1))
-        return row
+        return self.messages - 1
 
     def note(self, row: int, column: str, value: int) -> None:
         """Record when a message started or was delivered, or its receiving node."""
-        if self.messages:
+        if self.with_messages:
             self._messages[column][row] = value
 
     def hop(self, message: int, link: int, requested: int) -> int:
         """Record a message's request for a link; returns the row of the hop."""
-        columns = self._hops
-        row = len(columns["link"])
-        if self.messages:
-            for name, value in zip(HOP_COLUMNS, (message, link, requested, -1, -1), strict=True):
-                columns[name].append(value)
-        return row
+        if self.with_messages:
+            for column, value in zip(self._hops.values(), (message, link, requested, -1, -1), strict=True):
+                column.append(value)
+        return len(self._hops["link"]) - 1
 
     def hop_served(self, row: int, start: int, end: int) -> None:
         """Record that a message holds the link from `start` to `end`."""
-        if not self.messages:
+        if not self.with_messages:
             return
         hops, messages = self._hops, self._messages
         hops["start"][row], hops["end"][row] = start, end
@@ -102,27 +143,57 @@ class Recorder:
 
     # -- the end --------------------------------------------------------------------------------------------
 
-    def records(self, *, spans: Mapping[int, tuple[int, int]], links: Mapping[int, object], **counts: Any) -> Records:
-        """Return the Records; `counts`: the other arguments of `make_records`."""
+    def records(self, links: Mapping[int, object], outcome: Outcome, **known: Any) -> Records:
+        """Return the Records; `known`: other arguments of `make_records`."""
         tables: dict[str, Table] = {}
-        if self.nodes:
-            tables["node"] = node_table(self.plan, self.start, self.end, self.released, self.ended)
-        if self.messages:
+        if self.with_nodes:
+            tables["node"] = node_table(self.plan, *self._nodes)
+        if self.with_messages:
             tables["message"], tables["hop"] = (
                 Table({name: np.array(values, dtype=np.int64) for name, values in columns.items()})
                 for columns in (self._messages, self._hops)
             )
         order = sorted(links)
         totals = [order, *([getattr(links[i], name) for i in order] for name in LinkTotals._fields[1:])]
-        ends = [spans.get(instance.index, (-1, -1)) for instance in self.plan.instances]
+        times, summed = self._times, self.plan.problem.semantics.exposed == "finish_minus_compute"
+        for rank in outcome.unfinished_ranks:
+            times[rank].finish = times[rank].since
         return make_records(
             self.plan,
             self.level,
-            spans=np.array(ends, dtype=np.int64).reshape(-1, 2),
+            finish=[each.finish for each in times],
+            compute=[each.compute for each in times],
+            exposed=[each.finish - each.compute_sum if summed else each.exposed for each in times],
+            spans=self._spans,
             links=LinkTotals(*np.array(totals, dtype=np.int64)),
-            tables=tables,
-            **counts,
+            messages=self.messages,
+            message_hops=self.hops,
+            outcome=outcome,
+            **known,
+            **tables,
         )
+
+
+class _RankTimes:
+    """Times of one rank, ps: `since` the last begin or end of a node, `computing` and `communicating` so many nodes."""
+
+    def __init__(self) -> None:
+        self.computing = self.communicating = self.since = 0
+        self.finish = self.compute = self.exposed = self.compute_sum = 0
+
+    def change(self, kind: int, begins: int, now: int) -> None:
+        """A node begins (1) or ends (-1): charge the time since the last such change."""
+        if kind in (MEMORY, INSTANT):
+            return
+        if self.computing:
+            self.compute += now - self.since
+        elif self.communicating:
+            self.exposed += now - self.since
+        self.since = now
+        if kind == COMPUTE:
+            self.computing += begins
+        else:
+            self.communicating += begins
 
 
 class LinkTotals(NamedTuple):
@@ -152,19 +223,12 @@ def make_records(
     exposed: Sequence[int] | np.ndarray,
     spans: np.ndarray,
     links: LinkTotals,
-    messages: int,
-    hops: int,
-    events: int,
-    outcome: Outcome,
-    engine: str,
-    cpu_s: float,
-    tables: Mapping[str, Table],
+    **known: Any,
 ) -> Records:
     """The Records of a run.
 
     `finish`, `compute`, `exposed`: by rank, ps. `spans`: int64[instances, 2]: begin and end of each, ps; -1: it did not
-    begin or end. `tables`: the tables of the level: ``node``, ``message``, ``hop``. Raises OverflowError: a time beyond
-    2^63 - 1 ps.
+    begin or end. `known`: other fields of `Records`. Raises OverflowError: a time beyond 2^63 - 1 ps.
     """
     by_rank = [np.array(values, dtype=np.int64) for values in (finish, compute, exposed)]
     for array in by_rank:
@@ -175,15 +239,9 @@ def make_records(
         finish=by_rank[0],
         compute=by_rank[1],
         exposed_comm=by_rank[2],
-        messages=messages,
-        message_hops=hops,
-        events=events,
         collective=_collective_table(plan, spans),
         link=_link_table(plan, links, counted=level != "summary"),
-        outcome=outcome,
-        engine=engine,
-        cpu_s=cpu_s,
-        **tables,
+        **known,
     )
 
 

@@ -11,7 +11,7 @@ from astrasim_py.core.errors import FoldError, SimulationError, UsageError
 from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import run_both
 from astrasim_py.engine.fold import run_folded
-from astrasim_py.engine.simpy import dialects
+from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.plan import SEND, Plan, RankProgram
 from astrasim_py.system.problem import Problem
@@ -150,7 +150,7 @@ def _engine(name: str) -> Callable[[Plan, str], Records]:
     if name == FOLDED:
         return run_folded
     if name == SIMPY:
-        return dialects.run
+        return lambda plan, level: DialectSimulation(plan, level).run()
     from astrasim_py.engine.compiled.engine import run
 
     return run

@@ -1,4 +1,4 @@
-"""Durations of nodes (recorded, roofline, reduction, remote memory), as exact integers of picoseconds."""
+"""Durations of nodes (recorded, roofline, reduction, remote memory) and messages, as integers of picoseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import ScenarioError, TraceError
-from astrasim_py.core.units import INT64_MAX, PS_PER_NS, PS_PER_S
+from astrasim_py.core.units import INT64_MAX, PS_PER_NS, PS_PER_S, transfer_ps
 from astrasim_py.system.machine_models import ComputeModel, MemoryModel
 from astrasim_py.system.semantics import Semantics
 
@@ -111,6 +111,16 @@ def reduction_ps(nbytes: np.ndarray, gamma: Fraction) -> np.ndarray:
             "write a shorter time per size",
         )
     return np.array(times, dtype=np.int64)[inverse]
+
+
+def message_ps(nbytes: int, rate: Fraction, rounding: str, latency: int = 0, hops: int = 1) -> int:
+    """Time in ps that a message of `nbytes` takes at a rate and over so many hops of a latency (ps).
+
+    ``floor_ns``: a double in nanoseconds, floored once, as in ASTRA-sim.
+    """
+    if rounding == "floor_ns":
+        return int(hops * (latency / PS_PER_NS) + nbytes / (float(rate) / 1e9)) * PS_PER_NS
+    return transfer_ps(nbytes, rate) + hops * latency
 
 
 def memory_ps(trace: ExecutionTrace, memory: MemoryModel, semantics: Semantics) -> np.ndarray:

@@ -335,7 +335,9 @@ class Plan:
         return {}
 
     def position(self, rank: int, index: int) -> int:
-        """Place of a rank among the members of a call."""
+        """Place of a rank among the members of a call (-1: among all ranks)."""
+        if index < 0:
+            return rank
         call = self.calls[index]
         if call not in self._positions:
             self._positions[call] = {member: position for position, member in enumerate(call.members)}

@@ -115,7 +115,7 @@ def test_a_wrong_order_at_one_instant_is_seen(rule, monkeypatch):
 
     def otherwise(self, simulation, rank):
         before(self, simulation, rank)
-        self.dispatches_at = npu.DISPATCH + (-rank if "highest" in rule else 0)
+        self.dispatch_number = npu.DISPATCH + (-rank if "highest" in rule else 0)
 
     plans = [make_plan(world(seed)) for seed in range(60)]
     monkeypatch.setattr(npu.Npu, "__init__", otherwise)

@@ -131,12 +131,12 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
         spans=np.stack([progress["start"], progress["end"]], axis=1),
         links=LinkTotals(used, *(tables["links"][name][used] for name in columns)),
         messages=int(s["sent"]),
-        hops=int(s["hops"]),
+        message_hops=int(s["hops"]),
         events=int(s["issued"]),
         outcome=outcome,
         engine="compiled",
         cpu_s=jit.cpu_s() - begin,
-        tables=found,
+        **found,
     )
 
 

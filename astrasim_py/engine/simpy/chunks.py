@@ -7,43 +7,31 @@ takes time.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Iterator
 from functools import partial
 from heapq import heappop, heappush
 
 from astrasim_py.engine.simpy.npu import Npu
-from astrasim_py.engine.simpy.simulation import OpenCall
-from astrasim_py.system.plan import Chunk, Instance, Phase
-
-#: Under ``event_order: scheduled`` chunks are dispatched after the calls of collectives that are not cut.
-AFTER_CALLS = 1 << 30
-
-
-class RankCollective:
-    """A planned collective on one rank: its node in the workload, and how many chunks are not done.
-
-    Where the planner gives turns, `turn` is the next turn of each queue, `turns` their number, and `early` holds the
-    chunks that came before their turn.
-    """
-
-    def __init__(self, instance: Instance, opened, node: int) -> None:
-        self.instance, self.opened, self.node, self.left = instance, opened, node, len(instance.chunks)
-        self.turn: Counter[int] = Counter()
-        self.turns = Counter(phase.queue for chunk in instance.chunks if chunk.turns for phase in chunk.phases)
-        self.early: dict[tuple[int, int], RankChunk] = {}
+from astrasim_py.system.plan import Chunk, Phase
 
 
 class RankChunk:
-    """A chunk on one rank: `place` numbers the phase that it runs or waits for, `arrival` its place in the line."""
+    """A chunk of the collective `node` on one rank: `place` numbers the phase that it is in or waits for."""
 
-    def __init__(self, collective: RankCollective, chunk: Chunk) -> None:
-        self.collective, self.chunk, self.place, self.arrival = collective, chunk, 0, 0
+    def __init__(self, node: int, planned: Chunk) -> None:
+        self.node, self.planned, self.place, self.arrival = node, planned, 0, 0
 
     @property
     def phase(self) -> Phase:
-        """The phase that it runs or waits for."""
-        return self.chunk.phases[self.place]
+        """The phase that it is in or waits for."""
+        return self.planned.phases[self.place]
+
+    @property
+    def turn(self) -> tuple[int, int] | None:
+        """Its place among the chunks of its queue, where the planner gives one: collective and number."""
+        return (self.node, self.planned.turns[self.place]) if self.planned.turns else None
 
     def call(self, rank: int) -> int:
         """Index of the call in which a rank takes part in this phase."""
@@ -51,48 +39,36 @@ class RankChunk:
 
 
 class Queue:
-    """Chunks of one queue of one NPU: those that run, in the order in which they began, and those that wait."""
+    """Chunks of one queue of one NPU: those that run, in the order in which they began, and those that wait.
+
+    Chunks with turns join the `line` one at a time: `turns` are those left, in order, and `early` holds the chunks
+    that have come before their turn.
+    """
 
     def __init__(self, number: int, capacity: int) -> None:
         self.number, self.capacity = number, capacity
         self.running: list[RankChunk] = []
         self.line: list[tuple[int, int, int, RankChunk]] = []
-        #: Collectives that have turns left here, in order of dispatch.
-        self.collectives: deque[RankCollective] = deque()
+        self.turns: deque[tuple[int, int]] = deque()
+        self.early: dict[tuple[int, int], RankChunk] = {}
 
     def join(self, chunk: RankChunk) -> None:
         """A chunk waits here; before its turn it is held back."""
-        collective = chunk.collective
-        if chunk.chunk.turns:
-            turn = chunk.chunk.turns[chunk.place]
-            if self.collectives[0] is not collective or turn != collective.turn[self.number]:
-                collective.early[self.number, turn] = chunk
-                return
-        self.wait(chunk)
+        if chunk.turn is not None and chunk.turn != self.turns[0]:
+            self.early[chunk.turn] = chunk
+        else:
+            heappush(self.line, (-chunk.planned.priority, -chunk.phase.priority, chunk.arrival, chunk))
 
-    def wait(self, chunk: RankChunk) -> None:
-        """Add a chunk to the line."""
-        heappush(self.line, (-chunk.chunk.priority, -chunk.phase.priority, chunk.arrival, chunk))
-
-    def starting(self) -> Iterator[RankChunk]:
-        """Chunks that start now, as many as can run."""
+    def starting(self, row: int) -> Iterator[tuple[RankChunk, int]]:
+        """Chunks that start now, as many as can run, each with the row of the node that lets them begin."""
         while self.line and len(self.running) < self.capacity:
             chunk = heappop(self.line)[-1]
             self.running.append(chunk)
-            if chunk.chunk.turns:
-                self.take_turn(chunk.collective)
-            yield chunk
-
-    def take_turn(self, collective: RankCollective) -> None:
-        """A chunk has taken the turn of its collective; a chunk that was held back may be next."""
-        collective.turn[self.number] += 1
-        if collective.turn[self.number] == collective.turns[self.number]:
-            self.collectives.popleft()
-        if self.collectives:
-            first = self.collectives[0]
-            following = first.early.pop((self.number, first.turn[self.number]), None)
-            if following is not None:
-                self.wait(following)
+            if chunk.turn is not None:
+                self.turns.popleft()
+                if self.turns and self.turns[0] in self.early:
+                    self.join(self.early.pop(self.turns[0]))
+            yield chunk, row
 
 
 class ChunkingNpu(Npu):
@@ -102,83 +78,60 @@ class ChunkingNpu(Npu):
         super().__init__(simulation, rank)
         planner = simulation.plan.problem.jobs[simulation.plan.job_of[rank]].planner
         self.queues = [] if planner is None else [Queue(number, most) for number, most in enumerate(planner.capacity)]
-        #: Chunks whose turn it is, with the row of the node that let them begin.
+        self.arrivals = itertools.count()
+        #: Collective node → its chunks that are not done.
+        self.chunks_left: dict[int, int] = {}
         self.starting: deque[tuple[RankChunk, int]] = deque()
-        self.arrivals, self.splicing = 0, False
-        #: ASTRA-sim starts a chunk as soon as its queue serves it; else chunks are dispatched in the order of calls.
-        self.by_arrival = simulation.plan.problem.semantics.event_order == "scheduled"
 
     def collective(self, graph, node):
-        instance = self.simulation.plan.instances[graph.lists.instance[node]]
+        instance = self.simulation.plan.instances[graph.program.instance[node]]
         if instance.only_call is not None:
             super().collective(graph, node)
             return
-        begun = self.simulation.begun
-        if instance.index not in begun:
-            begun[instance.index] = OpenCall(instance.members, None, self.env.now)
-        collective = RankCollective(instance, begun[instance.index], node)
-        for queue in collective.turns:
-            self.queues[queue].collectives.append(collective)
-        for chunk in (RankChunk(collective, chunk) for chunk in instance.chunks):
-            if chunk.chunk.phases:
-                self.join(chunk)
-            else:
-                collective.left -= 1
-        if not collective.left:
-            self.end_collective(collective, -1)
-        for queue in self.queues:
-            self.serve(queue, graph.row + node)
-        self.splice_chunks()
+        turns = Counter(phase.queue for chunk in instance.chunks if chunk.turns for phase in chunk.phases)
+        for queue, count in turns.items():
+            self.queues[queue].turns.extend((node, turn) for turn in range(count))
+        chunks = [RankChunk(node, chunk) for chunk in instance.chunks if chunk.phases]
+        self.chunks_left[node] = len(chunks)
+        for chunk in chunks:
+            chunk.arrival = next(self.arrivals)
+            self.queues[chunk.phase.queue].join(chunk)
+        self.splice_chunks([each for queue in self.queues for each in queue.starting(graph.row + node)])
+        if not chunks:
+            graph.complete(node)
 
-    def join(self, chunk: RankChunk) -> None:
-        """A chunk arrives at the queue of its phase."""
-        self.arrivals += 1
-        chunk.arrival = self.arrivals
-        self.queues[chunk.phase.queue].join(chunk)
-
-    def serve(self, queue: Queue, row: int) -> None:
-        """Start as many chunks of a queue as can run."""
-        self.starting.extend((chunk, row) for chunk in queue.starting())
-
-    def splice_chunks(self) -> None:
-        """Splice the calls of all chunks whose turn it is; one with nothing to do on this rank ends at once."""
-        if self.splicing:
-            return
-        self.splicing = True
-        while self.starting:
-            chunk, row = self.starting.popleft()
-            parent = self.graphs[-1].row + chunk.collective.node
-            order = AFTER_CALLS + chunk.arrival if self.by_arrival else None
+    def splice_chunks(self, starting: list[tuple[RankChunk, int]]) -> None:
+        """Splice the calls of chunks that start; one with nothing to do on this rank ends at once, and others start."""
+        # ASTRA-sim dispatches chunks in the order of arrival, after all other calls.
+        by_arrival, idle = self.simulation.plan.problem.semantics.event_order == "scheduled", not self.starting
+        self.starting.extend(starting)
+        while idle and self.starting:
+            chunk, row = self.starting[0]
+            parent, order = self.graphs[-1].row + chunk.node, 2**30 + chunk.arrival if by_arrival else None
             self.splice(chunk.call(self.rank), parent, row, partial(self.end_phase, chunk), order)
-        self.splicing = False
+            self.starting.popleft()
 
     def end_phase(self, chunk: RankChunk, row: int) -> None:
         """A chunk has ended its phase on this rank, with the node in `row`."""
         queue = self.queues[chunk.phase.queue]
         queue.running.remove(chunk)
-        self.serve(queue, row)
-        if chunk.place + 1 < len(chunk.chunk.phases):
-            chunk.place += 1
-            self.join(chunk)
-            self.serve(self.queues[chunk.phase.queue], row)
+        starting = list(queue.starting(row))
+        if chunk.place + 1 < len(chunk.planned.phases):
+            chunk.place, chunk.arrival = chunk.place + 1, next(self.arrivals)
+            queue = self.queues[chunk.phase.queue]
+            queue.join(chunk)
+            starting += queue.starting(row)
         else:
-            chunk.collective.left -= 1
-            if not chunk.collective.left:
-                self.end_collective(chunk.collective, row)
-        self.splice_chunks()
-
-    def end_collective(self, collective: RankCollective, row: int) -> None:
-        """This rank is done with a planned collective."""
-        collective.opened.left -= 1
-        if not collective.opened.left:
-            collective.opened.end = self.env.now
-        self.graphs[-1].complete(collective.node, row)
+            self.chunks_left[chunk.node] -= 1
+            if not self.chunks_left[chunk.node]:
+                self.graphs[-1].complete(chunk.node, row)
+        self.splice_chunks(starting)
 
     def waiting(self) -> Iterator[tuple[int, int, int, tuple[int, ...]]]:
         """Chunks that wait: this rank, the call, the queue, and the calls that run there."""
         for queue in self.queues:
             running = tuple(chunk.call(self.rank) for chunk in queue.running)
-            early = dict.fromkeys(chunk for user in queue.running for chunk in user.collective.early.values())
-            line = [entry[-1] for entry in sorted(queue.line, key=lambda entry: entry[:3])]
-            for chunk in (*line, *(chunk for chunk in early if chunk.phase.queue == queue.number)):
+            collectives = {chunk.node for chunk in queue.running}
+            early = (chunk for chunk in queue.early.values() if chunk.node in collectives)
+            for chunk in (*(entry[-1] for entry in queue.line), *early):
                 yield self.rank, chunk.call(self.rank), queue.number, running

@@ -2,91 +2,66 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import time
+from collections import defaultdict
+from functools import cache
 
-from astrasim_py.core.records import Records
-from astrasim_py.engine.simpy.astra_sim import (
-    SCHEDULED,
-    SOON,
-    Ask,
-    AstraAnalytical,
-    AstraNpu,
-    FlooredLink,
-    scheduled_number,
-)
+import simpy
+
+from astrasim_py.engine.simpy import astra_sim
 from astrasim_py.engine.simpy.chunks import ChunkingNpu
-from astrasim_py.engine.simpy.counters import CountingGraph, CountingWorkload
-from astrasim_py.engine.simpy.msccl import ConnectedCountingGraph, ConnectedGraph, Connections, PacedNetwork
-from astrasim_py.engine.simpy.npu import Graph
+from astrasim_py.engine.simpy.msccl import ConnectedGraph, CountingGraph, PacedNetwork
+from astrasim_py.engine.simpy.network import Mailbox
 from astrasim_py.engine.simpy.simulation import Simulation, posted
 from astrasim_py.system.plan import Plan
 
-_COUNTING = {Graph: CountingGraph, ConnectedGraph: ConnectedCountingGraph}
+
+@cache
+def following(*rules: type) -> type:
+    """A class that follows several rules, the first of them first."""
+    return type(rules[0].__name__, rules, {})
 
 
 class DialectSimulation(Simulation):
     """A run under any rules."""
 
     def __init__(self, plan: Plan, level: str) -> None:
-        semantics = plan.problem.semantics
-        self.npu_class = ChunkingNpu
+        semantics, rules = plan.problem.semantics, [ChunkingNpu]
         if semantics.event_order == "scheduled":
-            self.number, self.places = self.number_scheduled, itertools.count(SOON + 1)
-            self.models = self.models | SCHEDULED
-        if semantics.event_order == "scheduled" or semantics.rendezvous_bytes:
-            self.npu_class = AstraNpu
-        if semantics.rounding == "floor_ns":
-            self.link_class = FlooredLink
-        if semantics.rounding == "floor_ns" or semantics.analytical_route == "lowest_dim":
-            self.models = self.models | {"analytical": AstraAnalytical}
-        #: Remote memory → time (ps) at which it has served all that is issued.
-        self.memory_free: dict = {}
-        #: Under the rendezvous, by mailbox: the send that waits to be asked for, or the message that asks for it.
-        self.asked: dict = {}
+            self.number, self.places = self.number_of_action, itertools.count(astra_sim.SOON + 1)
+            self.models = self.models | astra_sim.SCHEDULED
+            rules = [astra_sim.ScheduledNpu, *rules]
+        if semantics.rendezvous_bytes:
+            rules = [astra_sim.RendezvousNpu, *rules]
+        if semantics.analytical_route == "lowest_dim" and plan.problem.topology.dims:
+            self.models = self.models | {"analytical": astra_sim.LowestDimension}
+        self.npu_class = following(*rules)
         super().__init__(plan, level)
+        #: Under the rendezvous, by mailbox: where a send waits for the message that asks for it.
+        self.asks: dict[Mailbox, simpy.Store] = defaultdict(lambda: simpy.Store(self.env))
         if plan.problem.network.msccl is not None:
             self.network = PacedNetwork(self, self.network)
 
-    def number_scheduled(self) -> int:
-        """The next number in the order of scheduling."""
-        self.next_number += 1
-        return scheduled_number(self.env.now, next(self.places))
+    def number_of_event(self) -> int:
+        """Number of an event that is scheduled now, after those that are scheduled before it."""
+        return self.env.now << 40 | next(self.places)
 
-    def graph_class(self, program, kind):
-        return kind if program.counters is None else _COUNTING.get(kind, CountingWorkload)
+    def number_of_action(self) -> int:
+        """The number of an action, in the order of scheduling."""
+        self.issued += 1
+        return self.number_of_event()
 
-    def graph(self, npu, index, call, whole, kind=Graph):
-        connections = self.plan.calls[index].connections
-        if connections is None:
-            return super().graph(npu, index, call, whole)
-        if call.connections is None:
-            call.connections = Connections(connections)
-        return super().graph(npu, index, call, whole, ConnectedGraph)
+    def graph_class(self, program, index):
+        connected = index >= 0 and self.plan.calls[index].connections is not None
+        kind = ConnectedGraph if connected else super().graph_class(program, index)
+        return kind if program.counters is None else following(CountingGraph, kind)
 
-    def other_waits(self):
+    def waits(self):
         graphs = [graph for npu in self.npus for graph in npu.graphs.values()]
-        held = [
-            send for call in self.open_calls.values() if call.connections for send in call.connections.waiting.values()
-        ]
-        counting = [(g, node, count) for g in graphs if isinstance(g, CountingGraph) for node, *count in g.uncounted()]
-        return {
-            "held": sorted(posted(*send) for send in held),
-            "unasked": sorted(posted(*send) for send in self.asked.values() if not isinstance(send, Ask)),
-            "uncounted": sorted((posted(graph, node, -1), *count) for graph, node, count in counting),
+        connections = [call.connections for call in self.open_calls.values() if call.connections]
+        return super().waits() | {
+            "held": sorted(posted(*send) for each in connections for send in each.waiting.values()),
+            "unasked": sorted(posted(r.graph, r.node, r.since) for asks in self.asks.values() for r in asks.get_queue),
+            "uncounted": sorted(each for g in graphs if isinstance(g, CountingGraph) for each in g.uncounted()),
             "queued": [entry for npu in self.npus for entry in npu.waiting()],
         }
-
-
-def run(plan: Plan, level: str) -> Records:
-    """Run a plan and record at `level`. Raises SimulationError for a matched send and receive of unequal bytes."""
-    begin, collects = time.process_time(), gc.isenabled()
-    gc.disable()  # reference counts free the events of a run; the search for cycles would take a quarter of its time
-    try:
-        simulation = DialectSimulation(plan, level)
-        outcome = simulation.run()
-        return simulation.records(outcome, time.process_time() - begin)
-    finally:
-        if collects:
-            gc.enable()

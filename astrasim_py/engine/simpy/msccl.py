@@ -1,4 +1,4 @@
-"""Connections of MSCCL-style runtimes: slots that sends wait for, and the pace at which messages enter the network.
+"""Programs of MSCCL-style runtimes: counters that nodes wait for, detached sends, and connections with slots and pace.
 
 The plan numbers the messages of a connection, so that a slot is one fact: whether the slot of message k is free again.
 A send that finds its slot taken is refused, and released by the node that frees the slot.
@@ -6,47 +6,107 @@ A send that finds its slot taken is refused, and released by the node that frees
 
 from __future__ import annotations
 
-from astrasim_py.engine.simpy.astra_sim import Ask
-from astrasim_py.engine.simpy.counters import CountingGraph
+from heapq import heappop, heappush
+
 from astrasim_py.engine.simpy.network import Network
 from astrasim_py.engine.simpy.npu import Graph
-from astrasim_py.system.plan import SEND, MscclConnections
+from astrasim_py.engine.simpy.simulation import posted
+from astrasim_py.system.durations import message_ps
+from astrasim_py.system.plan import SEND
+
+
+class CountingGraph(Graph):
+    """A graph with counters or detached sends.
+
+    By counter: `counted`, the completions so far, and `waiting`, a heap of (count, node) of the nodes that wait for it.
+    """
+
+    def __init__(self, npu, program, index, call, done) -> None:
+        super().__init__(npu, program, index, call, done)
+        counters = program.counters
+        self.counts, self.waits_on = counters.counts.tolist(), counters.of.tolist()
+        self.k, self.detached = counters.k.tolist(), counters.detached.tolist()
+        self.counted = [0] * counters.number
+        self.waiting: list[list[tuple[int, int]]] = [[] for _ in self.counted]
+        #: Node → the nodes whose count begins with its completion; -1: those that count from the start.
+        self.count_from: dict[int, list[int]] = {}
+        for node, origin in enumerate(counters.start.tolist()):
+            if self.waits_on[node] >= 0:
+                self.count_from.setdefault(origin, []).append(node)
+        self.begin_counts(-1)
+
+    def begin_counts(self, origin: int) -> None:
+        """The counts from the completion of a node begin."""
+        for node in self.count_from.get(origin, ()):
+            counter = self.waits_on[node]
+            heappush(self.waiting[counter], (self.counted[counter] + self.k[node], node))
+
+    def admit(self, node):
+        """A detached send leaves the graph when it is issued."""
+        admitted = super().admit(node)
+        if admitted and self.detached[node]:
+            self.count_down(node)
+        return admitted
+
+    def complete(self, node, ended_by=-1):
+        if self.detached[node]:
+            self.recorder.ended(self.row + node, self.npu.env.now)
+            return
+        super().complete(node, ended_by)
+        counter, reached = self.counts[node], []
+        if counter >= 0:
+            self.counted[counter] += 1
+            waiting = self.waiting[counter]
+            while waiting and waiting[0][0] == self.counted[counter]:
+                reached.append(heappop(waiting)[1])
+        self.begin_counts(node)
+        for waiter in reached:
+            self.need[waiter] -= 1
+        self.release([waiter for waiter in reached if not self.need[waiter]], self.row + node)
+        self.npu.wake_up()
+
+    def uncounted(self) -> list[tuple]:
+        """Nodes that wait for nothing but a count: node, counter, its count, and the count they wait for."""
+        return [
+            (posted(self, node, -1), counter, self.counted[counter], count)
+            for counter, waiting in enumerate(self.waiting)
+            for count, node in waiting
+            if self.need[node] == 1
+        ]
 
 
 class Connections:
     """State of the connections of one call.
 
-    `free`: by message, 1 once its slot has been freed. `waiting`: message → the send that waits for its slot, and since
-    when. `entered`: connection → time (ps) at which its last message is in the network.
+    `free`: messages whose slot has been freed. `waiting`: message → the send that waits for its slot (graph, node), and
+    since when. `entered`: connection → time (ps) at which its last message is in the network.
     """
 
-    def __init__(self, planned: MscclConnections) -> None:
-        self.planned, self.free = planned, bytearray(planned.messages)
-        self.waiting: dict[int, tuple[Graph, int, int]] = {}
-        self.entered: dict[int, int] = {}
+    def __init__(self) -> None:
+        self.free, self.waiting, self.entered = set(), {}, {}
 
 
 class ConnectedGraph(Graph):
     """A graph whose sends take slots and whose receives free them."""
 
-    def __init__(self, npu, lists, index, call, whole) -> None:
-        super().__init__(npu, lists, index, call, whole)
-        position, planned = call.positions[npu.rank], call.connections.planned
-        self.connections = call.connections
+    def __init__(self, npu, program, index, call, done) -> None:
+        super().__init__(npu, program, index, call, done)
+        self.connections = call.connections = call.connections or Connections()
+        position, planned = call.position[npu.rank], call.planned.connections
         self.needs, self.frees = planned.needs[position].tolist(), planned.frees[position].tolist()
         self.connection = planned.connection[position].tolist()
 
     def admit(self, node):
         needed = self.needs[node]
-        if needed >= 0 and not self.connections.free[needed]:
+        if needed >= 0 and needed not in self.connections.free:
             self.connections.waiting[needed] = self, node, self.npu.env.now
             return False
-        if self.lists.kind[node] == SEND:
+        if self.program.kind[node] == SEND:
             self.free_slot(node)
         return super().admit(node)
 
     def complete(self, node, ended_by=-1):
-        if self.lists.kind[node] != SEND:
+        if self.program.kind[node] != SEND:
             self.free_slot(node)
         super().complete(node, ended_by)
 
@@ -55,15 +115,11 @@ class ConnectedGraph(Graph):
         message = self.frees[node]
         if message < 0:
             return
-        self.connections.free[message] = 1
+        self.connections.free.add(message)
         if message in self.connections.waiting:
             graph, send, _ = self.connections.waiting.pop(message)
             graph.release([send], self.row + node)
             graph.npu.wake_up()
-
-
-class ConnectedCountingGraph(CountingGraph, ConnectedGraph):
-    """The same with counters."""
 
 
 class PacedNetwork(Network):
@@ -77,21 +133,18 @@ class PacedNetwork(Network):
     def __init__(self, simulation, inner: Network) -> None:
         super().__init__(simulation)
         self.inner, self.count_waiting = inner, inner.count_waiting
-        rate = simulation.plan.problem.network.msccl.channel_bandwidth
-        self.channel = None if rate is None else simulation.link_class(self.env, -1, 0, rate, simulation.recorder)
+        self.rate = simulation.plan.problem.network.msccl.channel_bandwidth
 
     def send(self, message):
-        graph = message.graph
-        if isinstance(message, Ask) or not isinstance(graph, ConnectedGraph):
-            self.inner.send(message)
-            return
-        message.extra_latency = graph.connections.planned.latency_ps
-        wait = 0
-        if self.channel is not None:
-            now, entered, connection = self.env.now, graph.connections.entered, graph.connection[message.node]
-            enters, pace = max(entered.get(connection, 0), now), self.channel.transfer(message.bytes)
-            entered[connection] = enters + pace
-            wait = enters + max(pace - message.route[0].transfer(message.bytes), 0) - now
+        graph, wait = message.graph, 0
+        if isinstance(graph, ConnectedGraph) and not message.left:
+            message.extra_latency = graph.call.planned.connections.latency_ps
+            if self.rate is not None:
+                now, entered, connection = self.env.now, graph.connections.entered, graph.connection[message.node]
+                enters, link = max(entered.get(connection, 0), now), message.route[0]
+                pace = message_ps(message.bytes, self.rate, link.rounding)
+                entered[connection] = enters + pace
+                wait = enters + max(pace - link.transfer(message.bytes), 0) - now
         if wait:
             self.after(message, wait).callbacks.append(lambda _: self.inner.send(message))
         else:

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 
 import simpy
 from simpy.resources.resource import Request
 from simpy.resources.store import StoreGet
 
 from astrasim_py.core.choices import NETWORK_MODELS
-from astrasim_py.core.units import transfer_ps
+from astrasim_py.system.durations import message_ps
 
 
-class At(simpy.Event):
-    """A timeout with a number: events of one time are taken in ascending order of their numbers.
+class Signal(simpy.Event):
+    """An event with a number: events of one time are taken in ascending order of their numbers.
 
     Actions are numbered from 2 on. SimPy's own events (grants, releases, starts of processes) have 0 and 1: everything
     that follows from one action is settled before the next action is taken.
     """
 
+    def give(self, number: int, delay: int = 0) -> None:
+        """It happens `delay` ps from now."""
+        self._ok, self._value = True, None
+        self.env.schedule(self, number, delay)
+
+
+class At(Signal):
+    """A timeout with a number."""
+
     def __init__(self, env: simpy.Environment, delay: int, number: int) -> None:
         super().__init__(env)
-        self._ok, self._value = True, None
-        env.schedule(self, number, delay)
-
-
-class Signal(simpy.Event):
-    """An event that somebody gives, with a number."""
-
-    def give(self, number: int) -> None:
-        """It happens now."""
-        self._ok, self._value = True, None
-        self.env.schedule(self, number)
+        self.give(number, delay)
 
 
 class Link(simpy.Resource):
@@ -42,27 +42,27 @@ class Link(simpy.Resource):
     It counts what it carries; `free` is the time (ps) at which the last message that it has served leaves it.
     """
 
-    def __init__(self, env: simpy.Environment, index: int, latency: int, bandwidth: Fraction, recorder) -> None:
-        super().__init__(env, capacity=1)
-        self.index, self.latency, self.bandwidth, self.recorder = index, latency, bandwidth, recorder
+    def __init__(self, simulation, index: int) -> None:
+        super().__init__(simulation.env, capacity=1)
+        topology = simulation.plan.problem.topology
+        self.index, self.latency = index, int(topology.latency_ps[index])
+        self.bandwidth = topology.bandwidths[topology.bandwidth_class[index]]
+        self.rounding, self.recorder = simulation.plan.problem.semantics.rounding, simulation.recorder
         self.free = self.bytes = self.messages = self.busy = self.queued = self.max_queue = 0
-        self._transfer: dict[int, int] = {}
+        self.transfer, self.arrival = cache(self.transfer), cache(self.arrival)
         self._starts: deque[int] = deque()
 
-    def request(self, message: Message) -> Turn:
-        """Ask for the link; the event happens when it is the message's turn."""
-        return Turn(self, message)
+    def request(self, message: Message) -> LinkRequest:
+        """Ask for the link; the event happens when the message has it."""
+        return LinkRequest(self, message)
 
     def transfer(self, nbytes: int) -> int:
         """Time (ps) that so many bytes take to enter the link."""
-        found = self._transfer.get(nbytes)
-        if found is None:
-            found = self._transfer[nbytes] = transfer_ps(nbytes, self.bandwidth)
-        return found
+        return message_ps(nbytes, self.bandwidth, self.rounding)
 
     def arrival(self, nbytes: int) -> int:
         """Time (ps) from the start of a message to its last byte at the other end."""
-        return self.transfer(nbytes) + self.latency
+        return message_ps(nbytes, self.bandwidth, self.rounding, self.latency)
 
     def count_use(self, asked: int, start: int, end: int, nbytes: int) -> None:
         """A message that asked at `asked` has the link from `start` to `end` (ps)."""
@@ -78,13 +78,13 @@ class Link(simpy.Resource):
             self.max_queue = max(self.max_queue, len(self._starts))
 
     def _do_get(self, event) -> bool:
-        turn = event.request
-        if not turn.counted:
-            turn.use(turn.usage_since, self._env.now)
+        request = event.request
+        if not request.counted:
+            request.count(request.usage_since, self._env.now)
         return super()._do_get(event)
 
 
-class Turn(Request):
+class LinkRequest(Request):
     """The request of a message for a link; `row` is its row in the hop table."""
 
     counted = False
@@ -94,7 +94,7 @@ class Turn(Request):
         self.row = link.recorder.hop(message.row, link.index, self.asked) if listed else -1
         super().__init__(link)
 
-    def use(self, start: int, end: int) -> None:
+    def count(self, start: int, end: int) -> None:
         """The message has the link from `start` to `end` (ps)."""
         self.counted = True
         self.resource.count_use(self.asked, start, end, self.message.bytes)
@@ -110,7 +110,7 @@ class Mailbox(simpy.Store):
 
 
 class Receive(StoreGet):
-    """A receive node that gets its message from the mailbox."""
+    """A node that gets a message from a mailbox, since `since` (ps)."""
 
     def __init__(self, mailbox: Mailbox, graph, node: int) -> None:
         self.graph, self.node, self.since = graph, node, mailbox._env.now
@@ -127,19 +127,17 @@ class Communicator:
     def __init__(self, env: simpy.Environment) -> None:
         self.env = env
         self.mailboxes: dict[object, Mailbox] = {}
-        self._posted: tuple[dict[int, int], dict[int, int]] = {}, {}
+        self._posted: Counter[tuple[int, bool]] = Counter()
 
     def mailbox(self, match_key: int, receives: bool) -> Mailbox:
         """The mailbox of the next send, or receive, of a match key."""
         key: object = match_key
         if match_key < 0:
-            posted = self._posted[receives]
-            posted[match_key] = k = posted.get(match_key, -1) + 1
-            key = match_key, k
-        found = self.mailboxes.get(key)
-        if found is None:
-            found = self.mailboxes[key] = Mailbox(self.env, key)
-        return found
+            self._posted[match_key, receives] += 1
+            key = match_key, self._posted[match_key, receives]
+        if key not in self.mailboxes:
+            self.mailboxes[key] = Mailbox(self.env, key)
+        return self.mailboxes[key]
 
 
 class Message:
@@ -154,9 +152,13 @@ class Message:
     #: Whether its send is done, or will be by the event of number `leaves`.
     left, leaves = False, 0
 
-    def __init__(self, graph, node: int, dst: int, route: list[Link], mailbox, number: int, since: int) -> None:
-        self.graph, self.node, self.mailbox, self.number, self.since = graph, node, mailbox, number, since
-        self.src, self.dst, self.bytes, self.route = graph.npu.npu, dst, graph.lists.nbytes[node], route
+    def __init__(self, graph, node: int, nbytes: int, mailbox: Mailbox, since: int) -> None:
+        simulation, receiver = graph.npu.simulation, graph.call.members[graph.program.peer[node]]
+        self.graph, self.node, self.bytes, self.mailbox, self.since = graph, node, nbytes, mailbox, since
+        self.src, self.dst = graph.npu.vertex, simulation.plan.npu_of[receiver]
+        self.route = simulation.route(self.src, receiver)
+        self.number = simulation.number()
+        self.row = simulation.recorder.message(self, receiver, simulation.env.now)
 
     def hops(self) -> Iterator[Link]:
         """The links of its route, one after the other."""
@@ -187,7 +189,7 @@ class Network:
         return At(self.env, delay, message.number)
 
     def send(self, message: Message) -> None:
-        """Put a message on its way."""
+        """Put a message on its way, as a process."""
         if self.injected and not message.left:
             message.leaves = self.simulation.number()
         self.env.process(self.deliver(message))
@@ -217,23 +219,22 @@ class LinkByLink(Network):
     and when it is at the other end.
     """
 
-    def occupy(self, turn: Turn) -> int:
-        """A message has its turn and keeps it; returns when (ps) its last byte is at the other end."""
-        message, link, now = turn.message, turn.resource, self.env.now
+    def occupy(self, request: LinkRequest) -> int:
+        """A message has the link and holds it; returns when (ps) its last byte is at the other end."""
+        message, link, now = request.message, request.resource, self.env.now
         end, arrival = self.times(message, link, now)
         free = arrival if self.holds_latency else end
-        turn.use(now, free)
-        self.env.timeout(free - now).callbacks.append(lambda _: link.release(turn))
-        if message.at == 0:
-            self.leave(message, end - now)
+        request.count(now, free)
+        self.env.timeout(free - now).callbacks.append(lambda _: link.release(request))
+        self.leave(message, end - now)
         return arrival
 
     def count_waiting(self):
         for link in self.simulation.links.values():
-            for turn in (*link.users, *link.queue):
-                if not turn.counted:
-                    start = max(link.free, turn.asked)
-                    turn.use(start, self.times(turn.message, link, start)[self.holds_latency])
+            for request in (*link.users, *link.queue):
+                if not request.counted:
+                    start = max(link.free, request.asked)
+                    request.count(start, self.times(request.message, link, start)[self.holds_latency])
 
 
 class StoreAndForward(LinkByLink):
@@ -244,9 +245,9 @@ class StoreAndForward(LinkByLink):
 
     def carry(self, message):
         for link in message.hops():
-            turn = link.request(message)
-            yield turn
-            arrival = self.occupy(turn)
+            request = link.request(message)
+            yield request
+            arrival = self.occupy(request)
             yield self.after(message, arrival - self.env.now)
 
 
@@ -260,9 +261,9 @@ class CutThrough(LinkByLink):
     def carry(self, message):
         message.tail = self.env.now
         for link in message.hops():
-            turn = link.request(message)
-            yield turn
-            message.tail = self.occupy(turn)
+            request = link.request(message)
+            yield request
+            message.tail = self.occupy(request)
             if message.at + 1 < len(message.route):
                 yield self.after(message, link.latency + message.extra_latency)
         yield self.after(message, message.tail - self.env.now)
@@ -271,19 +272,19 @@ class CutThrough(LinkByLink):
 class Analytical(Network):
     """Every message has the network to itself."""
 
-    def times(self, message: Message) -> tuple[int, int]:
-        """Time (ps) until the last byte of a message is in the network, and until it is at its destination."""
-        transfer = max(link.transfer(message.bytes) for link in message.route)
-        return transfer, transfer + sum(link.latency + message.extra_latency for link in message.route)
+    def path(self, message: Message) -> tuple[Fraction, int, int]:
+        """Bandwidth of a route, its latency (ps), and how many times the latency counts."""
+        latency = sum(link.latency + message.extra_latency for link in message.route)
+        return min(link.bandwidth for link in message.route), latency, 1
 
     def carry(self, message):
         now = self.env.now
         for link in message.route:
             link.count_use(now, now, now + link.transfer(message.bytes), message.bytes)
         self.simulation.recorder.note(message.row, "start", now)
-        transfer, total = self.times(message)
-        self.leave(message, transfer)
-        yield self.after(message, total)
+        (rate, latency, hops), rounding = self.path(message), message.route[0].rounding
+        self.leave(message, message_ps(message.bytes, rate, rounding))
+        yield self.after(message, message_ps(message.bytes, rate, rounding, latency, hops))
 
 
 MODELS = dict(zip(NETWORK_MODELS, (CutThrough, StoreAndForward, Analytical), strict=True))

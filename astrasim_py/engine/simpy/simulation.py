@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import cache
+from math import inf
 
 import simpy
 
@@ -11,10 +14,7 @@ from astrasim_py.engine.recorder import Recorder, used_links
 from astrasim_py.engine.simpy.network import MODELS, Communicator, Link
 from astrasim_py.engine.simpy.npu import Graph, Npu, ProgramLists, WorkloadGraph
 from astrasim_py.engine.stuck import Posted, explain_stuck, ranks_left
-from astrasim_py.system.plan import Matching, Plan, RankProgram
-
-#: SimPy's own events have the priorities 0 and 1.
-FIRST_NUMBER = 2
+from astrasim_py.system.plan import CollectiveCall, Plan
 
 
 class LimitReached(Exception):
@@ -22,12 +22,12 @@ class LimitReached(Exception):
 
 
 class OpenCall:
-    """A call under way: its members, its mailboxes, when it began and ended, and how many members are in it."""
+    """A call under way, or a job's workload: its members, their programs and mailboxes, and how many are not done."""
 
-    def __init__(self, members, communicator: Communicator, start: int = 0) -> None:
-        self.members, self.communicator, self.start, self.end = members, communicator, start, -1
-        self.positions = {rank: position for position, rank in enumerate(members)}
-        self.left, self.connections = len(self.positions), None
+    def __init__(self, planned: CollectiveCall, communicator: Communicator) -> None:
+        self.planned, self.members, self.communicator = planned, planned.members, communicator
+        self.position = {rank: position for position, rank in enumerate(planned.members)}
+        self.left, self.connections = len(self.members), None
 
 
 class Simulation:
@@ -37,174 +37,123 @@ class Simulation:
 
     def __init__(self, plan: Plan, level: str) -> None:
         self.plan, self.env, self.recorder = plan, simpy.Environment(), Recorder(plan, level)
-        self.messages = self.hops = 0
-        self.next_number, self.max_events = FIRST_NUMBER, plan.problem.limits.max_events
-        topology, network = plan.problem.topology, plan.problem.network
-        self.links: dict[int, Link] = {}
-        for i in used_links(plan).tolist():
-            rate = topology.bandwidths[topology.bandwidth_class[i]]
-            self.links[i] = self.link_class(self.env, i, int(topology.latency_ps[i]), rate, self.recorder)
+        self.issued, self.max_events = 0, plan.problem.limits.max_events
+        self.links = {index: self.link_class(self, index) for index in used_links(plan).tolist()}
+        network = plan.problem.network
         self.network = (network.factory or self.models[network.model])(self)
         self.open_calls: dict[int, OpenCall] = {}
-        #: Collectives that have begun, by instance.
-        self.begun: dict[int, OpenCall] = {}
-        self.memories: dict[int, simpy.Resource] = {}
-        self._lists: dict[tuple, ProgramLists] = {}
+        #: Remote memory → time (ps) at which it has served all that is issued.
+        self.memory_free: dict[int, int] = {}
+        self.program = cache(ProgramLists)
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
-        self.workloads = []
-        for first, job in zip(plan.first_rank, plan.problem.jobs, strict=True):
-            members = range(first, first + job.ranks)
-            self.workloads.append(OpenCall(members, self.shared or Communicator(self.env)))
-        self.npus = [self.make_npu(rank) for rank in range(plan.ranks)]
+        self.npus = [self.npu_class(self, rank) for rank in range(plan.ranks)]
+        self.workloads = [self.open_workload(job) for job in range(len(plan.problem.jobs))]
 
-    def make_npu(self, rank: int) -> Npu:
-        """A rank on its NPU, with its workload."""
-        plan, job, program = self.plan, self.plan.job_of[rank], self.plan.workload[rank]
-        npu = self.npu_class(self, rank)
+    def open_workload(self, job: int) -> OpenCall:
+        """The workload of a job, which its ranks begin to walk."""
+        plan, first = self.plan, self.plan.first_rank[job]
+        members = range(first, first + plan.problem.jobs[job].ranks)
+        planned = CollectiveCall(members, None, plan.workload[first : members.stop], plan.p2p[job])
+        call = OpenCall(planned, self.shared or Communicator(self.env))
+        for npu in self.npus[first : members.stop]:
+            npu.graphs[-1] = self.graph(npu, -1, call, done=lambda _: None)
+        return call
 
-        def whole(_: int) -> None:
-            npu.finish = self.env.now
-
-        lists = self.lists(program, plan.p2p[job], rank - plan.first_rank[job])
-        npu.graphs[-1] = self.graph_class(program, WorkloadGraph)(npu, lists, -1, self.workloads[job], whole)
-        return npu
-
-    def graph_class(self, program: RankProgram, kind: type[Graph]) -> type[Graph]:
-        """The class of graphs of a program, which are of `kind` where nothing else is said."""
-        return kind
-
-    def lists(self, program: RankProgram, matching: Matching | None, position: int) -> ProgramLists:
-        """A program as lists, with the match keys of a member."""
-        key = program, matching, position
-        if key not in self._lists:
-            match_keys = None if matching is None else matching.match_key[position]
-            self._lists[key] = ProgramLists(program, match_keys)
-        return self._lists[key]
-
-    # -- what NPUs ask for ----------------------------------------------------------------------------------
+    def graph_class(self, program: ProgramLists, index: int) -> type[Graph]:
+        """The class of the graphs of a program in a call (-1: the workload)."""
+        return Graph if index >= 0 else WorkloadGraph
 
     def number(self) -> int:
-        """The next number in the order of issue."""
-        self.next_number += 1
-        return self.next_number - 1
+        """The next number in the order of issue: 2, 3, …; SimPy's own events have 0 and 1."""
+        self.issued += 1
+        return self.issued + 1
 
-    def route(self, src: int, dst: int) -> list[Link]:
+    def route(self, src: int, rank: int) -> list[Link]:
         """Links from an NPU to a rank."""
         plan = self.plan
-        return [self.links[i] for i in plan.routes[src * plan.problem.topology.npus + plan.npu_of[dst]]]
+        return [self.links[i] for i in plan.routes[src * plan.problem.topology.npus + plan.npu_of[rank]]]
 
-    def memory(self, npu: int) -> simpy.Resource | None:
-        """The remote memory that an NPU waits for; None where it has its own."""
-        memory = self.plan.problem.memory
+    def memory_time(self, npu: int, duration: int) -> int:
+        """Time (ps) that an access of an NPU to remote memory takes; shared memory serves one after the other."""
+        memory, now = self.plan.problem.memory, self.env.now
         if memory.kind == "per_npu":
-            return None
+            return duration
         server = npu // memory.npus_per_node if memory.kind == "per_node" else 0
-        if server not in self.memories:
-            self.memories[server] = simpy.Resource(self.env, capacity=1)
-        return self.memories[server]
+        self.memory_free[server] = max(self.memory_free.get(server, 0), now) + duration
+        return self.memory_free[server] - now
 
     def open_call(self, index: int) -> OpenCall:
         """A call, opened by the first rank that reaches it."""
         if index not in self.open_calls:
-            call, instance = self.plan.calls[index], self.plan.instances[self.plan.instance_of[index]]
-            whole = instance.only_call is not None
+            planned, instance = self.plan.calls[index], self.plan.instances[self.plan.instance_of[index]]
             # A rotated call numbers its match keys itself.
-            shared = self.shared if whole and call.rotation is None else None
-            opened = self.open_calls[index] = OpenCall(call.members, shared or Communicator(self.env), self.env.now)
-            if whole:
-                self.begun[instance.index] = opened
+            shared = self.shared if instance.only_call is not None and planned.rotation is None else None
+            self.open_calls[index] = OpenCall(planned, shared or Communicator(self.env))
         return self.open_calls[index]
 
-    def leave(self, index: int, call: OpenCall) -> None:
+    def leave(self, index: int) -> None:
         """A member is done with a call."""
-        call.left -= 1
-        if not call.left:
-            call.end = self.env.now
+        self.open_calls[index].left -= 1
+        if not self.open_calls[index].left:
             del self.open_calls[index]
 
-    def graph(self, npu, index: int, call: OpenCall, whole: Callable[[int], None], kind=Graph) -> Graph | None:
-        """The graph of one member of a call; None if it has nothing to do."""
-        planned, position = self.plan.calls[index], call.positions[npu.rank]
-        if not planned.programs or not len(planned.programs[position]):
+    def graph(self, npu: Npu, index: int, call: OpenCall, done: Callable[[int], None]) -> Graph | None:
+        """The graph of one member of a call (-1: the workload); None if it has nothing to do."""
+        planned, position = call.planned, call.position[npu.rank]
+        if index >= 0 and not (planned.programs and len(planned.programs[position])):
             return None
-        program = planned.programs[position]
-        lists = self.lists(program, planned.matching, position)
-        return self.graph_class(program, kind)(npu, lists, index, call, whole)
-
-    # -- the run --------------------------------------------------------------------------------------------
+        program = self.program(planned.programs[position], planned.matching, position)
+        return self.graph_class(program, index)(npu, program, index, call, done)
 
     def check_events(self) -> None:
-        """Give up after too many events, before anybody else dispatches."""
-        if self.next_number - FIRST_NUMBER + self.hops > self.max_events:
-            self.env.event().succeed().callbacks.append(self.too_many_events)
+        """Give up after too many events."""
+        if self.issued + self.recorder.hops > self.max_events:
+            raise LimitReached(f"more than {self.max_events} events (--max-events)")
 
-    def too_many_events(self, _: simpy.Event) -> None:
-        """Stop."""
-        raise LimitReached(f"more than {self.max_events} events (--max-events)")
+    def run(self) -> Records:
+        """Run, and record what was done."""
+        begin = time.process_time()
+        outcome = self.outcome()
+        cpu_s = time.process_time() - begin
+        return self.recorder.records(self.links, outcome, events=self.issued, engine="simpy", cpu_s=cpu_s)
 
-    def run(self) -> Outcome:
+    def outcome(self) -> Outcome:
         """Run until nothing is left to do, or a limit is reached."""
         limit = self.plan.problem.limits.max_sim_time_ps
+        beyond = inf if limit is None else limit + 1
         try:
-            if limit is None:
-                self.env.run()
-            else:  # run(until=…) would leave its own stop event behind, as if work were left
-                while self.env.peek() <= limit:
-                    self.env.step()
-                if self.env.peek() != float("inf"):
-                    raise LimitReached(f"simulated time went beyond {limit} ps (--max-sim-time)")
+            while self.env.peek() < beyond:
+                self.env.step()
+            if self.env.peek() != inf:
+                raise LimitReached(f"simulated time went beyond {limit} ps (--max-sim-time)")
         except LimitReached as reached:
             self.network.count_waiting()
             left = self.progress()
             return Outcome(status="limit", cause=str(reached), unfinished=sum(left), unfinished_ranks=ranks_left(left))
-        posted, unreceived = self.unmatched()
-        if not any(self.progress()) and not unreceived:
+        left, waits = self.progress(), self.waits()
+        if not any(left) and not waits["unreceived"]:
             return Outcome()
-        return explain_stuck(self.plan, self.progress(), posted, unreceived, **self.other_waits())
+        return explain_stuck(self.plan, left, **waits)
 
     def progress(self) -> list[int]:
         """Unfinished nodes by rank."""
         return [sum(graph.left for graph in npu.graphs.values()) for npu in self.npus]
 
-    def unmatched(self) -> tuple[list[Posted], list[Posted]]:
-        """Receives that wait for a message, and messages that were never received."""
+    def waits(self) -> dict[str, list]:
+        """What nodes wait for when nothing happens any more, as `explain_stuck` takes it."""
         calls = [*self.workloads, *self.open_calls.values()]
         communicators = dict.fromkeys(call.communicator for call in calls)
         boxes = [box for communicator in communicators for box in communicator.mailboxes.values()]
-        receives = sorted(posted(r.graph, r.node, r.since) for box in boxes for r in box.get_queue)
-        return receives, sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items)
-
-    def other_waits(self) -> dict[str, list]:
-        """What else a stuck run waits for, as `explain_stuck` takes it."""
-        return {}
-
-    def records(self, outcome: Outcome, cpu_s: float) -> Records:
-        """The records of the run."""
-        for npu in self.npus:
-            for graph in npu.graphs.values():
-                if graph.left:
-                    self.recorder.graph(graph)
-            if npu.graphs[-1].left:
-                npu.finish = npu.accounted
-        astra = self.plan.problem.semantics.exposed == "finish_minus_compute"
-        return self.recorder.records(
-            finish=[npu.finish for npu in self.npus],
-            compute=[npu.compute_ps for npu in self.npus],
-            exposed=[npu.finish - npu.compute_sum_ps if astra else npu.exposed_ps for npu in self.npus],
-            spans={i: (begun.start, begun.end) for i, begun in self.begun.items()},
-            links=self.links,
-            messages=self.messages,
-            hops=self.hops,
-            events=self.next_number - FIRST_NUMBER,
-            outcome=outcome,
-            engine="simpy",
-            cpu_s=cpu_s,
-        )
+        return {
+            "posted": sorted(posted(r.graph, r.node, r.since) for box in boxes for r in box.get_queue),
+            "unreceived": sorted(posted(m.graph, m.node, m.since) for box in boxes for m in box.items),
+        }
 
 
 def posted(graph: Graph, node: int, since: int) -> Posted:
     """A node that waits, for the stuck report."""
-    peer = graph.lists.peer[node]
-    rank = graph.members[peer] if peer >= 0 else -1
-    return Posted.of(graph.lists.program, node, rank=graph.npu.rank, call=graph.index, peer=rank, since=since)
+    peer = graph.program.peer[node]
+    peer = graph.call.members[peer] if peer >= 0 else -1
+    program = graph.npu.simulation.plan.program(graph.npu.rank, graph.index)
+    return Posted.of(program, node, rank=graph.npu.rank, call=graph.index, peer=peer, since=since)
