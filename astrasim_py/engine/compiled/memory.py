@@ -148,7 +148,6 @@ arena = numbers("arena", "int64")
 states = numbers("arena", "uint8")
 hashed = numbers("hash", "int32")
 dirty = numbers("dirty", "int64")
-level_words = numbers("level_words", "int64")
 free_words = numbers("free_words", "int64")
 
 times = heaps("times", records.ENTRY.itemsize)

@@ -5,7 +5,7 @@ Events, matches, blocks and so on are rows of pools of their own, whose free row
 
 *Queue*: events of one time form a list, the bucket of that time. A heap holds the distinct times, a hash table finds
 the bucket of a time, and a list is sorted when its time comes, if it is not in order already. Events scheduled for the
-current time during that time are in a separate list, in order.
+current time during that time are inserted in order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from astrasim_py.engine.compiled.memory import (
     events,
     free_words,
     hashed,
-    level_words,
     pools,
     ranks,
     runs,
@@ -176,20 +175,20 @@ def push_elsewhere(state, time, e):
 
 @lean
 def join_present(state, e):
-    """Insert an event into the ordered list of events made for the current time."""
-    last = state.joined_last
+    """Insert an event into the ordered list of events of the current time."""
+    last = state.current_last
     events(state, e).next = -1
-    if state.joined < 0:
-        state.joined = e
-        state.joined_last = e
+    if state.current < 0:
+        state.current = e
+        state.current_last = e
     elif not before(state, e, last):
         events(state, last).next = e
-        state.joined_last = e
-    elif before(state, e, state.joined):
-        events(state, e).next = state.joined
-        state.joined = e
+        state.current_last = e
+    elif before(state, e, state.current):
+        events(state, e).next = state.current
+        state.current = e
     else:
-        behind = state.joined
+        behind = state.current
         while not before(state, e, np.int64(events(state, behind).next)):
             behind = np.int64(events(state, behind).next)
         events(state, e).next = events(state, behind).next
@@ -214,7 +213,9 @@ def advance_time(state):
         buckets(state, behind).next = bucket.next
     if state.last_time == time:
         state.last_time = -1
-    state.current = bucket.first if bucket.ascending else sort_events(state, bucket.first)
+    state.current, state.current_last = bucket.first, bucket.last
+    if not bucket.ascending:
+        state.current, state.current_last = sort_events(state, bucket.first)
     give_row(state, buckets, records.BUCKETS, number)
 
 
@@ -230,7 +231,7 @@ def end_of_run(state, e):
 
 @lean
 def sort_events(state, head):
-    """Sort a list of events by a stable merge sort of its ascending runs."""
+    """Sort a list of events by a stable merge sort of its ascending runs; returns its first and its last."""
     while True:
         first, tail, merges = NONE, NONE, 0
         rest = head
@@ -260,16 +261,13 @@ def sort_events(state, head):
             events(state, tail).next = -1
         head = first
         if merges <= 1:
-            return head
+            return head, tail
 
 
 @inlined
 def next_event(state):
     """Return the next event of the current time; -1 if none is left."""
-    e, joined = state.current, state.joined
-    if joined >= 0 and (e < 0 or before(state, joined, e)):
-        state.joined = events(state, joined).next
-        return joined
+    e = state.current
     if e >= 0:
         state.current = events(state, e).next
     return e
@@ -293,14 +291,9 @@ def wake(state, number):
             ranks(state, state.awake_last).next_awake = number
         state.awake_last = number
         return
-    place = number
-    for level in range(state.levels):
-        word = level_words(state)[level] + (place >> 6)
-        known = dirty(state)[word]
-        dirty(state)[word] = known | (np.int64(1) << (place & 63))
-        if known:
-            break
-        place >>= 6
+    dirty(state)[number >> 6] |= np.int64(1) << (number & 63)
+    state.first_dirty = min(state.first_dirty, number >> 6)
+    state.awake_count += 1
 
 
 @lean
@@ -311,21 +304,16 @@ def next_awake(state):
         if rank >= 0:
             state.awake = ranks(state, rank).next_awake
         return rank
-    if dirty(state)[level_words(state)[state.levels - 1]] == 0:
+    if state.awake_count == 0:
+        state.first_dirty = state.rank_count
         return NONE
-    place = np.int64(0)
-    for level in range(state.levels - 1, -1, -1):
-        word = dirty(state)[level_words(state)[level] + place]
-        lowest = np.uint64(word & -word)
-        place = (place << 6) + LOWEST[np.int64((lowest * DE_BRUIJN) >> np.uint64(58))]
-    rank = place
-    for level in range(state.levels):
-        word = level_words(state)[level] + (place >> 6)
-        dirty(state)[word] &= ~(np.int64(1) << (place & 63))
-        if dirty(state)[word]:
-            break
-        place >>= 6
-    return rank
+    while dirty(state)[state.first_dirty] == 0:
+        state.first_dirty += 1
+    word = dirty(state)[state.first_dirty]
+    lowest = np.uint64(word & -word)
+    dirty(state)[state.first_dirty] = word & (word - 1)
+    state.awake_count -= 1
+    return (state.first_dirty << 6) + LOWEST[np.int64((lowest * DE_BRUIJN) >> np.uint64(58))]
 
 
 @lean

@@ -176,21 +176,21 @@ CONSTANTS = _words(
 #: Tables of the input and of the state, by address.
 ADDRESSES = _words(
     "nodes ints longs small path route_targets templates calls instances capacity events matches blocks ranks slots "
-    "servers links waits arena buckets times hash pools dirty level_words wave progress due free_words node_rows "
+    "servers links waits arena buckets times hash pools dirty wave progress due free_words node_rows "
     "message_rows hop_rows"
 )
-#: Variables. issued: timed actions; sent, hops: messages and their hops; current: first event of the current time;
-#: joined: first event made for it meanwhile; levels: of the set of dirty ranks; rank: the dispatching rank; due_count:
-#: completions that are due; done: first finished share; sender, send_node, send_match: a message to be sent; carried: a
-#: message to be moved; taken_…: order of the last event; most_ready: maximum ready nodes of one rank so far; wrong_…: a
-#: receive and its send of unequal bytes; begin: first run that begins now; channels: place of the workloads' channels;
-#: steps_left: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words.
+#: Variables. issued: timed actions; sent, hops: messages and their hops; current: the first event left of the current
+#: time; first_dirty: no word of `dirty` before it has a bit; rank: the dispatching rank; due_count: completions that
+#: are due; done: first finished share; sender, send_node, send_match: a message to be sent; carried: a message to be
+#: moved; taken_…: order of the last event; most_ready: maximum ready nodes of one rank so far; wrong_…: a receive and
+#: its send of unequal bytes; begin: first run that begins now; channels: place of the workloads' channels; steps_left:
+#: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words.
 VARIABLES = _words(
     "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
-    "last_time last_bucket current joined joined_last levels awake awake_last rank wave_next wave_size wave_room "
-    "due_count done done_last sender send_node send_match carried taken_scheduled taken_number message_row_count "
-    "hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin begin_last channels "
-    "steps_left budget arena_limit arena_room row_room"
+    "last_time last_bucket current current_last awake awake_last awake_count first_dirty rank wave_next wave_size "
+    "wave_room due_count done done_last sender send_node send_match carried taken_scheduled taken_number "
+    "message_row_count hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin "
+    "begin_last channels steps_left budget arena_limit arena_room row_room"
 )
 STATE = _record(" ".join([*CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VARIABLES]))
 

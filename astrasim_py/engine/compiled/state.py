@@ -28,14 +28,12 @@ class State:
         self.scalars = s = self._held[0]
         for name, value in given.constants.items():
             s[name] = value
-        for name in ("current", "joined", "joined_last", "last_time", "awake", "rank", "sender", "carried"):
+        for name in ("current", "last_time", "awake", "rank", "sender", "carried"):
             s[name] = -1
         s["record_links"], s["record_nodes"], s["record_messages"] = counting, nodes > 0, messages
         s["status"], s["most_ready"] = records.UNBORN, 4
         ranks = given.tables["ranks"]
         n, block_step = int(s["rank_count"]), int(s["block_step"])
-        dirty, levels = _levels(n)
-        s["levels"] = len(levels)
         # Word 0 is unused; then the channels of workloads, then the workloads' blocks and queues.
         channels = 2 * max(int(s["shared_channels"]), 0)
         s["channels"], s["arena_top"] = 8, 8 + channels
@@ -63,8 +61,7 @@ class State:
             "waits": np.empty(1024, dtype=records.WAIT),
             "blocks": _lines(_power(2 * n + block_step + 64), records.BLOCK),
             "pools": pools,
-            "dirty": np.zeros(dirty, dtype=np.int64),
-            "level_words": np.array(levels, dtype=np.int64),
+            "dirty": np.zeros(n // 64 + 1, dtype=np.int64),
             "wave": np.empty(1024, dtype=records.ENTRY),
             "due": np.zeros(records.MOST_DUE, dtype=records.DUE),
             "free_words": np.zeros(records.SIZE_CLASSES, dtype=np.int64),
@@ -141,16 +138,6 @@ class State:
             self.grow()
             self.scalars["steps_left"] = STEPS
             advance(self._held)
-
-
-def _levels(ranks: int) -> tuple[int, list[int]]:
-    """Words of the set of dirty ranks, and the first word of each level; a level has 64 times fewer words."""
-    levels, words, first = [], ranks, 0
-    while words != 1 or not levels:
-        words = max(-(-words // 64), 1)
-        levels.append(first)
-        first += words
-    return first, levels
 
 
 def _lines(rows: int, dtype: np.dtype | type = np.int64, value: int | None = None) -> np.ndarray:
