@@ -134,9 +134,10 @@ class _Nodes:
         self.data, self.place, self.size = data, place, size
         self.parse = messages.lenient("Node").FromString
         self.known, self.ints, self.text = known, known[0].ints, known[0].text
-        self.ids, self.started, self.duration = array("Q"), array("Q"), array("Q")
-        self.ctrl, self.deps, self.ctrl_ptr, self.data_ptr = array("Q"), array("Q"), array("q", [0]), array("q", [0])
-        self.types, self.codes = array("b"), array("i", [-1]) * size
+        self.numbers = {"id": array("Q"), "type": array("b"), "start_time_micros": array("Q")}
+        self.numbers["duration_micros"] = array("Q")
+        self.deps = {name: (array("q", [0]), array("Q")) for name in ("ctrl_deps", "data_deps")}
+        self.codes = array("i", [-1]) * size
         self.names: list[str] = []
         self.labels: dict[str, int] = {}
         self.values: dict[str, array] = {}
@@ -168,31 +169,24 @@ class _Nodes:
                 raise IllTypedAttribute(where, str(error), remedy) from None
             raise TraceError(where, str(error), f"the record is damaged, or of an older schema: {OLD}") from None
         self.names.append(name)
-        self.ids.append(node.id)
-        self.types.append(node.type)
-        self.started.append(node.start_time_micros)
-        self.duration.append(node.duration_micros)
-        self.ctrl.extend(node.ctrl_deps)
-        self.ctrl_ptr.append(len(self.ctrl))
-        self.deps.extend(node.data_deps)
-        self.data_ptr.append(len(self.deps))
+        for field, values in self.numbers.items():
+            values.append(getattr(node, field))
+        for field, (ptr, ids) in self.deps.items():
+            ids.extend(getattr(node, field))
+            ptr.append(len(ids))
 
     def columns(self, raw: RawFile, version: str) -> dict[str, Any]:
         """Fields of the trace of the decoded nodes."""
         return {
             "raw": raw,
             "version": version,
-            "node_id": np.array(self.ids, np.uint64),
-            "type": np.array(self.types, np.int8),
-            "start_time_micros": np.array(self.started, np.uint64),
-            "duration_micros": np.array(self.duration, np.uint64),
+            **{"node_id" if field == "id" else field: np.array(values) for field, values in self.numbers.items()},
+            **{field: Csr(*map(np.array, csr)) for field, csr in self.deps.items()},
             "names": tuple(self.names),
-            "ctrl_deps": Csr(np.array(self.ctrl_ptr, np.int64), np.array(self.ctrl, np.uint64)),
-            "data_deps": Csr(np.array(self.data_ptr, np.int64), np.array(self.deps, np.uint64)),
             "_columns": compact_columns(
-                {name: np.array(self.values[name], np.int64) for name in self.ints if name in self.values}, self.size
+                {name: np.array(self.values[name]) for name in self.ints if name in self.values}, self.size
             ),
-            "_groups": (np.array(self.codes, np.int32), tuple(self.labels)),
+            "_groups": (np.array(self.codes), tuple(self.labels)),
         }
 
 

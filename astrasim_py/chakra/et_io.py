@@ -99,34 +99,32 @@ def gunzip(data: bytes, place: str = "", *, head: bool = False) -> bytes:
     return b"".join(parts)
 
 
-def _trace(fields: dict[str, Any], place: str, rank: int | None, keep_raw: bool) -> ExecutionTrace:
+def _trace(fields: dict[str, Any], place: str, rank: int | None) -> ExecutionTrace:
     check_unique(fields["node_id"], place, fields["raw"].start)
     for name in ("node_id", "type", "duration_micros", "start_time_micros"):
         fields[name] = frozen(fields[name])
     for name in ("data_deps", "ctrl_deps"):
         fields[name] = Csr(*map(frozen, fields[name]))
     codes, names = fields["_groups"]
-    trace = ExecutionTrace(**fields | {"_groups": (frozen(codes), names)}, place=place, rank=rank)
-    return trace if keep_raw else trace.without_raw()
+    return ExecutionTrace(**fields | {"_groups": (frozen(codes), names)}, place=place, rank=rank)
 
 
 def parse_trace(data: bytes, place: str = "", rank: int | None = None) -> ExecutionTrace:
     """A trace from the (unzipped) bytes of a file; raises as `read_trace` does."""
-    return _trace(decode([(data, place)])[0], place, rank, True)
+    return _trace(decode([(data, place)])[0], place, rank)
 
 
-def read_trace(path: str | os.PathLike, rank: int | None = None, *, keep_raw: bool = True) -> ExecutionTrace:
-    """Read one rank's trace.
+def read_trace(path: str | os.PathLike, rank: int | None = None) -> ExecutionTrace:
+    """Read one rank's trace from a `.et` file; gzip is recognised by its first two bytes.
 
-    `path`: a `.et` file; gzip is recognised by its first two bytes. `rank`: rank it is for, for messages. `keep_raw`:
-    keep the file's bytes, which the writer, `node` and foreign attributes need. Raises TraceError: a file that cannot
-    be read, is damaged, or breaks the rules of the format.
+    `rank`: rank it is for, for messages. Raises TraceError: a file that cannot be read, is damaged, or breaks the rules
+    of the format.
     """
-    return read_traces([path], None if rank is None else [rank], keep_raw=keep_raw)[0]
+    return read_traces([path], [rank])[0]
 
 
 def read_traces(
-    paths: Iterable[str | os.PathLike], ranks: Sequence[int] | None = None, *, keep_raw: bool = True
+    paths: Iterable[str | os.PathLike], ranks: Sequence[int | None] | None = None
 ) -> tuple[ExecutionTrace, ...]:
     """Read several traces at once; files of equal content are parsed once and share one trace.
 
@@ -137,8 +135,8 @@ def read_traces(
     which = [index.setdefault(read_bytes(path), at) for at, path in enumerate(paths)]
     columns = decode([(data, paths[at]) for data, at in index.items()])
     traces = {
-        at: _trace(of_file, paths[at], None if ranks is None else ranks[at], keep_raw)
-        for at, of_file in zip(index.values(), columns, strict=True)
+        at: _trace(fields, paths[at], ranks[at] if ranks else None)
+        for at, fields in zip(index.values(), columns, strict=True)
     }
     return tuple(traces[at] for at in which)
 
@@ -177,17 +175,11 @@ def find_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> list[Pat
     # There may be very many; a few more than are listed will do.
     missing = list(islice((rank for rank in range(count) if rank not in found), 9))
     extra = [rank for rank in found if rank >= count]
-    if missing or extra:
-        problem = []
-        if missing:
-            problem.append(f"missing {_list([f'{base}.{rank}.et' for rank in missing])}")
-        if extra:
-            problem.append(f"beyond the last rank {_list([found[rank][0] for rank in extra])}")
-        raise TraceError(
-            place,
-            f"ranks 0..{count - 1} are needed: {'; '.join(problem)}",
-            "provide one file for every rank" if missing else "remove them or simulate more ranks",
-        )
+    problems = [f"missing {_list([f'{base}.{rank}.et' for rank in missing])}"] if missing else []
+    problems += [f"beyond the last rank {_list([found[rank][0] for rank in extra])}"] if extra else []
+    if problems:
+        remedy = "provide one file for every rank" if missing else "remove them or simulate more ranks"
+        raise TraceError(place, f"ranks 0..{count - 1} are needed: {'; '.join(problems)}", remedy)
     return [Path(folder) / found[rank][0] for rank in range(count)]
 
 
@@ -195,15 +187,13 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
 
 
-def read_prefix(
-    prefix: str | os.PathLike, ranks: int | None = None, *, keep_raw: bool = True
-) -> tuple[ExecutionTrace, ...]:
+def read_prefix(prefix: str | os.PathLike, ranks: int | None = None) -> tuple[ExecutionTrace, ...]:
     """Read a set `PREFIX.<rank>.et` (or `.et.gz`) of ranks 0..N-1.
 
     Raises TraceError: files missing or too many (all are listed), or as `read_trace`.
     """
     paths = find_prefix(prefix, ranks)
-    return read_traces(paths, range(len(paths)), keep_raw=keep_raw)
+    return read_traces(paths, range(len(paths)))
 
 
 def encode_trace(trace: ExecutionTrace, *, dialect: str | None = None) -> bytes:
@@ -253,10 +243,10 @@ def write_prefix(
     suffix = ".et.gz" if gzip else ".et"
     paths = [Path(f"{place}.{rank}{suffix}") for rank in range(len(traces))]
     ours = {path.name for path in paths}
-    folder = os.path.dirname(place) or "."
     try:
         present = sorted(name for names in set_files(place).values() for name in names)
     except OSError as error:
+        folder = os.path.dirname(place) or "."
         raise OutputError(place, f"cannot list {folder}: {error.strerror}", "make the folder") from None
     stale = [name for name in present if name not in ours]
     if stale:

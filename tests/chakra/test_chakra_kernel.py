@@ -228,7 +228,7 @@ def test_golden_files_are_read_by_the_kernel():
 def test_a_trace_read_by_the_kernel_is_written_back_byte_for_byte():
     data = a_file(*usual_nodes(60))
     (columns,) = decode.decode([(data, "w.0.et")], kernel=True)
-    trace = et_io._trace(columns, "w.0.et", 0, True)
+    trace = et_io._trace(columns, "w.0.et", 0)
     assert isinstance(trace, ExecutionTrace)
     assert et_io.encode_trace(trace) == data
     assert trace.digest() == et_io.parse_trace(data).digest()
