@@ -5,7 +5,7 @@ The engine fills them; later stages only read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -84,27 +84,14 @@ class Categorical:
         return _read_only(labels[self.codes])
 
 
-class LazyColumns:
-    """Columns of a `Table` that are made, all together, when the first of them is read.
-
-    `height`: their length. `make`: makes the columns that the table holds as this object, by name.
-    """
-
-    def __init__(self, height: int, make: Callable[[], Mapping[str, np.ndarray | Categorical]]) -> None:
-        self.height, self.make = height, make
-
-    def __len__(self) -> int:
-        return self.height
-
-
 def _read_only(values: np.ndarray) -> np.ndarray:
     array = values.view()
     array.setflags(write=False)
     return array
 
 
-def _column_of(values: Sequence | np.ndarray | Categorical | LazyColumns) -> np.ndarray | Categorical | LazyColumns:
-    if isinstance(values, Categorical | LazyColumns):
+def _column_of(values: Sequence | np.ndarray | Categorical) -> np.ndarray | Categorical:
+    if isinstance(values, Categorical):
         return values
     if not isinstance(values, np.ndarray):
         kind = object if len(values) and isinstance(values[0], str) else None if len(values) else np.int64
@@ -113,40 +100,27 @@ def _column_of(values: Sequence | np.ndarray | Categorical | LazyColumns) -> np.
 
 
 class Table(Mapping[str, np.ndarray]):
-    """Named columns of equal length, read-only.
+    """Named columns of equal length, read-only, in the given order."""
 
-    `columns`: 1-D, all of the same length; kept in the given order.
-    """
-
-    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Categorical | LazyColumns]) -> None:
+    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Categorical]) -> None:
         self._columns = {name: _column_of(values) for name, values in columns.items()}
         lengths = {len(c) for c in self._columns.values()}
         if len(lengths) > 1:
             raise ValueError(f"columns of unequal length: { {n: len(c) for n, c in self._columns.items()} }")
         self.height = lengths.pop() if lengths else 0
 
-    def _column(self, name: str) -> np.ndarray | Categorical:
-        found = self._columns[name]
-        if isinstance(found, LazyColumns):
-            self._columns |= {each: _column_of(values) for each, values in found.make().items()}
-        return self._columns[name]
-
-    def __getstate__(self) -> dict:
-        """Pickle all columns, lazy ones included."""
-        return {"height": self.height, "_columns": {name: self._column(name) for name in self._columns}}
-
     def __getitem__(self, name: str) -> np.ndarray:
-        column = self._column(name)
+        column = self._columns[name]
         return column.texts if isinstance(column, Categorical) else column
 
     def is_text(self, name: str) -> bool:
         """True if a column holds text."""
-        column = self._column(name)
+        column = self._columns[name]
         return isinstance(column, Categorical) or column.dtype == object
 
     def coded(self, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
         """A column of text as (codes, labels): row i holds ``labels[codes[i]]``."""
-        column = self._column(name)
+        column = self._columns[name]
         if not isinstance(column, Categorical):
             column = self._columns[name] = Categorical.of(column.tolist())
         return column.codes, column.labels
@@ -160,10 +134,8 @@ class Table(Mapping[str, np.ndarray]):
 
     def rows(self) -> Iterator[dict]:
         """Rows as dicts of plain Python values."""
-        names = list(self._columns)
-        lists = [self[name].tolist() for name in names]
-        for values in zip(*lists, strict=True):
-            yield dict(zip(names, values, strict=True))
+        for values in zip(*(self[name].tolist() for name in self), strict=True):
+            yield dict(zip(self, values, strict=True))
 
     def to_dataframe(self):
         """The table as a pandas DataFrame (needs pandas)."""
@@ -172,7 +144,7 @@ class Table(Mapping[str, np.ndarray]):
         return pandas.DataFrame(dict(self))
 
     def __repr__(self) -> str:
-        return f"Table({self.height} rows: {', '.join(self._columns)})"
+        return f"Table({self.height} rows: {', '.join(self)})"
 
 
 def empty_table(columns: Sequence[str]) -> Table:

@@ -14,7 +14,6 @@ from astrasim_py.core.records import (
     LINK_COLUMNS,
     MESSAGE_COLUMNS,
     Categorical,
-    LazyColumns,
     Outcome,
     Records,
     Table,
@@ -304,8 +303,8 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
 
     `start`, `end`, `released`, `ended`: int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
     """
-    known = dict.fromkeys(("rank", "node", "instance", "kind", "name"), LazyColumns(len(start), lambda: _planned(plan)))
-    return Table(known | {"start": start, "end": end, "released_by": released, "ended_by": ended})
+    measured = {"start": start, "end": end, "released_by": released, "ended_by": ended}
+    return Table(_planned(plan) | measured)
 
 
 def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
