@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm
 
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.ordered import OrderedProgram, checked, numbered, spread
+from astrasim_py.builders.ordered import OrderedProgram, checked, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.collectives.contract import MAX_OUTPUTS, Cell, Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.table import numbered
 
 #: Terms of a contract that is worked out, at most.
 MAX_TERMS = 2**24
@@ -50,21 +51,20 @@ def compose(
     n, total = first.ranks, lcm(first.chunks or 1, second.chunks or 1)
     if n * total > MAX_OUTPUTS:
         raise AlgorithmError(place, f"{n} ranks of {total} chunks are too many to compare", "use fewer")
-    halves = [_Half(algorithm, total) for algorithm in (first, second)]
-    collective, root, contract = _composed(place, *halves)
+    halves = one, two = [_Half(algorithm, total) for algorithm in (first, second)]
+    collective, root, contract = _composed(place, one, two)
     in_place = first.in_place
-    home = Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT
     draft = Draft(n, total)
-    ends = [half.scratch for half in halves]
     # Scratch: of an algorithm that is not in place, what is handed over; then that of the first, of the second.
-    handed = 0 if in_place else total
-    between = home if in_place else Buffer.SCRATCH
-    buffers = [(home if in_place else Buffer.INPUT, between), (between, home if in_place else Buffer.OUTPUT)]
-    reused = [np.zeros(n, dtype=np.int64) + handed, handed + ends[0]]
+    below = np.full(n, 0 if in_place else total)
+    buffers = [Buffer.INPUT, Buffer.SCRATCH, Buffer.OUTPUT]
+    if in_place:
+        buffers = [Buffer.OUTPUT if promise_of(collective).gathers else Buffer.INPUT] * 3
     shift = turns = 0
-    keep_lines = first.source == second.source or not halves[0].has_lines or not halves[1].has_lines
-    for half, where, below in zip(halves, buffers, reused, strict=True):
-        values = half.placed(where, below, keep_lines or half is halves[0])
+    keep_lines = first.source == second.source or not one.has_lines or not two.has_lines
+    for half, where in zip(halves, (buffers[:2], buffers[1:]), strict=True):
+        values = half.placed(where, below, keep_lines or half is one)
+        below = below + half.scratch
         values["order"] = half.at + shift
         values["payload"] = np.where(half.payload >= 0, half.payload + shift, NONE)
         turns = _retag(half, values, turns)
@@ -72,19 +72,14 @@ def compose(
         draft.depend(half.child + shift, half.parent + shift)
         shift += half.size
     if barrier:
-        _hold(draft, *halves)
+        _hold(draft, one, two)
     else:
-        draft.depend(*_hazards(*halves, in_place))
+        draft.depend(*_hazards(one, two, in_place))
+    source = next((half.algorithm.source for half in halves if half.has_lines), first.source)
     made = finish(
-        draft,
-        name or f"{first.name}+{second.name}",
-        collective,
-        root=root,
-        in_place=in_place,
-        contract=contract,
-        source=next((half.algorithm.source for half in halves if half.has_lines), first.source),
-        protocol=first.protocol if first.protocol == second.protocol else "",
-    )
+        draft, name or f"{first.name}+{second.name}", collective, root=root, in_place=in_place, contract=contract,
+        source=source, protocol=first.protocol if first.protocol == second.protocol else "",
+    )  # fmt: skip
     return checked(made, place) if verify else made
 
 
@@ -95,16 +90,13 @@ class _Half(OrderedProgram):
         super().__init__(algorithm, "composed")
         self.total, self.factor = total, total // algorithm.chunks
         self.has_lines = bool((self.columns["source_line"] > 0).any())
-        first = self.rank * self.layout.stride
-        #: Cells as those of one rank, with those of all ranks in `reads` and `writes`.
-        self.own_reads, self.own_writes = self.reads - first, self.writes - first
         self.scratch = np.zeros(algorithm.ranks, dtype=np.int64)
-        for whole, cell in ((self.reads, self.own_reads), (self.writes, self.own_writes)):
-            mine = (whole >= 0) & (cell >= self.layout.scratch)
-            ends = (cell - self.layout.scratch + self.count)[mine] * self.factor
+        for cells in (self.reads, self.writes):
+            mine = cells >= self.layout.scratch
+            ends = (cells - self.layout.scratch + self.count)[mine] * self.factor
             np.maximum.at(self.scratch, self.rank[mine], ends)
 
-    def placed(self, where: tuple[Buffer, Buffer], below: np.ndarray, lines: bool) -> dict[str, np.ndarray]:
+    def placed(self, where: Sequence[Buffer], below: np.ndarray, lines: bool) -> dict[str, np.ndarray]:
         """Columns of its nodes, with the cells where they come to lie: input, output, and scratch from `below`."""
         given, factor, lay = self.columns, self.factor, self.layout
         values = {name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "channel")}
@@ -113,25 +105,22 @@ class _Half(OrderedProgram):
             values[name] = np.where(given[name] < 0, MISSING, given[name] * factor)
         values["source_line"] = given["source_line"] if lines else np.full(self.size, MISSING)
         in_buffer, out_buffer = where
-        for side, whole, cell in (("src", self.reads, self.own_reads), ("dst", self.writes, self.own_writes)):
-            kind = [whole < 0, cell >= lay.scratch, (cell >= lay.output) & (lay.output > 0)]
+        for side, cell in (("src", self.reads), ("dst", self.writes)):
+            kind = [cell < 0, cell >= lay.scratch, (cell >= lay.output) & (lay.output > 0)]
             values[f"{side}_buf"] = np.select(kind, [MISSING, Buffer.SCRATCH, out_buffer], in_buffer)
             scratch = below[self.rank] + (cell - lay.scratch) * factor
-            places = [np.full(self.size, MISSING), scratch, (cell - lay.output) * factor]
-            values[f"{side}_off"] = np.select(kind, places, cell * factor)
+            values[f"{side}_off"] = np.select(kind, [MISSING, scratch, (cell - lay.output) * factor], cell * factor)
         return values
 
     def contract(self) -> Contract:
         """Its contract in cells: of the one buffer in place, else of the input and of the output buffer."""
-        algorithm, n, total = self.algorithm, self.algorithm.ranks, self.total
+        algorithm = self.algorithm
         if algorithm.collective == CUSTOM:
             if algorithm.contract is None:
-                problem = "is custom, and nothing says what it promises"
-                raise AlgorithmError(
-                    algorithm.source or algorithm.name, f"{algorithm.name} {problem}", "give a contract"
-                )
+                problem = f"{algorithm.name} is custom, and nothing says what it promises"
+                raise AlgorithmError(algorithm.source or algorithm.name, problem, "give a contract")
             return spread(algorithm.contract, self.factor)
-        return _in_cells(algorithm.collective, n, total, algorithm.root, algorithm.in_place)
+        return _in_cells(algorithm.collective, algorithm.ranks, self.total, algorithm.root, algorithm.in_place)
 
     def written_at(self, cells: np.ndarray, rank: int, cell: int, last: bool) -> str:
         """The place of the first node that reads a cell, or of the last that writes it; empty if none does."""
@@ -197,14 +186,11 @@ def _named(contract: Contract, roots: Iterable[int], in_place: bool) -> tuple[st
             continue
         for root in roots if promise.rooted else [None]:
             other = _in_cells(collective, n, total, root, in_place)
-            if _same_inputs(contract, other) and _same_outputs(contract.outputs, other.outputs):
+            # A collective may define more than this needs.
+            inputs = other.inputs is None or contract.inputs == other.inputs
+            if inputs and _same_outputs(contract.outputs, other.outputs):
                 return collective, root, None
     return CUSTOM, None, contract
-
-
-def _same_inputs(mine: Contract, other: Contract) -> bool:
-    """True if a collective defines as much as this needs."""
-    return other.inputs is None or mine.inputs == other.inputs
 
 
 def _same_outputs(mine: Mapping[Cell, Mapping[Cell, int]], other: Mapping[Cell, Mapping[Cell, int]]) -> bool:
@@ -223,12 +209,13 @@ def _mismatch(place: str, one: _Half, two: _Half, cell: Cell) -> AlgorithmError:
     """The second needs what the first does not promise."""
     rank, chunk = cell
     output = 0 if one.algorithm.in_place else one.layout.output * one.factor
-    reader = two.written_at(two.own_reads, rank, chunk, last=False)
-    writer = one.written_at(one.own_writes, rank, chunk + output, last=True)
-    needs = f"the {two.algorithm.collective} of {two.algorithm.name} needs it" + (f" ({reader})" if reader else "")
-    leaves = f"the {one.algorithm.collective} of {one.algorithm.name} does not promise it"
-    leaves += f" (last written at {writer})" if writer else " (and does not write it)"
-    return AlgorithmError(place, f"rank {rank} chunk {chunk}: {needs}, but {leaves}", "compose what fits together")
+    reader = two.written_at(two.reads, rank, chunk, last=False)
+    writer = one.written_at(one.writes, rank, chunk + output, last=True)
+    problem = f"rank {rank} chunk {chunk}: the {two.algorithm.collective} of {two.algorithm.name} needs it"
+    problem += f" ({reader})" if reader else ""
+    problem += f", but the {one.algorithm.collective} of {one.algorithm.name} does not promise it"
+    problem += f" (last written at {writer})" if writer else " (and does not write it)"
+    return AlgorithmError(place, problem, "compose what fits together")
 
 
 def _retag(half: _Half, values: dict[str, np.ndarray], turns: int) -> int:
@@ -249,37 +236,33 @@ def _hazards(one: _Half, two: _Half, in_place: bool) -> tuple[np.ndarray, np.nda
     shared = one.total
     output = 0 if in_place else one.layout.output
 
-    def touched(half: _Half, cell: np.ndarray, whole: np.ndarray, base: int) -> tuple[list[int], list[int]]:
-        """First and last + 1 of the handed-over cells that each node touches; none where it touches others."""
-        begin = (cell - base) * half.factor
-        mine = (whole >= 0) & (begin >= 0) & (begin < shared)
+    def touched(half: _Half, cells: np.ndarray, base: int) -> list[range]:
+        """The handed-over cells that each node touches."""
+        begin = (cells - base) * half.factor
+        mine = (cells >= 0) & (begin >= 0) & (begin < shared)
         begin = np.where(mine, begin + half.rank * shared, 0)
-        return begin.tolist(), np.where(mine, begin + half.count * half.factor, 0).tolist()
+        end = np.where(mine, begin + half.count * half.factor, 0)
+        return list(map(range, begin.tolist(), end.tolist()))
 
-    read_from, read_to = touched(one, one.own_reads, one.reads, output)
-    write_from, write_to = touched(one, one.own_writes, one.writes, output)
+    reads, writes = touched(one, one.reads, output), touched(one, one.writes, output)
     for g in one.sequence:
-        for cell in range(read_from[g], read_to[g]):
+        for cell in reads[g]:
             last.setdefault(cell, [NONE]).append(g)
-        for cell in range(write_from[g], write_to[g]):
+        for cell in writes[g]:
             last[cell] = [g]
-    child, parent = [], []
-    read_from, read_to = touched(two, two.own_reads, two.reads, 0)
-    write_from, write_to = touched(two, two.own_writes, two.writes, 0)
+    edges = []
+    reads, writes = touched(two, two.reads, 0), touched(two, two.writes, 0)
     for g in two.sequence:
-        for cell in range(read_from[g], read_to[g]):
-            before = last.get(cell)
-            if before is not None and before[0] >= 0:
-                child.append(g)
-                parent.append(before[0])
-        for cell in range(write_from[g], write_to[g]):
+        for cell in reads[g]:
+            writer = last.get(cell, [NONE])[0]
+            if writer >= 0:
+                edges.append((g, writer))
+        for cell in writes[g]:
             # Whatever touches the cell later waits for this node.
-            before = last.pop(cell, None)
-            if before is not None:
-                after = before[1:] or (before if before[0] >= 0 else [])
-                child.extend([g] * len(after))
-                parent.extend(after)
-    return np.array(child, dtype=np.int64) + one.size, np.array(parent, dtype=np.int64)
+            writer, *readers = last.pop(cell, [NONE])
+            edges += [(g, before) for before in readers or [writer] if before >= 0]
+    child, parent = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    return child + one.size, parent
 
 
 def _hold(draft: Draft, one: _Half, two: _Half) -> None:

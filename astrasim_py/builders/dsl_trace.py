@@ -14,14 +14,13 @@ from types import FrameType, TracebackType
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, finish
-from astrasim_py.builders.ordered import numbered
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.table import ranges
+from astrasim_py.program.table import numbered, ranges
 
 #: Steps that a function may take at most, and chunks of one scratch buffer.
 MAX_STEPS = 2**22

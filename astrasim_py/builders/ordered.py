@@ -53,22 +53,19 @@ class OrderedProgram:
             steps = steps_of(algorithm, program)
             flow = Flow(steps)
             self.layout = Layout(steps)
-        except Unusable as found:
-            raise AlgorithmError(place, f"{found.problem}, so it cannot be {doing}", "mend it") from None
-        except TraceError as error:
+        except (Unusable, TraceError) as error:
             raise AlgorithmError(place, f"{error}, so it cannot be {doing}", "mend it") from None
         if not flow.ends:
             raise AlgorithmError(place, f"{algorithm.name} never ends, so it cannot be {doing}", "mend it")
-        self.reads, self.writes = (np.array(c, dtype=np.int64) for c in (self.layout.reads, self.layout.writes))
-        self.size = len(steps)
-        self.rank = np.array(steps.rank, dtype=np.int64)
+        self.size, self.rank, self.type, self.payload = len(steps), program.rank, program.type, program.payload
+        cells = (np.array(each, dtype=np.int64) for each in (self.layout.reads, self.layout.writes))
+        #: First cell of its rank that each node reads and writes, -1 for none.
+        self.reads, self.writes = (np.where(c < 0, -1, c - self.rank * self.layout.stride) for c in cells)
         self.count = np.array(steps.count, dtype=np.int64)
-        self.payload = np.array(steps.payload, dtype=np.int64)
         self.sender = np.array(flow.sender, dtype=np.int64)
         self.sequence = flow.sequence
-        self.at = np.empty(self.size, dtype=np.int64)
-        self.at[np.array(flow.sequence, dtype=np.int64)] = np.arange(self.size)
-        self.child, self.parent, self.type = program.child, program.parents, program.type
+        self.at = np.argsort(flow.sequence)
+        self.child, self.parent = program.child, program.parents
         self.columns = {name: program.column(name) for name in _KEPT}
         sends = self.type == NodeType.COMM_SEND
         self.message = sends | (self.type == NodeType.COMM_RECV)
@@ -89,16 +86,6 @@ class OrderedProgram:
         """The source line of a node, for messages."""
         line, source = int(self.columns["source_line"][g]), self.algorithm.source
         return f"{source}:{line}" if line > 0 and source else self.program.node(g)
-
-
-def numbered(pair: np.ndarray, *turns: np.ndarray) -> np.ndarray:
-    """Numbers 0, 1 … within each pair, in the order of the turns, the last of which counts most."""
-    order = np.lexsort((*turns, pair))
-    begins = np.append(True, pair[order][1:] != pair[order][:-1]) if len(pair) else np.zeros(0, dtype=bool)
-    begin = np.maximum.accumulate(np.where(begins, np.arange(len(pair)), 0))
-    out = np.empty(len(pair), dtype=np.int64)
-    out[order] = np.arange(len(pair)) - begin
-    return out
 
 
 def spread(contract: Contract, k: int) -> Contract:

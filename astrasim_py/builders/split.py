@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
-from astrasim_py.builders.ordered import OrderedProgram, checked, numbered, place_of, spread
+from astrasim_py.builders.ordered import OrderedProgram, checked, place_of, spread
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.table import ranges
+from astrasim_py.program.table import numbered, ranges
 
 
 def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
@@ -90,15 +90,10 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
         draft.extend(size, values)
     _depend(draft, whole, segments, first, k, size)
     made = finish(
-        draft,
-        f"{algorithm.name}_x{k}",
-        algorithm.collective,
-        root=algorithm.root,
-        in_place=algorithm.in_place,
-        source=algorithm.source,
-        protocol=algorithm.protocol,
+        draft, f"{algorithm.name}_x{k}", algorithm.collective, root=algorithm.root, in_place=algorithm.in_place,
+        source=algorithm.source, protocol=algorithm.protocol,
         contract=algorithm.contract and spread(algorithm.contract, k),
-    )
+    )  # fmt: skip
     return checked(made, place) if verify else made
 
 

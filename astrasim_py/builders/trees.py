@@ -14,6 +14,7 @@ from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.table import numbered
 
 
 @dataclass(frozen=True)
@@ -184,30 +185,17 @@ def binomial_tree(n: int, root: int) -> tuple[Tree, tuple[np.ndarray, np.ndarray
     reduction take exactly ⌈log2 n⌉ sends.
     """
     low, high = np.array([0]), np.array([n])
-    parents, children, lasts, levels = [], [], [], []
-    level = 0
-    while True:
+    edges = [np.empty((4, 0), dtype=np.int64)]
+    for level in range(n.bit_length()):
         wide = high - low > 1
-        if not wide.any():
-            break
         head, end = low[wide], high[wide]
         middle = head + (end - head) // 2
-        parents.append(head)
-        children.append(middle)
-        lasts.append(end)
-        levels.append(np.full(len(head), level))
+        edges.append(np.array([head, middle, end, np.full(len(head), level)]))
         low = np.concatenate((low[~wide], head, middle))
         high = np.concatenate((high[~wide], middle, end))
-        level += 1
-    none = [np.empty(0, dtype=np.int64)]
-    parent, child, last, depth = (np.concatenate(part or none) for part in (parents, children, lasts, levels))
+    parent, child, last, depth = np.concatenate(edges, axis=1)
     # The earlier an edge is split off, the larger its subtree and the sooner it is served.
-    by_parent = np.lexsort((depth, parent))
-    place = np.empty(len(parent), dtype=np.int64)
-    ordered = parent[by_parent]
-    first = np.searchsorted(ordered, ordered)
-    place[by_parent] = np.arange(len(parent)) - first
-    tree = Tree((root + child) % n, (root + parent) % n, place, root)
+    tree = Tree((root + child) % n, (root + parent) % n, numbered(parent, depth), root)
     return tree, (child, last)
 
 

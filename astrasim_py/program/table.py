@@ -198,6 +198,14 @@ def ranges(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
 
 
+def numbered(group: np.ndarray, *turns: np.ndarray) -> np.ndarray:
+    """Numbers 0, 1 … within each group, in the order of the turns, the last of which counts most."""
+    order = np.lexsort((*turns, group))
+    out = np.empty(len(group), dtype=np.int64)
+    out[order] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
+    return out
+
+
 class ProgramTraces(Sequence[ExecutionTrace]):
     """Traces of a program, made when they are asked for first."""
 
