@@ -16,7 +16,6 @@ between the dispatches of two ranks at one instant.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -29,18 +28,10 @@ from astrasim_py.engine.recorder import LinkTotals, make_records
 from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.engine.simpy.network import Link, LinkRequest, Message
 from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall
-from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Instance, Matching, Phase, Plan, RankProgram
+from astrasim_py.system.plan import RECV, SEND, CollectiveCall, Matching, Plan, RankProgram
 from astrasim_py.system.symmetry import Symmetry, calls_of, peers_in, refuse, symmetry_of
 
 _LEVELS = ("summary", "links")
-
-
-class FoldedPlan(Plan):
-    """The plan of rank 0. Peers are indices into `Symmetry.deltas`, links are the classes in use."""
-
-    @property
-    def ranks(self) -> int:
-        return 1
 
 
 def run_folded(plan: Plan, level: str) -> Records:
@@ -62,109 +53,58 @@ def run_folded(plan: Plan, level: str) -> Records:
 # -- the plan of one rank ----------------------------------------------------------------------------------------
 
 
-def fold(symmetry: Symmetry) -> FoldedPlan:
-    """The plan of rank 0 alone."""
-    plan, topology = symmetry.plan, symmetry.plan.problem.topology
-    deltas, used = symmetry.deltas, symmetry.used
-    sample = symmetry.links.first[used]
-    quotient = replace(
-        topology,
-        npus=max(len(deltas), 1),
-        vertices=max(len(deltas), 1),
-        src=np.zeros(len(used), dtype=np.int32),
-        dst=np.zeros(len(used), dtype=np.int32),
-        latency_ps=topology.latency_ps[sample],
-        bandwidth_class=topology.bandwidth_class[sample],
-        dims=(),
-        switches=(),
-        router=None,
-        renumbered=None,
-    )
-    calls: list[CollectiveCall] = []
-    known: dict[CollectiveCall, CollectiveCall] = {}
-    instances = [_instance(symmetry, i, number, calls, known) for number, i in enumerate(symmetry.called)]
-    base = plan.workload[0]
-    renumbered = np.full(len(plan.instances) + 1, -1, dtype=np.int32)
-    renumbered[list(symmetry.called)] = np.arange(len(instances))
-    workload, p2p = _program(symmetry, base, base.peer.astype(np.int64))
-    return FoldedPlan(
-        problem=replace(plan.problem, topology=quotient),
-        npu_of=tuple(range(max(len(deltas), 1))),
-        job_of=(0,),
-        first_rank=(0,),
-        workload=(replace(workload, instance=renumbered[base.instance]),),
-        p2p=(p2p,),
-        instances=tuple(instances),
+def fold(symmetry: Symmetry) -> Plan:
+    """The plan of rank 0 alone, over the first link of each class."""
+    plan, home = symmetry.plan, int(symmetry.plan.npu_of[0])
+    calls, made = list(plan.calls), {}
+    for instance in symmetry.called:
+        for index, call in calls_of(plan.instances[instance], 0):
+            if call not in made:
+                made[call] = _call(symmetry, call)
+            calls[index] = made[call]
+    workload = plan.workload[0]
+    return replace(
+        plan,
+        workload=(workload,),
+        p2p=(Matching(match_key=(_own_keys(symmetry, workload, workload.peer.astype(np.int64)),)),),
         calls=tuple(calls),
-        start_delay=tuple(plan.start_delay[:1]),
-        route_pairs=np.arange(len(deltas), dtype=np.int64),
+        route_pairs=home * plan.problem.topology.npus + np.asarray(plan.npu_of, dtype=np.int64)[symmetry.deltas],
         route_ptr=symmetry.route_ptr,
-        route_links=np.searchsorted(used, symmetry.route_class).astype(np.int32),
-        sizes=plan.sizes,
+        route_links=symmetry.links.first[symmetry.route_class],
     )
-
-
-def _instance(
-    symmetry: Symmetry,
-    index: int,
-    number: int,
-    calls: list[CollectiveCall],
-    known: dict[CollectiveCall, CollectiveCall],
-) -> Instance:
-    """Rank 0's part of a collective; its calls are appended to `calls`."""
-    instance, first = symmetry.plan.instances[index], len(calls)
-    for _, call in calls_of(instance, 0):
-        if call not in known:
-            known[call] = _call(symmetry, call)
-        calls.append(known[call])
-    mine = itertools.count(first)
-    chunks = []
-    for chunk in instance.chunks:
-        places = [(phase, next(mine)) for phase in chunk.phases]
-        phases = tuple(Phase(phase.queue, phase.priority, at, (calls[at],), {0: 0}) for phase, at in places)
-        chunks.append(replace(chunk, phases=phases))
-    only_call = calls[first] if instance.only_call is not None else None
-    return replace(instance, index=number, members=(0,), first=first, only_call=only_call, chunks=tuple(chunks))
 
 
 def _call(symmetry: Symmetry, call: CollectiveCall) -> CollectiveCall:
     """Rank 0's part of a call."""
-    programs, matching = (), None
-    if call.programs:
-        program, matching = _program(symmetry, *peers_in(call, call.members.index(0)))
-        programs = (program,)
-    return CollectiveCall(members=(0,), algorithm=call.algorithm, programs=programs, matching=matching)
+    if not call.programs:
+        return call
+    position = call.members.index(0)
+    keys = {position: _own_keys(symmetry, *peers_in(call, position))}
+    return replace(call, programs={position: call.programs[position]}, matching=Matching(match_key=keys))
 
 
-def _program(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> tuple[RankProgram, Matching]:
-    """A program whose peers are indices of deltas, and the matching of its sends with its own rotated receives."""
+def _own_keys(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> np.ndarray:
+    """int64[n]: match keys of the sends of a program with its own rotated receives; `peers`: ranks, by node."""
     at = np.flatnonzero(peers >= 0)
     kind = program.structure.kind[at]
     # A receive from the rank at distance d matches this rank's send to distance -d, rotated.
     towards = np.where(kind == RECV, symmetry.group.unshift(0, peers[at]), peers[at])
     channels, inverse = np.unique(np.stack([towards, program.tag[at]]), axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
-    number = channels.shape[1]
-    sent = np.bincount(inverse[kind == SEND], minlength=number)
-    received = np.bincount(inverse[kind == RECV], minlength=number)
-    meet = np.zeros(len(program), dtype=np.int64)
-    meet[at] = np.where(((sent == 1) & (received == 1))[inverse], inverse, ~inverse)
-    numbers = np.where(peers >= 0, 0, -1).astype(np.int32)
-    sends = program.structure.kind == SEND
-    numbers[sends] = np.searchsorted(symmetry.deltas, peers[sends])
-    return replace(program, peer=numbers), Matching(match_key=(meet,))
+    sent, received = (np.bincount(inverse[kind == each], minlength=channels.shape[1]) for each in (SEND, RECV))
+    keys = np.zeros(len(program), dtype=np.int64)
+    keys[at] = np.where(((sent == 1) & (received == 1))[inverse], inverse, ~inverse)
+    return keys
 
 
 # -- the run -----------------------------------------------------------------------------------------------------
 
 
 class WatchedLink(Link):
-    """A link class; `watch` is called with every request for it."""
-
-    watch: Callable[[Link, Message], None]
+    """A link that represents its class; every request for it is watched."""
 
     def request(self, message: Message) -> LinkRequest:
-        self.watch(self, message)
+        self.simulation.refuse_tie(self, message)
         return super().request(message)
 
 
@@ -174,56 +114,46 @@ class FoldedSimulation(DialectSimulation):
     link_class = WatchedLink
 
     def __init__(self, symmetry: Symmetry, level: str) -> None:
-        self.symmetry = symmetry
-        self._addresses = tuple(range(max(len(symmetry.deltas), 1)))
         super().__init__(fold(symmetry), level)
-        self.workloads[0].members = self._addresses
-        ptr, anchors = symmetry.route_ptr.tolist(), symmetry.route_anchor.tolist()
-        self._anchors = [anchors[a:b] for a, b in itertools.pairwise(ptr)]
+        self.symmetry = symmetry
+        self.recorder.members_left = [1] * len(self.plan.instances)
+        #: Destination → the anchors of the links on the way to it.
+        self._anchors: dict[int, list[int]] = {}
+        for rank, (a, b) in zip(symmetry.deltas.tolist(), itertools.pairwise(symmetry.route_ptr.tolist()), strict=True):
+            self._anchors[self.plan.npu_of[rank]] = symmetry.route_anchor[a:b].tolist()
         #: Link class → time of the latest requests, and their anchors by issue time.
         self._asked: dict[int, tuple[int, dict[int, int]]] = {}
-        for link in self.links.values():
-            link.watch = self.refuse_ties
         self._refuse_instant_messages()
 
     def _refuse_instant_messages(self) -> None:
-        programs = [*self.plan.workload, *(p for call in self.plan.calls for p in call.programs)]
-        for program in dict.fromkeys(programs):
+        calls = [call for i in self.symmetry.called for _, call in calls_of(self.symmetry.plan.instances[i], 0)]
+        found = [peers_in(call, call.members.index(0)) for call in dict.fromkeys(calls) if call.programs]
+        for program, peers in [(self.plan.workload[0], self.plan.workload[0].peer), *found]:
             at = program.structure.kind == SEND
-            for peer, nbytes in set(zip(program.peer[at].tolist(), program.nbytes[at].tolist(), strict=True)):
-                if not any(link.arrival(nbytes) for link in self.route(0, peer)):
+            for rank, nbytes in set(zip(peers[at].tolist(), program.nbytes[at].tolist(), strict=True)):
+                if not any(link.arrival(nbytes) for link in self.route(self.plan.npu_of[0], rank)):
                     raise refuse(f"a message of {nbytes} bytes takes no time, and the order of ranks matters")
-
-    def route(self, src: int, dst: int) -> list[Link]:
-        """Link classes from this rank to a delta."""
-        ptr = self.plan.route_ptr
-        return [self.links[c] for c in self.plan.route_links[ptr[dst] : ptr[dst + 1]].tolist()]
 
     def open_call(self, index: int) -> OpenCall:
         call = super().open_call(index)
-        call.members = self._addresses
+        call.left = 1
         return call
 
-    def refuse_ties(self, link: Link, message: Message) -> None:
+    def refuse_tie(self, link: Link, message: Message) -> None:
         """Refuse if messages that different ranks issued at one time request one link at one time."""
-        delta = message.graph.program.peer[message.node]
-        anchor, now = self._anchors[delta][message.at], self.env.now
+        anchor, now = self._anchors[message.dst][message.at], self.env.now
         since, found = self._asked.get(link.index, (-1, {}))
         if since != now:
             found = {}
             self._asked[link.index] = now, found
         other = found.setdefault(message.since, anchor)
-        if other != anchor:
-            raise self._tie(link.index, other, anchor, now)
-
-    def _tie(self, link: int, one: int, other: int, now: int) -> FoldError:
-        symmetry = self.symmetry
-        first = int(symmetry.links.first[symmetry.used[link]])
-        at = int(symmetry.links.anchor[first])
-        ranks = sorted(int(symmetry.group.unshift(at, anchor)) for anchor in (one, other))
-        return refuse(
-            f"ranks {ranks[0]} and {ranks[1]} ask for link {symmetry.plan.problem.topology.link_name(first)} at the "
-            f"same time ({now} ps), and only their numbers decide who goes first"
+        if other == anchor:
+            return
+        at, name = int(self.symmetry.links.anchor[link.index]), self.plan.problem.topology.link_name(link.index)
+        ranks = sorted(int(self.symmetry.group.unshift(at, each)) for each in (anchor, other))
+        raise refuse(
+            f"ranks {ranks[0]} and {ranks[1]} ask for link {name} at the same time ({now} ps), and only their numbers "
+            f"decide who goes first"
         )
 
     def check_events(self) -> None:
@@ -249,10 +179,9 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
     """Expand the records of one rank to those of all ranks."""
     plan = symmetry.plan
     n = plan.ranks
-    found = np.stack([records.collective["start"], records.collective["end"]], axis=1)
-    spans = np.full((len(plan.instances), 2), -1, dtype=np.int64)
-    for number, instances in enumerate(symmetry.called.values()):
-        spans[list(instances)] = found[number]
+    spans = np.stack([records.collective["start"], records.collective["end"]], axis=1)
+    for instance, others in symmetry.called.items():
+        spans[list(others)] = spans[instance]
     left = records.outcome.unfinished
     ranks_left = tuple(range(n)) if left else ()
     return make_records(
@@ -276,7 +205,7 @@ def _links(symmetry: Symmetry, table: Table) -> LinkTotals:
     """Totals of every link in the full run's records, copied from its class."""
     classes = symmetry.links.of
     row = np.full(len(symmetry.links.first), -1, dtype=np.int32)
-    row[symmetry.used[table["link"]]] = np.arange(table.height)
+    row[classes[table["link"]]] = np.arange(table.height)
     rows = row[classes]
     if symmetry.tabled:
         used = np.flatnonzero(rows >= 0)

@@ -45,7 +45,7 @@ class Recorder:
         self._messages: dict[str, list[int]] = {name: [] for name in MESSAGE_COLUMNS}
         self._hops: dict[str, list[int]] = {name: [] for name in HOP_COLUMNS}
         self._spans = np.full((len(plan.instances), 2), -1, dtype=np.int64)
-        self._members_left = [len(instance.members) for instance in plan.instances]
+        self.members_left = [len(instance.members) for instance in plan.instances]
         self._times = [_RankTimes() for _ in range(plan.ranks)]
 
     # -- nodes ----------------------------------------------------------------------------------------------
@@ -65,13 +65,13 @@ class Recorder:
         times.change(kind, -1, now)
         times.finish = now
         if kind == COLLECTIVE:
-            self._members_left[instance] -= 1
-            if not self._members_left[instance]:
+            self.members_left[instance] -= 1
+            if not self.members_left[instance]:
                 self._spans[instance, 1] = now
 
     def first_row(self, rank: int, index: int) -> int:
         """Row of the first node of a call (-1: the workload) on a rank."""
-        return int(self.plan.first_rows(index)[self.plan.position(rank, index)]) if self.with_nodes else 0
+        return self.plan.first_row(rank, index) if self.with_nodes else 0
 
     def released(self, row: int, by: int) -> None:
         """Record the node that released a node, as rows."""
@@ -309,7 +309,7 @@ def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndar
 
 def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
     """The columns of the node table that the Plan determines."""
-    first, total = plan.node_rows
+    total = plan.row_count
     rank, node, instance = np.empty((3, total), dtype=np.int64)
     kind, name = np.empty(total, dtype=np.int8), np.empty(total, dtype=np.int32)
     names = _Names()
@@ -318,8 +318,7 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
         number, offset = plan.instance_at(index), plan.node_offset.get(index, 0)
         stream = plan.place_of.get(index)
         prefix = "" if stream is None else f"chunk {stream[0]} phase {stream[1]} "
-        for member, program in _running(plan, part):
-            row = first[member, index]
+        for (member, program), row in zip(_running(plan, part), plan.first_rows(index).tolist(), strict=True):
             stop = row + len(program)
             rank[row:stop] = member
             instance[row:stop] = number

@@ -226,7 +226,7 @@ class Plan:
 
     @property
     def ranks(self) -> int:
-        return len(self.npu_of)
+        return len(self.workload)
 
     @property
     def computed_routes(self) -> bool:
@@ -305,15 +305,9 @@ class Plan:
         """Rows of the node table."""
         return self._rows[1]
 
-    @cached_property
-    def node_rows(self) -> tuple[dict[tuple[int, int], int], int]:
-        """First row of each (rank, call) in the node table (workload: call -1), and the row count."""
-        starts, total = self._rows
-        pairs = [((rank, -1), row) for rank, row in enumerate(starts[0].tolist())]
-        for index, (call, rows) in enumerate(zip(self.calls, starts[1:], strict=True)):
-            pairs += [((rank, index), row) for rank, row in zip(call.members, rows.tolist(), strict=False)]
-        # Sorted by row; a program without nodes precedes the one that begins in its row.
-        return dict(sorted(pairs, key=lambda pair: pair[0])), total
+    def first_row(self, rank: int, index: int) -> int:
+        """First row in the node table of a rank in a call (-1: its workload)."""
+        return int(self.first_rows(index)[rank if index < 0 else self.position(rank, index)])
 
     @cached_property
     def messages(self) -> int:
@@ -335,9 +329,9 @@ class Plan:
         return {}
 
     def position(self, rank: int, index: int) -> int:
-        """Place of a rank among the members of a call (-1: among all ranks)."""
+        """Place of a rank among the members of a call (-1: among the ranks of its job)."""
         if index < 0:
-            return rank
+            return rank - self.first_rank[self.job_of[rank]]
         call = self.calls[index]
         if call not in self._positions:
             self._positions[call] = {member: position for position, member in enumerate(call.members)}

@@ -96,11 +96,11 @@ def same_records(problem: Problem) -> bool:
     plan = make_plan(problem)
     records = simulate(plan, level="messages")
     other = Replay(plan).run()
-    first, total = plan.node_rows
+    first, total = plan.first_row, plan.row_count
     expected_start, expected_end = [-1] * total, [-1] * total
     for (rank, index, node), (begin, done) in other.nodes.items():
-        expected_start[first[rank, index] + node] = begin
-        expected_end[first[rank, index] + node] = -1 if done is None else done
+        expected_start[first(rank, index) + node] = begin
+        expected_end[first(rank, index) + node] = -1 if done is None else done
     assert records.node["start"].tolist() == expected_start
     assert records.node["end"].tolist() == expected_end
     hops = list(zip(*(records.hop[c].tolist() for c in ("link", "requested", "start", "end")), strict=True))

@@ -56,10 +56,10 @@ def same(problem: Problem) -> str:
     plan = make_plan(problem)
     records = simulate(plan, level="messages")
     other = Replay(plan).run()
-    first, total = plan.node_rows
+    first, total = plan.first_row, plan.row_count
     expected = np.full((2, total), -1, dtype=np.int64)
     for (rank, index, node), (begin, done) in other.nodes.items():
-        expected[:, first[rank, index] + node] = begin, -1 if done is None else done
+        expected[:, first(rank, index) + node] = begin, -1 if done is None else done
     assert records.node["start"].tolist() == expected[0].tolist()
     assert records.node["end"].tolist() == expected[1].tolist()
     hops = list(zip(*(records.hop[c].tolist() for c in ("link", "requested", "start", "end")), strict=True))
@@ -131,14 +131,14 @@ def busy_planner(rng: random.Random, *, queues: int = 2, most: int = 2) -> Plann
 
 def visits(plan, records, rank):
     """(queue, stream priority, arrival, start, end) of every phase of one rank, by queue."""
-    first, _ = plan.node_rows
+    first = plan.first_row
     start, end = records.node["start"], records.node["end"]
     out: dict[int, list[tuple]] = {}
     for instance in plan.instances:
         for stream in instance.chunks:
             arrival = 0
             for visit in stream.phases:
-                row = first[rank, visit.first + visit.call_of[rank]]
+                row = first(rank, visit.first + visit.call_of[rank])
                 out.setdefault(visit.queue, []).append((stream.priority, arrival, int(start[row]), int(end[row])))
                 arrival = int(end[row])
     return out

@@ -111,8 +111,8 @@ def test_ranks_that_start_at_different_times_do_not_block_each_other(
     assert records.outcome.status == "done"
     # The other engine does the same at the same times.
     other = replay.Replay(plan).run()
-    first, total = plan.node_rows
+    first, total = plan.first_row, plan.row_count
     expected = [-1] * total
     for (rank, index, node), (_, done) in other.nodes.items():
-        expected[first[rank, index] + node] = -1 if done is None else done
+        expected[first(rank, index) + node] = -1 if done is None else done
     assert records.node["end"].tolist() == expected

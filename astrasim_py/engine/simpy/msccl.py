@@ -92,7 +92,7 @@ class ConnectedGraph(Graph):
     def __init__(self, npu, program, index, call, done) -> None:
         super().__init__(npu, program, index, call, done)
         self.connections = call.connections = call.connections or Connections()
-        position, planned = call.position[npu.rank], call.planned.connections
+        position, planned = npu.simulation.plan.position(npu.rank, index), call.planned.connections
         self.needs, self.frees = planned.needs[position].tolist(), planned.frees[position].tolist()
         self.connection = planned.connection[position].tolist()
 

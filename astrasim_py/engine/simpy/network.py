@@ -45,9 +45,9 @@ class Link(simpy.Resource):
     def __init__(self, simulation, index: int) -> None:
         super().__init__(simulation.env, capacity=1)
         topology = simulation.plan.problem.topology
-        self.index, self.latency = index, int(topology.latency_ps[index])
+        self.simulation, self.index, self.latency = simulation, index, int(topology.latency_ps[index])
         self.bandwidth = topology.bandwidths[topology.bandwidth_class[index]]
-        self.rounding, self.recorder = simulation.plan.problem.semantics.rounding, simulation.recorder
+        self.rounding = simulation.plan.problem.semantics.rounding
         self.free = self.bytes = self.messages = self.busy = self.queued = self.max_queue = 0
         self.transfer, self.arrival = cache(self.transfer), cache(self.arrival)
         self._starts: deque[int] = deque()
@@ -91,14 +91,14 @@ class LinkRequest(Request):
 
     def __init__(self, link: Link, message: Message, listed: bool = True) -> None:
         self.message, self.asked = message, link._env.now
-        self.row = link.recorder.hop(message.row, link.index, self.asked) if listed else -1
+        self.row = link.simulation.recorder.hop(message.row, link.index, self.asked) if listed else -1
         super().__init__(link)
 
     def count(self, start: int, end: int) -> None:
         """The message has the link from `start` to `end` (ps)."""
         self.counted = True
         self.resource.count_use(self.asked, start, end, self.message.bytes)
-        self.resource.recorder.hop_served(self.row, start, end)
+        self.resource.simulation.recorder.hop_served(self.row, start, end)
 
 
 class Mailbox(simpy.Store):

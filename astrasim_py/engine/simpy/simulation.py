@@ -26,7 +26,6 @@ class OpenCall:
 
     def __init__(self, planned: CollectiveCall, communicator: Communicator) -> None:
         self.planned, self.members, self.communicator = planned, planned.members, communicator
-        self.position = {rank: position for position, rank in enumerate(planned.members)}
         self.left, self.connections = len(self.members), None
 
 
@@ -100,7 +99,7 @@ class Simulation:
 
     def graph(self, npu: Npu, index: int, call: OpenCall, done: Callable[[int], None]) -> Graph | None:
         """The graph of one member of a call (-1: the workload); None if it has nothing to do."""
-        planned, position = call.planned, call.position[npu.rank]
+        planned, position = call.planned, self.plan.position(npu.rank, index)
         if index >= 0 and not (planned.programs and len(planned.programs[position])):
             return None
         program = self.program(planned.programs[position], planned.matching, position)
