@@ -10,7 +10,7 @@ from astrasim_py.chakra.schema import MISSING
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
-from astrasim_py.system.plan import KIND_NAMES, RECV, Plan, RankProgram
+from astrasim_py.system.plan import KIND_NAMES, RECV, Plan
 
 #: Maximum waiting nodes reported per rank.
 _PER_RANK = 4
@@ -30,10 +30,13 @@ class Posted(NamedTuple):
     row: int
 
     @classmethod
-    def of(cls, program: RankProgram, node: int, *, rank: int, call: int, peer: int, since: int) -> Posted:
-        """A node of the program of a rank in a call; `peer` is a rank, or -1."""
-        columns = (program.node_id, program.tag, program.nbytes, program.structure.kind, program.rows)
-        number, tag, nbytes, kind, row = (int(column[node]) for column in columns)
+    def of(cls, plan: Plan, rank: int, call: int, node: int, since: int) -> Posted:
+        """A node of the program of a rank in a call (-1: its workload)."""
+        program = plan.program(rank, call)
+        columns = (program.node_id, program.peer, program.tag, program.nbytes, program.structure.kind, program.rows)
+        number, peer, tag, nbytes, kind, row = (int(column[node]) for column in columns)
+        if peer >= 0:
+            peer = plan.calls[call].members[peer] if call >= 0 else plan.first_rank[plan.job_of[rank]] + peer
         return cls(rank, call, number, peer, tag, nbytes, since, kind, row)
 
 

@@ -83,11 +83,11 @@ class Waiting:
             partner = int(self.tables["nodes"]["partner"][int(block["first"]) + node])
             where = sender if index < 0 else peer
             row = int(self.plan.first_rows(index)[where]) + partner if self.state.scalars["record_nodes"] else -1
-            found.append(self.described(sender, index, partner, self.start(row)))
+            found.append(Posted.of(self.plan, sender, index, partner, self.start(row)))
         for match in filter(_unreceived, self.matches):
             _, node = _split(match["send"])
             since = self.start(int(match["sender_row"]))
-            found.append(self.described(int(match["rank"]), int(match["call"]), node, since))
+            found.append(Posted.of(self.plan, int(match["rank"]), int(match["call"]), node, since))
         return sorted(found)
 
     def held(self) -> list[Posted]:
@@ -99,7 +99,7 @@ class Waiting:
             slots = self.tables["arena"][begin : begin + 2 * messages].view(records.MESSAGE_SLOT)
             for waiting, since in slots[slots["state"] >= records.WAITED].tolist():
                 block, node = _split(waiting - records.WAITED)
-                found.append(self.described(int(self.blocks["rank"][block]), index, node, since))
+                found.append(Posted.of(self.plan, int(self.blocks["rank"][block]), index, node, since))
         return sorted(found)
 
     def unasked(self) -> list[Posted]:
@@ -125,7 +125,7 @@ class Waiting:
                     if needs == records.MOST_NEEDS:
                         needs = int(arena[counts + int(self.tables["nodes"]["count"][first + node])])
                     if needs == 1:
-                        at = self.described(int(block["rank"]), int(block["call"]), node, -1)
+                        at = Posted.of(self.plan, int(block["rank"]), int(block["call"]), node, -1)
                         found.append((at, number, count, wanted))
         return sorted(found)
 
@@ -173,17 +173,10 @@ class Waiting:
         """A node of a live block that has waited since it was issued."""
         block = self.blocks[number]
         row = int(block["row"])
-        return self.described(int(block["rank"]), int(block["call"]), node, self.start(row + node if row >= 0 else -1))
+        return Posted.of(
+            self.plan, int(block["rank"]), int(block["call"]), node, self.start(row + node if row >= 0 else -1)
+        )
 
     def start(self, row: int) -> int:
         """Issue time of a row of the node table; -1 if nodes are not recorded."""
         return int(self.tables["node_rows"]["start"][row]) if row >= 0 else -1
-
-    def described(self, rank: int, index: int, node: int, since: int) -> Posted:
-        """A node in the form that the explanation names."""
-        program = self.plan.program(rank, index)
-        members = self.plan.calls[index].members if index >= 0 else None
-        peer = int(program.peer[node])
-        if peer >= 0:
-            peer = members[peer] if members is not None else self.plan.first_rank[self.plan.job_of[rank]] + peer
-        return Posted.of(program, node, rank=rank, call=index, peer=peer, since=since)

@@ -152,7 +152,4 @@ class Simulation:
 
 def posted(graph: Graph, node: int, since: int) -> Posted:
     """A node that waits, for the stuck report."""
-    peer = graph.program.peer[node]
-    peer = graph.call.members[peer] if peer >= 0 else -1
-    program = graph.npu.simulation.plan.program(graph.npu.rank, graph.index)
-    return Posted.of(program, node, rank=graph.npu.rank, call=graph.index, peer=peer, since=since)
+    return Posted.of(graph.npu.simulation.plan, graph.npu.rank, graph.index, node, since)
