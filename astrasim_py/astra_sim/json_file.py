@@ -17,6 +17,10 @@ from astrasim_py.core.files import read_regular
 MAX_BYTES = 2**20
 #: Characters between keys and values.
 _BETWEEN = re.compile(r"[\s,:]*")
+#: What stands between keys and values.
+_BETWEEN = re.compile(r"[\s,:]*")
+#: What stands between keys and values.
+_BETWEEN = re.compile(r"[\s,:]*")
 #: Characters of a value that messages show.
 _SHOWN = 60
 

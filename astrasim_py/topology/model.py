@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -158,17 +157,13 @@ class Topology:
 
     def vertex_name(self, vertex: int) -> str:
         """``"7"`` for NPU 7, ``"leaf2"`` and the like for switches."""
-        if vertex < self.npus:
-            return str(vertex)
-        block = bisect_right(self._blocks, vertex) - 1
-        prefix, count = self.switches[block]
-        return prefix if count is None else f"{prefix}{vertex - self._blocks[block]}"
+        return str(vertex) if vertex < self.npus else self.switch_names[vertex - self.npus]
 
     @cached_property
-    def _blocks(self) -> list[int]:
-        """The first vertex of each block of switches."""
-        sizes = [1 if count is None else count for _, count in self.switches]
-        return list(accumulate(sizes[:-1], initial=self.npus))
+    def switch_names(self) -> tuple[str, ...]:
+        """The name of each vertex after the NPUs."""
+        each = [[name] if count is None else [f"{name}{i}" for i in range(count)] for name, count in self.switches]
+        return tuple(chain.from_iterable(each))
 
     def link_name(self, link: int) -> str:
         """``"0->1"``; the second of parallel links is ``"0->1#2"``, the third ``"0->1#3"``."""
@@ -177,15 +172,18 @@ class Topology:
         return f"{name}#{number + 1}" if number else name
 
     @cached_property
-    def parallel(self) -> np.ndarray:
-        """Per link, how many links of lower id join the same two vertices in the same direction."""
+    def by_ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Links in the order of their ends, then of their ids, and the ends of each: ``source * vertices + target``."""
         key = self.src.astype(np.int64) * self.vertices + self.dst
         order = np.argsort(key, kind="stable")
-        same = np.concatenate([[False], key[order][1:] == key[order][:-1]])
-        index = np.arange(len(order))
-        start = np.maximum.accumulate(np.where(same, 0, index))
+        return order, key[order]
+
+    @cached_property
+    def parallel(self) -> np.ndarray:
+        """Per link, how many links of lower id join the same two vertices in the same direction."""
+        order, key = self.by_ends
         number = np.empty(len(order), dtype=np.int64)
-        number[order] = index - start
+        number[order] = np.arange(len(order)) - np.searchsorted(key, key)
         return number
 
     @cached_property
@@ -282,8 +280,8 @@ class Topology:
         return digest({f.name: getattr(self, f.name) for f in fields(self) if f.name not in unseen})
 
     def __getstate__(self) -> dict:
-        """Omit search results from the pickle; they are recomputed on demand."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_search", "alive")}
+        """Only what it was made from."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __setstate__(self, state: dict) -> None:
         for value in state.values():

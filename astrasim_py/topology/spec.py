@@ -175,13 +175,11 @@ class _Finder:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        key = topology.src.astype(np.int64) * topology.vertices + topology.dst
-        self.order = np.argsort(key, kind="stable")
-        self.keys = key[self.order]
 
     @cached_property
     def names(self) -> dict[str, int]:
-        return {self.topology.vertex_name(v): v for v in range(self.topology.vertices)}
+        names = (*map(str, range(self.topology.npus)), *self.topology.switch_names)
+        return {name: vertex for vertex, name in enumerate(names)}
 
     def vertex(self, item: Any, place: str, what: str = "a vertex") -> int:
         topology = self.topology
@@ -211,9 +209,9 @@ class _Finder:
         raise TopologyError(place, f"there is no link from {here} to {there}", remedy)
 
     def _between(self, a: int, b: int) -> np.ndarray:
-        key = a * self.topology.vertices + b
-        low, high = np.searchsorted(self.keys, [key, key + 1])
-        return self.order[low:high]
+        order, keys = self.topology.by_ends
+        low, high = np.searchsorted(keys, np.array([0, 1]) + a * self.topology.vertices + b)
+        return order[low:high]
 
 
 def link_of(model: Any) -> tuple[Any, Any]:
