@@ -57,114 +57,68 @@ class Fabric:
 
 
 @dataclass(frozen=True)
-class LeafSpine(Fabric):
-    """Leaves with `hosts` NPUs each, every leaf linked to every spine.
+class Tree(Fabric):
+    """A leaf-spine network or a fat tree.
 
-    A message to another leaf crosses spine ``destination mod spines``.
-    """
-
-    leaves: int
-    hosts: int
-    spines: int
-
-    @property
-    def npus(self) -> int:
-        return self.leaves * self.hosts
-
-    @property
-    def links(self) -> int:
-        return 2 * self.npus + 2 * self.leaves * self.spines
-
-    @property
-    def switches(self) -> tuple[tuple[str, int], ...]:
-        return (("leaf", self.leaves), ("spine", self.spines))
-
-    def blocks(self) -> list[Block]:
-        """All links: NPU-leaf (level 0), leaf-spine (level 1)."""
-        ids = np.arange(self.npus)
-        leaf, spine = _grid(self.leaves, self.spines)
-        first = self.npus
-        return [*_cable(ids, first + ids // self.hosts, 0), *_cable(first + leaf, first + self.leaves + spine, 1)]
-
-    def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of many pairs."""
-        npus, fabric = self.npus, 2 * self.npus
-        a, b, spine = src // self.hosts, dst // self.hosts, dst % self.spines
-        moves, up = src != dst, a != b
-        return _table(
-            len(src),
-            (moves, src),
-            (up, fabric + a * self.spines + spine),
-            (up, fabric + self.leaves * self.spines + b * self.spines + spine),
-            (moves, npus + dst),
-        )
-
-
-@dataclass(frozen=True)
-class FatTree(Fabric):
-    """A three-tier fat tree of k-port switches.
-
-    `pods` pods of k/2 edge and k/2 aggregation switches, (k/2)^2 cores, `hosts` NPUs per edge switch. Core
-    ``a k/2 + j`` is the j-th one above aggregation switch a of every pod. A message takes aggregation switch
-    ``destination mod k/2`` and, to another pod, core j = ``(destination div k/2) mod k/2`` above it.
+    `pods` pods, each with `edges` edge switches (leaves) of `hosts` NPUs and `tops` aggregation switches (spines), all
+    linked to each other; `cores` core switches above each aggregation switch of a pod and those of its place in the
+    other pods. Core ``a cores + j`` is the j-th one above aggregation switch a. A message takes aggregation switch
+    ``destination mod tops`` and, to another pod, core j = ``(destination div tops) mod cores`` above it.
 
     Al-Fares, Loukissas, Vahdat: A scalable, commodity data center network architecture, SIGCOMM 2008.
     """
 
-    k: int
     pods: int
+    edges: int
     hosts: int
-
-    @property
-    def half(self) -> int:
-        return self.k // 2
-
-    @property
-    def edges(self) -> int:
-        return self.pods * self.half
+    tops: int
+    cores: int
+    names: tuple[str, ...]  # of the switches, from the edge upwards
 
     @property
     def npus(self) -> int:
-        return self.edges * self.hosts
+        return self.pods * self.edges * self.hosts
 
     @property
     def links(self) -> int:
-        return 2 * self.npus + 4 * self.edges * self.half
+        return 2 * (self.npus + self.pods * self.tops * (self.edges + self.cores))
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        return (("edge", self.edges), ("aggregation", self.edges), ("core", self.half**2))
+        counts = (self.pods * self.edges, self.pods * self.tops, self.tops * self.cores)
+        return tuple(zip(self.names, counts, strict=False))
 
     def blocks(self) -> list[Block]:
         """All links: NPU-edge (level 0), edge-aggregation (1), aggregation-core (2)."""
         ids = np.arange(self.npus)
-        edge, port = _grid(self.edges, self.half)
+        edge, top = _grid(self.pods * self.edges, self.tops)
+        lower, core = _grid(self.pods * self.tops, self.cores)
         first_edge = self.npus
-        first_aggregation = first_edge + self.edges
-        first_core = first_aggregation + self.edges
-        pod, local = edge // self.half, edge % self.half
+        first_top = first_edge + self.pods * self.edges
+        first_core = first_top + self.pods * self.tops
         return [
             *_cable(ids, first_edge + ids // self.hosts, 0),
-            *_cable(first_edge + edge, first_aggregation + pod * self.half + port, 1),
-            *_cable(first_aggregation + edge, first_core + local * self.half + port, 2),
+            *_cable(first_edge + edge, first_top + edge // self.edges * self.tops + top, 1),
+            *_cable(first_top + lower, first_core + lower % self.tops * self.cores + core, 2),
         ]
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         """Routes of many pairs."""
-        half, layer = self.half, self.edges * self.half
+        tops, cores = self.tops, self.cores
+        layer, layer_above = self.pods * self.edges * tops, self.pods * tops * cores
         lower = 2 * self.npus
         upper = lower + 2 * layer
         a, b = src // self.hosts, dst // self.hosts
-        pod_a, pod_b = a // half, b // half
-        aggregation, core = dst % half, dst // half % half
+        pod_a, pod_b = a // self.edges, b // self.edges
+        top, core = dst % tops, dst // tops % max(cores, 1)
         moves, up, across = src != dst, a != b, pod_a != pod_b
         return _table(
             len(src),
             (moves, src),
-            (up, lower + a * half + aggregation),
-            (across, upper + (pod_a * half + aggregation) * half + core),
-            (across, upper + layer + (pod_b * half + aggregation) * half + core),
-            (up, lower + layer + b * half + aggregation),
+            (up, lower + a * tops + top),
+            (across, upper + (pod_a * tops + top) * cores + core),
+            (across, upper + layer_above + (pod_b * tops + top) * cores + core),
+            (up, lower + layer + b * tops + top),
             (moves, self.npus + dst),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrasim_py.topology.fabrics import FatTree, LeafSpine, Rails
+from astrasim_py.topology.fabrics import Rails, Tree
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
 
@@ -18,7 +18,7 @@ def positions(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
     """
     if isinstance(topology.router, DimensionOrder):
         return _grid(topology)
-    if isinstance(topology.router, LeafSpine | FatTree | Rails):
+    if isinstance(topology.router, Tree | Rails):
         return _tiers((topology.npus, *(count for _, count in topology.switches)))
     return None
 

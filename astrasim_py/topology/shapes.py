@@ -215,7 +215,7 @@ class LeafSpine(_OneLink):
         return routed(
             f"leaf_spine {self.leaves}x{self.hosts_per_leaf}, {self.spines} spines",
             "leaf_spine",
-            fabrics.LeafSpine(self.leaves, self.hosts_per_leaf, self.spines),
+            fabrics.Tree(1, self.leaves, self.hosts_per_leaf, self.spines, 0, ("leaf", "spine")),
             [(rate, time), (up, up_time)],
             [Dim("switch", self.hosts_per_leaf, rate, time), Dim("switch", self.leaves, share, up_time)],
             place,
@@ -242,10 +242,11 @@ class FatTree(_OneLink):
             problem = f"{pods} pods are more than the {k} ports of a core switch"
             raise TopologyError(below(place, "pods"), problem, f"write {k}")
         link = link_of(self)
-        fabric = fabrics.FatTree(k, pods, self.hosts_per_edge or k // 2)
+        half = k // 2
+        fabric = fabrics.Tree(pods, half, self.hosts_per_edge or half, half, half, ("edge", "aggregation", "core"))
         inner = _or(link, self.fabric_bandwidth, self.fabric_latency)
-        share = min(link[0], inner[0] * fabric.half / fabric.hosts), inner[1]
-        dims = [Dim("switch", *row) for row in ((fabric.hosts, *link), (fabric.half, *share), (pods, *share))]
+        share = min(link[0], inner[0] * half / fabric.hosts), inner[1]
+        dims = [Dim("switch", *row) for row in ((fabric.hosts, *link), (half, *share), (pods, *share))]
         return routed(f"fat_tree {fabric.npus}", "fat_tree", fabric, [link, inner, inner], dims, place)
 
 
