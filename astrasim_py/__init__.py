@@ -44,7 +44,7 @@ _HOME = {
     "prepare": "astrasim_py.study.prepare",
     "read_algorithm": "astrasim_py.msccl.to_traces",
     "read_contract": "astrasim_py.collectives.contract",
-    "read_workload": "astrasim_py.chakra.workload_io",
+    "read_workload": "astrasim_py.chakra.workload",
     "run": "astrasim_py.api",
     "simulate": "astrasim_py.engine.simulation",
     "split": "astrasim_py.builders.split",

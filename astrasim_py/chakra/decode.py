@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.chakra import messages
-from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import CHAKRA_COLUMNS, COLUMN_KINDS, COUNTS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr, RawFile, compact_columns
-from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_attribute, check_node, node_place, text_of
+from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_attribute, check_node, frame, node_place, text_of
 from astrasim_py.core.errors import TraceError
 
 #: From this many bytes on compiled code pays, although it must be loaded and, once, compiled.

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrasim_py.chakra.framing import MAX_NODES, MAX_RECORD, check_metadata
 from astrasim_py.chakra.schema import COUNTS, MISSING
 from astrasim_py.chakra.storage import Csr, RawFile, compact_columns
-from astrasim_py.chakra.wire import ATTRIBUTE
+from astrasim_py.chakra.wire import ATTRIBUTE, MAX_NODES, MAX_RECORD, check_metadata
 from astrasim_py.core.jit import kernel, lean
 
 #: Most different texts of one file, and most probes of a hash table: a hostile file may hold texts that collide.

@@ -1,4 +1,4 @@
-"""Lint: errors and unwise things in files of traces, and in sets of files.
+"""Lint: errors and unwise things in files of traces, and in sets of files; `lint_rules` checks one trace.
 
 A bad file raises nothing here: damage becomes a finding, and lint goes on with the other files.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from astrasim_py.chakra.decode import IllTypedAttribute, damaged_nodes
 from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes, read_traces, set_files
-from astrasim_py.chakra.framing import frame
-from astrasim_py.chakra.lint_ranks import check_collectives, check_messages
-from astrasim_py.chakra.lint_rules import Finding, lint_trace
+from astrasim_py.chakra.lint_rules import Finding, label_of, lint_trace, more_of
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, CommType, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload_io import groups_from_json
+from astrasim_py.chakra.wire import frame
+from astrasim_py.chakra.workload import groups_from_json, groups_from_metadata
 from astrasim_py.core.errors import TraceError
 
 #: Damaged nodes of one file that are listed.
@@ -123,3 +126,234 @@ def _present(place: str) -> dict[int, str]:
     except (OSError, ValueError):
         return {}
     return {rank: os.path.join(os.path.dirname(place), names[0]) for rank, names in present.items() if rank < 2**20}
+
+
+_ROOTED = (CommType.REDUCE, CommType.GATHER, CommType.SCATTER, CommType.BROADCAST)
+_MESSAGE_SIZES = ("comm_size", "msg_chunk_cnt", "total_chunk_cnt")
+#: Traces by rank; None for one that cannot be read.
+Traces = Sequence[ExecutionTrace | None]
+
+
+def _static_order(trace: ExecutionTrace) -> np.ndarray:
+    """Position of each row in the order of issue (int64[n]); by id where there is a cycle."""
+    try:
+        order = trace.order("data")
+    except TraceError:
+        order = np.argsort(trace.node_id, kind="stable")
+    place = np.empty(len(trace), dtype=np.int64)
+    place[order] = np.arange(len(trace))
+    return place
+
+
+# -- messages -----------------------------------------------------------------------------------------------------
+
+
+class _Ends:
+    """All sends, or all receives, in order of issue per rank."""
+
+    def __init__(self, traces: Traces, kind: NodeType, peer: str) -> None:
+        self.traces, self.name = traces, peer
+        parts: list[list[np.ndarray]] = []
+        for rank, trace in enumerate(traces):
+            if trace is not None:
+                rows = np.flatnonzero((trace.type == kind) & (trace.column(peer) != MISSING))
+                rows = rows[np.argsort(_static_order(trace)[rows], kind="stable")]
+                columns = [trace.column(name)[rows] for name in (peer, "comm_tag", *_MESSAGE_SIZES)]
+                parts.append([np.full(len(rows), rank, dtype=np.int64), rows, *columns])
+        self.columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        self.rank, self.row, self.peer, self.tag, *self.sizes = self.columns
+
+    def node(self, i: int) -> int:
+        return int(self.traces[self.rank[i]].node_id[self.row[i]])
+
+    def place(self, i: int) -> str:
+        rank = int(self.rank[i])
+        return f"{label_of(self.traces[rank], rank)}: node {self.node(i)}"
+
+    def keep(self, chosen: np.ndarray) -> None:
+        self.rank, self.row, self.peer, self.tag, *self.sizes = [column[chosen] for column in self.columns]
+
+
+def check_messages(traces: Traces) -> list[Finding]:
+    """Peers that do not exist, sends and receives without a partner, and partners of unequal size."""
+    found: list[Finding] = []
+    sends, recvs = _Ends(traces, NodeType.COMM_SEND, "comm_dst"), _Ends(traces, NodeType.COMM_RECV, "comm_src")
+    readable = np.array([trace is not None for trace in traces], dtype=bool)
+    for ends in (sends, recvs):
+        beyond = np.flatnonzero(ends.peer >= len(traces))
+        if len(beyond):
+            text = f"{ends.name} {int(ends.peer[beyond[0]])} is not one of ranks 0..{len(traces) - 1}"
+            place = ends.place(int(beyond[0]))
+            found.append(Finding("error", "bad-peer", place, text + more_of(len(beyond), "nodes")))
+        peer = np.clip(ends.peer, 0, len(traces) - 1)
+        ends.keep((ends.peer == peer) & readable[peer])
+    # The k-th send of (source, destination, tag) meets the k-th receive of it.
+    tags, tag = np.unique(np.concatenate([sends.tag, recvs.tag]), return_inverse=True)
+    source = np.concatenate([sends.rank, recvs.peer])
+    target = np.concatenate([sends.peer, recvs.rank])
+    keys, key = np.unique((source * len(traces) + target) * len(tags) + tag, return_inverse=True)
+    send_key, recv_key = np.split(key, [len(sends.tag)])
+    send_nth, recv_nth = _numbers(send_key), _numbers(recv_key)
+    sent, received = np.bincount(send_key, minlength=len(keys)), np.bincount(recv_key, minlength=len(keys))
+
+    def pair(k: int) -> tuple[int, int, str]:
+        ends, rest = divmod(int(keys[k]), len(tags))
+        return *divmod(ends, len(traces)), "no tag" if tags[rest] == MISSING else f"tag {tags[rest]}"
+
+    uneven = np.flatnonzero(sent != received)
+    if len(uneven):
+        k = int(uneven[0])
+        sides = ("send", sends, send_key, send_nth), ("receive", recvs, recv_key, recv_nth)
+        what, ends, key, nth = sides[0 if sent[k] > received[k] else 1]
+        first = np.flatnonzero((key == k) & (nth == min(sent[k], received[k])))[0]
+        one, other, tagged = pair(k)
+        text = f"rank {one} sends {sent[k]} messages with {tagged} to rank {other}, which receives {received[k]}"
+        text += more_of(len(uneven), "such triples")
+        found.append(Finding("error", f"unmatched-{what}", ends.place(int(first)), text))
+    ids = [key * (len(tag) + 1) + nth for key, nth in ((send_key, send_nth), (recv_key, recv_nth))]
+    _, one, other = np.intersect1d(*ids, assume_unique=True, return_indices=True)
+    wrong = np.zeros(len(one), dtype=bool)
+    for a, b in zip(sends.sizes, recvs.sizes, strict=True):
+        wrong |= (a[one] != b[other]) & (a[one] != MISSING) & (b[other] != MISSING)
+    if wrong.any():
+        bad = np.flatnonzero(wrong)
+        i, j = int(one[bad[0]]), int(other[bad[0]])
+        source, target, tagged = pair(int(send_key[i]))
+        what, a, b = next(
+            (name, a[i], b[j])
+            for name, a, b in zip(_MESSAGE_SIZES, sends.sizes, recvs.sizes, strict=True)
+            if a[i] != b[j]
+        )
+        text = (
+            f"message {int(send_nth[i])} from rank {source} to rank {target} with {tagged}: the send has {what} "
+            f"{int(a)}, its receive (node {recvs.node(j)}) {int(b)}{more_of(len(bad), 'messages')}"
+        )
+        found.append(Finding("error", "size-mismatch", sends.place(i), text))
+    return found
+
+
+def _numbers(key: np.ndarray) -> np.ndarray:
+    """Number of each entry among those of equal key before it."""
+    order = np.argsort(key, kind="stable")
+    numbers = np.empty(len(key), dtype=np.int64)
+    numbers[order] = np.arange(len(key)) - np.searchsorted(key[order], key[order])
+    return numbers
+
+
+# -- collectives --------------------------------------------------------------------------------------------------
+
+
+class _Calls(NamedTuple):
+    """Collective calls of one trace to one group, and their node ids."""
+
+    calls: list[tuple[int, int, int]]
+    ids: list[int]
+
+
+def _calls(trace: ExecutionTrace, order: np.ndarray) -> dict[str, _Calls]:
+    """Collective calls by group name, in the order given."""
+    rows = np.flatnonzero(trace.type == NodeType.COMM_COLL)
+    rows = rows[np.argsort(order[rows], kind="stable")]
+    codes, names = trace.group_of()
+    kind, size = trace.column("comm_type")[rows], trace.column("comm_size")[rows]
+    root = np.where(np.isin(kind, _ROOTED), trace.column("comm_root")[rows], MISSING)
+    out: dict[str, _Calls] = {}
+    calls = zip(kind.tolist(), size.tolist(), root.tolist(), strict=True)
+    for code, call, node in zip(codes[rows].tolist(), calls, trace.node_id[rows].tolist(), strict=True):
+        name = names[code] if code >= 0 else ""
+        of_group = out.setdefault("" if name == "0" else name, _Calls([], []))
+        of_group.calls.append(call)
+        of_group.ids.append(node)
+    return out
+
+
+def _said(call: tuple[int, int, int]) -> str:
+    kind, size, root = call
+    name = COLLECTIVE_NAMES.get(kind, "an unknown collective" if kind == MISSING else f"comm_type {kind}")
+    return name + ("" if size == MISSING else f" of {size} bytes") + ("" if root == MISSING else f", root {root}")
+
+
+def _members(traces: Traces, groups: Mapping[str, Sequence[int]], found: list[Finding]) -> dict[str, tuple[int, ...]]:
+    world = tuple(range(len(traces)))
+    members = {"": world}
+    for name, ranks in groups.items():
+        if name not in ("", "0"):
+            beyond = [rank for rank in ranks if rank >= len(traces)]
+            if beyond:
+                text = f"rank {beyond[0]} is not one of {len(traces)} ranks"
+                found.append(Finding("error", "bad-group", f"group {name}", text))
+            members[name] = tuple(rank for rank in ranks if rank < len(traces)) or world
+    return members
+
+
+def check_collectives(traces: Traces, groups: Mapping[str, Sequence[int]] | None) -> list[Finding]:
+    """Groups that are unknown or called by others, and members of a group that call unlike collectives."""
+    found: list[Finding] = []
+    distinct = dict.fromkeys(trace for trace in traces if trace is not None)
+    if groups is None:
+        declared: dict[str, Sequence[int]] = {}
+        for trace in distinct:
+            try:
+                declared.update(groups_from_metadata(trace))
+            except TraceError as error:
+                found.append(Finding("error", "damaged", error.place or label_of(trace, None), error.problem))
+        groups = declared or None
+    members = _members(traces, groups or {}, found)
+    made = {trace: [_calls(trace, o) for o in (_static_order(trace), trace.node_id)] for trace in distinct}
+    # In the order of issue and in that of ids: calls of each rank by group.
+    by_issue, by_id = ([made[t][i] if t is not None else {} for t in traces] for i in range(2))
+    used: dict[str, int] = {}
+    for rank, calls in enumerate(by_issue):
+        for name, of_group in calls.items():
+            used.setdefault(name, rank)
+            if name in members and rank not in members[name]:
+                place = f"{label_of(traces[rank], rank)}: node {of_group.ids[0]}"
+                text = f"rank {rank} calls a collective of group {name}, of which it is no member"
+                found.append(Finding("error", "not-a-member", place, text))
+    unknown = [name for name in used if name not in members]
+    if unknown and groups is None:
+        text = (
+            f"no members are known for {len(unknown)} groups ({', '.join(unknown[:4])}"
+            f"{', …' if len(unknown) > 4 else ''}): give the groups as JSON to have their collectives checked"
+        )
+        first = used[unknown[0]]
+        found.append(Finding("info", "groups-unknown", label_of(traces[first], first), text))
+    else:
+        for name in unknown:
+            place = label_of(traces[used[name]], used[name])
+            found.append(Finding("error", "unknown-group", place, f"group {name} is not defined"))
+    for name in used:
+        ranks = [rank for rank in members.get(name, ()) if traces[rank] is not None]
+        if ranks:
+            wrong = _compare(traces, by_issue, name, ranks)
+            # Independent collectives may be numbered in the same order although they become ready in another.
+            if wrong is not None and _compare(traces, by_id, name, ranks) is not None:
+                found.append(wrong)
+    return found
+
+
+def _compare(
+    traces: Traces, by_rank: Sequence[Mapping[str, _Calls]], name: str, ranks: Sequence[int]
+) -> Finding | None:
+    """The first call in which members of a group differ."""
+    none = _Calls([], [])
+    calls = [by_rank[rank].get(name, none) for rank in ranks]
+    mine, best = calls[0], None
+    for other, theirs in zip(ranks[1:], calls[1:], strict=True):
+        if theirs is mine or theirs.calls == mine.calls:
+            continue
+        pairs = enumerate(zip(mine.calls, theirs.calls, strict=False))
+        at = next((k for k, (a, b) in pairs if a != b), min(len(mine.calls), len(theirs.calls)))
+        if best is None or at < best[0]:
+            best = at, other, theirs
+    if best is None:
+        return None
+    at, other, theirs = best
+    place_rank, ids = (ranks[0], mine.ids) if at < len(mine.calls) else (other, theirs.ids)
+    said = [
+        f"{_said(sequence.calls[at])} on rank {who}" if at < len(sequence.calls) else f"missing on rank {who}"
+        for who, sequence in ((ranks[0], mine), (other, theirs))
+    ]
+    group = f"group {name}" if name else "the group of all ranks"
+    place = f"{label_of(traces[place_rank], place_rank)}: node {ids[at]}"
+    return Finding("error", "collective-order", place, f"collective {at} of {group} is {said[0]} but {said[1]}")

@@ -137,6 +137,6 @@ def _patch_attribute(message: Any, attribute: Any, name: str, value: int | str |
     for member in (used, kind):
         low, high = RANGES.get(member, (1, 0))
         if member == "string_val" == kind or (isinstance(value, int) and low <= value <= high):
-            setattr(attribute, member, value)
+            setattr(attribute, member, int(value) if member not in ("bool_val", "string_val") else value)
             return
     attribute.int64_val = value

@@ -29,10 +29,9 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, read_bytes
-from astrasim_py.chakra.framing import frame
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.wire import Damaged, read_varint, varint
+from astrasim_py.chakra.wire import Damaged, frame, read_varint, varint
 from astrasim_py.core.errors import TraceError
 
 #: Version of this text form.

@@ -1,13 +1,21 @@
-"""`Workload`: the traces of all ranks and their communicator groups, which come from a file or from the traces."""
+"""`Workload`: the traces of all ranks, in the units that they were written in, and their communicator groups."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from astrasim_py.chakra.decode import decode_text
+from astrasim_py.chakra.et_io import read_prefix
+from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.files import read_regular
 
 
 @dataclass(frozen=True)
@@ -82,3 +90,174 @@ def check_distinct(ranks: Sequence[int], place: str) -> None:
     if len(set(ranks)) < len(ranks):
         twice = next(rank for rank in ranks if ranks.count(rank) > 1)
         raise TraceError(place, f"rank {twice} is listed twice", "list every rank once")
+
+
+#: Largest communicator-group file that is read, bytes.
+MAX_GROUP_FILE = 64 * 2**20
+
+
+def read_workload(
+    prefix: str | os.PathLike,
+    *,
+    groups: str | os.PathLike | Mapping[str, Sequence[int]] | None = None,
+    size_unit: str = "bytes",
+    dtype_bytes: int | None = None,
+    macs: bool = False,
+    ranks: int | None = None,
+    name: str = "",
+    keep_raw: bool = True,
+) -> Workload:
+    """Read the traces of all ranks and their communicator groups.
+
+    Parameters
+    ----------
+    prefix : path
+        Of files `PREFIX.<rank>.et`.
+    groups : path or mapping, optional
+        JSON file of group id to ranks, or the same as a mapping. By default the process groups that METADATA
+        nodes declare, if any.
+    size_unit : str
+        ``"bytes"``, or ``"elements"`` for producers that write element counts (symbolic tensor graph); these
+        are multiplied by `dtype_bytes`.
+    dtype_bytes : int, optional
+        Bytes per element.
+    macs : bool
+        The producer counts a multiply-accumulate as one operation: see `double_macs`.
+    ranks : int, optional
+        Number of ranks there must be.
+    keep_raw : bool
+        Keep the bytes of the files.
+
+    Raises
+    ------
+    TraceError
+        As `read_prefix`; a bad group file; sizes beyond 2^63 - 1.
+    """
+    place = os.fspath(prefix)
+    if size_unit not in ("bytes", "elements"):
+        raise TraceError(place, f'size unit "{size_unit}" is unknown', 'write "bytes" or "elements"')
+    if (size_unit == "elements") != (dtype_bytes is not None):
+        problem = "elements need dtype_bytes" if dtype_bytes is None else "dtype_bytes is for elements only"
+        raise TraceError(place, problem, 'write size_unit "elements" and dtype_bytes 2, or neither')
+    if dtype_bytes is not None and not 1 <= dtype_bytes <= 2**16:
+        raise TraceError(place, f"dtype_bytes is {dtype_bytes}", "write the bytes per element, e.g. 2")
+    traces = read_prefix(prefix, ranks)
+    if groups is None:
+        groups = {}
+        for trace in dict.fromkeys(traces):
+            groups |= groups_from_metadata(trace)
+    elif not isinstance(groups, Mapping):
+        groups = groups_from_json(groups)
+    changed = {}
+    for trace in dict.fromkeys(traces):
+        new = scale_sizes(trace, dtype_bytes) if dtype_bytes not in (None, 1) else trace
+        new = double_macs(new) if macs else new
+        changed[trace] = new if keep_raw else new.without_raw()
+    members = {key: tuple(ranks) for key, ranks in groups.items()}
+    return Workload(tuple(changed[trace] for trace in traces), members, name or os.path.basename(place))
+
+
+def scale_sizes(trace: ExecutionTrace, dtype_bytes: int) -> ExecutionTrace:
+    """Turn element counts into bytes: `comm_size` and `tensor_size` times `dtype_bytes`.
+
+    Raises TraceError: a size beyond 2^63 - 1 bytes.
+    """
+    columns = {}
+    for name in ("comm_size", "tensor_size"):
+        if trace.has_column(name):
+            columns[name] = _times(trace, name, dtype_bytes, np.ones(len(trace), dtype=bool))
+    return trace.replace(**columns) if columns else trace
+
+
+def double_macs(trace: ExecutionTrace) -> ExecutionTrace:
+    """Turn multiply-accumulates into operations: `num_ops` of matrix products times 2.
+
+    Where nodes carry an `op_type` those of type ``M`` are the matrix products; without any, all nodes are.
+
+    Raises TraceError: more than 2^63 - 1 operations.
+    """
+    if not trace.has_column("num_ops"):
+        return trace
+    chosen = np.ones(len(trace), dtype=bool)
+    if trace.raw is not None:
+        codes, names = decode_text(trace.raw, "op_type", trace.place)
+        if names:
+            chosen = codes == names.index("M") if "M" in names else ~chosen
+    return trace.replace(num_ops=_times(trace, "num_ops", 2, chosen))
+
+
+def _times(trace: ExecutionTrace, name: str, factor: int, chosen: np.ndarray) -> np.ndarray:
+    values = trace.column(name)
+    chosen = chosen & (values != MISSING)
+    over = np.flatnonzero(chosen & (values > (2**63 - 1) // factor))
+    if len(over):
+        row = int(over[0])
+        raise TraceError(
+            trace.place,
+            f"node {int(trace.node_id[row])}: {name} {int(values[row])} times {factor} is beyond 2^63 - 1",
+            "check the unit of sizes",
+        )
+    return np.where(chosen, values * factor, values)
+
+
+def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
+    out = {}
+    for key, value in pairs:
+        if key in out:
+            raise ValueError(f'key "{key}" is there twice')
+        out[key] = value
+    return out
+
+
+def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
+    """Read communicator groups from JSON: an object of group id to list of ranks.
+
+    Raises TraceError: a file that cannot be read or is not of that form.
+    """
+    place = os.fspath(path)
+    remedy = 'write {"1": [0, 1], "2": [2, 3]}'
+    data = read_regular(place, MAX_GROUP_FILE, TraceError, what="a JSON file", remedy=remedy)
+    try:
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
+    except RecursionError:
+        raise TraceError(place, "is not JSON: too deeply nested", remedy) from None
+    except ValueError as error:
+        raise TraceError(place, f"is not JSON: {error}", remedy) from None
+    if not isinstance(value, dict):
+        raise TraceError(place, f"holds a {type(value).__name__}, not an object of groups", remedy)
+    for name, ranks in value.items():
+        if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
+            raise TraceError(f"{place}: {name}", "is not a list of ranks (whole numbers from 0)", remedy)
+        check_distinct(ranks, f"{place}: {name}")
+    return {name: tuple(ranks) for name, ranks in value.items()}
+
+
+def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
+    """Communicator groups that a METADATA node of the trace declares.
+
+    PyTorch's converter puts a JSON list of ``{"pg_name": …, "ranks": […]}`` into the input values of such a
+    node, wrapped in two characters at either end. Anything else in a METADATA node declares no group.
+
+    Returns an empty tuple means all ranks.
+    """
+    groups: dict[str, tuple[int, ...]] = {}
+    for row in np.flatnonzero(trace.type == NodeType.METADATA).tolist():
+        inputs = trace.node(row).inputs
+        if inputs is None or not inputs.values:
+            continue
+        for text in (inputs.values[2:-2], inputs.values):
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, list):
+                break
+        else:
+            continue
+        for entry in value:
+            if not isinstance(entry, dict) or "pg_name" not in entry:
+                continue
+            ranks = entry.get("ranks", [])
+            if isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks):
+                groups[str(entry["pg_name"])] = tuple(ranks)
+    return groups

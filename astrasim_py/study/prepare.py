@@ -16,8 +16,7 @@ import numpy as np
 
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.chakra.workload import Workload
-from astrasim_py.chakra.workload_io import read_workload
+from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from worlds.chakra_files import message, sample
 
-from astrasim_py.chakra import decode, et_io, framing, text_io, wire
+from astrasim_py.chakra import decode, et_io, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.lint_rules import lint_trace
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
-from astrasim_py.chakra.workload_io import read_workload
+from astrasim_py.chakra.workload import read_workload
 from astrasim_py.core.errors import OutputError, TraceError
 
 
@@ -36,7 +36,7 @@ def read_everything(data: bytes) -> ExecutionTrace:
 
 def test_truncation_at_every_byte_is_refused_or_ends_at_a_record():
     data = sample()
-    raw, _ = framing.frame(data, "")
+    raw, _ = wire.frame(data, "")
     whole = {0, raw.metadata[1], *raw.end.tolist()}
     for size in range(len(data)):
         if size in whole:
@@ -84,7 +84,7 @@ def test_the_decoder_refuses_what_the_strict_walk_refuses():
         for bit in (0, 1, 2, 7):
             data[position] ^= 1 << bit
             try:
-                raw, _ = framing.frame(bytes(data), "w")
+                raw, _ = wire.frame(bytes(data), "w")
                 for start, end in zip(raw.start.tolist(), raw.end.tolist(), strict=True):
                     wire.check_node(bytes(data), start, end)
             except TraceError:
@@ -301,7 +301,7 @@ def test_a_huge_file_of_nothing_is_refused_at_its_beginning(tmp_path):
 
 
 def test_too_many_nodes_are_refused(monkeypatch):
-    monkeypatch.setattr(framing, "MAX_NODES", 3)
+    monkeypatch.setattr(wire, "MAX_NODES", 3)
     nodes = [message(pb.Node(id=i)) for i in range(1, 5)]
     assert len(et_io.parse_trace(b"\x00" + b"".join(nodes[:3]))) == 3
     with pytest.raises(TraceError, match="more than 3 nodes"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds.chakra_files import COUNTS, INTEGERS, TEXT, UINT64, files
 
-from astrasim_py.chakra import decode, et_io, framing, messages, text_io, wire
+from astrasim_py.chakra import decode, et_io, messages, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, Node
 from astrasim_py.chakra.storage import Csr
@@ -53,7 +53,7 @@ def test_decoder_agrees_with_protobuf(case):
 @given(files())
 def test_the_strict_walk_accepts_what_protobuf_reads(case):
     data, content = case
-    raw, _ = framing.frame(data, "")
+    raw, _ = wire.frame(data, "")
     for start, end, node in zip(raw.start.tolist(), raw.end.tolist(), content, strict=True):
         wire.check_node(data, start, end)
         assert wire.node_place(data, start, end) == (f"node {node.id}" if node.id else f"byte {start}")

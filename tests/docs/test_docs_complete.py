@@ -14,7 +14,7 @@ import astrasim_py as ap
 from astrasim_py.builders import dsl
 from astrasim_py.builders.dsl_machine import Machine, Rank
 from astrasim_py.builders.registry import ALGORITHMS, options_of
-from astrasim_py.chakra import lint, lint_ranks, lint_rules
+from astrasim_py.chakra import lint, lint_rules
 from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.cli.main import VERBS, main
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
@@ -134,7 +134,7 @@ def test_every_attribute_of_traces_is_described(page):
 
 
 def test_every_lint_rule_is_described(page, repo):
-    source = "".join((repo / module.__file__).read_text("utf-8") for module in (lint, lint_rules, lint_ranks))
+    source = "".join((repo / module.__file__).read_text("utf-8") for module in (lint, lint_rules))
     rules = set(re.findall(r'"((?:[a-z]+-)+[a-z]+|damaged)"', source)) | {"dangling-data-dep", "dangling-ctrl-dep"}
     assert len(rules) > 20
     assert not missing(page("traces.md"), rules)

@@ -10,7 +10,7 @@ import pytest
 
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import write_prefix
-from astrasim_py.chakra.workload_io import read_workload
+from astrasim_py.chakra.workload import read_workload
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import injected, preparation, prepare
