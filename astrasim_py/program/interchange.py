@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace as dataclass_replace
 
 import numpy as np
@@ -68,54 +68,54 @@ def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | 
     """
     ranks, chunks = len(traces) if ranks is None else ranks, 0
     for rank, trace in enumerate(traces):
-        for rows, problem, remedy in _faults(trace, rank, ranks):
-            if len(rows):
-                place = f"{trace.place or f'{name}: rank {rank}'}: node {int(trace.node_id[rows[0]])}"
-                raise AlgorithmError(place, problem(int(rows[0])), remedy)
+        fault = _fault(trace, rank, ranks)
         index, count, total = (trace.column(column) for column in _CHUNKS)
         total = np.where((index >= 0) & (count >= 0), total, 0)
-        own = int(total.max(initial=0))
-        chunks = chunks or own
+        chunks = chunks or int(total.max(initial=0))
         other = np.flatnonzero((total > 0) & (total != chunks))
-        if len(other):
-            place = f"{trace.place or f'{name}: rank {rank}'}: node {int(trace.node_id[other[0]])}"
+        if fault is None and len(other):
             problem = f"total_chunk_cnt is {int(total[other[0]])}, but {chunks} elsewhere"
-            raise AlgorithmError(place, problem, "cut the full buffer into one number of chunks")
+            fault = other[0], problem, "cut the full buffer into one number of chunks"
+        if fault is not None:
+            place = f"{trace.place or f'{name}: rank {rank}'}: node {int(trace.node_id[fault[0]])}"
+            raise AlgorithmError(place, *fault[1:])
     return chunks
 
 
-def _faults(trace: ExecutionTrace, rank: int, ranks: int) -> Iterator[tuple[np.ndarray, Callable[[int], str], str]]:
-    """Rows of a trace that an algorithm may not hold, what is wrong with one, and what to write instead."""
+def _fault(trace: ExecutionTrace, rank: int, ranks: int) -> tuple[int, str, str] | None:
+    """A row of a trace that an algorithm may not hold, what is wrong with it, and what to write instead."""
     for kind, column, word in (
         (NodeType.COMM_SEND, "comm_dst", "sends"),
         (NodeType.COMM_RECV, "comm_src", "receives"),
     ):
         rows = np.flatnonzero(trace.type == kind)
         peer = trace.column(column)[rows]
-        if not len(rows) or (peer.min() >= 0 and peer.max() < ranks and not (peer == rank).any()):
-            continue
-        yield rows[peer == MISSING], lambda row, word=word, column=column: f"{word} without {column}", f"write {column}"
-        yield (
-            rows[(peer < 0) | (peer >= ranks)],
-            lambda row, column=column: f"{column} {int(trace.column(column)[row])} is not one of {ranks} ranks",
-            f"write a rank in 0..{ranks - 1}, as counted in the group",
-        )
-        yield rows[peer == rank], lambda row, word=word: f"{word} to itself", "name another rank"
-    yield (
-        np.flatnonzero(~_IN_ALGORITHM[trace.type]),
-        lambda row: "is neither COMM_SEND, COMM_RECV nor COMP",
-        "an algorithm is made of sends, receives and local operations",
-    )
+        for bad, problem, remedy in (
+            (peer == MISSING, f"{word} without {column}", f"write {column}"),
+            (
+                (peer < 0) | (peer >= ranks),
+                f"{column} {{}} is not one of {ranks} ranks",
+                f"write a rank in 0..{ranks - 1}, as counted in the group",
+            ),
+            (peer == rank, f"{word} to itself", "name another rank"),
+        ):
+            if bad.any():
+                first = int(np.argmax(bad))
+                return int(rows[first]), problem.format(int(peer[first])), remedy
+    foreign = np.flatnonzero(~_IN_ALGORITHM[trace.type])
+    if len(foreign):
+        problem = "is neither COMM_SEND, COMM_RECV nor COMP"
+        return int(foreign[0]), problem, "an algorithm is made of sends, receives and local operations"
     index, count, total = (trace.column(column) for column in _CHUNKS)
     beyond = np.flatnonzero((total > 0) & (index >= 0) & (count >= 0) & (index + count > total))
     if len(beyond):
         # A step of MSCCL-IR may move more scratch chunks than the full buffer has.
         beyond = beyond[~((index[beyond] == 0) & (trace.column("tb_id")[beyond] >= 0))]
-    yield (
-        beyond,
-        lambda row: f"covers chunks {int(index[row])}..{int(index[row] + count[row] - 1)} of {int(total[row])}",
-        "keep msg_chunk_idx + msg_chunk_cnt within total_chunk_cnt",
-    )
+    if not len(beyond):
+        return None
+    i, c, t = (int(column[beyond[0]]) for column in (index, count, total))
+    problem = f"covers chunks {i}..{i + c - 1} of {t}"
+    return int(beyond[0]), problem, "keep msg_chunk_idx + msg_chunk_cnt within total_chunk_cnt"
 
 
 def algorithm_from_traces(
@@ -138,19 +138,15 @@ def algorithm_from_traces(
         raise AlgorithmError(place, "has no traces", "give one trace per rank")
     stated = {key: traces[0].meta(key) for key in STATED}
     wanted = collective_name(collective, place) if collective is not None else None
-    named = stated["collective"] if isinstance(stated["collective"], str) else None
-    if named is not None:
+    named = None
+    if isinstance(stated["collective"], str):
         try:
-            named = collective_name(named, place)
+            named = collective_name(stated["collective"], place)
         except AlgorithmError:
-            # A name of the producer's own, such as "custom": then the caller's word counts.
+            # A name of the producer's own: then the caller's word counts.
             if wanted is None:
                 raise
-            named = None
-    claimed = named
-    if named == CUSTOM and wanted is not None:
-        named = None
-    if wanted and named and wanted != named:
+    if wanted and named not in (None, CUSTOM, wanted):
         raise AlgorithmError(
             place, f"is made for {named}, not for {wanted}", f"use it for {named}, or name another file"
         )
@@ -173,7 +169,7 @@ def algorithm_from_traces(
         name = stated["algorithm"] if isinstance(stated["algorithm"], str) else os.path.basename(source)
     contract, protocol = stated["contract"], stated["protocol"]
     # A contract in the files is that of the collective that they name.
-    own = isinstance(contract, str) and claimed == kind
+    own = isinstance(contract, str) and named == kind
     return Algorithm(
         name=name or "algorithm",
         collective=kind,
