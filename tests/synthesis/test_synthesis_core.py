@@ -21,7 +21,6 @@ from astrasim_py.synthesis.portfolio import SPREADING, synthesize
 from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
 from astrasim_py.synthesis.search.greedy_search import policies, search
 from astrasim_py.synthesis.search.multi_start import Effort
-from astrasim_py.synthesis.search.symmetric_greedy import SymmetricPolicy
 from astrasim_py.synthesis.search.symmetric_network import arc_labels
 from astrasim_py.topology import Topology, build
 from astrasim_py.topology.symmetry import find_rotations
@@ -58,12 +57,10 @@ def test_every_policy_makes_valid_schedules_above_the_bound(seed):
     offered = policies(runs)
     assert offered
     for index, policy in enumerate(offered):
-        symmetric = isinstance(policy, SymmetricPolicy)
-        run = runs.run_symmetric if symmetric else runs.run
-        time, transfers, columns = run(policy, index)
+        time, transfers, columns = runs.run(policy, index)
         assert time is not None
-        if symmetric:
-            columns = runs.rotate(columns)
+        if policy.symmetric:
+            columns = runs.symmetric.rotated(columns)
         assert transfers == len(columns[0]) == (network.ranks - 1) * demand.count
         schedule = as_schedule(network, demand, copied(columns), Search(seed=0, policy=str(policy), rounds=1))
         assert check(schedule) == []

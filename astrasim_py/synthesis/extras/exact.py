@@ -12,13 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.synthesis.extras.exact_model import Model, Problem, solver, symmetric_runs
+from astrasim_py.synthesis.extras.exact_model import Model, Problem, solver
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.simulate_schedule import as_schedule
 from astrasim_py.synthesis.model.transfers import Columns, Transfers, chained, copied, mirrored
+from astrasim_py.synthesis.search.symmetric_network import symmetric_network
 
 #: Most ranks of a group for which a fastest schedule is searched.
 MAX_RANKS = 16
@@ -88,9 +89,7 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
         barrier = _last(network.reversed, demand, parts[0])
         consider(chained(summed, copied(parts[1]), barrier))
         if best.time > bound and left() > 0:
-            model = Model(Problem.of(network, demand, sums=True), bound, best.time)
-            model.hint((best.arc, best.chunk, best.start, best.reduces))
-            outcome = model.solve(seed, left(), None)
+            outcome = Model(Problem.of(network, demand, sums=True), bound, best.time - 1).solve(seed, left(), None)
             cut = cut or outcome.cut
             if outcome.columns is not None:
                 consider(outcome.columns)
@@ -137,26 +136,22 @@ def _fastest(
     """(columns, bound, cut) of the fastest copying schedule: first one as symmetric as the network, then any."""
     begin = time.monotonic()
     best, most, cut = known, _last(network, demand, known), False
-    runs = symmetric_runs(network, demand)
-    if runs is not None and most > floor:
-        each = runs.symmetric
-        problem = Problem.up_to(network, demand, each)
+    symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None
+    if symmetric is not None and most > floor:
+        problem = Problem.up_to(symmetric)
         model = Model(problem, floor, most - problem.unit)
         outcome = model.solve(seed, (seconds - (time.monotonic() - begin)) / 2, _SYMMETRIC_WORK)
         cut = outcome.cut
         if outcome.columns is not None:
-            arc, chunk, start, _ = outcome.columns
-            rotated = runs.rotate((np.flatnonzero(each.class_of >= 0)[arc], chunk, start))
+            rotated = symmetric.rotated(outcome.columns[:3])
             order = np.argsort(rotated[2], kind="stable")
             best = tuple(column[order] for column in rotated)
             most = _last(network, demand, best)
     if most <= floor:
         return best, floor, False
-    model = Model(Problem.of(network, demand), floor, most)
-    model.hint((*best, np.zeros(len(best[0]), dtype=bool)))
-    outcome = model.solve(seed, seconds - (time.monotonic() - begin), None)
+    outcome = Model(Problem.of(network, demand), floor, most - 1).solve(
+        seed, seconds - (time.monotonic() - begin), None
+    )
     if outcome.columns is not None:
-        found = outcome.columns[:3]
-        if _last(network, demand, found) < most:
-            best = found
+        best = outcome.columns[:3]
     return best, max(floor, outcome.bound), cut or outcome.cut

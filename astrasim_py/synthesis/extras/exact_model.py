@@ -19,12 +19,11 @@ from math import gcd
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.synthesis.model.arrays import rows_of
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.synthesis.model.transfers import Transfers
-from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
-from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork
+from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork, symmetric_network
 from astrasim_py.topology.symmetry import Rotations
 
 #: The solver stops after this part of the remaining time.
@@ -48,17 +47,10 @@ class Outcome:
 class Problem:
     """Chunks to be moved over arcs that hold resources."""
 
-    ranks: int
+    timing: Timing
     origin: np.ndarray  # int[C]
     size_class: np.ndarray  # int[C]
     receivers: np.ndarray | None = None  # int[C]: the only rank that needs a chunk; None: all do
-    src: np.ndarray  # int[arcs]
-    dst: np.ndarray
-    ptr: np.ndarray  # CSR by arc: the resources that it holds
-    resource: np.ndarray
-    offset: np.ndarray  # int64[classes, holds], ps
-    hold: np.ndarray
-    delay: np.ndarray  # int64[classes, arcs], ps
     busy: Sequence[tuple[int, int, int]] = ()  # (resource, start, end) ps: taken by others
     group: Rotations | None = None  # rotations of ranks that map the problem to itself
     sums: bool = False  # chunks are summed at their origin before they are copied
@@ -66,43 +58,41 @@ class Problem:
     @classmethod
     def of(cls, network: Network, demand: Demand, *, sums: bool = False) -> Problem:
         """The whole problem."""
-        timing = network.timing(demand.sizes)
         resource = np.repeat(np.arange(len(network.links)), np.diff(network.occupied_ptr))
         busy = zip(resource.tolist(), network.occupied_start.tolist(), network.occupied_end.tolist(), strict=True)
-        symmetric = symmetric_runs(network, demand)
+        symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None
         return cls(
-            ranks=network.ranks, origin=demand.origin, size_class=demand.size_class, receivers=demand.receivers,
-            src=network.src, dst=network.dst, ptr=network.hop_ptr, resource=network.hop, offset=timing.offset,
-            hold=timing.hold, delay=timing.delay, busy=tuple(busy), sums=sums,
-            group=symmetric.symmetric.group if symmetric else None,
+            timing=network.timing(demand.sizes), origin=demand.origin, size_class=demand.size_class,
+            receivers=demand.receivers, busy=tuple(busy), sums=sums, group=symmetric.group if symmetric else None,
         )  # fmt: skip
 
     @classmethod
-    def up_to(cls, network: Network, demand: Demand, each: SymmetricNetwork) -> Problem:
-        """The problem of one chunk per class of chunks; the others are rotated."""
-        per_rank = demand.count // network.ranks
-        origin = np.repeat(each.group.rank_at[:, 0], per_rank)
-        arcs = np.flatnonzero(each.class_of >= 0)
-        kind = each.class_of[arcs]
-        ptr, holds = rows_of(each.resource_ptr, kind)
-        return cls(
-            ranks=network.ranks, origin=origin, size_class=np.zeros(len(origin), dtype=np.int64),
-            src=network.src[arcs], dst=network.dst[arcs], ptr=ptr, resource=each.resource[holds],
-            offset=each.offset[None, holds], hold=each.hold[None, holds], delay=each.delay[None, kind],
-        )  # fmt: skip
+    def up_to(cls, each: SymmetricNetwork) -> Problem:
+        """The problem of the chunks of one rank; the others are rotated."""
+        return cls(timing=each.timing, origin=each.origin, size_class=np.zeros(len(each.origin), dtype=np.int64))
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.timing.in_ptr) - 1
 
     @cached_property
     def unit(self) -> int:
         """Greatest common divisor of all times, ps."""
-        times = [self.offset, self.hold, self.delay, np.array([b[1:] for b in self.busy], dtype=np.int64)]
+        times = [
+            self.timing.offset,
+            self.timing.hold,
+            self.timing.delay,
+            np.array([b[1:] for b in self.busy], dtype=np.int64),
+        ]
         return gcd(*(int(np.gcd.reduce(t, axis=None)) for t in times if t.size)) or 1
 
     @cached_property
     def distance(self) -> np.ndarray:
         """int64[classes, ranks, ranks]: ps of the fastest way from rank to rank."""
-        far = np.full((len(self.delay), self.ranks, self.ranks), 2**61, dtype=np.int64)
-        for z, delay in enumerate(self.delay):
-            np.minimum.at(far[z], (self.src, self.dst), delay)
+        far = np.full((len(self.timing.delay), self.ranks, self.ranks), 2**61, dtype=np.int64)
+        for z, delay in enumerate(self.timing.delay):
+            np.minimum.at(far[z], (self.timing.src, self.timing.dst), delay)
             np.fill_diagonal(far[z], 0)
             for k in range(self.ranks):
                 far[z] = np.minimum(far[z], far[z][:, k, None] + far[z][None, k])
@@ -110,11 +100,13 @@ class Problem:
 
     def times(self, horizon: int) -> list[int] | None:
         """Units at which a transfer of a schedule without needless waiting can begin; None if they are too many."""
-        unit, classes = self.unit, range(len(self.delay))
-        steps = {int(d) // unit for d in np.unique(self.delay)}
+        unit, classes = self.unit, range(len(self.timing.delay))
+        steps = {int(d) // unit for d in np.unique(self.timing.delay)}
         at: dict[int, set[tuple[int, int]]] = defaultdict(set)
-        for hop, resource in enumerate(self.resource.tolist()):
-            at[resource] |= {(int(self.offset[z, hop]) // unit, int(self.hold[z, hop]) // unit) for z in classes}
+        for hop, resource in enumerate(self.timing.hop.tolist()):
+            at[resource] |= {
+                (int(self.timing.offset[z, hop]) // unit, int(self.timing.hold[z, hop]) // unit) for z in classes
+            }
         steps |= {o + h - later for uses in set(map(frozenset, at.values())) for o, h in uses for later, _ in uses}
         firsts = {0} | {end // unit - o for r, _, end in self.busy for o, _ in at[r]}
         if len(steps) > 64:
@@ -153,14 +145,14 @@ class Model:
         self.starts = None if times is None else np.array(times)
         self.floor = floor
         low = -(-floor // unit)
-        delays = {int(d) // unit for d in np.unique(problem.delay)}
+        delays = {int(d) // unit for d in np.unique(problem.timing.delay)}
         self.end = self._variable(low, delays)
         self.holds: dict[int, list] = defaultdict(list)
         #: (arc, chunk, whether it is a part of a sum) → literal, and first unit.
         self.used: dict[tuple[int, int, bool], object] = {}
         self.begins: dict[tuple[int, int, bool], object] = {}
-        self.into = [np.flatnonzero(problem.dst == v).tolist() for v in range(problem.ranks)]
-        self.outof = [np.flatnonzero(problem.src == v).tolist() for v in range(problem.ranks)]
+        self.into = [np.flatnonzero(problem.timing.dst == v).tolist() for v in range(problem.ranks)]
+        self.outof = [np.flatnonzero(problem.timing.src == v).tolist() for v in range(problem.ranks)]
         self.arrival: dict[tuple[int, int], object] = {}
         self.whole: dict[int, object] = {}
         for chunk in range(len(problem.origin)):
@@ -195,12 +187,12 @@ class Model:
         problem, z = self.problem, self.problem.size_class[chunk]
         literal = self.model.new_bool_var("")
         self.model.add(then >= first).only_enforce_if(literal)
-        for hop in range(int(problem.ptr[arc]), int(problem.ptr[arc + 1])):
-            size = int(problem.hold[z, hop]) // problem.unit
+        for hop in range(int(problem.timing.hop_ptr[arc]), int(problem.timing.hop_ptr[arc + 1])):
+            size = int(problem.timing.hold[z, hop]) // problem.unit
             if size:
-                begin = start + int(problem.offset[z, hop]) // problem.unit
+                begin = start + int(problem.timing.offset[z, hop]) // problem.unit
                 held = self.model.new_optional_fixed_size_interval_var(begin, size, literal, "")
-                self.holds[int(problem.resource[hop])].append(held)
+                self.holds[int(problem.timing.hop[hop])].append(held)
         self.used[arc, chunk, reduces], self.begins[arc, chunk, reduces] = literal, start
         return literal
 
@@ -211,7 +203,7 @@ class Model:
         only = None if problem.receivers is None else int(problem.receivers[chunk])
         if only == origin:
             return
-        delay = problem.delay[z] // unit
+        delay = problem.timing.delay[z] // unit
         far = problem.distance[z, origin] // unit
         first = self.whole.get(chunk, 0)
         early = int(problem.distance[z, :, origin].max()) // unit if problem.sums else 0
@@ -231,7 +223,7 @@ class Model:
                 continue
             arrival, incoming = self.arrival[v, chunk], []
             for arc in self.into[v]:
-                u = int(problem.src[arc])
+                u = int(problem.timing.src[arc])
                 if (u != origin and (u, chunk) not in self.arrival) or u == only:
                     continue
                 start = arrival - int(delay[arc])
@@ -255,7 +247,7 @@ class Model:
         """Every rank but its home sends its part of the chunk once, after all parts that are added to it."""
         problem, model, unit = self.problem, self.model, self.problem.unit
         home, z = int(problem.origin[chunk]), int(problem.size_class[chunk])
-        delay = problem.delay[z] // unit
+        delay = problem.timing.delay[z] // unit
         far = problem.distance[z, :, home] // unit
         onward = int(problem.distance[z, home].max()) // unit
         start = {
@@ -265,7 +257,7 @@ class Model:
         for v, begin in start.items():
             outgoing = []
             for arc in self.outof[v]:
-                to = int(problem.dst[arc])
+                to = int(problem.timing.dst[arc])
                 needed = whole if to == home else start[to]
                 outgoing.append(self._use(arc, chunk, True, begin, begin + int(delay[arc]), needed))
             model.add_exactly_one(outgoing)
@@ -273,78 +265,21 @@ class Model:
     def _break_symmetry(self) -> None:
         """Order chunks that differ in their numbers only, and take one of all rotations of a schedule.
 
-        The first of such chunks arrives first at `seen_at`; the first rank of a class gets the last chunk.
+        The first of such chunks arrives first at the farthest rank; the first rank of a class gets the last chunk.
         """
         problem = self.problem
         alike: dict[tuple, list[int]] = defaultdict(list)
         for chunk, origin in enumerate(problem.origin.tolist()):
             to = None if problem.receivers is None else int(problem.receivers[chunk])
-            alike[origin, int(problem.size_class[chunk]), to].append(chunk)
-        self.alike = {k: c for k, c in alike.items() if len(c) > 1 and k[0] != k[2]}
-        for (origin, z, to), chunks in self.alike.items():
-            v = self.seen_at(origin, z, to)
+            if origin != to:
+                alike[origin, int(problem.size_class[chunk]), to].append(chunk)
+        for (origin, z, to), chunks in alike.items():
+            v = int(np.argmax(problem.distance[z, origin])) if to is None else to
             for a, b in itertools.pairwise(chunks):
                 self.model.add(self.arrival[v, a] <= self.arrival[v, b])
         if problem.group is not None and problem.receivers is None:
             heads = problem.group.rank_at[:, 0].tolist()
             self.model.add_max_equality(self.end, [a for (v, _), a in self.arrival.items() if v in heads])
-
-    def seen_at(self, origin: int, z: int, to: int | None) -> int:
-        """The rank at which alike chunks are ordered: the farthest."""
-        return int(np.argmax(self.problem.distance[z, origin])) if to is None else to
-
-    def hint(self, known: Transfers) -> None:
-        """Begin at this schedule."""
-        problem, unit = self.problem, self.problem.unit
-        arc, chunk, start, reduces = (c.tolist() for c in known)
-        z = problem.size_class
-        got = {
-            (int(problem.dst[a]), c): t + int(problem.delay[z[c], a])
-            for a, c, t, r in zip(arc, chunk, start, reduces, strict=True)
-            if not r
-        }
-        last = max(got.values(), default=0)
-        move = np.arange(problem.ranks)
-        if problem.group is not None and problem.receivers is None:
-            group = problem.group
-            rank = next(v for (v, _), t in got.items() if t == last)
-            shift = group.add(np.zeros(1, dtype=np.int64), group.element[rank : rank + 1], -1)
-            move = group.rank_at[group.class_of, group.add(group.element, shift)]
-        renamed = list(range(len(problem.origin)))
-        if (move != np.arange(problem.ranks)).any():
-            for origin in range(problem.ranks):
-                ends = (np.flatnonzero(problem.origin == rank).tolist() for rank in (origin, move[origin]))
-                for a, b in zip(*ends, strict=True):
-                    renamed[a] = b
-        got = {(int(move[v]), renamed[c]): t for (v, c), t in got.items()}
-        for (origin, zc, to), chunks in self.alike.items():
-            v = self.seen_at(origin, zc, to)
-            by = sorted(chunks, key=lambda c: got.get((v, c), 0))
-            order = dict(zip(by, chunks, strict=True))
-            renamed = [order.get(c, c) for c in renamed]
-            got = {(r, order.get(c, c)): t for (r, c), t in got.items()}
-        arc_of = {(int(s), int(d)): a for a, (s, d) in enumerate(zip(problem.src, problem.dst, strict=True))}
-        chosen = {}
-        whole: dict[int, int] = defaultdict(int)
-        for a, c, t, r in zip(arc, chunk, start, reduces, strict=True):
-            moved = arc_of[int(move[problem.src[a]]), int(move[problem.dst[a]])]
-            chosen[moved, renamed[c], r] = t
-            if r and problem.dst[a] == problem.origin[c]:
-                whole[renamed[c]] = max(whole[renamed[c]], t + int(problem.delay[z[c], a]))
-        add = self.model.add_hint
-        # Several arcs of a rank share the variable of when it sends its part of a sum.
-        begun = set()
-        for key, literal in self.used.items():
-            add(literal, key in chosen)
-            if key in chosen and key[2] and (key[1], self.problem.src[key[0]]) not in begun:
-                begun.add((key[1], self.problem.src[key[0]]))
-                add(self.begins[key], chosen[key] // unit)
-        for key, variable in self.arrival.items():
-            if key in got:
-                add(variable, got[key] // unit)
-        for c, variable in self.whole.items():
-            add(variable, whole[c] // unit)
-        add(self.end, last // unit)
 
     def solve(self, seed: int, seconds: float, work: float | None) -> Outcome:
         """Search; see `Outcome`."""
@@ -375,11 +310,3 @@ class Model:
         arc, chunk, start, reduces = (np.array(column) for column in zip(*rows, strict=True))
         bound = int(np.ceil(engine.best_objective_bound - 1e-6)) * problem.unit
         return Outcome((arc, chunk, start * problem.unit, reduces.astype(bool)), bound, cut)
-
-
-def symmetric_runs(network: Network, demand: Demand) -> GreedyRuns | None:
-    """Runs on the network up to rotations; None where the problem is not symmetric."""
-    if demand.receivers is not None or len(demand.sizes) > 1:
-        return None
-    runs = GreedyRuns(network, demand)
-    return runs if runs.symmetric else None

@@ -111,10 +111,14 @@ class Network:
         """Arcs and times of transfers of each of these sizes in bytes, computed once. Raises TopologyError."""
         key = tuple(int(size) for size in sizes)
         if key not in self._timings:
-            self._timings[key] = Timing(
-                self.src, self.dst, self.in_ptr, *self.out, self.hop_ptr, self.hop, *self._times(key)
-            )
+            self._timings[key] = self.with_times(*self._times(key))
         return self._timings[key]
+
+    def with_times(self, offset: np.ndarray, hold: np.ndarray, delay: np.ndarray) -> Timing:
+        """The arcs with these times of transfers."""
+        # Numba compiles for rows that lie one after the other.
+        times = (np.ascontiguousarray(each) for each in (offset, hold, delay))
+        return Timing(self.src, self.dst, self.in_ptr, *self.out, self.hop_ptr, self.hop, *times)
 
     def _times(self, sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self.base is None:
@@ -122,11 +126,8 @@ class Network:
             return transfer_times(self.cost, self.hop_ptr, alone, latency, self.waits)
         forward = self.base.timing(sizes)
         hops = rows_of(self.base.hop_ptr, self.base_arc)[1]
-        # Numba compiles for rows that lie one after the other.
-        delay = np.ascontiguousarray(forward.delay[:, self.base_arc])
-        hold = np.ascontiguousarray(forward.hold[:, hops])
-        until = forward.offset[:, hops] + hold
-        return np.ascontiguousarray(np.repeat(delay, np.diff(self.hop_ptr), axis=1) - until), hold, delay
+        delay, hold = forward.delay[:, self.base_arc], forward.hold[:, hops]
+        return np.repeat(delay, np.diff(self.hop_ptr), axis=1) - forward.offset[:, hops] - hold, hold, delay
 
     @cached_property
     def reversed(self) -> Network:

@@ -263,7 +263,8 @@ def _overtake(p, h, g, s, record, v, a, t):
 
 
 @inlined
-def _hold(net, free, a, t, z):
+def hold(net, free, a, t, z):
+    """Take the links of a transfer over arc a."""
     for i in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
         free[net.hop[i]] = t + net.offset[z, i] + net.hold[z, i]
 
@@ -300,7 +301,7 @@ def _match(p, options, h, g, s, record, v, t, random):
         g.taken_arc[taken], g.taken_chunk[taken] = a, carried
         taken += 1
         if p.shared:
-            _hold(p.net, h.free, a, t, 0)
+            hold(p.net, h.free, a, t, 0)
     return taken, again
 
 
@@ -321,7 +322,7 @@ def _send(p, options, h, g, s, record, v, t, taken, again):
     for i in range(taken):
         a, c = np.int64(g.taken_arc[i]), np.int64(g.taken_chunk[i])
         z = p.size_class[c]
-        _hold(net, h.free, a, t, z)
+        hold(net, h.free, a, t, z)
         arrives = t + net.delay[z, a]
         if arrives > s.finish:
             s.finish = arrives
@@ -433,8 +434,10 @@ class Policy:
     hierarchy: bool = False
     overtake: bool = False
     lazy: int = 0  # in 64ths: how often a slow arc waits for the next moment
+    symmetric: bool = False  # decides for the chunks of one rank (see `symmetric_greedy`)
 
     def __str__(self) -> str:
         parts = [f"samples {self.samples}"]
         parts += ["hierarchy"] * self.hierarchy + [f"lazy {self.lazy}/64"] * bool(self.lazy)
-        return "greedy: " + ", ".join(parts + ["overtaking"] * self.overtake)
+        kind = "symmetric" if self.symmetric else "greedy"
+        return f"{kind}: {', '.join(parts + ['overtaking'] * self.overtake)}"

@@ -16,8 +16,7 @@ from astrasim_py.synthesis.search import symmetric_greedy
 from astrasim_py.synthesis.search.greedy import DONE, FULL, Options, Policy, Record, greedy
 from astrasim_py.synthesis.search.greedy_state import STATE, Problem, agenda, holdings
 from astrasim_py.synthesis.search.polish import ORIGIN, polish
-from astrasim_py.synthesis.search.symmetric_greedy import SymmetricPolicy
-from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork, symmetric_networks
+from astrasim_py.synthesis.search.symmetric_network import symmetric_network
 
 #: Most levels of speed of slow arcs.
 MAX_LEVELS = 6
@@ -27,8 +26,6 @@ MAX_OVERTAKING = 2**24
 MAX_POLISHED, MAX_CALENDARS = 2**15, 2**22
 #: Moves × ranks of one polishing, and most moves.
 POLISHING, MAX_MOVES = 2**17, 4096
-#: Chunks to decide for × arcs beyond which a symmetric run is not made.
-MAX_CANDIDATES = 2**26
 _NEVER = 2**62
 
 #: (time in ps, transfers, columns): the time is None where a run was given up, the columns where nothing is recorded.
@@ -50,6 +47,8 @@ class GreedyRuns:
             level, part, network.occupied_ptr, network.occupied_start, network.occupied_end, simple, bool(alone),
             len(network.hop) > network.arcs,
         )  # fmt: skip
+        #: The network up to rotations; None where the problem is not symmetric.
+        self.symmetric = symmetric_network(network, demand)
 
     @cached_property
     def _slow(self) -> bool:
@@ -82,31 +81,46 @@ class GreedyRuns:
     def run(
         self, policy: Policy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None, record: bool = True
     ) -> Made:
-        """One run; given up when it cannot be done before `limit` ps, or when ``stop[0]`` is not 0."""
-        cells = self.network.ranks * self.demand.count
+        """One run; given up when it cannot be done before `limit` ps, or when ``stop[0]`` is not 0.
+
+        The columns of a symmetric run are made whole by `SymmetricNetwork.rotated`.
+        """
+        chunks = len(self.symmetric.origin) if policy.symmetric else self.demand.count
+        # Symmetric runs try many pairs of a chunk and an arc.
+        cells = (self.network.arcs if policy.symmetric else self.network.ranks) * chunks
         overtake = policy.overtake and self._slow and cells <= MAX_OVERTAKING
         hierarchy = policy.hierarchy and len(self._problem.part) > 0
         options = Options(policy.samples, hierarchy, overtake, limit)
-        rows = cells if record else 0
+        stop = GO if stop is None else stop
+        if policy.symmetric:
+            time, status, kept, rows = symmetric_greedy.run(
+                self.symmetric, options, self._problem.level, self._problem.part, policy.lazy, generator(seed), stop
+            )
+            transfers = int((kept.arc[:rows] >= 0).sum()) * self.symmetric.group.order
+        else:
+            time, status, kept, rows, transfers = self._run(options, policy.lazy, seed, stop, cells if record else 0)
+        if status != DONE or not record:
+            return time if status == DONE else None, transfers, None
+        taken = np.flatnonzero(kept.arc[:rows] >= 0)
+        return time, transfers, (kept.arc[taken], kept.chunk[taken], kept.start[taken])
+
+    def _run(self, options: Options, lazy: int, seed: int, stop: np.ndarray, room: int) -> tuple:
+        """One run that is not symmetric: (time, status, record, its rows, transfers)."""
+        cells = self.network.ranks * self.demand.count
         while True:
             state = np.zeros(1, dtype=STATE)
-            state["lazy"] = policy.lazy
+            state["lazy"] = lazy
             kept = Record(
-                np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows, np.int64),
-                np.empty(cells if overtake else 0, np.int64),
+                *np.empty((2, room), np.int32), np.empty(room, np.int64),
+                np.empty(cells if options.overtake else 0, np.int64),
             )  # fmt: skip
-            held = holdings(self._problem, self.parts if hierarchy else 0, overtake)
+            held = holdings(self._problem, self.parts if options.hierarchy else 0, options.overtake)
             time, status = greedy(
-                self._problem, options, held, agenda(self._problem, self._room), kept, state, generator(seed),
-                GO if stop is None else stop,
-            )  # fmt: skip
+                self._problem, options, held, agenda(self._problem, self._room), kept, state, generator(seed), stop
+            )
             if status != FULL:
-                break
+                return int(time), status, kept, int(state["rows"][0]), int(state["transfers"][0])
             self._room *= 2
-        transfers = int(state["transfers"][0])
-        if status != DONE:
-            return None, transfers, None
-        return int(time), transfers, _made(kept, int(state["rows"][0])) if record else None
 
     @cached_property
     def _calendar(self) -> int:
@@ -142,49 +156,3 @@ class GreedyRuns:
         start = arrives[chunk, rank] - timing.delay[demand.size_class[chunk], arc]
         order = np.argsort(start, kind="stable")
         return time, (arc[order].astype(np.int32), chunk[order].astype(np.int32), start[order])
-
-    @cached_property
-    def symmetric(self) -> SymmetricNetwork | None:
-        """The network up to its largest group of rotations that is of use, for a demand that is as symmetric."""
-        network, demand = self.network, self.demand
-        if demand.root is not None or len(network.occupied_start) or network.ranks < 3:
-            return None
-        for each in symmetric_networks(network, self.timing):
-            if demand.count // each.group.order * network.arcs <= MAX_CANDIDATES:
-                return each
-        return None
-
-    def run_symmetric(
-        self, policy: SymmetricPolicy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None
-    ) -> Made:
-        """One run up to rotations, as `run`; `rotate` makes the whole schedule of its columns."""
-        network, each = self.network, self.symmetric
-        origin = np.repeat(each.group.rank_at[:, 0], self.demand.count // network.ranks)
-        overtake = policy.overtake and self._slow and len(origin) * network.arcs <= MAX_OVERTAKING
-        hierarchy = policy.hierarchy and len(self._problem.part) > 0
-        levels = self._problem.level[each.arc_at[:, 0]], self._problem.part, self.parts if hierarchy else 0
-        time, status, record, rows = symmetric_greedy.run(
-            self.timing, each, origin, levels, policy, overtake, generator(seed), limit, GO if stop is None else stop
-        )
-        if status != DONE:
-            return None, 0, None
-        columns = _made(record, rows)
-        return time, len(columns[0]) * each.group.order, columns
-
-    def rotate(self, columns: Columns) -> Columns:
-        """All rotations of the transfers that a symmetric run decided."""
-        network, each = self.network, self.symmetric
-        group = each.group
-        arc, chunk, start = columns
-        per_rank = self.demand.count // network.ranks
-        elements = np.arange(group.order)
-        total = group.add(elements[:, None], elements[None, :]).astype(np.int32)
-        arcs = each.arc_at[each.class_of[arc][:, None], total[group.element[network.src[arc]]]]
-        chunks = group.rank_at[chunk // per_rank] * per_rank + (chunk % per_rank)[:, None]
-        return arcs.reshape(-1), chunks.astype(np.int32).reshape(-1), np.repeat(start, group.order)
-
-
-def _made(record: Record, rows: int) -> Columns:
-    """(arc, chunk, start) of the transfers that took place."""
-    kept = np.flatnonzero(record.arc[:rows] >= 0)
-    return record.arc[kept], record.chunk[kept], record.start[kept]

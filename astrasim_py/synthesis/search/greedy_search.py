@@ -18,43 +18,35 @@ from astrasim_py.synthesis.search.greedy import Policy
 from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
 from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, search_of, seed_of
 from astrasim_py.synthesis.search.polish import Polish
-from astrasim_py.synthesis.search.symmetric_greedy import SymmetricPolicy
 
 #: Transfers of one run beyond which runs are made one at a time, each on what the last one taught.
 LARGE = 2**22
-#: Ranks beyond which counting runs are not symmetric.
-_COUNTED = 2**16
 _GENERATION = 32
+#: Runs up to rotations that are made as one, for they are short.
+_ATTEMPTS = 4
 #: One run in so many of a generation polishes, where that is possible: this one.
 _CYCLE, _POLISHES = 16, 7
 
 
-def policies(runs: GreedyRuns) -> list:
+def policies(runs: GreedyRuns) -> list[Policy]:
     """Policies to try, the most promising first."""
-    found: list = []
-    if not runs.uneven:
-        if runs.symmetric:
-            found += [SymmetricPolicy(), SymmetricPolicy(spread=1), SymmetricPolicy(scarce=1)]
-            found += [SymmetricPolicy(samples=1)]
-        return [*found, Policy(), Policy(samples=1), Policy(samples=32)]
-    if runs.symmetric:
-        found += [SymmetricPolicy(hierarchy=True), SymmetricPolicy(hierarchy=True, overtake=True)]
-        found += [SymmetricPolicy(hierarchy=True, overtake=True, spread=1), SymmetricPolicy(overtake=True)]
-        found += [SymmetricPolicy(samples=1, overtake=True), SymmetricPolicy(spread=2, scarce=1, overtake=True)]
-        found += [SymmetricPolicy(hierarchy=True, lazy=lazy) for lazy in (8, 32)]
-    found += [Policy(hierarchy=True), Policy(hierarchy=True, overtake=True), Policy(overtake=True)]
-    found += [Policy(samples=1, overtake=True), Policy(), Policy(samples=2, overtake=True)]
-    for lazy in (8, 32):
-        found += [Policy(hierarchy=True, lazy=lazy), Policy(samples=1, overtake=True, lazy=lazy)]
-    return found
+    if runs.uneven:
+        few = [Policy(hierarchy=True), Policy(hierarchy=True, overtake=True), Policy(samples=32, overtake=True)]
+        few += [Policy(samples=32, overtake=True, lazy=8), Policy(samples=32, hierarchy=True, overtake=True, lazy=8)]
+        few += [Policy(samples=1, overtake=True), Policy(overtake=True, lazy=32)]
+        found = [Policy(hierarchy=True), Policy(hierarchy=True, overtake=True), Policy(overtake=True)]
+        found += [Policy(samples=1, overtake=True), Policy(), Policy(samples=2, overtake=True)]
+        for lazy in (8, 32):
+            found += [Policy(hierarchy=True, lazy=lazy), Policy(samples=1, overtake=True, lazy=lazy)]
+    else:
+        few = found = [Policy(), Policy(samples=1), Policy(samples=32)]
+    return [*(replace(policy, symmetric=True) for policy in few if runs.symmetric), *found]
 
 
 def search(network: Network, demand: Demand, bound: int, effort: Effort, *, record: bool = True) -> Found:
     """The fastest schedule found where every rank needs every chunk; a run that meets `bound` ends the search."""
     runs = GreedyRuns(network, demand)
     offered = policies(runs)
-    if not record and network.ranks > _COUNTED:
-        offered = [policy for policy in offered if isinstance(policy, Policy)]
     total = (network.ranks - 1) * demand.count
     large = total > LARGE
     polishable = not large and runs.polishable
@@ -66,11 +58,16 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
         if start is not None:
             took, columns = runs.polish(_whole(runs, start), seed, bound, stop=signal)
             return (took, (columns, total)) if columns is not None and took < limit else None
-        if isinstance(policy, SymmetricPolicy):
-            took, transfers, columns = runs.run_symmetric(policy, seed, limit + 1, stop=signal)
-        else:
-            took, transfers, columns = runs.run(policy, seed, limit + 1, stop=signal, record=record or polishable)
-        return None if took is None else (took, (columns, transfers))
+        best = None
+        for attempt in range(_ATTEMPTS if policy.symmetric and not large else 1):
+            took, transfers, columns = runs.run(
+                policy, seed + (attempt << 40), limit + (best is None), stop=signal, record=record or polishable
+            )
+            if took is not None and (best is None or took < limit):
+                best, limit = (took, (columns, transfers)), took
+            if took == bound:
+                break
+        return best
 
     found = compete(
         _lineup(offered, polishable), run, bound, replace(effort, jobs=1) if large else effort,
@@ -87,9 +84,8 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
 def _whole(runs: GreedyRuns, found: Outcome) -> Columns | None:
     """All transfers of a run; those of a symmetric run are rotated."""
     columns = found.result[0]
-    if columns is None or not isinstance(found.policy, SymmetricPolicy):
-        return columns
-    return runs.rotate(columns)
+    symmetric = columns is not None and isinstance(found.policy, Policy) and found.policy.symmetric
+    return runs.symmetric.rotated(columns) if symmetric else columns
 
 
 def _lineup(offered: Sequence, polishable: bool) -> Callable:

@@ -2,21 +2,20 @@
 
 A decision for a chunk and an arc is made, rotated, for all others at the same moment (see `symmetric_network`). The
 candidates of a class of arcs are pairs (chunk, arc) whose source has the chunk and whose target neither has nor expects
-it, in one list per class. Preferences are those of `greedy`, but for `scarce` and `spread` (see `SymmetricPolicy`).
+it, in one list per class. Preferences are those of `greedy`.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import inlined, kernel
+from astrasim_py.synthesis.model.arrays import pointers
 from astrasim_py.synthesis.model.random_numbers import random_below, shuffle_equals
-from astrasim_py.synthesis.model.timing import Timing
-from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE, Record
+from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE, Options, Record, hold
 from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork
 
 _FAR = np.int64(2**62)
@@ -26,11 +25,8 @@ _HEAVY = np.int64(2**40)
 _COUNTERS = "rows left unasked news matches waiting vacancies lazy repeat"
 _STATE = np.dtype([(name, np.int64) for name in _COUNTERS.split()])
 
-#: The network, its classes of arcs (see `SymmetricNetwork`), and the chunks to decide for.
-_Problem = namedtuple("_Problem", "net class_of by_speed resource_ptr resource offset hold delay origin level part")
-
-#: Preferences (see `SymmetricPolicy`), and the time limit in ps.
-_Options = namedtuple("_Options", "samples hierarchy overtake scarce spread limit")
+#: The network, its classes of arcs (see `SymmetricNetwork`), fastest first, and the chunks to decide for.
+_Problem = namedtuple("_Problem", "net class_of first by_speed delay origin level part")
 
 #: Memory of a run. By chunk and rank: held or expected, when it is due, since when it is there, its row. By chunk: how
 #: many have or expect it; by part and chunk: whether it is there. Candidates are cells chunk * arcs + arc: their
@@ -65,7 +61,7 @@ def _add_candidates(p, h, s):
         for j in range(p.net.out_ptr[v], p.net.out_ptr[v + 1]):
             a = np.int64(p.net.out_arc[j])
             o = np.int64(p.class_of[a])
-            if o >= 0 and h.state[q * n + p.net.dst[a]] == NOTHING:
+            if h.state[q * n + p.net.dst[a]] == NOTHING:
                 cell = q * arcs + a
                 h.place[cell] = h.entry_ptr[o] + h.length[o]
                 h.entries[h.place[cell]] = cell
@@ -84,33 +80,18 @@ def _order_classes(p, h, random):
 @inlined
 def _ready(p, h, o, t):
     """When class o of arcs is free."""
-    for i in range(p.resource_ptr[o], p.resource_ptr[o + 1]):
-        t = max(t, h.free[p.resource[i]] - p.offset[i])
+    net, a = p.net, p.first[o]
+    for i in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+        t = max(t, h.free[net.hop[i]] - net.offset[0, i])
     return t
-
-
-@inlined
-def _hold(p, h, o, t):
-    for i in range(p.resource_ptr[o], p.resource_ptr[o + 1]):
-        h.free[p.resource[i]] = t + p.offset[i] + p.hold[i]
 
 
 @inlined
 def _score(p, options, h, o, q, v):
     """How little it helps to send chunk q to rank v over class o."""
-    net, n = p.net, len(p.net.in_ptr) - 1
-    score = h.reached[q]
     if options.hierarchy and p.level[o] >= 0 and h.present[p.part[p.level[o], v], q]:
-        score += _HEAVY
-    if options.scarce:
-        for j in range(net.in_ptr[v], net.in_ptr[v + 1]):
-            if h.place[q * len(net.src) + j] >= 0:
-                score += options.scarce
-    if options.spread:
-        for j in range(net.out_ptr[v], net.out_ptr[v + 1]):
-            if h.state[q * n + net.dst[net.out_arc[j]]] == NOTHING:
-                score -= options.spread
-    return score
+        return h.reached[q] + _HEAVY
+    return h.reached[q]
 
 
 @inlined
@@ -146,7 +127,7 @@ def _exchange(p, h, s, record, o, t, random):
             cell = q * n + net.src[i]
             if p.class_of[i] == o and h.state[cell] == HELD and h.since[cell] <= t:
                 record.arc[row] = i
-                _hold(p, h, o, t)
+                hold(p.net, h.free, p.first[o], t, 0)
                 h.arrival[row] = t + p.delay[o]
                 h.due[q * n + net.dst[i]] = h.arrival[row]
                 return h.entries[h.entry_ptr[other] + random_below(random, h.length[other])], other
@@ -194,9 +175,9 @@ def _overtake(p, options, h, s, record, o, t):
             _expect(p, options, h, s, one // arcs, np.int64(net.dst[one % arcs]), row)
             record.arc[row], record.chunk[row] = one % arcs, one // arcs
             return chosen
-    for i in range(p.resource_ptr[b], p.resource_ptr[b + 1]):
-        if h.free[p.resource[i]] == record.start[row] + p.offset[i] + p.hold[i]:
-            h.free[p.resource[i]] = t + p.offset[i]
+    for i in range(net.hop_ptr[p.first[b]], net.hop_ptr[p.first[b] + 1]):
+        if h.free[net.hop[i]] == record.start[row] + net.offset[0, i] + net.hold[0, i]:
+            h.free[net.hop[i]] = t + net.offset[0, i]
     record.arc[row] = -1
     s.repeat = 1
     return chosen
@@ -236,7 +217,7 @@ def _match(p, options, h, s, record, t, random):
             chosen = _overtake(p, options, h, s, record, o, t)
         if chosen < 0:
             continue
-        _hold(p, h, o, t)
+        hold(p.net, h.free, p.first[o], t, 0)
         row = _new_row(h, s, record)
         if row < 0:
             return again, STUCK
@@ -313,53 +294,31 @@ def symmetric_greedy(p, options, h, record, state, random, stop):
         _arrive(p, h, s, record, t)
 
 
-@dataclass(frozen=True, slots=True)
-class SymmetricPolicy:
-    """Preferences of a run, as of `greedy.Policy`.
-
-    `scarce` weighs how many arcs can serve a target, `spread` to how many it can pass the chunk on.
-    """
-
-    samples: int = 8
-    hierarchy: bool = False
-    overtake: bool = False
-    lazy: int = 0
-    scarce: int = 0
-    spread: int = 0
-
-    def __str__(self) -> str:
-        parts = [f"samples {self.samples}"]
-        parts += ["hierarchy"] * self.hierarchy + [f"lazy {self.lazy}/64"] * bool(self.lazy)
-        parts += [f"scarce {self.scarce}"] * bool(self.scarce) + [f"spread {self.spread}"] * bool(self.spread)
-        return "symmetric: " + ", ".join(parts + ["overtaking"] * self.overtake)
-
-
 def run(
-    timing: Timing, each: SymmetricNetwork, origin: np.ndarray, levels: tuple, policy: SymmetricPolicy, overtake: bool,
-    random: np.ndarray, limit: int, stop: np.ndarray,
+    each: SymmetricNetwork, options: Options, level: np.ndarray, part: np.ndarray, lazy: int, random: np.ndarray,
+    stop: np.ndarray,
 ) -> tuple[int, int, Record, int]:  # fmt: skip
-    """One run: (time in ps, status, record, its rows). `levels`: as in `Problem`, by class, and the number of parts."""
-    level, part, parts = levels
-    n, arcs, chunks, classes = len(timing.in_ptr) - 1, len(timing.src), len(origin), len(each.delay)
+    """One run: (time in ps, status, record, its rows). `level`, `part`: as in `greedy_state.Problem`."""
+    net, origin = each.timing, each.origin
+    n, arcs, chunks, classes = len(net.in_ptr) - 1, len(net.src), len(origin), len(each.first)
     # Transfers that were overtaken take room until they would have arrived.
-    rows = n * chunks * (4 if policy.overtake else 1) + 1
+    rows = n * chunks * (4 if options.overtake else 1) + 1
     record = Record(*np.empty((2, rows), np.int32), np.empty(rows, np.int64), np.empty(0, np.int64))
-    used = each.class_of[each.class_of >= 0]
-    entry_ptr = np.concatenate(([0], np.cumsum(np.bincount(used, minlength=classes) * chunks)))
-    cells = n * chunks
+    entry_ptr = pointers(np.bincount(each.class_of) * chunks)
+    cells, parts = n * chunks, int(part.max(initial=-1)) + 1 if options.hierarchy else 0
     memory = _Holdings(
         np.zeros(cells, np.uint8), np.zeros(cells, np.int64), np.zeros(cells, np.int64), np.full(cells, -1),
         np.ones(chunks, np.int64), np.zeros((parts, chunks), np.bool_), np.full(chunks * arcs, -1),
         np.empty(entry_ptr[-1], np.int64), entry_ptr, np.zeros(classes, np.int64),
-        np.zeros(int(each.resource.max()) + 1, np.int64), np.empty(rows, ENTRY), *np.empty((3, rows), np.int64),
+        np.zeros(int(net.hop.max()) + 1, np.int64), np.empty(rows, ENTRY), *np.empty((3, rows), np.int64),
         *np.empty((2, classes), np.int64),
     )  # fmt: skip
+    delay = net.delay[0, each.first]
     problem = _Problem(
-        timing, each.class_of, np.argsort(each.delay, kind="stable"), each.resource_ptr, each.resource, each.offset,
-        each.hold, each.delay, origin, level, part,
+        net, each.class_of, each.first, np.argsort(delay, kind="stable"), delay, origin, level[each.arcs[each.first]],
+        part,
     )  # fmt: skip
-    options = _Options(policy.samples, parts > 0, overtake, policy.scarce, policy.spread, limit)
     state = np.zeros(1, dtype=_STATE)
-    state["lazy"] = policy.lazy
+    state["lazy"] = lazy
     time, status = symmetric_greedy(problem, options, memory, record, state, random, stop)
     return int(time), status, record, int(state["rows"][0])

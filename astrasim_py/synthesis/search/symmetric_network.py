@@ -1,38 +1,53 @@
-"""A network up to its rotations: one arc stands for all arcs that rotations map to each other.
+"""A network up to its rotations: a decision for the chunks of one rank holds, rotated, for those of all others.
 
-A decision for the chunks of one rank holds, rotated, for those of all others (see `topology.symmetry`), so the problem
-shrinks to the chunks of one rank and one resource per class of links. Digits in which the network is not symmetric
-leave several ranks to decide for.
+The problem shrinks to the chunks of one rank, and the links that rotations map to each other are one resource (see
+`topology.symmetry`). Digits in which the network is not symmetric leave several ranks to decide for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from astrasim_py.synthesis.model.arrays import rows_of
+from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import Timing
+from astrasim_py.synthesis.model.transfers import Columns
 from astrasim_py.topology.symmetry import Rotations, find_rotations
 
-#: Most hops of networks whose arcs share links.
-_MAX_SHARED_HOPS = 2**20
+#: Most hops of a network.
+_MAX_HOPS = 2**20
+#: Chunks to decide for × arcs beyond which no symmetric run is made.
+MAX_CANDIDATES = 2**26
 
 
 @dataclass(frozen=True, eq=False)
 class SymmetricNetwork:
-    """A network up to rotations; resources are classes of links, times those of the largest chunks."""
+    """A network up to rotations, for a demand that is as symmetric."""
 
     group: Rotations
-    class_of: np.ndarray  # int32[arcs]: class of an arc; -1 for arcs whose rotations would meet on one link
-    arc_at: np.ndarray  # int32[classes, order]: arc by class and element of its source
-    resource_ptr: np.ndarray
-    resource: np.ndarray
-    offset: np.ndarray
-    hold: np.ndarray
-    delay: np.ndarray  # int64[classes]
+    per_rank: int  # chunks of a rank
+    arcs: np.ndarray  # int64[k]: arcs of the network, but those whose rotations would meet on one link
+    class_of: np.ndarray  # int32[k]: equal for arcs that are rotated to each other, 0..
+    first: np.ndarray  # int64[classes]: the first arc of each class, an index into `arcs`
+    rotations: np.ndarray  # int32[k, order]: an arc rotated, by element of its source
+    timing: Timing  # of these arcs and the largest chunks; links that are rotated to each other are one
+
+    @property
+    def origin(self) -> np.ndarray:
+        """int32[chunks]: origins of the chunks to decide for."""
+        return np.repeat(self.group.rank_at[:, 0], self.per_rank).astype(np.int32)
+
+    def rotated(self, columns: Columns) -> Columns:
+        """All rotations of transfers (index into `arcs`, chunk to decide for, start)."""
+        arc, chunk, start = columns
+        elements = np.arange(self.group.order)
+        total = self.group.add(elements[:, None], elements[None, :]).astype(np.int32)
+        arcs = self.rotations[arc[:, None], total[self.group.element[self.timing.src[arc]]]]
+        chunks = self.group.rank_at[chunk // self.per_rank] * self.per_rank + (chunk % self.per_rank)[:, None]
+        return arcs.reshape(-1), chunks.astype(np.int32).reshape(-1), np.repeat(start, self.group.order)
 
 
 def arc_labels(network: Network, timing: Timing) -> np.ndarray:
@@ -49,15 +64,22 @@ def arc_labels(network: Network, timing: Timing) -> np.ndarray:
     return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def symmetric_networks(network: Network, timing: Timing) -> Iterator[SymmetricNetwork]:
-    """The network up to each group of its rotations, the largest first, where some arcs can be used at once."""
+def symmetric_network(network: Network, demand: Demand) -> SymmetricNetwork | None:
+    """The network up to its largest group of rotations that is of use, if the demand is as symmetric."""
+    if demand.root is not None or demand.receivers is not None or len(network.occupied_start) or network.ranks < 3:
+        return None
+    timing = network.timing(demand.sizes)
     for group in find_rotations(network.ranks, network.src, network.dst, arc_labels(network, timing)):
-        found = _symmetric(network, timing, group)
-        if found is not None:
-            yield found
+        if demand.count // group.order * network.arcs <= MAX_CANDIDATES:
+            found = _symmetric(network, timing, group, demand.count // network.ranks)
+            if found is not None:
+                return found
+    return None
 
 
-def _symmetric(network: Network, timing: Timing, group: Rotations) -> SymmetricNetwork | None:
+def _symmetric(network: Network, timing: Timing, group: Rotations, per_rank: int) -> SymmetricNetwork | None:
+    if len(network.hop) > _MAX_HOPS:
+        return None
     order = group.order
     a, b = network.src.astype(np.int64), network.dst.astype(np.int64)
     step = group.add(group.element[b], group.element[a], -1)
@@ -66,26 +88,26 @@ def _symmetric(network: Network, timing: Timing, group: Rotations) -> SymmetricN
     class_of = class_of.reshape(-1)
     arc_at = np.empty((len(first), order), dtype=np.int32)
     arc_at[class_of, group.element[a]] = np.arange(network.arcs)
-    resource_ptr, hops = rows_of(network.hop_ptr, first)
-    resource = np.arange(len(first))
-    if not network.direct:
-        if len(network.hop) > _MAX_SHARED_HOPS:
-            return None
-        lengths = np.diff(network.hop_ptr)
-        hop_class = np.repeat(class_of, lengths)
-        _, where, repeats = np.unique(
-            hop_class * len(network.links) + network.hop, return_inverse=True, return_counts=True
-        )
-        spoilt = np.unique(hop_class[(repeats > 1)[where.reshape(-1)]])
-        position = np.arange(len(network.hop)) - np.repeat(network.hop_ptr[:-1], lengths)
-        resource = _joined(resource_ptr[hop_class] + position, network.hop, int(resource_ptr[-1]))
-        class_of = np.where(np.isin(class_of, spoilt), -1, class_of)
-        if (class_of < 0).all():
-            return None
+    lengths = np.diff(network.hop_ptr)
+    longest = int(lengths.max())
+    hop_class = np.repeat(class_of, lengths)
+    slots = hop_class * longest + np.arange(len(network.hop)) - np.repeat(network.hop_ptr[:-1], lengths)
+    _, where, repeats = np.unique(hop_class * len(network.links) + network.hop, return_inverse=True, return_counts=True)
+    spoilt = np.unique(hop_class[(repeats > 1)[where.reshape(-1)]])
+    arcs = np.flatnonzero(~np.isin(class_of, spoilt))
+    if not len(arcs):
+        return None
+    ptr, hops = rows_of(network.hop_ptr, arcs)
+    links, hop = np.unique(_joined(slots, network.hop, len(first) * longest)[slots[hops]], return_inverse=True)
+    smaller = replace(
+        network, src=network.src[arcs], dst=network.dst[arcs], hop_ptr=ptr, hop=hop.reshape(-1).astype(np.int32),
+        links=links, occupied_ptr=np.zeros(len(links) + 1, dtype=np.int64),
+    )  # fmt: skip
+    times = timing.offset[:1, hops], timing.hold[:1, hops], timing.delay[:1, arcs]
+    first, kind = np.unique(class_of[arcs], return_index=True, return_inverse=True)[1:]
     return SymmetricNetwork(
-        group=group, class_of=class_of.astype(np.int32), arc_at=arc_at, resource_ptr=resource_ptr,
-        resource=resource.astype(np.int32), offset=timing.offset[0, hops], hold=timing.hold[0, hops],
-        delay=timing.delay[0, first],
+        group, per_rank, arcs, kind.reshape(-1).astype(np.int32), first, arc_at[class_of[arcs]],
+        smaller.with_times(*times),
     )  # fmt: skip
 
 
@@ -98,5 +120,5 @@ def _joined(slots: np.ndarray, links: np.ndarray, count: int) -> np.ndarray:
         new = label.copy()
         np.minimum.at(new, slots, least[links])
         if (new == label).all():
-            return np.unique(label, return_inverse=True)[1].reshape(-1)
+            return label
         label = new
