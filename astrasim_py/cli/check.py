@@ -44,33 +44,27 @@ def _check(path: str, args: argparse.Namespace) -> dict:
     points = expand(scenario)
     warnings: list[str] = []
     errors: dict[str, AstraError] = {}
-    prepared: dict[str, str] = {}
-    counted: dict[str, int] = {}
-    messages = 0
+    messages: dict[str, int] = {}
+    total = 0
     for point in points:
-        # Points that differ only in how the network behaves are built alike, and placement moves no message.
+        # Points that differ only in how the network behaves are built alike.
         fitted = ".py:" in point.spec.network.model or _synthesizes(point.spec)
         spared = ("limits",) if fitted else ("limits", "network")
         alike = digest({key: value for key, value in point.config.items() if key not in spared})
-        if alike not in prepared:
+        if alike not in messages:
             try:
-                problem = prepare(point, warnings=warnings)
-                calls = {key: point.config.get(key) for key in ("workload", "groups", "algorithms", "jobs", "verify")}
-                cut = any(job.planner is not None for job in problem.jobs) or _synthesizes(point.spec)
-                prepared[alike] = alike if cut else digest([calls, [job.ranks for job in problem.jobs]])
-                if prepared[alike] not in counted:
-                    counted[prepared[alike]] = count_messages(problem)
+                messages[alike] = count_messages(prepare(point, warnings=warnings))
             except AstraError as error:
                 errors.setdefault(str(error), error)
-                prepared[alike] = ""
-        messages += counted.get(prepared[alike], 0)
+                messages[alike] = 0
+        total += messages[alike]
     if errors:
         raise ErrorList(list(errors.values()))
     return {
         "file": str(path),
         "scenario": scenario.name,
         "points": len(points),
-        "messages": messages,
+        "messages": total,
         "warnings": list(dict.fromkeys(warnings)),
     }
 

@@ -66,7 +66,7 @@ def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterato
         for task in tasks:  # workers have other working folders
             point = replace(task.point, folder=os.path.abspath(task.point.folder))
             sent.append(replace(task, point=point, folder=Path(os.path.abspath(task.folder))))
-        yield from _Run(client, address, sent, str(probe)).results()
+        yield from _results(client, address, sent, str(probe))
 
 
 @contextlib.contextmanager
@@ -80,22 +80,22 @@ def _client(address: str) -> Iterator[Any]:
         def __del__(self) -> None:
             """Nothing."""
 
+    found: list[Any] = []
+
+    def connect() -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # on versions: results do not depend on them
+                found.append(Quiet(address, timeout=CONNECT_S, set_as_default=False, name="astrasim_py"))
+        except Exception as error:  # whatever answers there need not be a scheduler
+            found.append(error)
+
     # Our own messages report the state of the cluster.
     logger = logging.getLogger("distributed")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
         # Its own timeout does not hold against a peer that takes the call and never speaks.
-        found: list[Any] = []
-
-        def connect() -> None:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # on versions: results do not depend on them
-                    found.append(Quiet(address, timeout=CONNECT_S, set_as_default=False, name="astrasim_py"))
-            except Exception as error:  # whatever answers there need not be a scheduler
-                found.append(error)
-
         thread = threading.Thread(target=connect, daemon=True)
         thread.start()
         thread.join(CONNECT_S + 2)
@@ -141,69 +141,51 @@ def _refusal(task: Task, probe: str, version: str) -> Result | None:
     return None
 
 
-class _Run:
-    """Tasks on their way to workers and back."""
+def _results(client: Any, address: str, tasks: Sequence[Task], probe: str) -> Iterator[tuple[int, Result | Killed]]:
+    from distributed import wait
 
-    def __init__(self, client: Any, address: str, tasks: Sequence[Task], probe: str) -> None:
-        self.client, self.address, self.tasks, self.probe = client, address, tasks, probe
-        self.waiting = deque(range(len(tasks)))
-        self.running: dict[Any, int] = {}
-        self.workers = 0
-        self.seen = time.monotonic()  # when there was a worker last
+    lost = CheckFailed("--cluster", f"the scheduler at {address} is lost", "run it again to go on")
+    waiting, running = deque(range(len(tasks))), {}
+    seen = time.monotonic()  # when there was a worker last
+    try:
+        while waiting or running:
+            try:
+                workers = len(client.nthreads())
+            except (OSError, RuntimeError, TimeoutError):
+                raise lost from None
+            seen = time.monotonic() if workers else seen
+            if time.monotonic() - seen > PATIENCE_S:
+                problem = f"the scheduler at {address} has had no worker for {PATIENCE_S:.0f} s"
+                remedy = f"start some (dask worker {address} --nthreads 1) and run it again to go on"
+                raise CheckFailed("--cluster", problem, remedy)
+            while waiting and len(running) < _AHEAD * workers:
+                number = waiting.popleft()
+                # Not pure: a point that was computed before and removed since is computed again.
+                future = client.submit(work, tasks[number], probe, package_version(), pure=False)
+                running[future] = number
+            if not running:
+                time.sleep(_POLL_S / 4)
+                continue
+            with contextlib.suppress(TimeoutError), client.as_current():
+                wait(list(running), timeout=_POLL_S, return_when="FIRST_COMPLETED")
+            for future in [future for future in running if future.done()]:
+                if future.status == "cancelled":
+                    raise lost
+                yield running.pop(future), _result(future)
+    finally:
+        with contextlib.suppress(Exception):
+            client.cancel(list(running))
 
-    def results(self) -> Iterator[tuple[int, Result | Killed]]:
-        """Yield the result of every task."""
-        from distributed import wait
 
-        try:
-            self.look()
-            while self.waiting or self.running:
-                while self.waiting and len(self.running) < _AHEAD * self.workers:
-                    number = self.waiting.popleft()
-                    arguments = (self.tasks[number], self.probe, package_version())
-                    # Not pure: a point that was computed before and removed since is computed again.
-                    self.running[self.client.submit(work, *arguments, pure=False)] = number
-                if not self.running:
-                    time.sleep(_POLL_S / 4)
-                else:
-                    with contextlib.suppress(TimeoutError), self.client.as_current():
-                        wait(list(self.running), timeout=_POLL_S, return_when="FIRST_COMPLETED")
-                for future in [future for future in self.running if future.done()]:
-                    yield self.running.pop(future), self.result(future)
-                self.look()
-        finally:
-            with contextlib.suppress(Exception):
-                self.client.cancel(list(self.running))
+def _result(future: Any) -> Result | Killed:
+    """The result of a finished task."""
+    from distributed.scheduler import KilledWorker
 
-    def look(self) -> None:
-        """Count the workers; give up where there has been none for too long."""
-        try:
-            self.workers = len(self.client.nthreads())
-        except (OSError, RuntimeError, TimeoutError):
-            raise self.lost() from None
-        now = time.monotonic()
-        if self.workers:
-            self.seen = now
-        elif now - self.seen > PATIENCE_S:
-            problem = f"the scheduler at {self.address} has had no worker for {PATIENCE_S:.0f} s"
-            remedy = f"start some (dask worker {self.address} --nthreads 1) and run it again to go on"
-            raise CheckFailed("--cluster", problem, remedy)
-
-    def lost(self) -> CheckFailed:
-        """The scheduler is gone."""
-        return CheckFailed("--cluster", f"the scheduler at {self.address} is lost", "run it again to go on")
-
-    def result(self, future: Any) -> Result | Killed:
-        """The result of a finished task."""
-        from distributed.scheduler import KilledWorker
-
-        if future.status == "cancelled":
-            raise self.lost()
-        error = future.exception()
-        if error is None:
-            return future.result()
-        if isinstance(error, KilledWorker):
-            return Killed("every worker that took it was lost (out of memory?)")
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        remedy = "install astrasim_py on the workers, as on the client"
-        raise CheckFailed("--cluster", f"a worker cannot run it: {text}"[:400], remedy)
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, KilledWorker):
+        return Killed("every worker that took it was lost (out of memory?)")
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    remedy = "install astrasim_py on the workers, as on the client"
+    raise CheckFailed("--cluster", f"a worker cannot run it: {text}"[:400], remedy)

@@ -12,10 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
-from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
@@ -28,8 +24,7 @@ from astrasim_py.study.dimension_plans import plan_by_dimension
 from astrasim_py.study.injected import choices_of, table_of
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.system.lowering import make_plan
-from astrasim_py.system.machine_models import Limits, MscclModel, NetworkModel
-from astrasim_py.system.msccl_connections import messages_of
+from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
@@ -128,9 +123,6 @@ def _checked(factory: Callable, text: str, place: str) -> Callable:
     return make
 
 
-# -- jobs -------------------------------------------------------------------------------------------------------
-
-
 def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) -> Job:
     """A job of several, or the point itself as the only one."""
     kind = job.placement or run.spec.topology.placement or "linear"
@@ -206,47 +198,6 @@ def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
     return group if group and isinstance(group[0], tuple) else (group,)
 
 
-# -- messages ---------------------------------------------------------------------------------------------------
-
-
 def count_messages(problem: Problem) -> int:
-    """Messages that a complete run of a problem sends, without planning it where nothing but its plan tells.
-
-    Raises AlgorithmError: a collective for which there is no algorithm.
-    """
-    if any(job.planner is not None or job.algorithms.by_node for job in problem.jobs):
-        return make_plan(problem).messages
-    return sum(_messages_of(job, problem.network.msccl) for job in problem.jobs)
-
-
-def _messages_of(job: Job, msccl: MscclModel | None) -> int:
-    workload, total = job.workload, 0
-    everybody = range(len(workload.traces))
-    calls: dict[ExecutionTrace, list[tuple[str, str, int, int]]] = {}
-    for rank, trace in enumerate(workload.traces):
-        if trace not in calls:
-            calls[trace] = _calls(trace)
-        total += int((trace.type == NodeType.COMM_SEND).sum())
-        for group, collective, size, root in calls[trace]:
-            members = workload.groups.get(group, everybody) if group not in ("", "0") else everybody
-            if not len(members) or members[0] != rank or len(members) < 2:
-                continue
-            size = size * len(members) if size < 0 else size
-            npus = tuple(job.placement[member] for member in members)
-            algorithm = job.algorithms.select(collective, abs(size), len(members), group or "world", root, npus=npus)
-            total += algorithm.messages if msccl is None else messages_of(algorithm, abs(size), msccl)
-    return total
-
-
-def _calls(trace: ExecutionTrace) -> list[tuple[str, str, int, int]]:
-    """(group, collective, size, root) of every collective of a trace; a negative size is one shard."""
-    codes, labels = trace.group_of()
-    kinds, sizes = trace.column("comm_type"), trace.column("comm_size")
-    full, roots = trace.column("coll_size"), trace.column("comm_root")
-    out = []
-    for row in np.flatnonzero(trace.type == NodeType.COMM_COLL).tolist():
-        collective = COLLECTIVE_NAMES.get(int(kinds[row]), "")
-        shard = collective == "all_gather" and full[row] == MISSING
-        size = -max(int(sizes[row]), 0) if shard else max(int(full[row] if full[row] != MISSING else sizes[row]), 0)
-        out.append((labels[codes[row]] if codes[row] >= 0 else "", collective, size, max(int(roots[row]), 0)))
-    return out
+    """Messages that a complete run of a problem sends. Raises what `make_plan` raises."""
+    return make_plan(problem, folded=True).messages
