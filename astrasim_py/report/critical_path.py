@@ -29,7 +29,7 @@ CATEGORIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A piece of the critical path. `start`, `end`: ps."""
 
@@ -77,17 +77,7 @@ class _Walk:
         """Add a piece; pieces are added latest first."""
         if end > start:
             rank, instance = (self.rank[row], self.instance[row]) if row >= 0 else (-1, -1)
-            piece = Segment(
-                start=start,
-                end=end,
-                category=category,
-                rank=rank,
-                row=row,
-                message=message,
-                link=link,
-                instance=instance,
-            )
-            self.segments.append(piece)
+            self.segments.append(Segment(start, end, category, rank, row, message, link, instance))
 
     def transit(self, send: int, arrived: int) -> None:
         """The pieces of a message from the start of its send node to `arrived`."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-from astrasim_py.core.errors import ScenarioError, UnitError
-from astrasim_py.core.units import format_size, format_time, parse_bandwidth, parse_size, parse_time
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.units import format_size, format_time
 from astrasim_py.report.figure_style import (
     FORMATS,
     GREY,
@@ -26,7 +26,7 @@ from astrasim_py.report.figure_style import (
     time_ticks,
 )
 from astrasim_py.report.record_plots import Panel, draw_gantt, draw_links
-from astrasim_py.report.tables import ps_of
+from astrasim_py.report.tables import SIZES, TEXTS, ps_of, value_order
 
 _MAX_FACETS = 16
 
@@ -51,24 +51,19 @@ class Axis:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = list(dict.fromkeys(texts))
-        self.kind, values = "category", [Fraction(i) for i in range(len(self.texts))]
-        for kind, parse in (("number", Fraction), ("size", parse_size), ("time", parse_time), ("bw", parse_bandwidth)):
-            try:
-                parsed = [Fraction(parse(text)) for text in self.texts]
-            except (UnitError, ValueError, ZeroDivisionError):
-                continue
-            if len(set(parsed)) == len(parsed):
-                self.kind, values = kind, parsed
-                break
+        kinds, values, _ = zip(*map(value_order, self.texts), strict=True) if self.texts else ((), (), ())
+        alike = len(set(kinds)) == 1 and len(set(values)) == len(values)
+        self.kind = kinds[0] if alike else TEXTS
+        values = range(len(self.texts)) if self.kind == TEXTS else values
         self.value = dict(zip(self.texts, map(float, values), strict=True))
-        if self.kind != "category":
+        if self.kind != TEXTS:
             self.texts.sort(key=lambda text: self.value[text])
         low, high = min(self.value.values(), default=0), max(self.value.values(), default=0)
-        self.log = self.kind != "category" and low > 0 and high >= 8 * low
+        self.log = self.kind != TEXTS and low > 0 and high >= 8 * low
 
     def label(self, text: str) -> str:
         """The tick label of a value."""
-        return format_size(int(self.value[text])) if self.kind == "size" else clean(text)
+        return format_size(int(self.value[text])) if self.kind == SIZES else clean(text)
 
     def apply(self, axes) -> None:
         """Scale and ticks."""
@@ -86,7 +81,7 @@ class Axis:
             for tick in axes.get_xticklabels():
                 tick.set_horizontalalignment("right")
                 tick.set_rotation_mode("anchor")
-        if self.kind == "category" and len(self.texts) > 1:
+        if self.kind == TEXTS and len(self.texts) > 1:
             axes.set_xlim(-0.4, len(self.texts) - 0.6)
 
 

@@ -12,8 +12,17 @@ from fractions import Fraction
 from numbers import Integral
 from operator import index
 
+from astrasim_py.core.errors import UnitError
 from astrasim_py.core.records import Table
-from astrasim_py.core.units import PS_PER_NS, format_size, format_time, ns_text
+from astrasim_py.core.units import (
+    PS_PER_NS,
+    format_size,
+    format_time,
+    ns_text,
+    parse_bandwidth,
+    parse_size,
+    parse_time,
+)
 from astrasim_py.report.csv_io import csv_cell
 
 #: Keys of a row, in this order, in every format.
@@ -99,6 +108,25 @@ def json_bytes(value: object) -> bytes:
 def parse_json(text: str) -> object:
     """The inverse of `json_text`: numbers with a point become `decimal.Decimal`."""
     return json.loads(text, parse_float=Decimal)
+
+
+#: Kinds of swept values in their order: what reads them; plain text comes last.
+_KINDS = (Fraction, parse_size, parse_time, parse_bandwidth)
+SIZES, TEXTS = 1, len(_KINDS)
+
+
+def value_order(text: str) -> tuple[int, Fraction, str]:
+    """Sort key of a swept value (its kind, what it is worth, itself): numbers and quantities before plain text.
+
+    >>> sorted(["1 MiB", "ring", "64 KiB"], key=value_order)
+    ['64 KiB', '1 MiB', 'ring']
+    """
+    for kind, parse in enumerate(_KINDS):
+        try:
+            return kind, Fraction(parse(text)), text
+        except (UnitError, ValueError, ZeroDivisionError):
+            continue
+    return TEXTS, Fraction(0), text
 
 
 # -- CSV --------------------------------------------------------------------------------------------------------

@@ -169,36 +169,23 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     return Drawn(figures=tuple(draw_figures(folder, title, specs, ready)), notes=tuple(dict.fromkeys(notes)))
 
 
-# -- points run again ------------------------------------------------------------------------------------------
-
-
 def records_of(stored: StoredPoint) -> Records:
-    """The records of a stored point.
-
-    Tables above its level are empty, and of its outcome only status and cause are kept.
-
-    Raises OutputError: a file that cannot be read any more.
-    """
+    """The records of a stored point: tables above its level are empty, and of its outcome only status and cause are kept."""
     rank = stored.table("rank")
-    tables = {
-        name: stored.table(name)
-        for name in ("collective", "link", "node", "message", "hop")
-        if f"{name}.csv" in stored.manifest["files"]
-    }
-    row = stored.row
+    names = [
+        name for name in ("collective", "link", "node", "message", "hop") if f"{name}.csv" in stored.manifest["files"]
+    ]
     return Records(
         level=stored.manifest["level"],
         makespan=int(stored.summary["makespan_ps"]),
-        finish=rank["finish"],
-        compute=rank["compute"],
-        exposed_comm=rank["exposed_comm"],
-        messages=row["messages"],
-        message_hops=row["message_hops"],
+        **{name: rank[name] for name in ("finish", "compute", "exposed_comm")},
+        messages=stored.row["messages"],
+        message_hops=stored.row["message_hops"],
         events=int(stored.summary["events"]),
         outcome=Outcome(status=stored.manifest["status"], cause=stored.summary.get("cause", "")),
         engine=stored.manifest.get("engine", ""),
         cpu_s=float(stored.volatile.get("cpu_s") or 0),
-        **tables,
+        **{name: stored.table(name) for name in names},
     )
 
 
@@ -215,7 +202,7 @@ def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
         level=level,
         # A folded run is of single ranks no more, and all of them may be too many for the engine that ran one.
         engine=AUTO if ran.endswith(FOLDED) else ran,
-        limits=Limits(**{key: value for key, value in manifest["limits"].items() if value is not None}),
+        limits=Limits(**manifest["limits"]),
     )
     again = astra_sim_point.run_again if astra_sim_point.is_ours(manifest) else _run_again
     found = again(stored, options)

@@ -13,7 +13,7 @@ from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo, cache_file, cached
-from astrasim_py.core.digest import digest, file_digest
+from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, TopologyError
 from astrasim_py.core.registry import provided
 from astrasim_py.core.units import PS_PER_S
@@ -29,7 +29,7 @@ from astrasim_py.synthesis.request import Request
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.verifier import Verdict, verify
 
-_ALGORITHMS: Memo[tuple[Algorithm, tuple[str, ...]]] = Memo(32)
+_ALGORITHMS: Memo[Algorithm] = Memo(32)
 _BUILT: Memo[Algorithm] = Memo(64)
 _VERDICTS: Memo[Verdict] = Memo(256)
 
@@ -74,9 +74,9 @@ def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], 
             problem = f"goes by dimension, and the {ranks} ranks of a group do not fill a grid of them"
             raise AlgorithmError(place, problem, "put a case for that group before it: {when: …, builder: ring}")
         if isinstance(said, AlgorithmFile):
-            algorithm, content = _from_files(run, said, collective, place)
+            algorithm = _from_files(run, said, collective, place)
             _check_fit(algorithm, ranks, rooted.get("root"), place)
-            return _verified(run, algorithm, place, content)
+            return _verified(run, algorithm, place)
         if isinstance(said, AlgorithmCode):
             return _made(run, run.code(said.python, place), said.python, said, collective, ranks, rooted, place)
         if said.builder in ALGORITHMS:
@@ -105,17 +105,15 @@ def _below(error: AstraError, place: str) -> AstraError:
     return type(error)(f"{place}: {error.place}" if error.place else place, error.problem, error.remedy)
 
 
-def _from_files(run: Preparation, said: AlgorithmFile, collective: str, place: str) -> tuple[Algorithm, tuple]:
-    """The algorithm that a file holds, and what tells its content apart."""
+def _from_files(run: Preparation, said: AlgorithmFile, collective: str, place: str) -> Algorithm:
     path = run.path(said.file, place)
     files = [path] if path.suffix in (".npz", ".xml") else run.trace_files(path, None, place)
     contract = None if said.contract is None else run.path(said.contract, place)
     files += [contract] if contract else []
 
-    def read() -> tuple[Algorithm, tuple[str, ...]]:
-        content = tuple(file_digest(file) for file in files)
+    def read() -> Algorithm:
         algorithm = read_algorithm(str(path), collective, made_for=said.made_for, root=said.root)
-        return algorithm if contract is None else replace(algorithm, contract=read_contract(contract)), content
+        return algorithm if contract is None else replace(algorithm, contract=read_contract(contract))
 
     options = ("algorithm", str(path), str(contract), collective, said.made_for, said.root)
     return run.read_once(_ALGORITHMS, files, options, read)
@@ -177,7 +175,7 @@ def _synthesizer(
                     f"{place}: the search for {collective} was cut by its budget: another machine may find "
                     "another schedule, and this one is kept with the results"
                 )
-        return _verified(run, made.algorithm, place, (made.algorithm.digest(),))
+        return _verified(run, made.algorithm, place)
 
     return fit
 
@@ -191,16 +189,12 @@ def _check_fit(algorithm: Algorithm, ranks: int, root: int | None, place: str) -
         raise AlgorithmError(place, problem, f"write root: {algorithm.root} in the workload, or give another file")
 
 
-def _verified(run: Preparation, algorithm: Algorithm, place: str, content: tuple | None = None) -> Algorithm:
+def _verified(run: Preparation, algorithm: Algorithm, place: str) -> Algorithm:
     """The algorithm with its verdict, if the policy lets it pass."""
     policy = run.spec.verify
     if policy is False:
         return algorithm.with_verdict(None)
-    if content is None:
-        verdict = _VERDICTS.get(algorithm.digest(), lambda: verify(algorithm))
-    else:
-        key = (content, algorithm.collective, algorithm.root, algorithm.in_place)
-        verdict = _VERDICTS.get(key, lambda: _kept_verdict(algorithm, content))
+    verdict = _VERDICTS.get(algorithm.digest(), lambda: _kept_verdict(algorithm))
     what = f"{algorithm.name} ({algorithm.collective}, {algorithm.ranks} ranks)"
     refused, doubts = _objections(algorithm, verdict, run.spec.network.msccl)
     if refused:
@@ -213,11 +207,9 @@ def _verified(run: Preparation, algorithm: Algorithm, place: str, content: tuple
     return algorithm.with_verdict(verdict.ok)
 
 
-def _kept_verdict(algorithm: Algorithm, content: object) -> Verdict:
-    """The verdict on files of some content, from the user's cache where it was verified before and not found wrong."""
-    contract = (algorithm.collective, algorithm.root, algorithm.in_place, algorithm.ranks)
-    contract += (algorithm.protocol, algorithm.contract.to_text() if algorithm.contract else None)
-    path = cache_file("verdicts", (version("astrasim-py"), _VERDICT_EDITION, content, contract), ".json")
+def _kept_verdict(algorithm: Algorithm) -> Verdict:
+    """The verdict on an algorithm, from the user's cache where it was verified before and not found wrong."""
+    path = cache_file("verdicts", (version("astrasim-py"), _VERDICT_EDITION, algorithm.digest()), ".json")
 
     def dump(verdict: Verdict) -> bytes | None:
         return None if verdict.ok is False else json.dumps(asdict(verdict)).encode()

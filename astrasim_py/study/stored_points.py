@@ -14,12 +14,11 @@ from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.core.choices import LEVELS
-from astrasim_py.core.errors import OutputError, UnitError
+from astrasim_py.core.errors import OutputError
 from astrasim_py.core.files import write_file
 from astrasim_py.core.records import Table
-from astrasim_py.core.units import parse_bandwidth, parse_size, parse_time
 from astrasim_py.report.csv_io import read_csv
-from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_rows, csv_rows, parse_json
+from astrasim_py.report.tables import COLLECTIVE_KEYS, ROW_KEYS, collective_rows, csv_rows, parse_json, value_order
 
 #: Version of the folder's layout.
 FORMAT = 1
@@ -142,24 +141,6 @@ def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
 def _finished(point: StoredPoint) -> tuple[Decimal, str]:
     when = point.volatile.get("finished")
     return (Decimal(when) if isinstance(when, int | Decimal) else Decimal(0), point.folder.name)
-
-
-def value_order(text: str) -> tuple[int, Fraction, str]:
-    """Sort key of a swept value: numbers and quantities by what they are worth, before plain text.
-
-    >>> sorted(["1 MiB", "ring", "64 KiB"], key=value_order)
-    ['64 KiB', '1 MiB', 'ring']
-    """
-    try:
-        return (0, Fraction(text), text)
-    except (ValueError, ZeroDivisionError):
-        pass
-    for kind, parse in enumerate((parse_size, parse_time, parse_bandwidth), start=1):
-        try:
-            return (kind, Fraction(parse(text)), text)
-        except UnitError:
-            continue
-    return (9, Fraction(0), text)
 
 
 def _order(point: StoredPoint) -> tuple:
