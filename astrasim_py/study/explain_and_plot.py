@@ -170,7 +170,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
 
 
 def records_of(stored: StoredPoint) -> Records:
-    """The records of a stored point: tables above its level are empty, and of its outcome only status and cause are kept."""
+    """The records of a stored point; tables above its level are empty, and its outcome has only status and cause."""
     rank = stored.table("rank")
     names = [
         name for name in ("collective", "link", "node", "message", "hop") if f"{name}.csv" in stored.manifest["files"]
