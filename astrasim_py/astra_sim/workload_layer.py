@@ -158,7 +158,7 @@ def _warn_of_misspelt_dims(trace: ExecutionTrace, rank: int, warnings: list[str]
     rows = np.flatnonzero(trace.type == NodeType.COMM_COLL)
     if len(rows) and not any('did you mean "involved_dim"?' in text for text in warnings):
         # A file is written by one program: its first collective tells of all.
-        for attribute in trace.node(int(rows[0])).attributes:
+        for attribute in trace.node(int(rows[0])).attr:
             if attribute.name != "involved_dim" and attribute.name.startswith("involve"):
                 place = node_place(trace, int(rows[0]), f"rank {rank}")
                 warnings.append(f'{place}: the attribute {attribute.name} is ignored; did you mean "involved_dim"?')

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.chakra.schema import Attribute, Node, NodeType
+from astrasim_py.chakra import et_def_pb2 as pb
+from astrasim_py.chakra.messages import attributes
+from astrasim_py.chakra.schema import Attribute, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 
 MATCHES = ("auto", "id", "name")
+
+
+class IOInfo(NamedTuple):
+    """Inputs or outputs of a node, as the producer wrote them."""
+
+    values: str
+    shapes: str
+    types: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ def _attributes(a: tuple[Attribute, ...], b: tuple[Attribute, ...]) -> Iterator[
             yield f"{label} doc_string", x.doc, y.doc
 
 
-def _node_changes(a: Node, b: Node, partner: dict[int, int] | None, tolerance: float) -> Iterator[tuple]:
+def _node_changes(a: pb.Node, b: pb.Node, partner: dict[int, int] | None, tolerance: float) -> Iterator[tuple]:
     for name in ("name", "type"):
         if getattr(a, name) != getattr(b, name):
             values = [getattr(a, name), getattr(b, name)]
@@ -109,16 +120,17 @@ def _node_changes(a: Node, b: Node, partner: dict[int, int] | None, tolerance: f
         mine = tuple(sorted({i if partner is None else partner.get(i, -1 - i) for i in getattr(a, name)}))
         theirs = tuple(sorted(set(getattr(b, name))))
         if mine != theirs:
-            yield name, getattr(a, name), getattr(b, name)
+            yield name, tuple(getattr(a, name)), tuple(getattr(b, name))
     if a.start_time_micros != b.start_time_micros:
         yield "start_time_micros", a.start_time_micros, b.start_time_micros
     durations = a.duration_micros, b.duration_micros
     if abs(a.duration_micros - b.duration_micros) > tolerance * max(durations):
         yield "duration_micros", *durations
     for name in ("inputs", "outputs"):
-        if getattr(a, name) != getattr(b, name):
-            yield name, getattr(a, name), getattr(b, name)
-    yield from _attributes(a.attributes, b.attributes)
+        infos = [getattr(node, name) if node.HasField(name) else None for node in (a, b)]
+        if infos[0] != infos[1]:
+            yield name, *(None if info is None else IOInfo(info.values, info.shapes, info.types) for info in infos)
+    yield from _attributes(attributes(a.attr), attributes(b.attr))
 
 
 def diff(
@@ -165,5 +177,5 @@ def diff(
 
 
 def _same_bytes(first: ExecutionTrace, second: ExecutionTrace, a: int, b: int) -> bool:
-    one, two = first.raw_node(a), second.raw_node(b)
-    return one is not None and one == two
+    changed = first.is_changed(a) or second.is_changed(b)
+    return not changed and first.raw.node(a) == second.raw.node(b)

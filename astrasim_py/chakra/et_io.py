@@ -118,7 +118,7 @@ def encode_changed(trace: ExecutionTrace) -> bytes:
     for row in np.flatnonzero(touched).tolist():
         before = int(raw.end[row - 1]) if row else raw.metadata[1]
         parts.append(raw.data[done:before])
-        body = trace.message(row).SerializeToString(deterministic=True)
+        body = trace.node(row).SerializeToString(deterministic=True)
         parts += [varint(len(body)), body]
         done = int(raw.end[row])
     parts.append(raw.data[done:])

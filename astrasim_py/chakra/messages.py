@@ -1,4 +1,4 @@
-"""Single messages through protobuf: nodes and metadata as plain values, and back."""
+"""Single messages of protobuf: nodes, metadata and their attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, RANGES, Attribute, IOInfo, Node
+from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, RANGES, Attribute
 from astrasim_py.core.errors import TraceError
 
 
@@ -40,55 +40,15 @@ def parse(name: str, data: bytes, place: str) -> Any:
         raise TraceError(place, f"a {name} that cannot be decoded: {reason}", "make or copy the file again") from None
 
 
-def _attributes(messages: Iterable) -> tuple[Attribute, ...]:
+def attributes(messages: Iterable) -> tuple[Attribute, ...]:
+    """Attributes of a node or of the metadata as plain values."""
     out = []
     for message in messages:
         kind = message.WhichOneof("value") or ""
         value = getattr(message, kind) if kind else None
-        if kind.endswith("_list"):
-            value = tuple(value.values)
+        value = tuple(value.values) if kind.endswith("_list") else value
         out.append(Attribute(message.name, kind, value, message.doc_string))
     return tuple(out)
-
-
-def _io(message, name: str) -> IOInfo | None:
-    if not message.HasField(name):
-        return None
-    info = getattr(message, name)
-    return IOInfo(info.values, info.shapes, info.types)
-
-
-def node_view(message: Any) -> Node:
-    """A node message as plain values."""
-    return Node(
-        id=message.id,
-        name=message.name,
-        type=message.type,
-        ctrl_deps=tuple(message.ctrl_deps),
-        data_deps=tuple(message.data_deps),
-        start_time_micros=message.start_time_micros,
-        duration_micros=message.duration_micros,
-        inputs=_io(message, "inputs"),
-        outputs=_io(message, "outputs"),
-        attributes=_attributes(message.attr),
-    )
-
-
-def parse_node(data: bytes, place: str = "") -> Node:
-    """Decode one node.
-
-    Raises TraceError: bytes that protobuf refuses, for instance text that is not UTF-8.
-    """
-    return node_view(parse("Node", data, place))
-
-
-def parse_metadata(data: bytes, place: str = "") -> tuple[str, tuple[Attribute, ...]]:
-    """Decode the metadata: version text and attributes.
-
-    Raises TraceError: bytes that protobuf refuses.
-    """
-    message = parse("GlobalMetadata", data, place)
-    return message.version, _attributes(message.attr)
 
 
 def metadata_message(version: str, attributes: Iterable[Attribute]) -> Any:
@@ -105,16 +65,16 @@ def metadata_message(version: str, attributes: Iterable[Attribute]) -> Any:
     return message
 
 
-def patch(message: Any, node: Node) -> None:
-    """Write the values of the columns into a node's message; its other attributes stay."""
+def patch(message: Any, columns: Any) -> None:
+    """Write a node made of the columns into a node's message; its other attributes stay."""
     for name in ("id", "type", "name", "start_time_micros", "duration_micros"):
-        setattr(message, name, getattr(node, name))
+        setattr(message, name, getattr(columns, name))
     for name in ("ctrl_deps", "data_deps"):
-        if tuple(getattr(message, name)) != getattr(node, name):
+        if getattr(message, name) != getattr(columns, name):
             del getattr(message, name)[:]
-            getattr(message, name).extend(getattr(node, name))
+            getattr(message, name).extend(getattr(columns, name))
     last = {attribute.name: attribute for attribute in message.attr}
-    wanted = {attribute.name: attribute.value for attribute in node.attributes}
+    wanted = {attribute.name: attribute.value for attribute in attributes(columns.attr)}
     for name in (*INT_COLUMNS, "pg_name"):
         _patch_attribute(message, last.get(name), name, wanted.get(name))
 

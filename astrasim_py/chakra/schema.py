@@ -1,4 +1,4 @@
-"""Names and numbers of Chakra: node types, collectives, attributes with a column; and views of one node."""
+"""Names and numbers of Chakra: node types, collectives, attributes with a column."""
 
 from __future__ import annotations
 
@@ -125,35 +125,3 @@ class Attribute:
     kind: str = ""  # oneof member such as ``int64_val`` or ``string_list``; empty if the producer set none
     value: object = None
     doc: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class IOInfo:
-    """Inputs or outputs of a node, as the producer wrote them."""
-
-    values: str = ""
-    shapes: str = ""
-    types: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A light view of one node, with everything the file says of it."""
-
-    id: int
-    name: str = ""
-    type: int = 0
-    ctrl_deps: tuple[int, ...] = ()
-    data_deps: tuple[int, ...] = ()
-    start_time_micros: int = 0
-    duration_micros: int = 0
-    inputs: IOInfo | None = None
-    outputs: IOInfo | None = None
-    attributes: tuple[Attribute, ...] = ()
-
-    def get(self, name: str, default: object = None) -> object:
-        """Value of the last attribute of that name."""
-        for attribute in reversed(self.attributes):
-            if attribute.name == name:
-                return attribute.value
-        return default

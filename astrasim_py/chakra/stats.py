@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import graph
-from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, Node, NodeType
+from astrasim_py.chakra.messages import attributes
+from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import TraceError
 
@@ -156,20 +158,18 @@ def _value_text(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def node_lines(node: Node) -> Iterator[str]:
+def node_lines(node: pb.Node) -> Iterator[str]:
     """A node as a few lines of text."""
     kind = NodeType(node.type).name if 0 <= node.type <= 7 else str(node.type)
     yield f"node {node.id} {kind}{f' {node.name}' if node.name else ''}"
     for name in ("data_deps", "ctrl_deps", "start_time_micros", "duration_micros"):
         if getattr(node, name):
-            yield f"  {name} {_value_text(getattr(node, name))}"
+            value = getattr(node, name)
+            yield f"  {name} {_value_text(tuple(value) if name.endswith('deps') else value)}"
     for name in ("inputs", "outputs"):
-        info = getattr(node, name)
-        if info is not None:
-            for part in ("values", "shapes", "types"):
-                if getattr(info, part):
-                    yield f"  {name}.{part} {_value_text(getattr(info, part))}"
-    for attribute in node.attributes:
+        for part, text in getattr(node, name).ListFields():
+            yield f"  {name}.{part.name} {_value_text(text)}"
+    for attribute in attributes(node.attr):
         value = "" if attribute.value is None else f" = {_value_text(attribute.value)}"
         yield f"  {attribute.name}{f' ({attribute.kind})' if attribute.kind else ''}{value}"
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra import graph, messages
 from astrasim_py.chakra.decode import decode_attribute
-from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, WRITE_ORDER, Attribute, Node, kind_for
+from astrasim_py.chakra.schema import COLUMN_KINDS, INT_COLUMNS, MISSING, WRITE_ORDER, Attribute, kind_for
 from astrasim_py.chakra.storage import (
     Csr,
     RawFile,
@@ -193,7 +194,9 @@ class ExecutionTrace:
         if self._metadata is not None:
             return self._metadata
         body = self.raw.data[slice(*self.raw.metadata)]
-        return self._once("metadata", lambda: messages.parse_metadata(body, self.place)[1])
+        return self._once(
+            "metadata", lambda: messages.attributes(messages.parse("GlobalMetadata", body, self.place).attr)
+        )
 
     def meta(self, name: str, default: object = None) -> object:
         """Value of the last metadata attribute of that name."""
@@ -201,38 +204,28 @@ class ExecutionTrace:
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
-    def node(self, row: int) -> Node:
-        """Everything the trace says of the node in that row."""
+    def node(self, row: int) -> pb.Node:
+        """Everything the trace says of the node in that row, as protobuf's message."""
         row = range(len(self))[row]
-        body = self.raw_node(row)
-        if body is not None:
-            return messages.parse_node(body, f"{self.place}: node {int(self.node_id[row])}")
-        return self._built_node(row) if self.raw is None else messages.node_view(self.message(row))
-
-    def raw_node(self, row: int) -> bytes | None:
-        """Bytes of a node as they are in the file; None for a node that was built or changed."""
-        if self.raw is None or (self.changed is not None and self.changed[row]):
-            return None
-        return self.raw.node(row)
-
-    def message(self, row: int) -> Any:
-        """A node that was read and then changed: the message of its file with the columns put in."""
-        message = messages.pb.Node.FromString(self.raw.node(row))
-        messages.patch(message, self._built_node(row))
+        if self.raw is None:
+            return self._built_node(row)
+        message = messages.parse("Node", self.raw.node(row), f"{self.place}: node {int(self.node_id[row])}")
+        if self.is_changed(row):
+            messages.patch(message, self._built_node(row))
         return message
 
-    def _built_node(self, row: int) -> Node:
+    def attribute(self, row: int, name: str, default: object = None) -> object:
+        """Value of the last attribute of that name of a node, whether it has a column or not."""
+        found = [attribute for attribute in self.node(row).attr if attribute.name == name]
+        return messages.attributes(found)[-1].value if found else default
+
+    def is_changed(self, row: int) -> bool:
+        """True if a node was built, or differs from what is in the file."""
+        return self.raw is None or (self.changed is not None and bool(self.changed[row]))
+
+    def _built_node(self, row: int) -> pb.Node:
         """A node as the columns have it."""
-        attributes = []
-        for name in WRITE_ORDER:
-            values = self.column(name)
-            if values[row] != MISSING:
-                kind, value = kind_for(name, values), int(values[row])
-                attributes.append(Attribute(name, kind, bool(value) if kind == "bool_val" else value))
-        codes, names = self.group_of()
-        if codes[row] >= 0:
-            attributes.append(Attribute("pg_name", "string_val", names[codes[row]]))
-        return Node(
+        message = pb.Node(
             id=int(self.node_id[row]),
             name=self.names[row],
             type=int(self.type[row]),
@@ -240,8 +233,15 @@ class ExecutionTrace:
             data_deps=self.data_deps.of(row),
             start_time_micros=int(self.start_time_micros[row]),
             duration_micros=int(self.duration_micros[row]),
-            attributes=tuple(attributes),
         )
+        for name in WRITE_ORDER:
+            values = self.column(name)
+            if values[row] != MISSING:
+                message.attr.add(name=name, **{kind_for(name, values): int(values[row])})
+        codes, names = self.group_of()
+        if codes[row] >= 0:
+            message.attr.add(name="pg_name", string_val=names[codes[row]])
+        return message
 
     # -- the graph -------------------------------------------------------------------------------------------
 

@@ -242,10 +242,8 @@ def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
     """
     groups: dict[str, tuple[int, ...]] = {}
     for row in np.flatnonzero(trace.type == NodeType.METADATA).tolist():
-        inputs = trace.node(row).inputs
-        if inputs is None or not inputs.values:
-            continue
-        for text in (inputs.values[2:-2], inputs.values):
+        values = trace.node(row).inputs.values
+        for text in (values[2:-2], values):
             try:
                 value = json.loads(text)
             except (ValueError, RecursionError):

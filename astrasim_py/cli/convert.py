@@ -276,8 +276,8 @@ def _lost(traces: Sequence, form: str) -> list[str]:
         left -= len(rows)
         for node in map(trace.node, rows):
             names = names or bool(node.name)
-            tensors = tensors or node.inputs is not None or node.outputs is not None
-            attributes |= {a.name for a in node.attributes} - set(INT_COLUMNS)
+            tensors = tensors or node.HasField("inputs") or node.HasField("outputs")
+            attributes |= {a.name for a in node.attr} - set(INT_COLUMNS)
     lost = ["names of nodes"] if names and form in (".npz", ".xml") else []
     lost += ["inputs and outputs of nodes"] if tensors else []
     if form == ".xml":

@@ -204,7 +204,7 @@ class JobInstances:
         trace: ExecutionTrace = self.job.workload.traces[members[0]]
         row = int(self.rows[self.kind_of[members[0]]][name][k])
         code, full, root, stated, priority = self.tables[name][k].tolist()
-        involved = trace.node(row).get("involved_dim") if self.job.planner is not None else None
+        involved = trace.attribute(row, "involved_dim") if self.job.planner is not None else None
         return CollectiveRequest(
             type=COLLECTIVE_NAMES[code],
             size=stated,

@@ -15,6 +15,7 @@ from worlds.chakra_files import message, sample
 from astrasim_py.chakra import decode, et_io, text_io, wire
 from astrasim_py.chakra import et_def_pb2 as pb
 from astrasim_py.chakra.lint_rules import lint_trace
+from astrasim_py.chakra.messages import attributes
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import varint
@@ -428,7 +429,7 @@ def test_attributes_are_written_with_their_canonical_types():
     trace = ExecutionTrace.from_columns(
         node_id=[1], type=7, is_cpu_op=0, comm_type=0, comm_size=1, comm_tag=2, tensor_size=3, tensor_loc=4, pg_name="5"
     )
-    kinds = {a.name: (a.kind, a.value) for a in et_io.parse_trace(et_io.encode_trace(trace)).node(0).attributes}
+    kinds = {a.name: (a.kind, a.value) for a in attributes(et_io.parse_trace(et_io.encode_trace(trace)).node(0).attr)}
     assert kinds == {
         "is_cpu_op": ("bool_val", False),
         "comm_type": ("int64_val", 0),
@@ -464,7 +465,7 @@ def test_element_counts_become_bytes(tmp_path):
     assert trace.column("num_ops").tolist() == [10, 10, 10]
     again = et_io.parse_trace(et_io.encode_trace(trace))
     assert again.digest() == trace.digest()
-    assert [a.kind for a in again.node(1).attributes] == ["int64_val", "uint64_val", "int64_val", "string_val"]
+    assert [a.WhichOneof("value") for a in again.node(1).attr] == ["int64_val", "uint64_val", "int64_val", "string_val"]
 
 
 @pytest.mark.parametrize(

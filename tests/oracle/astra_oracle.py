@@ -733,7 +733,7 @@ def nodes_of(path):
     found = {}
     for row in range(len(trace)):
         node = trace.node(row)
-        get = node.get
+        get = partial(trace.attribute, row)
         found[int(node.id)] = {
             "type": NodeType(node.type).name,
             "deps": [int(d) for d in (*node.data_deps, *node.ctrl_deps)],
