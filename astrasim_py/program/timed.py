@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from astrasim_py.chakra.graph import owners, pointers
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -31,54 +32,35 @@ def with_endpoint_delay(algorithm: Algorithm, delay_ps: int) -> Algorithm:
 
 def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.ndarray]:
     """The trace with delays, and of each of its rows the row before; a delay is no row, len(trace) or more."""
-    n = len(trace)
-    received = np.flatnonzero(trace.type == NodeType.COMM_RECV)
-    # A delay gets the id after its receive, so that it runs next.
+    n, received = len(trace), np.flatnonzero(trace.type == NodeType.COMM_RECV)
     order = np.argsort(np.concatenate([2 * np.arange(n), 2 * received + 1]), kind="stable")
-    by_id = np.argsort(trace.node_id, kind="stable")
-    sorted_ids = trace.node_id[by_id]
-    rank = np.empty(n, dtype=np.int64)
-    rank[by_id] = np.arange(n)
+    at = np.argsort(order)
+    # A delay gets the id after its receive, so that it runs next.
+    new_id = 2 * np.argsort(np.argsort(trace.node_id, kind="stable"))
+    done_id = new_id + (trace.type == NodeType.COMM_RECV)
 
-    def renamed(ids: np.ndarray, *, done: bool) -> np.ndarray:
-        """New ids; with `done` those of the delay where the node is a receive."""
-        rows = by_id[np.searchsorted(sorted_ids, ids)]
-        new = 2 * rank[rows]
-        return new + (trace.type[rows] == NodeType.COMM_RECV) if done else new
-
-    def dependencies(deps: Csr, extra: np.ndarray | None) -> Csr:
-        given = [renamed(deps.ids, done=True)]
-        if extra is not None:
-            given.append(extra)
-        lengths = np.concatenate([np.diff(deps.ptr), np.full(len(received), 0 if extra is None else 1)])
-        first = (np.cumsum(lengths) - lengths)[order]
-        ptr = np.zeros(len(order) + 1, dtype=np.int64)
-        np.cumsum(lengths[order], out=ptr[1:])
-        at = np.repeat(first - ptr[:-1], lengths[order]) + np.arange(ptr[-1])
-        return Csr(ptr, np.concatenate(given).astype(np.uint64)[at])
-
-    columns = {}
-    for name in INT_COLUMNS:
-        if not trace.has_column(name):
-            continue
-        values = trace.column(name)
+    def columns(name: str, values: np.ndarray, delays: int) -> np.ndarray:
         if name in _REFERENCES:
-            given = values != MISSING
-            values = values.copy()
-            values[given] = renamed(values[given].astype(np.uint64), done=name == "count_from")
-        columns[name] = np.concatenate([values, np.full(len(received), MISSING)])[order]
-    duration = columns.get("duration_ps", np.full(len(order), MISSING))
-    columns["duration_ps"] = np.where(order >= n, delay_ps, duration)
-    micros = np.concatenate([trace.duration_micros, np.zeros(len(received), dtype=np.uint64)])[order]
-    new_ids = np.concatenate([2 * rank, 2 * rank[received] + 1])[order]
+            rows = trace.rows_of(np.maximum(values, 0).astype(np.uint64))
+            values = np.where(values == MISSING, MISSING, (done_id if name == "count_from" else new_id)[rows])
+        return np.concatenate([values, np.full(len(received), delays, dtype=values.dtype)])[order]
+
+    def dependencies(deps: Csr, waiting: np.ndarray) -> Csr:
+        """Those of the trace, and `waiting` delays on their receives."""
+        child = np.concatenate([at[owners(deps.ptr)], at[n : n + len(waiting)]])
+        ids = np.concatenate([done_id[trace.rows_of(deps.ids)], new_id[waiting]])
+        return Csr(pointers(child, len(order)), ids[np.argsort(child, kind="stable")].astype(np.uint64))
+
+    given = {name: columns(name, trace.column(name), MISSING) for name in INT_COLUMNS if trace.has_column(name)}
+    given["duration_ps"] = columns("duration_ps", trace.column("duration_ps"), delay_ps)
     made = ExecutionTrace.from_columns(
-        node_id=new_ids.astype(np.uint64),
-        type=np.concatenate([trace.type, np.full(len(received), NodeType.COMP, dtype=trace.type.dtype)])[order],
-        duration_micros=micros,
-        data_deps=dependencies(trace.data_deps, 2 * rank[received]),
-        ctrl_deps=dependencies(trace.ctrl_deps, None),
+        node_id=np.concatenate([new_id, new_id[received] + 1])[order].astype(np.uint64),
+        type=columns("type", trace.type, NodeType.COMP),
+        duration_micros=columns("duration_micros", trace.duration_micros, 0),
+        data_deps=dependencies(trace.data_deps, received),
+        ctrl_deps=dependencies(trace.ctrl_deps, received[:0]),
         place=trace.place,
-        **columns,
+        **given,
     )
     return made, order
 
