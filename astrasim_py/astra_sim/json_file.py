@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from astrasim_py.core.files import read_regular
 #: Bytes of a configuration file.
 MAX_BYTES = 2**20
 #: Characters between keys and values.
+_BETWEEN = re.compile(r"[\s,:]*")
+#: What stands between keys and values.
 _BETWEEN = re.compile(r"[\s,:]*")
 #: What stands between keys and values.
 _BETWEEN = re.compile(r"[\s,:]*")

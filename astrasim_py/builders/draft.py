@@ -74,7 +74,7 @@ class Draft:
     def __init__(self, ranks: int, chunks: int) -> None:
         self.ranks, self.chunks = ranks, chunks
         self._blocks: list[tuple[int, Mapping[str, object]]] = []
-        self._edges: list[tuple[np.ndarray, np.ndarray]] = []
+        self._edges: list[np.ndarray] = []  # [child and parent, edges]
         self._size = 0
 
     def next_handles(self, m: int) -> np.ndarray:
@@ -108,7 +108,7 @@ class Draft:
 
     def depend(self, child: np.ndarray, parent: np.ndarray) -> None:
         """More dependencies, as pairs of handles."""
-        self._edges.append((np.asarray(child, dtype=np.int64), np.asarray(parent, dtype=np.int64)))
+        self._edges.append(np.array([child, parent], dtype=np.int64))
 
     def extend(self, m: int, values: Mapping[str, object]) -> np.ndarray:
         """Append m nodes given as columns: ``type``, ``order``, ``payload``, maybe ``rank``, and those of messages.
@@ -173,44 +173,31 @@ class Draft:
 
     def program(self) -> Program:
         """The table of all ranks that are laid."""
-        n, same = self.ranks, self._same_on_all()
-        copies = n if same else 1
-        size = self._size * copies
+        if not self._same_on_all():
+            return self._table(self.ranks, self._column("rank"))
+        table = self._table(1, np.zeros(self._size, dtype=np.int64)).some(np.zeros(self.ranks, dtype=np.int64))
+        return table.with_columns({name: column.ravel() for name, column in self.varying(_FIELDS).items()})
 
-        def everywhere(column: np.ndarray) -> np.ndarray:
-            return np.broadcast_to(column, (copies, self._size)).ravel()
-
-        def handles(column: np.ndarray) -> np.ndarray:
-            """Handles on every rank, as handles over all ranks."""
-            return (column + np.arange(copies)[:, None] * self._size).ravel()
-
-        rank = np.repeat(np.arange(n), self._size) if same else self._column("rank")
-        by_row = np.lexsort((everywhere(self._column("order")), rank))
-        row = np.empty(size, dtype=np.int64)
-        row[by_row] = np.arange(size)
-        bounds = np.searchsorted(rank[by_row], np.arange(n + 1))
-        columns = {name: everywhere(self._column(name))[by_row] for name in _FIELDS}
-        columns = {name: column for name, column in columns.items() if bool((column != MISSING).any())}
-        moving = columns.get("msg_chunk_cnt", np.full(size, MISSING)) != MISSING
-        columns["total_chunk_cnt"] = np.where(moving, self.chunks, MISSING)
-        payload = everywhere(self._column("payload", NONE))
-        # Handles of payloads are those of the node's own copy.
-        payload = np.where(payload == NONE, NONE, payload + np.arange(size) // max(self._size, 1) * self._size)
+    def _table(self, ranks: int, rank: np.ndarray) -> Program:
+        """The table of nodes of given ranks; where all run alike, of the first."""
+        size, by_row = self._size, np.lexsort((self._column("order"), rank))
+        row, rank = np.argsort(by_row), rank[by_row]
+        bounds = np.searchsorted(rank, np.arange(ranks + 1))
+        columns = {name: np.atleast_2d(self._column(name))[0, by_row] for name in _FIELDS}
+        columns["total_chunk_cnt"] = np.where(columns["msg_chunk_cnt"] == MISSING, MISSING, self.chunks)
+        payload = self._column("payload", NONE)
         payload = np.where(payload == NONE, NONE, row[payload])[by_row]
-        nothing = np.empty(0, dtype=np.int64)
-        child, parent = (
-            row[handles(np.concatenate([nothing, *(edge[side] for edge in self._edges)]))] for side in (0, 1)
-        )
-        if bool((rank[by_row][child] != rank[by_row][parent]).any()):
+        child, parent = row[np.concatenate([np.empty((2, 0), dtype=np.int64), *self._edges], axis=1)]
+        if bool((rank[child] != rank[parent]).any()):
             raise InternalError("a builder made a node depend on another rank's")
         if bool((parent >= child).any()):
             raise InternalError("a builder wrote a node before one that it depends on")
         child, parent = np.divmod(np.unique(child * size + parent), max(size, 1))
         return Program(
             bounds=bounds,
-            type=everywhere(self._column("type"))[by_row].astype(np.int8),
-            node_id=(np.arange(size) - bounds[rank[by_row]]).astype(np.uint64),
-            columns=columns,
+            type=self._column("type")[by_row].astype(np.int8),
+            node_id=(np.arange(size) - bounds[rank]).astype(np.uint64),
+            columns={name: column for name, column in columns.items() if bool((column != MISSING).any())},
             ptr=np.searchsorted(child, np.arange(size + 1)),
             parents=parent,
             payload=payload,
