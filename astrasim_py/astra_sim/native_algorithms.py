@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from astrasim_py.builders.draft import check_program
+from astrasim_py.builders.draft import check_nodes
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -190,7 +190,7 @@ class _Program:
 
 def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) -> RotatedTraces:
     steps = {"all_reduce": 2 * (n - 1), "all_to_all": n * (n - 1) // 2}.get(collective, n - 1)
-    check_program(f"ring {collective} over {n} ranks", 3 * steps)
+    check_nodes(f"ring {collective} over {n} ranks", 3 * steps, of_rank=True)
     message = size if collective == "all_gather" else size // n
     packet = _packets(collective, 1, n - 1)
     made = _Program()
@@ -208,7 +208,7 @@ def _direct(
     window = n - 1 if window is None else min(window, n - 1)
     halves = 2 if collective == "all_reduce" else 1
     message = size if collective == "all_gather" else size // n
-    check_program(f"direct {collective} over {n} ranks", 3 * halves * (n - 1))
+    check_nodes(f"direct {collective} over {n} ranks", 3 * halves * (n - 1), of_rank=True)
     packet = _packets(collective, window, window * (n - 1) if local else window)
     made = _Program()
     first = made.wait(charges.packet_ns(message, **packet(0)))

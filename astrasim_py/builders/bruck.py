@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -31,7 +31,7 @@ def build(collective: str, ranks: int) -> Algorithm:
         # Which ranges wrap around, and are two messages, differs from rank to rank.
         check_nodes(place, n * nodes)
         return finish(_all_gather(n), "bruck", collective)
-    check_program(place, nodes + 2 * n)
+    check_nodes(place, nodes + 2 * n, of_rank=True)
     return finish_rotated(partial(_all_to_all, n), Rotation((n,)), "bruck", collective, in_place=False)
 
 

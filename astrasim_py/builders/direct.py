@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated, previous
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated, previous
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -35,7 +35,7 @@ def build(
     if collective in ("broadcast", "reduce", "gather", "scatter"):
         check_nodes(place, ranks * chunks * 3)
         return finish(star(collective, ranks, root, window=window, pieces=chunks), name, collective, root=root)
-    check_program(place, ranks * chunks * (5 if collective == "all_reduce" else 3))
+    check_nodes(place, ranks * chunks * (5 if collective == "all_reduce" else 3), of_rank=True)
     lay = partial(_all_pairs, collective, ranks, window, chunks, False)
     return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
 
@@ -55,7 +55,7 @@ def pairwise(collective: str, ranks: int) -> Algorithm:
 
     A step begins when send and receive of the step before are done.
     """
-    check_program(f"pairwise {collective} over {ranks} ranks", 3 * ranks)
+    check_nodes(f"pairwise {collective} over {ranks} ranks", 3 * ranks, of_rank=True)
     lay = partial(_all_pairs, collective, ranks, None, 1, True)
     return finish_rotated(lay, Rotation((ranks,)), "pairwise", collective, in_place=collective != "all_to_all")
 

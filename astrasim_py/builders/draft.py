@@ -46,14 +46,12 @@ MAX_PROGRAMS = 2**16
 Place = tuple[object, object]
 
 
-def check_nodes(place: str, nodes: int, most: int = MAX_NODES, where: str = "") -> None:
-    """Refuse an algorithm that would not fit in memory."""
+def check_nodes(place: str, nodes: int, *, of_rank: bool = False) -> None:
+    """Refuse an algorithm, or one rank's program of an algorithm of a rotation, that would not fit in memory."""
+    most, where = (MAX_PROGRAM, " on a rank") if of_rank else (MAX_NODES, "")
     if nodes > most:
-        raise AlgorithmError(
-            place,
-            f"would have about {nodes} nodes, more than {most}{where}",
-            "use fewer ranks or chunks, or another algorithm",
-        )
+        problem = f"would have about {nodes} nodes, more than {most}{where}"
+        raise AlgorithmError(place, problem, "use fewer ranks or chunks, or another algorithm")
 
 
 def check_count(value: object, name: str, place: str) -> int:
@@ -61,11 +59,6 @@ def check_count(value: object, name: str, place: str) -> int:
     if type(value) is not int or value < 1:
         raise AlgorithmError(place, f"{name} is {value!r}, not a whole number from 1", f"write e.g. {name}: 4")
     return value
-
-
-def check_program(place: str, nodes: int) -> None:
-    """Refuse an algorithm of a rotation of which one rank's program would not fit in memory."""
-    check_nodes(place, nodes, MAX_PROGRAM, " on a rank")
 
 
 class Draft:

@@ -13,16 +13,7 @@ from math import lcm, prod
 
 import numpy as np
 
-from astrasim_py.builders.draft import (
-    NONE,
-    Draft,
-    Place,
-    check_count,
-    check_nodes,
-    check_program,
-    finish,
-    finish_rotated,
-)
+from astrasim_py.builders.draft import NONE, Draft, Place, check_count, check_nodes, finish, finish_rotated
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
@@ -168,10 +159,8 @@ class _Phases:
         """The algorithm for some ranks int64[k], which are ranks 0..k-1 of the draft."""
         nodes = sum(phase.algorithm.nodes * (self.n // self.sizes[phase.dimension]) for phase in self.phases)
         nodes = self.pieces * (nodes + (self.n**2 * len(self.phases) if self.permuted else 0))
-        if self.rotation is None:
-            check_nodes(self.place, nodes)
-        else:
-            check_program(self.place, nodes // self.n)
+        of_rank = self.rotation is not None
+        check_nodes(self.place, nodes // self.n if of_rank else nodes, of_rank=of_rank)
         layout = _Layout(self, which)
         for layout.piece in range(self.pieces):
             layout.lay()

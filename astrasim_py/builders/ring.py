@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from astrasim_py.builders.dissemination import rounds
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, check_program, finish, finish_rotated, previous
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated, previous
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
@@ -52,7 +52,7 @@ def build(
         check_nodes(place, ranks * nodes)
         lay = _chain if collective in ("broadcast", "reduce") else _relay_to_root
         return finish(lay(collective, ranks, root, directions), name, collective, root=root)
-    check_program(place, nodes)
+    check_nodes(place, nodes, of_rank=True)
     if collective == "all_to_all":
         lay = partial(_relay_all, ranks, directions)
     elif collective == "barrier":
