@@ -6,7 +6,6 @@ import difflib
 import json
 import os
 import re
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,12 +16,6 @@ from astrasim_py.core.files import read_regular
 #: Bytes of a configuration file.
 MAX_BYTES = 2**20
 #: Characters between keys and values.
-_BETWEEN = re.compile(r"[\s,:]*")
-#: What stands between keys and values.
-_BETWEEN = re.compile(r"[\s,:]*")
-#: What stands between keys and values.
-_BETWEEN = re.compile(r"[\s,:]*")
-#: What stands between keys and values.
 _BETWEEN = re.compile(r"[\s,:]*")
 #: Characters of a value that messages show.
 _SHOWN = 60
