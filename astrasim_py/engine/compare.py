@@ -17,10 +17,7 @@ _OWN = ("engine", "cpu_s")
 
 
 def differences(a: Records, b: Records) -> list[str]:
-    """List the differences between two runs of one problem, a line each; empty if they are equal, event for event.
-
-    For a column or a sequence only the first difference is listed.
-    """
+    """List the differences between two runs of one problem, a line each; of a column only the first."""
     names = [field.name for field in fields(Records) if field.name not in _OWN]
     return [line for name in names for line in _values(name, getattr(a, name), getattr(b, name))]
 
@@ -64,11 +61,9 @@ def _outcomes(a: Outcome, b: Outcome) -> list[str]:
 
 
 def run_both(run: Callable[[str], Records], place: str, names: tuple[str, str] = (SIMPY, COMPILED)) -> Records:
-    """Run both engines and check that their records are equal.
+    """Run two engines by their names; returns the records of the first, with the CPU seconds of both.
 
-    `run`: runs an engine by name. `place`: the run's name in errors. `names`: the engines. Returns the records of the
-    first engine, with the CPU seconds of both. Raises AstraError: both engines raise it, or ranks cannot be folded.
-    Raises InternalError: they differ.
+    Raises AstraError: both engines raise it, or ranks cannot be folded. Raises InternalError: their records differ.
     """
     first, second = (_outcome(run, name) for name in names)
     if isinstance(first, Records) and isinstance(second, Records):

@@ -1,16 +1,7 @@
-"""Folding: if all ranks behave alike, only one rank is simulated.
+"""Folding: if all ranks behave alike, only one is simulated, and each of its links represents a class of links.
 
-`astrasim_py.system.symmetry` shows that rotations map the plan to itself. Then rank 0 runs alone, and each of its links
-represents a class of links. Rank 0 sends a message to the rank at distance d; rotated, that is the message that it
-receives from the rank at distance -d. Every other rank sees the same traffic on its links as rank 0 on its own. The
-figures of rank 0 are those of every rank, and the figures of a class are those of each of its links.
-
-Why this is exact. Suppose that up to some instant all ranks have behaved alike. The events of the instant are taken in
-the order of their numbers, which is the same order within each rank. Their effects on a rank (nodes completed, slots
-freed) do not depend on that order, and ranks dispatch after all of them. Only one thing depends on the order of events
-of different ranks: which message gets a link first, if two ranks issued them at one time and both request it at one
-time. The simulation detects and refuses this. It also refuses messages that take no time, which could be delivered
-between the dispatches of two ranks at one instant.
+Up to some instant all ranks have behaved alike; then only the order of messages that different ranks issued at one
+time, and that ask for one link at one time, depends on who is who. The run detects and refuses this (docs/engines.md).
 """
 
 from __future__ import annotations
@@ -35,12 +26,10 @@ _LEVELS = ("summary", "links")
 
 
 def run_folded(plan: Plan, level: str) -> Records:
-    """Simulate rank 0 of a plan and return the Records of all ranks.
+    """Simulate rank 0 of a plan and return the Records of all ranks, which equal those of the full run.
 
-    `level`: ``summary`` or ``links``. The Records equal those of the full run: makespan, figures of all ranks and
-    links, collectives, and counts of messages, hops and events. An event limit counts simulated events. Raises
-    FoldError: the ranks are not alike, or cannot be shown to be; the level needs single ranks; or one rank alone takes
-    more events than the limit. Raises SimulationError: as for the full run.
+    An event limit counts simulated events. Raises FoldError: the ranks are not alike, or cannot be shown to be; the
+    level needs single ranks; or one rank alone takes more events than the limit.
     """
     if level not in _LEVELS:
         raise FoldError("fold", f'level "{level}" records single ranks', "record summary or links, or run without fold")
@@ -63,7 +52,7 @@ def fold(symmetry: Symmetry) -> Plan:
                 made[call] = _call(symmetry, call)
             calls[index] = made[call]
     workload = plan.workload[0]
-    return replace(
+    folded = replace(
         plan,
         workload=(workload,),
         p2p=(Matching(match_key=(_own_keys(symmetry, workload, workload.peer.astype(np.int64)),)),),
@@ -72,6 +61,8 @@ def fold(symmetry: Symmetry) -> Plan:
         route_ptr=symmetry.route_ptr,
         route_links=symmetry.links.first[symmetry.route_class],
     )
+    folded.positions.update((made[call], {0: call.members.index(0)}) for call in made)
+    return folded
 
 
 def _call(symmetry: Symmetry, call: CollectiveCall) -> CollectiveCall:

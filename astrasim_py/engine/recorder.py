@@ -280,10 +280,7 @@ def _link_table(plan: Plan, links: LinkTotals, *, counted: bool) -> Table:
 def unequal_bytes(
     plan: Plan, sender: tuple[int, int, int], nbytes: int, receiver: tuple[int, int, int]
 ) -> SimulationError:
-    """The error for a matched send and receive of unequal bytes.
-
-    `sender`, `receiver`: rank, call (-1: the workload) and node. `nbytes`: bytes sent.
-    """
+    """The error for a matched send (of `nbytes`) and receive of unequal bytes, each as rank, call, node."""
 
     def side(rank: int, index: int, node: int) -> str:
         program = plan.program(rank, index)
@@ -299,10 +296,7 @@ def unequal_bytes(
 
 
 def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndarray, ended: np.ndarray) -> Table:
-    """The node table from an engine's measurements.
-
-    `start`, `end`, `released`, `ended`: int64[rows] each: columns ``start``, ``end``, ``released_by`` and ``ended_by``.
-    """
+    """The node table from an engine's measurements, int64[rows] each."""
     measured = {"start": start, "end": end, "released_by": released, "ended_by": ended}
     return Table(_planned(plan) | measured)
 

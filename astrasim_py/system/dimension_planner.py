@@ -1,7 +1,6 @@
 """Collectives dimension by dimension: chunks, phases, queues and the order of dimensions.
 
-A collective over a topology of several dimensions is cut into chunks, and every chunk runs an algorithm in one
-dimension after the other (Cho et al., "BlueConnect", MLSys 2019; Rashidi et al., "Themis", ISCA 2022).
+After Cho et al., "BlueConnect" (MLSys 2019) and Rashidi et al., "Themis" (ISCA 2022).
 """
 
 from __future__ import annotations
@@ -230,10 +229,7 @@ class DimensionPlanner:
         return self._members[ranks]
 
     def _cut(self, request: CollectiveRequest, involved: int) -> tuple[int, ...]:
-        """Sizes of the chunks of a call; `involved`: NPUs of the involved dimensions.
-
-        A rank contributes the whole buffer, in an all_gather one shard of it.
-        """
+        """Sizes of the chunks of a call over so many NPUs; of an all_gather a rank has one shard."""
         gathers = request.type == "all_gather"
         full = request.size * involved if gathers else request.size
         if request.full and involved == len(request.members):
@@ -259,10 +255,9 @@ class DimensionPlanner:
         return int(size * (n - 1) * 10**12 / (n * rate)) + steps * (latency + self.how.endpoint_delay)
 
     def _with_turns(self, chunks: Sequence[PlannedChunk], extent: Sequence[int]) -> tuple[PlannedChunk, ...]:
-        """Add to the chunks the order in which every queue serves them, from the estimated times of phases.
+        """Add the order in which every queue serves the chunks, from the estimated times of phases.
 
-        Without a fixed order, NPUs that finish phases at different times may start chunks in different orders and
-        deadlock.
+        Without a fixed order, NPUs that finish phases at different times may deadlock.
         """
         waiting: list[list[tuple[int, int, int, int]]] = [[] for _ in self.capacity]
         free, served = list(self.capacity), [0] * len(self.capacity)

@@ -98,10 +98,7 @@ def scale_by_speed(duration: np.ndarray, speed: Fraction, trace: ExecutionTrace)
 
 
 def reduction_ps(nbytes: np.ndarray, gamma: Fraction) -> np.ndarray:
-    """int64[n]: gamma × bytes, rounded up.
-
-    Raises ScenarioError: a reduction of more than 2^63 - 1 ps.
-    """
+    """int64[n]: gamma × bytes, rounded up. Raises ScenarioError: a reduction of more than 2^63 - 1 ps."""
     sizes, inverse = np.unique(nbytes, return_inverse=True)
     times = [_ceil(size * gamma * PS_PER_S) for size in sizes.tolist()]
     if max(times, default=0) > INT64_MAX:
@@ -114,10 +111,7 @@ def reduction_ps(nbytes: np.ndarray, gamma: Fraction) -> np.ndarray:
 
 
 def message_ps(nbytes: int, rate: Fraction, rounding: str, latency: int = 0, hops: int = 1) -> int:
-    """Time in ps that a message of `nbytes` takes at a rate and over so many hops of a latency (ps).
-
-    ``floor_ns``: a double in nanoseconds, floored once, as in ASTRA-sim.
-    """
+    """Time in ps of a message at a rate over hops of a latency (ps); ``floor_ns``: a double in ns, floored once."""
     if rounding == "floor_ns":
         return int(hops * (latency / PS_PER_NS) + nbytes / (float(rate) / 1e9)) * PS_PER_NS
     return transfer_ps(nbytes, rate) + hops * latency

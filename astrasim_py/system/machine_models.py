@@ -1,7 +1,6 @@
-"""The parameters of a problem: network, NPUs, remote memory, collectives by dimension, limits.
+"""The parameters of a problem, for scenarios and Python code: network, NPUs, remote memory, limits.
 
-Scenarios and Python code share this one declaration. A scenario validates these models with the context ``written``:
-quantities are text with units. Python code may pass exact numbers: picoseconds, bytes, bytes per second.
+In the context ``written``, of a scenario, quantities are text with units; Python code may pass exact numbers.
 """
 
 from __future__ import annotations

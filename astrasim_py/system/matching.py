@@ -23,8 +23,7 @@ class Matchings:
     def of_communicator(self, key: object, programs: Sequence[RankProgram], what: str) -> Matching | RotatedMatching:
         """Match keys of the sends and receives of `programs` (by position); `key` names the communicator.
 
-        Raises AlgorithmError: a send without receive, or the reverse, in the algorithm `what`; in a workload (empty
-        `what`) the run detects this.
+        Raises AlgorithmError: a send without receive, or the reverse, in the algorithm `what` (empty: a workload).
         """
         rotated = isinstance(programs, RotatedPrograms)
         if (key, rotated) not in self._made:
@@ -33,10 +32,7 @@ class Matchings:
         return self._made[key, rotated]
 
     def by_bytes(self, programs: Sequence[RankProgram], members: Sequence[int]) -> Matching:
-        """Under ``message_match: bytes``: channels (src, dst, tag, bytes) over all programs in the communicator.
-
-        `number` numbers them once all are known.
-        """
+        """Under ``message_match: bytes``: channels (src, dst, tag, bytes), to be numbered once all are known."""
         key = tuple(programs), tuple(members)
         if key not in self._made:
             where = np.asarray(members, dtype=np.int64)
@@ -178,10 +174,7 @@ def _rotated_matching(programs: RotatedPrograms, what: str) -> RotatedMatching:
 
 
 def sizes_are_told_by_tags(programs: RotatedPrograms) -> bool:
-    """Whether messages match in the same way with and without regard to their bytes.
-
-    This holds if every channel (distance, tag) carries messages of one size and equally many sends and receives.
-    """
+    """Whether every channel (distance, tag) carries messages of one size and equally many sends and receives."""
     if not programs.uniform_bytes:
         return False
     channels = _Channels(programs.rotation, programs.base)

@@ -1,13 +1,7 @@
-"""The connections of MSCCL-style runtimes: slots, bandwidth and latency. Optional.
+"""The connections of MSCCL-style runtimes (docs/semantics.md): slots, bandwidth and latency. Optional.
 
-A *connection* is (source, destination, channel); where an algorithm states no channel, each tag is a connection of
-its own, as for verification (`astrasim_py.program.steps`). Its messages are numbered in the order of the thread
-blocks, the k-th sent being the k-th received. It has S slots: message k + S may be sent only once the slot of message
-k is free. A send takes a slot when it is accepted. The receiver frees it when it has used the data: when a receive
-completes, when the reduction of a fused step completes, and in a fused step that sends on, when that outgoing send is
-accepted.
-
-Slots hold messages, not steps: a step of more chunks than fit in a slot is several messages, one after the other.
+Messages of a connection are numbered in the order of the thread blocks, the k-th sent being the k-th received. Slots
+hold messages: a step of more chunks than fit in a slot is several messages, one after the other.
 """
 
 from __future__ import annotations

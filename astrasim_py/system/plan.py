@@ -1,11 +1,10 @@
 """The Plan: a Problem lowered once to flat integer arrays, for every engine.
 
-A *program* is one rank's trace, its nodes in ascending id, with bytes and durations bound. A *structure* is the
-dependency graph of a program; programs of equal shape share one. An *instance* is one collective call of one
-group. It consists of *calls*, each one algorithm among some of its ranks, whose programs are spliced into the
-ranks' live graphs when their turn comes: one over all members at dispatch, or those of a planner's chunks, phase by
-phase. A *communicator* is where sends and receives match: one per call, one per job for point-to-point (under
-``message_match: bytes`` one for all but the calls of chunks).
+A *program* is one rank's trace with bytes and durations bound, a *structure* its dependency graph, which programs of
+equal shape share. An *instance* is one collective of one group. It consists of *calls*, each one algorithm among some
+of its ranks: one over all members, or those of a planner's chunks, phase by phase. Sends and receives match in a
+*communicator*: one per call, one per job for point-to-point (under ``message_match: bytes`` one for all of both but the
+calls of chunks).
 """
 
 from __future__ import annotations
@@ -77,10 +76,9 @@ class RankProgram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """Match keys of the sends and receives of some programs.
+    """Match keys of sends and receives: of exactly one message of the communicator; or, negative, ``~channel``.
 
-    ``match_key[i]`` ≥ 0 is the key of exactly one message of the communicator; ``~match_key[i]`` is a channel whose
-    k-th posted send meets its k-th posted receive.
+    The k-th send posted on a channel meets the k-th receive posted there.
     """
 
     match_key: tuple[np.ndarray, ...]  # int64[n] per member
@@ -294,10 +292,7 @@ class Plan:
         return [start[who] + rows for who, rows in zip(members, first, strict=True)], int(before.sum())
 
     def first_rows(self, index: int) -> np.ndarray:
-        """int64: first row in the node table of every member of a call; of every rank's workload (-1).
-
-        Empty for a group of one, which has nothing to do.
-        """
+        """int64: first row in the node table of each member of a call with anything to do; of each workload (-1)."""
         return self._rows[0][index + 1]
 
     @property
@@ -325,7 +320,8 @@ class Plan:
         return sum(sends(program.structure) for program in self.workload) + sum(map(of_call.__getitem__, self.calls))
 
     @cached_property
-    def _positions(self) -> dict[CollectiveCall, dict[int, int]]:
+    def positions(self) -> dict[CollectiveCall, dict[int, int]]:
+        """Places of ranks among the members of calls, for `position`."""
         return {}
 
     def position(self, rank: int, index: int) -> int:
@@ -333,9 +329,9 @@ class Plan:
         if index < 0:
             return rank - self.first_rank[self.job_of[rank]]
         call = self.calls[index]
-        if call not in self._positions:
-            self._positions[call] = {member: position for position, member in enumerate(call.members)}
-        return self._positions[call][rank]
+        if call not in self.positions:
+            self.positions[call] = {member: position for position, member in enumerate(call.members)}
+        return self.positions[call][rank]
 
     def program(self, rank: int, index: int) -> RankProgram:
         """Program of a rank in a call (-1: its workload)."""

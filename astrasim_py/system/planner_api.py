@@ -1,8 +1,7 @@
-"""The interface of planners: a planner cuts a collective into chunks, which wait in queues and run phase by phase.
+"""The interface of planners: a planner cuts a collective into chunks, which wait in queues of each NPU.
 
-A chunk runs its *phases* one after the other, usually one per dimension of the topology. In a phase the members of the
-collective form rows, and each row runs one algorithm: a *call*. On every NPU a chunk waits for each phase in a queue of
-limited capacity.
+A chunk runs *phases* one after the other, usually one per dimension. In a phase the members form rows, each of which
+runs one algorithm: a *call*.
 """
 
 from __future__ import annotations

@@ -82,10 +82,7 @@ class Problem:
 
     @property
     def bounds_hold(self) -> bool:
-        """Whether lower bounds hold: links serve one message at a time, sizes are symbolic, delays are not cut short.
-
-        A rule unknown here makes it False, so that no new rule is silently ignored.
-        """
+        """Whether lower bounds hold; a rule unknown here makes it False, so that no new rule is silently ignored."""
         if not self.network.contention or self.network.differs("model", "link_busy", "send_completes", "msccl"):
             return False
         return not self.semantics.differs(*_RULES_OF_BOUNDS)

@@ -110,10 +110,7 @@ class RankPrograms:
     # -- workloads -----------------------------------------------------------------------------------------------
 
     def of_job(self, job: Job, kind_of: np.ndarray, instances: Sequence[np.ndarray]) -> list[RankProgram]:
-        """Programs of all ranks of a job.
-
-        Ranks of one kind share a trace and its instances, and one program if it has no peers.
-        """
+        """Programs of all ranks of a job; ranks of one kind share a trace, and one program if it has no peers."""
         keys: list = kind_of.tolist()
         if job.compute_speed:
             keys = [(kind, job.compute_speed.get(rank, 1)) for rank, kind in enumerate(keys)]

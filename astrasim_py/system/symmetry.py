@@ -1,16 +1,7 @@
-"""Symmetry of a plan under rotations: the proof that one rank represents all.
+"""Symmetry of a plan under rotations: the proof, on the arrays of the plan, that one rank represents all.
 
-A *rotation* adds a vector, digit by digit and modulo the dimensions, to the number of every rank and every NPU
-(`astrasim_py.program.rotation.Rotation`). A plan is symmetric if every rotation
-
-* maps links to links of equal bandwidth and latency, and the switch behind a link to a switch,
-* maps the route of every pair that exchanges messages to the route of the rotated pair,
-* maps the program of a rank (workload and algorithms) to that of the rotated rank: same nodes, dependencies, tags,
-  bytes and durations, and rotated peers.
-
-Each of these is checked on the arrays of the plan; names of shapes and algorithms prove nothing. A run can still break
-the symmetry: two messages of different sources request one link at one time, and the order of ranks decides. The run
-detects this (`astrasim_py.engine.fold`).
+Every rotation (`astrasim_py.program.rotation.Rotation`) maps links to links of equal bandwidth and latency, routes to
+routes, and the program of a rank to that of the rotated rank.
 """
 
 from __future__ import annotations
