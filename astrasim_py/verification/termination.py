@@ -32,46 +32,18 @@ class Blocked:
 class Flow:
     """The graph of a program.
 
-    `sender`: for a step that receives: the step that sends what it takes; -1 otherwise. `receiver`: for a step that
-    sends: the step that takes it; -1 otherwise.
+    `sender`: for a step that receives: the step that sends what it takes; -1 otherwise. `sequence`: steps in an order
+    in which they can run with unbounded slots; what is missing never runs.
     """
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
-        size = len(steps)
-        self.sender, self.receiver = [-1] * size, [-1] * size
+        self.sender = [-1] * len(steps)
         for connection in steps.connections:
             for s, r in zip(connection.sends, connection.receives, strict=False):
-                self.sender[r], self.receiver[s] = s, r
-        self.children: list[list[int]] = [[] for _ in range(size)]
-        self.need = [0] * size
-        children = self.children
-        for g, parents in enumerate(steps.parents):
-            self.need[g] = len(parents)
-            for p in parents:
-                if p != NEVER:
-                    children[p].append(g)
-        for s, r in enumerate(self.receiver):
-            if r >= 0:
-                children[s].append(r)
-                self.need[r] += 1
-        # A receive that nobody sends to waits for ever.
-        for g, connection in enumerate(steps.takes):
-            if connection >= 0 and self.sender[g] < 0:
-                self.need[g] += 1
-        self.sequence = self._order()
-
-    def _order(self) -> list[int]:
-        """Steps in an order in which they can run with unbounded slots; what is missing never runs."""
-        children, waiting = self.children, self.need.copy()
-        ready = [g for g, need in enumerate(waiting) if not need]
-        # The list grows while it is walked: first come, first served.
-        for g in ready:
-            for c in children[g]:
-                waiting[c] -= 1
-                if not waiting[c]:
-                    ready.append(c)
-        return ready
+                self.sender[r] = s
+        self.sequence: list[int] = []
+        self.sequence = _Run(self, len(steps), None).sequence
 
     @property
     def ends(self) -> bool:
@@ -89,19 +61,17 @@ class Flow:
     def run(self, slots: int, parts: list[int] | None = None) -> Blocked | None:
         """None if the program ends when every connection holds `slots` messages, else why it does not."""
         run = _Run(self, slots, parts)
-        return None if run.ends() else run.blocked()
+        return None if run.ends else run.blocked()
 
     def smallest(self, parts: list[int] | None = None) -> int | None:
         """Fewest slots with which it ends; None if none suffice."""
         if not self.ends:
             return None
-        most = 1
-        for connection in self.steps.connections:
-            messages = len(connection.sends) if parts is None else sum(parts[g] for g in connection.sends)
-            most = max(most, messages)
+        longest = (sum(parts[g] for g in c.sends) if parts else len(c.sends) for c in self.steps.connections)
+        most = max(longest, default=1)
 
         def enough(slots: int) -> bool:
-            return _Run(self, slots, parts).ends()
+            return _Run(self, slots, parts).ends
 
         few = range(1, min(most, 8) + 1)
         # Beyond a few, by halving: more slots never block what fewer let through, and `most` are as good as unbounded.
@@ -109,60 +79,54 @@ class Flow:
 
 
 class _Run:
-    """The graph of messages for a number of slots; a step that sends or receives none counts as one message."""
+    """The graph of messages for a number of slots; a step that sends or receives none counts as one message.
+
+    `sequence`: messages in an order in which they can run; what is missing never runs.
+    """
 
     def __init__(self, flow: Flow, slots: int, parts: list[int] | None) -> None:
-        self.flow, self.slots, self.single = flow, slots, parts is None
-        parts = [1] * len(flow.steps) if parts is None else parts
+        self.flow, self.slots = flow, slots
+        parts = parts or [1] * len(flow.steps)
         #: First message of every step, and the number of all messages.
         self.base = base = [0, *accumulate(parts)]
         self.step_of = [g for g, count in enumerate(parts) for _ in range(count)]
 
         def messages(rows: list[int]) -> list[int]:
-            return rows if self.single else [u for g in rows for u in range(base[g], base[g + 1])]
+            return [u for g in rows for u in range(base[g], base[g + 1])]
 
         self.queues = [(messages(c.sends), messages(c.receives)) for c in flow.steps.connections]
-        #: After each message that is received, the send that gets its slot; and the reverse.
-        self.frees: dict[int, int] = {}
+        #: For sends that get the slot of a message: the receive of that message.
         self.frees_from: dict[int, int] = {}
         #: Sends for which there will never be a slot, as nobody receives what is before them.
         self.full: set[int] = set()
         for sends, receives in self.queues:
-            for r, s in zip(receives, sends[slots:], strict=False):
-                self.frees[r], self.frees_from[s] = s, r
+            self.frees_from.update(zip(sends[slots:], receives, strict=False))
             self.full.update(sends[slots + len(receives) :])
-        self.left: list[int] = []
+        self.sequence = self._order()
 
+    @property
     def ends(self) -> bool:
-        flow = self.flow
-        if self.single and flow.ends and not self.full:
-            at = [-1] * len(flow.steps)
-            for i, g in enumerate(flow.sequence):
-                at[g] = i
+        return len(self.sequence) == self.base[-1]
+
+    def _order(self) -> list[int]:
+        if len(self.flow.sequence) == self.base[-1] and not self.full:
+            at = dict(zip(self.flow.sequence, range(self.base[-1]), strict=True))
             # The order for unbounded slots also holds for these slots if every slot is free in time.
-            if all(at[r] < at[s] for r, s in self.frees.items()):
-                return True
-        children, need = self._graph()
-        frees = self.frees
-        for s in self.frees_from:
-            need[s] += 1
-        for s in self.full:
-            need[s] += 1
+            if all(at[r] < at[s] for s, r in self.frees_from.items()):
+                return self.flow.sequence
+        children, self.need = self._graph()
+        need = self.need
         ready = [u for u, n in enumerate(need) if not n]
+        # The list grows while it is walked: first come, first served.
         for u in ready:
             for c in children[u]:
                 need[c] -= 1
                 if not need[c]:
                     ready.append(c)
-            s = frees.get(u)
-            if s is not None:
-                need[s] -= 1
-                if not need[s]:
-                    ready.append(s)
-        self.left = need
-        return len(ready) == self.base[-1]
+        return ready
 
     def _graph(self) -> tuple[list[list[int]], list[int]]:
+        """The messages that wait for each, and how many each waits for."""
         flow, base = self.flow, self.base
         children: list[list[int]] = [[] for _ in range(base[-1])]
         need = [0] * base[-1]
@@ -174,12 +138,15 @@ class _Run:
                 need[first] += 1
                 if p != NEVER:
                     children[base[p + 1] - 1].append(first)
+            # A receive that nobody sends to waits for ever.
             if flow.steps.takes[g] >= 0 and flow.sender[g] < 0:
                 need[first] += 1
-        for sends, receives in self.queues:
-            for s, r in zip(sends, receives, strict=False):
-                children[s].append(r)
-                need[r] += 1
+        matched = (pair for sends, receives in self.queues for pair in zip(sends, receives, strict=False))
+        for before, after in (*matched, *((r, s) for s, r in self.frees_from.items())):
+            children[before].append(after)
+            need[after] += 1
+        for s in self.full:
+            need[s] += 1
         return children, need
 
     # -- why not ----------------------------------------------------------------------------------------------
@@ -187,7 +154,7 @@ class _Run:
     def blocked(self) -> Blocked:
         """Follow a blocked step to what it waits for, until a step comes again or something never happens."""
         steps, step_of = self.flow.steps, self.step_of
-        self.stuck = {u for u, n in enumerate(self.left) if n > 0}
+        self.stuck = {u for u, n in enumerate(self.need) if n > 0}
         self.sends_of = {r: s for sends, receives in self.queues for s, r in zip(sends, receives, strict=False)}
         u = min(self.stuck)
         seen: dict[int, int] = {}
