@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +17,8 @@ from astrasim_py.topology.model import Topology
 _SOURCES = 8
 #: Shapes whose distances are sums over dimensions.
 _PRODUCTS = ("ring", "mesh", "torus", "fully_connected", "switch", "hypercube", "product")
+#: Latency of what is not reached, ps.
+_FAR = np.iinfo(np.int64).max // 4
 #: Links beyond which shortest latencies are not searched in irregular topologies.
 _SEARCHED_LINKS = 100_000
 
@@ -169,20 +170,19 @@ def demand(collective: str, size: int, ranks: int) -> Demand:
     low, high = s // n, -(-s // n)
     if n < 2 or collective == "barrier":
         return Demand((0, 0), (0, 0), 0)
-    if collective == "all_reduce":
-        return Demand((s, s), (s, s), 2 * (n - 1) * s)
-    if collective == "all_to_all":
-        return Demand(((n - 1) * low, (n - 1) * low), ((n - 1) * low, (n - 1) * low), n * (n - 1) * low)
-    if collective == "all_gather":
-        return Demand((s - high, s - high), (low, low), (n - 1) * s)
-    if collective == "broadcast":
-        return Demand((0, s), (s, 0), (n - 1) * s)
-    if collective == "scatter":
-        return Demand((0, low), (s - high, 0), s - high)
-    if collective not in _REVERSED:
+    if collective in _REVERSED:
+        forward = demand(_REVERSED[collective], size, ranks)
+        return Demand(forward.egress, forward.ingress, forward.total)
+    known = {
+        "all_reduce": Demand((s, s), (s, s), 2 * (n - 1) * s),
+        "all_to_all": Demand(((n - 1) * low,) * 2, ((n - 1) * low,) * 2, n * (n - 1) * low),
+        "all_gather": Demand((s - high, s - high), (low, low), (n - 1) * s),
+        "broadcast": Demand((0, s), (s, 0), (n - 1) * s),
+        "scatter": Demand((0, low), (s - high, 0), s - high),
+    }
+    if collective not in known:
         raise AlgorithmError(collective, "is not a collective")
-    forward = demand(_REVERSED[collective], size, ranks)
-    return Demand(forward.egress, forward.ingress, forward.total)
+    return known[collective]
 
 
 def cut_demand(collective: str, size: int, ranks: int, inside: int, root_inside: bool) -> tuple[int, int]:
@@ -191,28 +191,15 @@ def cut_demand(collective: str, size: int, ranks: int, inside: int, root_inside:
     outside, low = n - inside, size // n
     if not inside or not outside or collective == "barrier":
         return 0, 0
-    if collective == "all_reduce":
-        return s, s
-    if collective == "all_to_all":
-        return inside * outside * low, inside * outside * low
-    if collective == "all_gather":
-        return inside * low, outside * low
-    if collective == "broadcast":
-        return (s, 0) if root_inside else (0, s)
-    if collective == "scatter":
-        return (outside * low, 0) if root_inside else (0, inside * low)
-    return cut_demand(_REVERSED[collective], size, ranks, inside, root_inside)[::-1]
-
-
-def _codes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows of int64[n] columns: the code of each row, from 0, and a row of each code."""
-    code, first = np.zeros(len(columns[0]), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    for column in columns:
-        if not len(column) or bool((column == column[0]).all()):
-            continue
-        values, number = np.unique(column, return_inverse=True)
-        _, first, code = np.unique(code * len(values) + number, return_index=True, return_inverse=True)
-    return code, first
+    if collective in _REVERSED:
+        return cut_demand(_REVERSED[collective], size, ranks, inside, root_inside)[::-1]
+    return {
+        "all_reduce": (s, s),
+        "all_to_all": (inside * outside * low, inside * outside * low),
+        "all_gather": (inside * low, outside * low),
+        "broadcast": (s, 0) if root_inside else (0, s),
+        "scatter": (outside * low, 0) if root_inside else (0, inside * low),
+    }[collective]
 
 
 class Capacities:
@@ -236,7 +223,9 @@ class Capacities:
         into, out = counts(topology.dst.astype(np.int64)), counts(topology.src.astype(np.int64))
         near_in = self._near(topology.dst, topology.src)
         near_out = self._near(topology.src, topology.dst)
-        self.kind, first = _codes(*into.T, *out.T, near_in, near_out)
+        rows = np.column_stack([into, out, near_in, near_out])
+        _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        self.kind = kind.reshape(n)
         self.ingress, self.egress = ([self._total(row) for row in rows[first]] for rows in (into, out))
         self.near_in, self.near_out = near_in[first].tolist(), near_out[first].tolist()
         self.cuts = self._cuts()
@@ -244,14 +233,13 @@ class Capacities:
     def _near(self, own: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Least latency over one link, or two where the first end is a switch; int64[npus]."""
         topology = self.topology
-        far = np.iinfo(np.int64).max // 4
-        best = np.full(topology.vertices, far, dtype=np.int64)
+        best = np.full(topology.vertices, _FAR, dtype=np.int64)
         np.minimum.at(best, own, topology.latency_ps)
         onward = np.where(other >= topology.npus, best[other], 0)
-        reach = np.full(topology.vertices, far, dtype=np.int64)
+        reach = np.full(topology.vertices, _FAR, dtype=np.int64)
         np.minimum.at(reach, own, topology.latency_ps + onward)
         near = reach[: topology.npus]
-        return np.where(near >= far, 0, near)
+        return np.where(near >= _FAR, 0, near)
 
     def rate_in(self, npus: np.ndarray) -> Fraction:
         """Bytes per second of all links into some NPUs (int64[k])."""
@@ -302,16 +290,13 @@ class Capacities:
     def latency(self, sources: Sequence[int], targets: Sequence[int]) -> int:
         """A latency, ps, that some message from a source to a target must have: a maximum over shortest paths."""
         topology = self.topology
-        targets_array = np.asarray(targets, dtype=np.int64)
-        best = 0
+        there = np.asarray(targets, dtype=np.int64)
         if topology.shape in _PRODUCTS and topology.pristine:
-            return max((self._by_dimension(source, targets_array) for source in sources), default=0)
+            return max((self._by_dimension(source, there) for source in sources), default=0)
         if topology.links > _SEARCHED_LINKS:
             return 0
-        for source in list(sources)[:_SOURCES]:
-            reach = self._search(source)
-            best = max(best, max((reach.get(int(t), 0) for t in targets), default=0))
-        return best
+        reach = (self._search(source)[there] for source in sources)
+        return max((int(times[times < _FAR].max(initial=0)) for times in reach), default=0)
 
     def _by_dimension(self, source: int, targets: np.ndarray) -> int:
         """Greatest latency from a vertex to some others, as a sum over dimensions."""
@@ -329,25 +314,16 @@ class Capacities:
             total += (hops.max() if everybody else hops) * dim.latency_ps
         return int(total.max(initial=0))
 
-    def _search(self, source: int) -> dict[int, int]:
-        """Shortest latencies from a vertex (Dijkstra)."""
-        if not hasattr(self, "_adjacency"):
-            adjacency: list[list[tuple[int, int]]] = [[] for _ in range(self.topology.vertices)]
-            columns = (self.topology.src, self.topology.dst, self.topology.latency_ps)
-            for a, b, latency in zip(*(c.tolist() for c in columns), strict=True):
-                adjacency[a].append((b, latency))
-            self._adjacency = adjacency
-        done: dict[int, int] = {}
-        queue = [(0, source)]
-        while queue:
-            distance, vertex = heapq.heappop(queue)
-            if vertex in done:
-                continue
-            done[vertex] = distance
-            for other, latency in self._adjacency[vertex]:
-                if other not in done:
-                    heapq.heappush(queue, (distance + latency, other))
-        return done
+    def _search(self, source: int) -> np.ndarray:
+        """Shortest latencies from a vertex, ps: int64[vertices] (Bellman and Ford)."""
+        topology = self.topology
+        reach = np.full(topology.vertices, _FAR, dtype=np.int64)
+        reach[source] = 0
+        before = None
+        while not np.array_equal(reach, before):
+            before = reach.copy()
+            np.minimum.at(reach, topology.dst, before[topology.src] + topology.latency_ps)
+        return reach
 
 
 def _ps(nbytes: int, rate: Fraction) -> int:

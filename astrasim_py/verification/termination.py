@@ -85,14 +85,14 @@ class _Run:
     """
 
     def __init__(self, flow: Flow, slots: int, parts: list[int] | None) -> None:
-        self.flow, self.slots = flow, slots
+        self.flow, self.slots, self.single = flow, slots, parts is None
         parts = parts or [1] * len(flow.steps)
         #: First message of every step, and the number of all messages.
         self.base = base = [0, *accumulate(parts)]
         self.step_of = [g for g, count in enumerate(parts) for _ in range(count)]
 
         def messages(rows: list[int]) -> list[int]:
-            return [u for g in rows for u in range(base[g], base[g + 1])]
+            return rows if self.single else [u for g in rows for u in range(base[g], base[g + 1])]
 
         self.queues = [(messages(c.sends), messages(c.receives)) for c in flow.steps.connections]
         #: For sends that get the slot of a message: the receive of that message.
@@ -109,8 +109,10 @@ class _Run:
         return len(self.sequence) == self.base[-1]
 
     def _order(self) -> list[int]:
-        if len(self.flow.sequence) == self.base[-1] and not self.full:
-            at = dict(zip(self.flow.sequence, range(self.base[-1]), strict=True))
+        if self.single and self.flow.ends and not self.full:
+            at = [0] * len(self.flow.sequence)
+            for place, g in enumerate(self.flow.sequence):
+                at[g] = place
             # The order for unbounded slots also holds for these slots if every slot is free in time.
             if all(at[r] < at[s] for s, r in self.frees_from.items()):
                 return self.flow.sequence
@@ -130,21 +132,21 @@ class _Run:
         flow, base = self.flow, self.base
         children: list[list[int]] = [[] for _ in range(base[-1])]
         need = [0] * base[-1]
-        for g, (first, after) in enumerate(pairwise(base)):
-            for u in range(first, after - 1):
+        for u, (g, after) in enumerate(() if self.single else pairwise(self.step_of)):
+            if g == after:
                 children[u].append(u + 1)
                 need[u + 1] = 1
-            for p in flow.steps.parents[g]:
-                need[first] += 1
-                if p != NEVER:
-                    children[base[p + 1] - 1].append(first)
+        for g, waits in enumerate(flow.steps.parents):
             # A receive that nobody sends to waits for ever.
-            if flow.steps.takes[g] >= 0 and flow.sender[g] < 0:
-                need[first] += 1
-        matched = (pair for sends, receives in self.queues for pair in zip(sends, receives, strict=False))
-        for before, after in (*matched, *((r, s) for s, r in self.frees_from.items())):
-            children[before].append(after)
-            need[after] += 1
+            need[base[g]] += len(waits) + (flow.steps.takes[g] >= 0 and flow.sender[g] < 0)
+            for p in waits:
+                if p != NEVER:
+                    children[base[p + 1] - 1].append(base[g])
+        freed = zip(self.frees_from.values(), self.frees_from, strict=True)
+        for pairs in (*(zip(sends, receives, strict=False) for sends, receives in self.queues), freed):
+            for before, after in pairs:
+                children[before].append(after)
+                need[after] += 1
         for s in self.full:
             need[s] += 1
         return children, need

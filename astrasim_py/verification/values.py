@@ -133,46 +133,38 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
                     contents[base + k] = values.leaf(r, k)
         elif r == steps.root or not where.promise.from_root:
             contents[base : base + many] = range(values.leaf(r, 0), values.leaf(r, many))
-    counts, takes, payload, reduces = steps.count, steps.takes, steps.payload, steps.reduces
-    # Data of every step: one value, or a list of several.
-    held: list = [None] * len(steps)
+    # Data of every step: values of its chunks.
+    held: list[list[int]] = [[]] * len(steps)
     undefined: list[int] = []
-    add = values.add
     for g in sequence:
-        count = counts[g]
+        count, target = steps.count[g], writes[g]
         if count <= 0:
             continue
-        operand, target = reads[g], writes[g]
-        if takes[g] >= 0:
+
+        def cells(first: int, count: int = count) -> list[int]:
+            # An ill-formed step does not say which cells it reads: nobody knows what it moves.
+            return contents[first : first + count] if first >= 0 else [0] * count
+
+        operand = reads[g]
+        if steps.takes[g] >= 0:
             data = held[sender[g]]
-        elif payload[g] >= 0:
-            data = held[payload[g]]
-        elif operand >= 0:
-            data = contents[operand] if count == 1 else contents[operand : operand + count]
-            if not data or (count > 1 and 0 in data):
+        elif steps.payload[g] >= 0:
+            data = held[steps.payload[g]]
+        else:
+            data = cells(operand)
+            if operand >= 0 and 0 in data:
                 undefined.append(g)
             # A reduction that was handed nothing adds to the cells that it writes.
             operand = target
-        else:
-            # An ill-formed step does not say which cells it reads: nobody knows what it moves.
-            data = 0 if count == 1 else [0] * count
-            operand = target
-        if reduces[g]:
-            if operand < 0:
-                own = 0 if count == 1 else [0] * count
-            else:
-                own = contents[operand] if count == 1 else contents[operand : operand + count]
-            if not own or (count > 1 and 0 in own):
+        if steps.reduces[g]:
+            own = cells(operand)
+            if 0 in own:
                 undefined.append(g)
-            data = add(data, own) if count == 1 else list(map(add, data, own))
+            data = list(map(values.add, data, own))
         held[g] = data
         if target >= 0:
-            if count == 1:
-                contents[target] = data
-                writer[target] = g
-            else:
-                contents[target : target + count] = data
-                writer[target : target + count] = [g] * count
+            contents[target : target + count] = data
+            writer[target : target + count] = [g] * count
     return Execution(values, contents, writer, undefined, sequence)
 
 
