@@ -45,7 +45,7 @@ class Preset(Shape):
 @cache
 def _preset(name: str) -> tuple[Mapping[str, Any], Shape]:
     """Keys of a preset as written in its file, and the shape that they give."""
-    keys = tuples(preset(name, "", "topology").topology)
+    keys = preset(name).topology
     return keys, SHAPES[keys["shape"]].model_validate(keys, context={"written": True})
 
 

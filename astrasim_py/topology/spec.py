@@ -216,8 +216,8 @@ class _Finder:
 
 def link_of(model: Any) -> tuple[Any, Any]:
     """Bandwidth and latency of a model's links, from its own keys or its link preset."""
-    bandwidth, latency = preset(model.link_preset).link if model.link_preset else (None, None)
-    return model.bandwidth or bandwidth, latency if model.latency is None else model.latency
+    known = preset(model.link_preset).link if model.link_preset else model
+    return model.bandwidth or known.bandwidth, known.latency if model.latency is None else model.latency
 
 
 def needs_link(model: Any) -> None:

@@ -140,8 +140,8 @@ def test_irregular_topologies_have_no_natural_drawing():
 def test_every_preset_cites_its_sources_and_can_be_used(name):
     found = preset(name)
     assert found.title
-    assert len(found.source) >= 2
-    assert all(len(what) > 5 and len(where) > 5 for what, where in found.source)
+    assert len(found.sources) >= 2
+    assert all(len(each.what) > 5 and len(each.where) > 5 for each in found.sources)
     assert found.topology is not None or found.link is not None
     if found.topology is not None:
         assert found.topology["shape"] in SHAPES
@@ -151,7 +151,7 @@ def test_every_preset_cites_its_sources_and_can_be_used(name):
         assert len(topology.routes(src, dst)[1]) > 0
     if found.link is not None:
         topology = build({"shape": "ring", "npus": 4, "link_preset": name})
-        assert (topology.bandwidths[0], int(topology.latency_ps[0])) == found.link
+        assert (topology.bandwidths[0], int(topology.latency_ps[0])) == (found.link.bandwidth, found.link.latency)
     if found.compute is not None:
         assert found.compute.memory_bandwidth > 0 and found.compute.memory > 0
         assert all(rate >= 10**12 for rate in found.compute.peak.values())
