@@ -275,10 +275,7 @@ _SYSTEM_KEYS: dict[str, Callable] = {
 
 
 def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
-    """Read a system JSON.
-
-    Raises ScenarioError: unreadable, or a value that ASTRA-sim could not use.
-    """
+    """Read a system JSON; raises ScenarioError: unreadable, or a value that ASTRA-sim could not use."""
     json = read_json(path, "a system configuration", _SYSTEM_EXAMPLE, warnings)
     values: dict[str, object] = {}
     for key, value in json.data.items():

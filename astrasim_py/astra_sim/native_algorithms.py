@@ -54,10 +54,7 @@ class Implementation:
 
     @classmethod
     def parse(cls, word: str, place: str = "") -> Implementation:
-        """Read ``ring``, ``direct4``, ``oneRing`` ….
-
-        Raises AlgorithmError: not one of ASTRA-sim's words.
-        """
+        """Read ``ring``, ``direct4``, ``oneRing`` …; raises AlgorithmError: not one of ASTRA-sim's words."""
         match = _WORD.fullmatch(word)
         remedy = "write ring, direct, direct<window>, halvingDoubling, doubleBinaryTree, oneRing, oneDirect or …"
         if match is None or (match[1] is None) != match[2][0].islower():
@@ -105,38 +102,34 @@ class Charges:
         return 3 * math.floor(size / self.memory_bandwidth) if self.memory_bandwidth else 0
 
     def packet_ns(self, size: int, *, flagged: bool = False, reduced: bool = False, last: bool = False) -> int:
-        """ns that a packet of `size` bytes takes to pass.
+        """Time (ns) that a packet of `size` bytes takes to pass.
 
-        `flagged`: it is one of those that arrived, by ASTRA-sim's counting. `reduced`: it is reduced. `last`: it is
-        among the last flagged ones of its cycle: what arrived is not sent back over the bus.
+        `flagged`: it is one of those that arrived, by ASTRA-sim's counting. `last`: it is among the last of these in
+        its cycle: what arrived is not sent back over the bus.
         """
         time = self.reduction_ns(size) if reduced else 0
         if self.bus is None:
             return time + self.endpoint_ns
         over, memory = self.bus.crossing(size, self.bus.per_byte), self.bus.crossing(size, 0.0038)
-        time += over + memory
         if reduced:
             time += size // 100 * self.bus.reduction + 50 + 2 * memory
-        if flagged and not last:
-            time += over + memory
-        return time
+        return time + (over + memory) * (2 if flagged and not last else 1)
 
+    def by_order(self, collective: str, plain: int, flagged: int) -> Callable[[int, int], int]:
+        """Time (ns) of the p-th packet (from 0, those it starts with included) by p and its size, as ASTRA-sim has it.
 
-def _packets(collective: str, plain: int, flagged: int) -> Callable[[int], dict[str, bool]]:
-    """ASTRA-sim's treatment of the p-th packet (from 0, those it starts with included).
+        Packets go in cycles of `plain` ones and `flagged` ones. A reduce_scatter reduces all flagged packets, an
+        all_reduce those of every other cycle, from the first.
+        """
 
-    Packets go in cycles of `plain` ones and `flagged` ones. A reduce_scatter reduces all flagged packets, an
-    all_reduce those of every other cycle, from the first.
-    """
+        def packet_ns(p: int, size: int) -> int:
+            cycle, at = divmod(p, plain + flagged)
+            if at < plain:
+                return self.packet_ns(size)
+            reduced = collective == "reduce_scatter" or (collective == "all_reduce" and cycle % 2 == 0)
+            return self.packet_ns(size, flagged=True, reduced=reduced, last=at >= flagged)
 
-    def packet(p: int) -> dict[str, bool]:
-        cycle, at = divmod(p, plain + flagged)
-        if at < plain:
-            return {}
-        reduced = collective == "reduce_scatter" or (collective == "all_reduce" and cycle % 2 == 0)
-        return {"flagged": True, "reduced": reduced, "last": at >= flagged}
-
-    return packet
+        return packet_ns
 
 
 _NO_COUNT = (MISSING,) * 3
@@ -192,13 +185,13 @@ def _ring(collective: str, size: int, n: int, direction: int, charges: Charges) 
     steps = {"all_reduce": 2 * (n - 1), "all_to_all": n * (n - 1) // 2}.get(collective, n - 1)
     check_nodes(f"ring {collective} over {n} ranks", 3 * steps, of_rank=True)
     message = size if collective == "all_gather" else size // n
-    packet = _packets(collective, 1, n - 1)
+    packet_ns = charges.by_order(collective, 1, n - 1)
     made = _Program()
-    passed = made.wait(charges.packet_ns(message, **packet(0)))
+    passed = made.wait(packet_ns(0, message))
     for step in range(steps):
         made.send(direction, message, step, (passed,))
         arrived = made.recv(-direction, message, step, (passed,))
-        passed = made.wait(charges.packet_ns(message, **packet(step + 1)), (arrived,))
+        passed = made.wait(packet_ns(step + 1, message), (arrived,))
     return made.rotated(Rotation((n,)))
 
 
@@ -209,9 +202,9 @@ def _direct(
     halves = 2 if collective == "all_reduce" else 1
     message = size if collective == "all_gather" else size // n
     check_nodes(f"direct {collective} over {n} ranks", 3 * halves * (n - 1), of_rank=True)
-    packet = _packets(collective, window, window * (n - 1) if local else window)
+    packet_ns = charges.by_order(collective, window, window * (n - 1) if local else window)
     made = _Program()
-    first = made.wait(charges.packet_ns(message, **packet(0)))
+    first = made.wait(packet_ns(0, message))
     opens = None  # passed packets count towards the second half of an all_reduce from here
 
     def pair(j: int) -> None:
@@ -228,7 +221,7 @@ def _direct(
     for j in range(min(window, n - 1)):
         pair(j)
     for k in range(1, halves * (n - 1) + 1):
-        made.wait(charges.packet_ns(message, **packet(window + k - 1)), counter=PASSED, waits=(RECEIVED, k, MISSING))
+        made.wait(packet_ns(window + k - 1, message), counter=PASSED, waits=(RECEIVED, k, MISSING))
         if halves == 2 and k == n - 1:
             # The second half begins with the first packet to pass after the first half has arrived.
             arrived = made.wait(0, waits=(RECEIVED, n - 1, MISSING))
@@ -244,9 +237,9 @@ def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> R
     levels = n.bit_length() - 1
     gathering = collective == "all_gather"
     distance, message = (n // 2, size) if gathering else (1, size // 2)
-    packet = _packets(collective, 1, levels - 1)
+    packet_ns = charges.by_order(collective, 1, levels - 1)
     made = _Program()
-    passed = made.wait(charges.packet_ns(message, **packet(0)))
+    passed = made.wait(packet_ns(0, message))
     for step in range(levels * (2 if collective == "all_reduce" else 1)):
         made.send(distance, message, step, (passed,))
         arrived = made.recv(distance, message, step, (passed,))
@@ -258,7 +251,7 @@ def _halving_doubling(collective: str, size: int, n: int, charges: Charges) -> R
                 # Truncated once more before it doubles again: an odd last message comes back a byte smaller.
                 gathering, distance, message = True, n // 2, message * 2
         # A reduction is charged for the message that is sent next.
-        passed = made.wait(charges.packet_ns(message, **packet(step + 1)), (arrived,))
+        passed = made.wait(packet_ns(step + 1, message), (arrived,))
     return made.rotated(Rotation((2,) * levels))
 
 
@@ -343,21 +336,17 @@ def native_algorithm(
     except OverflowError:
         fits = False
     if not fits:
-        raise AlgorithmError(
-            place,
-            "its messages, or what a message costs its receiver, go beyond 2^62 (bytes, ps)",
-            "use a smaller collective, a smaller endpoint-delay or a larger local-mem-bw",
-        )
+        problem = "its messages, or what a message costs its receiver, go beyond 2^62 (bytes, ps)"
+        remedy = "use a smaller collective, a smaller endpoint-delay or a larger local-mem-bw"
+        raise AlgorithmError(place, problem, remedy)
     if kind == RING:
         traces = _ring(collective, size, n, direction, charges)
     elif kind == DIRECT:
         traces = _direct(collective, size, n, direction, charges, window, local)
     elif kind == HALVING_DOUBLING:
         traces = _halving_doubling(collective, size, n, charges)
-    elif kind == TREE:
-        traces = _double_binary_tree(size, n, tree, charges)
     else:
-        raise AlgorithmError(place, f'"{kind}" is not one of ASTRA-sim\'s algorithms')
+        traces = _double_binary_tree(size, n, tree, charges)
     return Algorithm(
         name=kind, collective=collective, ranks=n, traces=traces, in_place=collective != "all_to_all", source="builder"
     )

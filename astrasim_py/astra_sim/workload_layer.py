@@ -54,10 +54,7 @@ def _refuse(trace: ExecutionTrace, rank: int, wrong: np.ndarray, problem: str, r
 
 
 def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
-    """The workload as ASTRA-sim runs it.
-
-    Raises TraceError: a node on which ASTRA-sim aborts; it is named.
-    """
+    """The workload as ASTRA-sim runs it; raises TraceError: a node on which ASTRA-sim aborts; it is named."""
     compute = compute_model(inputs)
     made: dict[ExecutionTrace, ExecutionTrace] = {}
     replayed = zero = False

@@ -57,10 +57,7 @@ def confined(name: FileText, folder: Path, place: str, allow_outside: bool) -> P
 
 
 def split_code(text: str, place: str) -> tuple[str, str]:
-    """``file.py:name`` as a pair.
-
-    Raises ScenarioError.
-    """
+    """``file.py:name`` as a pair; raises ScenarioError."""
     file, colon, name = text.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise ScenarioError(place, f'"{text}" does not name a function in a file', "write e.g. mine.py:function")

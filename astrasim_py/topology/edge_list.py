@@ -203,10 +203,7 @@ def _quantity(what: str, unit: str, text: str) -> Fraction | int:
 
 
 def npu_count(value: object, place: str) -> int:
-    """Read a number of NPUs.
-
-    Raises TopologyError: not a whole number, less than 1 or more than the cap.
-    """
+    """Read a number of NPUs; raises TopologyError: not a whole number, less than 1 or more than the cap."""
     text = str(value).strip()
     if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]{1,30}", text):
         raise TopologyError(place, f'"{text[:40]}" is not a number of NPUs', "write e.g. 64")

@@ -72,10 +72,7 @@ def preset_names(kind: str = "") -> tuple[str, ...]:
 
 
 def preset(name: str) -> Preset:
-    """The preset named `name`.
-
-    Raises TopologyError: there is none.
-    """
+    """The preset named `name`; raises TopologyError: there is none."""
     if name not in preset_names():
         raise TopologyError("", f"there is no preset {shown(name)}", did_you_mean(str(name), preset_names()))
     return _read(name)

@@ -336,10 +336,7 @@ class ShortestPaths:
         return links[fits][first + pick.astype(np.int64)]
 
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of many pairs.
-
-        Raises TopologyError: a pair without a path.
-        """
+        """Routes of many pairs; raises TopologyError: a pair without a path."""
         src, dst = np.asarray(src, dtype=np.int64), np.asarray(dst, dtype=np.int64)
         order = np.argsort(src, kind="stable")
         sources, first = np.unique(src[order], return_index=True)
