@@ -43,14 +43,10 @@ def compute_model(inputs: Inputs, *, corrected: bool = False) -> ComputeModel:
     return ComputeModel(roofline=True, peak=system.peak_perf * 10**12, memory_bandwidth=rate)
 
 
-def _error(trace: ExecutionTrace, rank: int, row: int, problem: str, remedy: str = "") -> TraceError:
-    return TraceError(node_place(trace, row, f"rank {rank}"), problem, remedy)
-
-
 def _refuse(trace: ExecutionTrace, rank: int, wrong: np.ndarray, problem: str, remedy: str) -> None:
     """Raise an error of the first of the nodes that are marked, bool[n]."""
     if wrong.any():
-        raise _error(trace, rank, int(wrong.argmax()), problem, remedy)
+        raise TraceError(node_place(trace, int(wrong.argmax()), f"rank {rank}"), problem, remedy)
 
 
 def compatible_workload(inputs: Inputs, warnings: list[str]) -> Workload:
@@ -120,34 +116,24 @@ def with_replayed(trace: ExecutionTrace, replayed: np.ndarray) -> ExecutionTrace
 
 def _check_communication(trace: ExecutionTrace, rank: int) -> None:
     kind = trace.type
-    communicates = (kind == NodeType.COMM_SEND) | (kind == NodeType.COMM_RECV) | (kind == NodeType.COMM_COLL)
-    if not communicates.any():
-        return
-    on_cpu = communicates & (trace.column("is_cpu_op") > 0)
+    sends, collective = kind == NodeType.COMM_SEND, kind == NodeType.COMM_COLL
+    on_cpu = (sends | collective | (kind == NodeType.COMM_RECV)) & (trace.column("is_cpu_op") > 0)
     _refuse(trace, rank, on_cpu, "communicates and has is_cpu_op true: ASTRA-sim aborts", "write false")
-    empty = (kind == NodeType.COMM_SEND) & (trace.column("comm_size") == 0)
+    empty = sends & (trace.column("comm_size") == 0)
     _refuse(trace, rank, empty, "sends 0 bytes: ASTRA-sim aborts on empty messages", _CORRECTED)
-    rows = np.flatnonzero(kind == NodeType.COMM_COLL)
-    codes = trace.column("comm_type")[rows]
-    known = np.isin(codes, [*SIMULATED, CommType.BROADCAST])
-    wrong = np.flatnonzero(~known)
-    if len(wrong):
-        row, code = int(rows[wrong[0]]), int(codes[wrong[0]])
-        if code == MISSING:
-            raise _error(trace, rank, row, "lacks comm_type", "write 0 (ALL_REDUCE), 2, 6 or 7")
-        try:
-            name = CommType(code).name
-        except ValueError:
-            name = f"comm_type {code}"
-        problem = f"{name} is not simulated by ASTRA-sim, which throws here"
-        remedy = f"use ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, or {_CORRECTED[4:]}"
-        raise _error(trace, rank, row, problem, remedy)
+    codes = trace.column("comm_type")
+    _refuse(trace, rank, collective & (codes == MISSING), "lacks comm_type", "write 0 (ALL_REDUCE), 2, 6 or 7")
+    unknown = collective & ~np.isin(codes, [*SIMULATED, CommType.BROADCAST])
+    code = int(codes[unknown.argmax()]) if len(codes) else 0
+    name = CommType(code).name if code in [*CommType] else f"comm_type {code}"
+    remedy = f"use ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, or {_CORRECTED[4:]}"
+    _refuse(trace, rank, unknown, f"{name} is not simulated by ASTRA-sim, which throws here", remedy)
     numbers, names = trace.group_of()
-    for code in np.unique(numbers[rows]).tolist():
-        if code >= 0 and names[code] and not _PG_NAME.match(names[code]):
-            row = int(rows[np.flatnonzero(numbers[rows] == code)[0]])
-            problem = f'its pg_name "{names[code][:40]}" is not a number: ASTRA-sim throws here'
-            raise _error(trace, rank, row, problem, "name the groups 1, 2, …")
+    odd = [code for code, name in enumerate(names) if name and not _PG_NAME.match(name)]
+    wrong = collective & np.isin(numbers, odd)
+    if wrong.any():
+        problem = f'its pg_name "{names[numbers[wrong.argmax()]][:40]}" is not a number: ASTRA-sim throws here'
+        _refuse(trace, rank, wrong, problem, "name the groups 1, 2, …")
 
 
 def _warn_of_misspelt_dims(trace: ExecutionTrace, rank: int, warnings: list[str]) -> None:
@@ -174,7 +160,7 @@ def _check_roofline(trace: ExecutionTrace, rank: int, rows: np.ndarray, compute:
     for row in ready[:1]:
         if roofline_ps(int(operations[row]), int(nbytes[row]), compute, Semantics.astra_sim()) == 0:
             problem = "takes 0 ns and is the first of its rank: ASTRA-sim aborts on an event at time 0"
-            raise _error(trace, rank, row, problem, _CORRECTED)
+            _refuse(trace, rank, np.arange(len(trace)) == row, problem, _CORRECTED)
 
 
 # -- nodes that ASTRA-sim skips ---------------------------------------------------------------------------------
