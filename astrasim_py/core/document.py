@@ -15,12 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import yaml
-from yaml.composer import Composer
 from yaml.nodes import MappingNode, ScalarNode, SequenceNode
-from yaml.parser import Parser
-from yaml.reader import Reader, ReaderError
-from yaml.resolver import BaseResolver
-from yaml.scanner import Scanner
+from yaml.reader import ReaderError
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.files import open_regular
@@ -88,13 +84,12 @@ class Value:
 
     def get(self, *keys: str | int) -> Value | None:
         """The value at a path of keys, or None if a step is missing."""
-        here: Value | None = self
+        here = self
         for key in keys:
-            data = here.data if here is not None else None
-            in_list = isinstance(data, list) and isinstance(key, int) and 0 <= key < len(data)
-            if not in_list and not (isinstance(data, dict) and key in data):
+            items = dict(enumerate(here.data)) if isinstance(here.data, list) else here.data
+            if not isinstance(items, dict) or key not in items:
                 return None
-            here = data[key]
+            here = items[key]
         return here
 
     def plain(self) -> object:
@@ -107,14 +102,11 @@ class Value:
 
     def scalars(self) -> Iterator[Value]:
         """Every scalar in the value, in the order written."""
-        if isinstance(self.data, dict):
-            for value in self.data.values():
-                yield from value.scalars()
-        elif isinstance(self.data, list):
-            for value in self.data:
-                yield from value.scalars()
-        else:
+        if not isinstance(self.data, dict | list):
             yield self
+            return
+        for value in self.data.values() if isinstance(self.data, dict) else self.data:
+            yield from value.scalars()
 
 
 def join(path: str, key: str | int) -> str:
@@ -124,22 +116,17 @@ def join(path: str, key: str | int) -> str:
     return f"{path}.{key}" if path else key
 
 
-class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
-    """PyYAML's reader, scanner, parser and composer, with caps; no constructor, hence no Python objects."""
+class _Loader(yaml.BaseLoader):
+    """PyYAML's reader, scanner, parser and composer, with caps; its constructor is not used."""
 
     def __init__(self, text: str, file: str, most: int) -> None:
-        Reader.__init__(self, text)
-        Scanner.__init__(self)
-        Parser.__init__(self)
-        Composer.__init__(self)
-        BaseResolver.__init__(self)
+        super().__init__(text)
         self.file, self.most = file, most
         self.depth = self.aliases = self.nodes = 0
 
     def compose_node(self, parent, index):
         event = self.peek_event()
-        mark = event.start_mark
-        place = f"{self.file}:{mark.line + 1}:{mark.column + 1}"
+        place = _mark_place(self.file, event.start_mark)
         self.nodes += 1
         if self.nodes > self.most:
             raise ScenarioError(place, f"more than {self.most:,} values", "split the file")
@@ -166,12 +153,10 @@ def read_document(path: str | os.PathLike) -> Value:
     """
     file = os.fspath(path)
     with open_regular(file, ScenarioError, what="a YAML file") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        if size > MAX_BYTES:
-            raise ScenarioError(file, f"{size:,} bytes; a scenario has at most {MAX_BYTES:,}")
-        data = stream.read(MAX_BYTES + 1)  # files of /proc have no size
-    if len(data) > MAX_BYTES:
-        raise ScenarioError(file, f"more than {MAX_BYTES:,} bytes")
+        data = stream.read(MAX_BYTES + 1)
+        size = max(len(data), os.fstat(stream.fileno()).st_size)  # files of /proc have no size
+    if size > MAX_BYTES:
+        raise ScenarioError(file, f"{size:,} bytes; a scenario has at most {MAX_BYTES:,}")
     return parse_document(data, file)
 
 
@@ -188,14 +173,12 @@ def parse_document(data: bytes | str, file: str, path: str = "", *, most: int = 
     try:
         loader = _Loader(text, file, most)
         root = loader.get_single_node()
-    except yaml.composer.ComposerError as error:
-        place = _mark_place(file, error.problem_mark)
-        if error.context and "single document" in error.context:
-            raise ScenarioError(place, "a second document begins here", "keep one; delete the ---") from None
-        raise ScenarioError(place, _sentence(error), "define the anchor above its use") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise ScenarioError(_mark_place(file, mark), _sentence(error), _remedy(error)) from None
+        place = _mark_place(file, error.problem_mark or error.context_mark)
+        if "single document" in (error.context or ""):
+            raise ScenarioError(place, "a second document begins here", "keep one; delete the ---") from None
+        text = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ScenarioError(place, " ".join(text.split()) or "not YAML", _remedy(error)) from None
     except ReaderError as error:
         code = error.character if isinstance(error.character, int) else ord(error.character[:1])
         place = _at(file, text, error.position)
@@ -230,12 +213,9 @@ def _mark_place(file: str, mark) -> str:
     return f"{file}:{mark.line + 1}:{mark.column + 1}" if mark is not None else file
 
 
-def _sentence(error: yaml.MarkedYAMLError) -> str:
-    parts = [part for part in (error.context, error.problem) if part]
-    return " ".join(", ".join(parts).split()) or "not YAML"
-
-
 def _remedy(error: yaml.MarkedYAMLError) -> str:
+    if isinstance(error, yaml.composer.ComposerError):
+        return "define the anchor above its use"
     found = (remedy for part, remedy in _YAML_REMEDIES.items() if part in (error.problem or ""))
     return next(found, "see YAML's rules for indentation, quotes and brackets")
 
@@ -246,31 +226,27 @@ class _Builder:
     def __init__(self, file: str, most: int) -> None:
         self.file, self.most = file, most
         self.count = 0
-        self.open: set[int] = set()  # membership only, never iterated
 
     def mark(self, node) -> Mark:
         return Mark(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
 
-    def build(self, node, path: str, depth: int = 0) -> Value:
+    def build(self, node, path: str, above: tuple = ()) -> Value:
+        """The value of a node within the nodes `above`."""
         mark = self.mark(node)
         self.count += 1
         if self.count > self.most:
             problem = f"more than {self.most:,} values once aliases are written out"
             raise ScenarioError(str(mark), problem, "use fewer aliases")
-        if depth > MAX_DEPTH:
+        if len(above) > MAX_DEPTH:
             raise ScenarioError(str(mark), f"nested deeper than {MAX_DEPTH} levels", "flatten it")
         if isinstance(node, ScalarNode):
             return Value(self.scalar(node, mark, path), mark, path, raw=node.value)
-        if id(node) in self.open:
+        if any(node is outer for outer in above):
             raise ScenarioError(str(mark), "an alias refers to the value that contains it", "write it out")
-        self.open.add(id(node))
-        try:
-            if isinstance(node, SequenceNode):
-                items = [self.build(item, join(path, i), depth + 1) for i, item in enumerate(node.value)]
-                return Value(items, mark, path)
-            return self.mapping(node, mark, path, depth)
-        finally:
-            self.open.discard(id(node))
+        above = (*above, node)
+        if isinstance(node, MappingNode):
+            return self.mapping(node, mark, path, above)
+        return Value([self.build(item, join(path, i), above) for i, item in enumerate(node.value)], mark, path)
 
     def scalar(self, node: ScalarNode, mark: Mark, path: str) -> object:
         text = node.value
@@ -288,7 +264,7 @@ class _Builder:
                 return convert(text)
         return text
 
-    def mapping(self, node: MappingNode, mark: Mark, path: str, depth: int) -> Value:
+    def mapping(self, node: MappingNode, mark: Mark, path: str, above: tuple) -> Value:
         data: dict[str, Value] = {}
         key_marks: dict[str, Mark] = {}
         merged: list[Value] = []
@@ -299,27 +275,27 @@ class _Builder:
             key = key_node.value
             self.scalar(key_node, key_mark, path)
             if key == "<<" and key_node.style is None:
-                merged += self.merges(value_node, path, depth)
+                merged += self.merges(value_node, path, above)
                 continue
             if key in data:
                 first = key_marks[key]
                 problem = f'the key "{_short(key)}" appears twice (first in line {first.line})'
                 raise ScenarioError(f"{key_mark}: {join(path, _short(key))}", problem, "keep one of them")
             key_marks[key] = key_mark
-            data[key] = self.build(value_node, join(path, key), depth + 1)
+            data[key] = self.build(value_node, join(path, key), above)
         for source in merged:
             for key, value in source.data.items():
                 if key not in data:
                     data[key], key_marks[key] = value, source.key_marks[key]
         return Value(data, mark, path, key_marks)
 
-    def merges(self, node, path: str, depth: int) -> list[Value]:
+    def merges(self, node, path: str, above: tuple) -> list[Value]:
         nodes = node.value if isinstance(node, SequenceNode) else [node]
         for item in nodes:
             if not isinstance(item, MappingNode):
                 place = f"{self.mark(item)}: {join(path, '<<')}"
                 raise ScenarioError(place, "<< merges mappings only", "write <<: *anchor")
-        return [self.build(item, path, depth + 1) for item in nodes]
+        return [self.build(item, path, above) for item in nodes]
 
 
 def _short(text: str, limit: int = 64) -> str:
