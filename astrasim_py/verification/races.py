@@ -112,7 +112,7 @@ def _ordered(steps: Steps, rows: Iterable[int], sender: list[int] | None, keys: 
             for p in parents[g] if sender is None else (*parents[g], sender[g]):
                 mask |= known[p]
             known[g] = mask
-        found.update(key for g, mine in bit.items() for key in asked[g] if known[key % size] & mine)
+        found.update(key for g, mine in bit.items() for key in asked[g] if known.get(key % size, 0) & mine)
     return found
 
 
