@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property
+from functools import cached_property, update_wrapper
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,9 @@ _since: float | None = None
 #: One thread compiles or loads at a time; the other lock protects the numbers above.
 _turn, _numbers = threading.RLock(), threading.Lock()
 
+#: Options of functions that allocate no memory, and of those that only compiled code calls.
 _LEAN = {"_nrt": False, "error_model": "numpy"}
-#: Options of functions that only compiled code calls.
-_INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INSIDE = _LEAN | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def cpu_s() -> float:
@@ -72,17 +72,12 @@ def _compiling() -> Iterator[None]:
 
 def lean(function: Callable) -> Function:
     """A function that kernels call. It allocates no memory: arrays are passed on without reference counting."""
-    return Function(function, _LEAN)
+    return Function(function, _INSIDE)
 
 
 def inlined(function: Callable) -> Function:
     """A `lean` function whose code is inlined into its callers."""
-    return Function(function, {"forceinline": True, **_LEAN})
-
-
-def intrinsic(definition: Callable) -> Intrinsic:
-    """A function that emits LLVM code: ``numba.extending.intrinsic``, without importing numba at once."""
-    return Intrinsic(definition)
+    return Function(function, {"forceinline": True, **_INSIDE})
 
 
 def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[[Callable], Kernel]:
@@ -94,68 +89,12 @@ def kernel(what: str, *, threads: bool = False, lean: bool = False) -> Callable[
     return lambda function: Kernel(function, what, {"nogil": threads, **(_LEAN if lean else {})})
 
 
-@cache
-def _pipeline() -> type:
-    """The numba compiler of functions that only compiled code calls.
-
-    Numba optimises and emits each function together with its callees, so the innermost ones a dozen times. Here only
-    the kernel is optimised and emitted, once, which more than halves the time to compile the engine. A numba release
-    whose code libraries have other methods uses its own compiler.
-    """
-    from numba.core import typed_passes, untyped_passes
-    from numba.core.codegen import JITCodeLibrary
-    from numba.core.compiler import Compiler, CompilerBase
-    from numba.core.compiler_machinery import PassManager
-
-    class Linked(JITCodeLibrary):
-        """Code that is linked into callers, as numba has generated it."""
-
-        codegen = property(lambda self: self)
-
-        def _optimize_functions(self, ll_module: Any) -> None: ...
-
-        def _optimize_final_module(self) -> None: ...
-
-        def _finalize_final_module(self) -> None:
-            self._finalized = True
-
-        def get_pointer_to_function(self, name: str) -> int:
-            return 0
-
-        def set_env(self, name: str, env: Any) -> None: ...
-
-    replaced = ("_optimize_functions", "_optimize_final_module", "_finalize_final_module", "get_pointer_to_function")
-    if not all(hasattr(JITCodeLibrary, name) for name in replaced):
-        return Compiler
-
-    class Pipeline(CompilerBase):
-        """The passes that plain functions of numbers, arrays and records need."""
-
-        def define_pipelines(self) -> list[PassManager]:
-            self.state.library = Linked(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-            passes = PassManager("linked")
-            for module, names in (
-                (untyped_passes, ("TranslateByteCode", "FixupArgs", "IRProcessing", "ReconstructSSA")),
-                (typed_passes, ("NopythonTypeInference", "PreLowerStripPhis", "IRLegalization")),
-                (typed_passes, ("NativeLowering", "NoPythonBackend")),
-            ):
-                for name in names:
-                    passes.add_pass(getattr(module, name), name)
-            passes.finalize()
-            return [passes]
-
-    return Pipeline
-
-
 class Function:
     """A function to be compiled into its callers; `py_func` is the Python function."""
 
-    def __init__(self, function: Callable, options: dict[str, Any]) -> None:
-        self.py_func = function
-        self._options = options
-        self.__doc__ = function.__doc__
-        self.__name__ = function.__name__
-        self.__module__ = function.__module__
+    def __init__(self, py_func: Callable, options: dict[str, Any]) -> None:
+        update_wrapper(self, py_func)
+        self.py_func, self._options = py_func, options
 
     @property
     def _numba_type_(self) -> Any:
@@ -167,44 +106,22 @@ class Function:
         """The dispatcher for compiled callers."""
         import numba
 
-        return numba.njit(self.py_func, **self._options, **_INSIDE, pipeline_class=_pipeline())
-
-    @cached_property
-    def _outside(self) -> Any:
-        """The dispatcher for Python."""
-        import numba
-
         return numba.njit(self.py_func, **self._options)
-
-    def __call__(self, *args: Any) -> Any:
-        """Call the function from Python, compiled with a Python wrapper."""
-        return self._outside(*args)
-
-
-class Intrinsic:
-    """A function that only compiled code can call."""
-
-    def __init__(self, py_func: Callable) -> None:
-        self.py_func = py_func
-
-    @cached_property
-    def _numba_type_(self) -> Any:
-        from numba.core import types
-        from numba.core.typing.templates import make_intrinsic_template
-
-        name = self.py_func.__name__
-        return types.Function(make_intrinsic_template(self, self.py_func, name, prefer_literal=False, kwargs={}))
 
 
 class Kernel(Function):
     """A compiled function that Python calls; `what` is its name in messages."""
 
-    def __init__(self, function: Callable, what: str, options: dict[str, Any]) -> None:
-        super().__init__(function, options)
+    def __init__(self, py_func: Callable, what: str, options: dict[str, Any]) -> None:
+        super().__init__(py_func, options)
         self.what = what
+
+    def __call__(self, *args: Any) -> Any:
+        return self._outside(*args)
 
     @cached_property
     def _outside(self) -> Any:
+        """The dispatcher for Python."""
         with _compiling():
             import numba
 
@@ -281,22 +198,13 @@ class Locator:
     folder = Path()
 
     @classmethod
-    def from_function(cls, py_func: Callable, py_file: str) -> Locator:
-        made = cls()
-        made.folder = cls.folder
-        return made
-
-    def ensure_cache_path(self) -> None:
-        """`_make_empty` has made it."""
-
-    def get_cache_path(self) -> str:
-        return str(self.folder)
-
-    def get_source_stamp(self) -> str:
-        return ""
-
-    def get_disambiguator(self) -> str:
-        return ""
+    def from_function(cls, py_func: Callable, py_file: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            ensure_cache_path=lambda: None,
+            get_cache_path=lambda folder=str(cls.folder): folder,
+            get_source_stamp=lambda: "",
+            get_disambiguator=lambda: "",
+        )
 
 
 # -- the folder of one compiled function ----------------------------------------------------------------------------
@@ -392,7 +300,7 @@ def _machine() -> tuple:
     return versions, features, settings
 
 
-def sources_digest(function: Any) -> str:
+def sources_digest(function: Function) -> str:
     """A digest of the sources and constants of a compiled function.
 
     It covers the source of its module, of every module whose compiled functions it uses, and of the modules of its
@@ -408,7 +316,7 @@ def sources_digest(function: Any) -> str:
         seen.add(name)
         module = sys.modules[name]
         values = {key: value for key, value in vars(module).items() if key[:2] != "__"}
-        compiled = {value.py_func.__module__ for value in values.values() if hasattr(value, "py_func")}
+        compiled = {value.__module__ for value in values.values() if hasattr(value, "__wrapped__")}
         imported = {value.__name__ for value in values.values() if isinstance(value, ModuleType)}
         package = name.partition(".")[0] + "."
         waiting += sorted(compiled | {other for other in imported if other.startswith(package)})

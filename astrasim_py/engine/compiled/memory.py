@@ -6,24 +6,25 @@ call and several times faster to compile. Indices are never negative and not che
 
 from __future__ import annotations
 
+import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
-from astrasim_py.core.jit import intrinsic
 from astrasim_py.engine.compiled import records
 
 
 def _address(context, builder, state, field: str):
     """The address of a table, from its field of the state."""
-    from numba.core import cgutils, types
-
     place, kind = records.STATE.fields[f"at_{field}"][1], context.get_value_type(types.int64)
     return builder.load(cgutils.get_record_member(builder, state, place, kind))
 
 
 def _row(context, builder, args, field: str, size: int):
     """The address of the row at the index in `args` of a table."""
-    from numba.core import types
-
     return builder.add(
         _address(context, builder, args[0], field), builder.mul(args[1], context.get_constant(types.int64, size))
     )
@@ -37,13 +38,11 @@ def rows(field: str, dtype: np.dtype, unit: int = 0):
 
     @intrinsic
     def at(typing, state, index):
-        import numba
-
         def code(context, builder, signature, args):
             place = _row(context, builder, args, field, unit or dtype.itemsize)
             return builder.inttoptr(place, context.get_value_type(signature.return_type))
 
-        return numba.from_dtype(dtype)(state, numba.types.int64), code
+        return numba.from_dtype(dtype)(state, types.int64), code
 
     return at
 
@@ -53,8 +52,6 @@ def numbers(field: str, kind: str):
 
     @intrinsic
     def at(typing, state):
-        from numba.core import types
-
         def code(context, builder, signature, args):
             place = _address(context, builder, args[0], field)
             return builder.inttoptr(place, context.get_value_type(signature.return_type))
@@ -69,19 +66,16 @@ def heaps(field: str, unit: int):
 
     @intrinsic
     def at(typing, state, index):
-        import numba
-        from numba.np.arrayobj import populate_array
-
         record = numba.from_dtype(records.ENTRY)
 
         def code(context, builder, signature, args):
             made = context.make_array(signature.return_type)(context, builder)
-            length, size = (context.get_constant(numba.types.intp, n) for n in (1, record.size))
+            length, size = (context.get_constant(types.intp, n) for n in (1, record.size))
             data = builder.inttoptr(_row(context, builder, args, field, unit), context.get_value_type(record))
             populate_array(made, data=data, shape=[length], strides=[size], itemsize=size, meminfo=None)
             return made._getvalue()
 
-        return numba.types.Array(record, 1, "C")(state, numba.types.int64), code
+        return types.Array(record, 1, "C")(state, types.int64), code
 
     return at
 
@@ -89,8 +83,6 @@ def heaps(field: str, unit: int):
 @intrinsic
 def prefetch(typing, record):
     """Prefetch a record that will be written soon; it need not exist."""
-    from llvmlite import ir
-    from numba.core import types
 
     def code(context, builder, signature, args):
         byte, word = context.get_value_type(types.voidptr), ir.IntType(32)
