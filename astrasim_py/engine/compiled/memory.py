@@ -6,28 +6,18 @@ call and several times faster to compile. Indices are never negative and not che
 
 from __future__ import annotations
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from astrasim_py.engine.compiled import records
 
 
-def _address(context, builder, state, field: str):
-    """The address of a table, from its field of the state."""
-    place, kind = records.STATE.fields[f"at_{field}"][1], context.get_value_type(types.int64)
-    return builder.load(cgutils.get_record_member(builder, state, place, kind))
-
-
 def _row(context, builder, args, field: str, size: int):
-    """The address of the row at the index in `args` of a table."""
-    return builder.add(
-        _address(context, builder, args[0], field), builder.mul(args[1], context.get_constant(types.int64, size))
-    )
+    """The address of the row at the index in `args` of a table, whose address is in a field of the state."""
+    from numba.core import cgutils, types
+
+    kind = context.get_value_type(types.int64)
+    table = builder.load(cgutils.get_record_member(builder, args[0], records.STATE.fields[f"at_{field}"][1], kind))
+    return builder.add(table, builder.mul(args[1], context.get_constant(types.int64, size))) if args[1:] else table
 
 
 def rows(field: str, dtype: np.dtype, unit: int = 0):
@@ -35,65 +25,77 @@ def rows(field: str, dtype: np.dtype, unit: int = 0):
 
     `field`: the table, one of `records.ADDRESSES`. `unit`: bytes from one index to the next; 0: size of a record.
     """
+    import numba
 
-    @intrinsic
+    @numba.extending.intrinsic
     def at(typing, state, index):
         def code(context, builder, signature, args):
             place = _row(context, builder, args, field, unit or dtype.itemsize)
             return builder.inttoptr(place, context.get_value_type(signature.return_type))
 
-        return numba.from_dtype(dtype)(state, types.int64), code
+        return numba.from_dtype(dtype)(state, numba.types.int64), code
 
     return at
 
 
 def numbers(field: str, kind: str):
     """``function(state)``: a table of numbers, readable and writable by index; `kind`: their numba type."""
+    import numba
 
-    @intrinsic
+    @numba.extending.intrinsic
     def at(typing, state):
         def code(context, builder, signature, args):
-            place = _address(context, builder, args[0], field)
-            return builder.inttoptr(place, context.get_value_type(signature.return_type))
+            return builder.inttoptr(
+                _row(context, builder, args, field, 0), context.get_value_type(signature.return_type)
+            )
 
-        return types.CPointer(getattr(types, kind))(state), code
+        return numba.types.CPointer(getattr(numba.types, kind))(state), code
 
     return at
 
 
 def heaps(field: str, unit: int):
     """``function(state, index)``: the heap that begins at `index` of a table, as an array of unknown length."""
+    import numba
+    from numba.np.arrayobj import populate_array
 
-    @intrinsic
+    record = numba.from_dtype(records.ENTRY)
+
+    @numba.extending.intrinsic
     def at(typing, state, index):
-        record = numba.from_dtype(records.ENTRY)
-
         def code(context, builder, signature, args):
             made = context.make_array(signature.return_type)(context, builder)
-            length, size = (context.get_constant(types.intp, n) for n in (1, record.size))
+            length, size = (context.get_constant(numba.types.intp, n) for n in (1, record.size))
             data = builder.inttoptr(_row(context, builder, args, field, unit), context.get_value_type(record))
             populate_array(made, data=data, shape=[length], strides=[size], itemsize=size, meminfo=None)
             return made._getvalue()
 
-        return types.Array(record, 1, "C")(state, types.int64), code
+        return numba.types.Array(record, 1, "C")(state, numba.types.int64), code
 
     return at
 
 
-@intrinsic
-def prefetch(typing, record):
-    """Prefetch a record that will be written soon; it need not exist."""
+def prefetcher():
+    """``function(record)``: prefetch a record that will be written soon; it need not exist."""
+    import numba
+    from llvmlite import ir
 
-    def code(context, builder, signature, args):
-        byte, word = context.get_value_type(types.voidptr), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # Arguments: write access, keep in every cache level, data cache.
-        builder.call(fetch, [builder.bitcast(args[0], byte), word(1), word(3), word(1)])
-        return context.get_dummy_value()
+    @numba.extending.intrinsic
+    def fetch(typing, record):
+        def code(context, builder, signature, args):
+            byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+            called = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+            # Arguments: write access, keep in every cache level, data cache.
+            builder.call(called, [builder.bitcast(args[0], byte), word(1), word(3), word(1)])
+            return context.get_dummy_value()
 
-    return types.none(record), code
+        return numba.types.none(record), code
 
+    return fetch
+
+
+prefetch = prefetcher()
 
 #: Bytes of a word of the arena.
 WORD = 8
