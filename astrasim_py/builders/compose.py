@@ -147,7 +147,6 @@ def _in_cells(collective: str, n: int, total: int, root: int | None, in_place: b
 
 
 def _composed(place: str, one: _Half, two: _Half) -> tuple[str, int | None, Contract | None]:
-    """Collective, root and contract of two algorithms in a row."""
     before, after = one.contract(), two.contract()
     outputs: dict[Cell, Mapping[Cell, int]] = {}
     budget = MAX_TERMS
@@ -206,7 +205,6 @@ def _same_outputs(mine: Mapping[Cell, Mapping[Cell, int]], other: Mapping[Cell, 
 
 
 def _mismatch(place: str, one: _Half, two: _Half, cell: Cell) -> AlgorithmError:
-    """The second needs what the first does not promise."""
     rank, chunk = cell
     output = 0 if one.algorithm.in_place else one.layout.output * one.factor
     reader = two.written_at(two.reads, rank, chunk, last=False)
@@ -237,7 +235,6 @@ def _hazards(one: _Half, two: _Half, in_place: bool) -> tuple[np.ndarray, np.nda
     output = 0 if in_place else one.layout.output
 
     def touched(half: _Half, cells: np.ndarray, base: int) -> list[range]:
-        """The handed-over cells that each node touches."""
         begin = (cells - base) * half.factor
         mine = (cells >= 0) & (begin >= 0) & (begin < shared)
         begin = np.where(mine, begin + half.rank * shared, 0)

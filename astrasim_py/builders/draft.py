@@ -55,7 +55,6 @@ def check_nodes(place: str, nodes: int, *, of_rank: bool = False) -> None:
 
 
 def check_count(value: object, name: str, place: str) -> int:
-    """A whole number from 1."""
     if type(value) is not int or value < 1:
         raise AlgorithmError(place, f"{name} is {value!r}, not a whole number from 1", f"write e.g. {name}: 4")
     return value
@@ -90,7 +89,6 @@ class Draft:
         return self._add(NodeType.COMP, idx, cnt, fields, after=(payload, *after), **more)
 
     def copy(self, *, idx, cnt=1, src: Place, dst: Place, **more) -> np.ndarray:
-        """Local copies."""
         fields = {"comp_op": CompOp.COPY, **_cells("src", src), **_cells("dst", dst)}
         return self._add(NodeType.COMP, idx, cnt, fields, **more)
 
@@ -100,7 +98,6 @@ class Draft:
         return self._add(NodeType.COMP, MISSING, MISSING, more, rank=rank, order=order)
 
     def depend(self, child: np.ndarray, parent: np.ndarray) -> None:
-        """More dependencies, as pairs of handles."""
         self._edges.append(np.array([child, parent], dtype=np.int64))
 
     def extend(self, m: int, values: Mapping[str, object]) -> np.ndarray:
@@ -165,7 +162,6 @@ class Draft:
         return {name: self._column(name)[by_rank].reshape(self.ranks, -1) for name in names}
 
     def program(self) -> Program:
-        """The table of all ranks that are laid."""
         if not self._same_on_all():
             return self._table(self.ranks, self._column("rank"))
         table = self._table(1, np.zeros(self._size, dtype=np.int64)).some(np.zeros(self.ranks, dtype=np.int64))

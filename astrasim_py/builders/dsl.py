@@ -172,7 +172,6 @@ class Definition:
             raise AlgorithmError(place_in(error.__traceback__) or self.place, problem, "") from error
 
     def _run(self, options: Mapping[str, object]) -> Run:
-        """The checked options of a run of the function."""
         place, collective = self.place, self.collective
         contract, ranks, chunks = options["contract"], options["ranks"], options["chunks"]
         if isinstance(contract, Contract):

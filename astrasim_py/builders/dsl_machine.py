@@ -51,8 +51,6 @@ class Chunks:
 
 
 class Sum:
-    """Chunks that are to be added up: the right side of an assignment."""
-
     __slots__ = ("_terms",)
 
     def __init__(self, terms: tuple[Chunks, ...]) -> None:
@@ -160,7 +158,6 @@ class Rank(Cells):
 
     @property
     def scratch(self) -> Scratch:
-        """Scratch buffers by name."""
         return Scratch(self)
 
 
@@ -255,7 +252,6 @@ def _text(index: slice) -> str:
 
 
 def _terms(run: Run, value: object, verb: str) -> tuple[Chunks, ...]:
-    """The references on the right side of an assignment."""
     terms = (value,) if type(value) is Chunks else value._terms if type(value) is Sum else ()
     if not terms:
         if isinstance(value, Cells | Machine):

@@ -38,7 +38,6 @@ _COLUMNS, _LINE = 9, 7
 
 
 def _places(frames: Iterable[tuple[FrameType, int]]) -> Iterator[str]:
-    """``file:line`` of the frames outside the package."""
     return (f"{f.f_code.co_filename}:{line}" for f, line in frames if not f.f_code.co_filename.startswith(_PACKAGE))
 
 
@@ -88,11 +87,9 @@ class Run:
         return found
 
     def closed(self) -> AlgorithmError:
-        """The function has returned."""
         return self.error("uses a after the function of the algorithm has returned", "trace within the function")
 
     def number(self, value: object, what: str, where: str) -> int:
-        """A whole number that the function gave."""
         try:
             if isinstance(value, bool):
                 raise TypeError
@@ -103,18 +100,15 @@ class Run:
     # -- buffers
 
     def input_of(self, rank: int) -> tuple[int, int]:
-        """First cell and number of cells of a rank's input."""
         return self._span(_INPUT, rank * self.promise.gathers, self.promise.input_chunks(self.ranks, self.chunks))
 
     def output_of(self, rank: int) -> tuple[int, int]:
-        """First cell and number of cells of a rank's output."""
         return self._span(_OUTPUT, rank * self.promise.scatters, self.promise.output_chunks(self.ranks, self.chunks))
 
     def _span(self, buffer: int, shards_before: int, size: int) -> tuple[int, int]:
         return (self.home * SPAN + shards_before * size if self.in_place else buffer * SPAN), size
 
     def scratch_of(self, name: object, label: str) -> tuple[int, int]:
-        """First cell of a scratch buffer, and how many it may have."""
         if not isinstance(name, str):
             raise self.error(f"{label}[{shown(name)}]: scratch buffers have names", f'write {label}["name"]')
         size = MAX_SCRATCH
@@ -160,7 +154,6 @@ class Run:
         raise self.error(problem, f"write {name} here")
 
     def fresh(self, chunks) -> None:
-        """Refuse a reference to what has been overwritten, or to nothing."""
         for key in range(chunks._key, chunks._key + chunks._count):
             self.current(chunks, chunks._buffer._rank, key)
 
@@ -227,7 +220,6 @@ class Run:
     # -- layout
 
     def finish(self, name: str, protocol: str) -> Algorithm:
-        """The steps as one trace per rank."""
         rows = np.frombuffer(self.rows, dtype=np.int64).reshape(-1, _COLUMNS)
         kind, of, to, start, into, count, origin, line, channel = rows.T
         reduces = (kind == _SEND_REDUCE) | (kind == _REDUCE)

@@ -103,8 +103,6 @@ class _Phase:
 
 
 class _Phases:
-    """The phases of one collective in their order, and what they have in common."""
-
     def __init__(
         self, collective: str, levels: list[tuple[Builder, int]], root: int | None, pieces: int, place: str
     ) -> None:
@@ -137,7 +135,6 @@ class _Phases:
             self.total = lcm(*needs, self.n if sharded else 1)
 
     def coordinates(self, ranks) -> list:
-        """Coordinates of ranks, one int or array per dimension."""
         return [ranks // s % size for s, size in zip(self.strides, self.sizes, strict=True)]
 
     @cached_property
@@ -152,7 +149,6 @@ class _Phases:
         return Rotation(tuple(dims))
 
     def length(self, d: int) -> int:
-        """Chunks of a piece that a phase of dimension d works on."""
         return self.total // self.strides[d] if self.nested else self.total
 
     def draft(self, which: np.ndarray) -> Draft:
@@ -183,7 +179,6 @@ class _Layout:
         self.before: list[np.ndarray] = []
 
     def lay(self) -> None:
-        """Lay all phases of one piece."""
         self.done, self.before, self.ends = self.nothing, self.ends, []
         (self.lay_all_to_all if self.plan.collective == "all_to_all" else self.lay_nested)()
 
@@ -192,7 +187,6 @@ class _Layout:
         return (rank * self.plan.pieces + self.piece) * (self.plan.total // self.plan.n)
 
     def area(self) -> int:
-        """A fresh part of scratch as large as the piece."""
         self.scratch += self.plan.total
         return self.scratch - self.plan.total
 

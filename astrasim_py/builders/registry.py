@@ -37,7 +37,6 @@ MAX_RANKS = 2**20
 
 
 def default_algorithm(collective: str) -> str:
-    """Name of the builder that a collective uses unless one is chosen."""
     name = collective_name(collective)
     if name == CUSTOM:
         raise AlgorithmError("algorithms.custom", "a custom collective needs an algorithm", _OF_YOUR_OWN)
@@ -45,7 +44,6 @@ def default_algorithm(collective: str) -> str:
 
 
 def options_of(algorithm: str) -> tuple[str, ...]:
-    """Names of the options that a builder takes."""
     parameters = inspect.signature(ALGORITHMS[algorithm][1]).parameters.values()
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 

@@ -98,7 +98,6 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
 
 
 def _segments(whole: OrderedProgram, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Cut nodes where their chunks cross from one block into the next."""
     count, columns = whole.count, whole.columns
     segments = np.ones(whole.size, dtype=np.int64)
     cuts: dict[int, set[int]] = {}
@@ -165,7 +164,6 @@ def _depend(draft: Draft, whole: OrderedProgram, segments: np.ndarray, first: np
 
 
 def _pairs(child: np.ndarray, parent: np.ndarray, segments: np.ndarray, first: np.ndarray) -> tuple:
-    """All pairs of segments of the given pairs of nodes."""
     wide = segments[parent]
     row, inner = ranges(segments[child] * wide)
     return first[child][row] + inner // wide[row], first[parent][row] + inner % wide[row]

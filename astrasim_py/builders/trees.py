@@ -68,7 +68,6 @@ class _Messages:
         return (self.first_order + np.arange(self.q) * self.below.shape[1] + by_edge).ravel()
 
     def next_handles(self, draft: Draft) -> np.ndarray:
-        """int64[edges, q]"""
         return draft.next_handles(self.shape[0] * self.q).reshape(self.shape)
 
 

@@ -182,13 +182,11 @@ class Algorithm:
 
     @cached_property
     def messages(self) -> int:
-        """Number of messages, all ranks together."""
         sends = {table: int(np.count_nonzero(table.type == NodeType.COMM_SEND)) for table in self._tables}
         return sum(times * sends[table] for table, times in self._tables.items())
 
     @property
     def nodes(self) -> int:
-        """Number of nodes, all ranks together."""
         return sum(times * len(table) for table, times in self._tables.items())
 
     def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:

@@ -187,7 +187,6 @@ def _texts(algorithm: Algorithm, distinct: list[ExecutionTrace]) -> bytes:
 
 
 def _parsed_texts(text: bytes, traces: int, place: str) -> tuple[str, Contract | None, list[list[Attribute]]]:
-    """Protocol, contract, and metadata of each trace."""
     if not text:
         return "", None, [[] for _ in range(traces)]
     if len(text) > MAX_TEXTS:
@@ -290,7 +289,6 @@ def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
 def _traces(
     arrays: Mapping[str, np.ndarray], bounds: np.ndarray, metadata: list[list[Attribute]], places: list[str]
 ) -> list[ExecutionTrace]:
-    """The traces of a file, which lie one after the other between `bounds`."""
     total = int(bounds[-1])
     for key in ("node_id", "type", "duration_micros", "data_ptr", "ctrl_ptr"):
         if len(arrays[key]) != total:
@@ -337,7 +335,6 @@ def _traces(
 def _rotated(
     arrays: Mapping[str, np.ndarray], traces: Sequence[ExecutionTrace], ranks: int, place: str
 ) -> RotatedTraces:
-    """Traces of a rotation."""
     dims, turned = arrays["rotation"].tolist(), arrays.get("turned", np.empty(0)).tolist()
     if len(traces) != 1 or len(dims) > 32 or min(dims, default=0) < 1 or prod(dims) != ranks or ranks > _MAX_RANKS:
         raise ValueError("its rotation does not fit its ranks")

@@ -99,7 +99,6 @@ class RotatedTraces(Sequence[ExecutionTrace]):
 
     @property
     def nodes(self) -> int:
-        """Nodes of all ranks."""
         return len(self) * len(self.base)
 
     def may_differ(self, name: str) -> bool:
@@ -115,7 +114,6 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         }
 
     def some(self, ranks: Sequence[int] | np.ndarray) -> list[ExecutionTrace]:
-        """Traces of some ranks."""
         ranks = np.asarray(ranks, dtype=np.int64)
         if self._kept is not None:
             return [self._kept[rank] for rank in ranks.tolist()]
@@ -172,7 +170,6 @@ class RotatedTraces(Sequence[ExecutionTrace]):
 
 
 def peers(rotation: Rotation, base: ExecutionTrace, ranks: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Columns of traces that differ in their peers only."""
     return {
         name: np.where(base.type == PEERS[name], rotation.shift(ranks[:, None], base.column(name)[None, :]), MISSING)
         for name in names
@@ -191,7 +188,6 @@ class GivenTraces(tuple[ExecutionTrace, ...]):
 
     @cached_property
     def rotated(self) -> RotatedTraces | None:
-        """These traces as those of a rotation; None where they are not."""
         rotation = rotation_of(self)
         return None if rotation is None else RotatedTraces(rotation, self[0], self._columns, self)
 
@@ -243,7 +239,6 @@ def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
 
 
 def _all_peers(trace: ExecutionTrace, send: np.ndarray, receive: np.ndarray) -> np.ndarray:
-    """int64: peers of the sends, then of the receives."""
     return np.concatenate([trace.column("comm_dst")[send], trace.column("comm_src")[receive]])
 
 

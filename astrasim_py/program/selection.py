@@ -26,8 +26,6 @@ _HOLDS: Mapping[str, Callable[[int, int], bool]] = {
 
 
 def _comparisons(key: str, read: Callable[[str], int], example: str, schema: Mapping[str, Any]):
-    """A field of comparisons with a number; several are joined by ``and``."""
-
     def check(value: object) -> tuple[tuple[str, int], ...]:
         found = []
         for part in str(value).split(" and "):
@@ -98,7 +96,6 @@ class AlgorithmTable:
 
     @property
     def by_node(self) -> bool:
-        """True if a case depends on the calling node."""
         return any(case.when.node is not None for listed in self._cases.values() for case in listed)
 
     def case(self, collective: str, size: int, ranks: int, group: str, node: int = -1) -> Case:

@@ -88,7 +88,6 @@ class Steps:
         return len(self.rank)
 
     def label(self, g: int) -> str:
-        """A step for messages: its place, and its source line."""
         return f"{self.place(g)} (line {self.line[g]})" if self.line[g] else self.place(g)
 
 
@@ -96,7 +95,6 @@ class Steps:
 
 
 def _actions(program: Program) -> np.ndarray:
-    """int64[rows]: what each node does; 0 for one that only waits."""
     op, comp = program.column("comp_op"), program.type == NodeType.COMP
     kinds = [program.type == NodeType.COMM_SEND, program.type == NodeType.COMM_RECV]
     return np.select(
@@ -217,7 +215,6 @@ def _check_payloads(program: Program, action: np.ndarray, count: np.ndarray) -> 
 def _connect(
     program: Program, action: np.ndarray, step: np.ndarray, size: int
 ) -> tuple[list[int], list[int], list[Connection]]:
-    """Connections, and the one that each step receives from and sends to."""
     n = program.ranks
     tag, channel, count = (program.column(name) for name in ("comm_tag", "channel", "msg_chunk_cnt"))
     own = channel == MISSING
@@ -272,7 +269,6 @@ def _connect(
 
 
 def _raise_unmatched(program: Program, sends, recvs, pair, tag) -> None:
-    """Say which send or receive has no partner."""
     sent, received = (Counter(zip(pair[rows].tolist(), tag[rows].tolist(), strict=True)) for rows in (sends, recvs))
     for key in sorted(sent.keys() | received.keys()):
         if sent[key] == received[key]:

@@ -109,7 +109,6 @@ class Program:
         return self._columns[name]
 
     def has(self, name: str) -> bool:
-        """True if some node has an attribute."""
         return name in self._columns and bool((self._columns[name] != MISSING).any())
 
     def with_columns_only(self, names: Collection[str]) -> Program:
@@ -167,11 +166,9 @@ class Program:
 
     @cached_property
     def child(self) -> np.ndarray:
-        """int64[edges]: the row that waits, for every entry of `parents`."""
         return graph.owners(self.ptr)
 
     def node(self, row: int) -> str:
-        """A node for messages."""
         return f"rank {int(self.rank[row])} node {int(self.node_id[row])}"
 
     def waits_for(self, row: int, other: int, budget: list[int]) -> bool:

@@ -24,8 +24,6 @@ MAX_NODES = 2**24
 
 @dataclass(slots=True)
 class _Rank:
-    """Nodes of one rank while they are made."""
-
     nodes: list[int] = field(default_factory=list)  # numbers of nodes, which ranks share
     deps: list[tuple[int, ...]] = field(default_factory=list)
     last: tuple[int, ...] = ()  # nodes of the item before
@@ -99,7 +97,6 @@ def generate(
 
 
 def _for_all(item: Item) -> bool:
-    """True if every rank does the same in it."""
     return item.group in (None, "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
 
 
@@ -127,7 +124,6 @@ def _members(
 
 
 def _collective(item: Collective, label: str, n: int, where: str) -> dict:
-    """The node of a collective in a group of `n`."""
     if not 0 <= item.root < n:
         raise ScenarioError(f"{where}.root", f"{item.root} is no position in a group of {n}", f"0..{n - 1}")
     node = {
@@ -146,7 +142,6 @@ def _collective(item: Collective, label: str, n: int, where: str) -> dict:
 
 
 def _shared(item: Item, ranks: int, where: str) -> dict:
-    """The one node of an item on every rank that takes part."""
     if isinstance(item, Collective):
         return _collective(item, "", ranks, where)
     if isinstance(item, Compute):
@@ -169,7 +164,6 @@ def _shared(item: Item, ranks: int, where: str) -> dict:
 
 
 def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Sequence[int], dict]]:
-    """The nodes of one item, each with the ranks that have it."""
     if isinstance(item, Collective):
         found = _members(item.group, ranks, groups, defined, where)
         return [(members, _collective(item, label, len(members), where)) for label, members in found]
