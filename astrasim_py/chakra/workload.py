@@ -62,13 +62,7 @@ class Workload:
         return len(self.traces)
 
     def members(self, group: str | None) -> tuple[int, ...]:
-        """Ranks of a group in its order.
-
-        Raises
-        ------
-        TraceError
-            No group of that name.
-        """
+        """Ranks of a group in its order; raises TraceError if there is none of that name."""
         if group in (None, "", "0"):
             return tuple(range(len(self.traces)))
         if group not in self.groups:

@@ -47,13 +47,11 @@ def cached(
     most: int = 2**30,
     fresh: bool = False,
 ) -> T:
-    """The value cached in a file; if there is none, make and cache it.
+    """The value cached in a file; if there is none, or it cannot be read, make and cache it.
 
-    `path`: None: do not cache. `make`: makes the value. `load`: bytes → value; it returns None, or raises AstraError or
-    an error of malformed data, if the bytes hold no value. `dump`: value → bytes; None: do not cache this value.
-    `most`: largest file to read, bytes. `fresh`: make the value in any case.
-
-    A file that cannot be read or written is ignored.
+    `path`: None: do not cache. `load`: bytes → value; it returns None, or raises AstraError or an error of malformed
+    data, if the bytes hold no value. `dump`: value → bytes; None: do not cache this value. `most`: largest file to
+    read, bytes. `fresh`: make the value in any case.
     """
     if path is not None and not fresh:
         try:
@@ -74,10 +72,7 @@ def cached(
 
 
 class Memo(Generic[T]):
-    """The most recently made values, by key; the inputs of a value may be large or mutable and are not the key.
-
-    `most`: maximum number of values.
-    """
+    """The values used last, by key, at most so many."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -129,39 +129,29 @@ def write_file(
     `make_folder`: make the folder if it is not there. `sync`: wait until all is on the disk. Raises OutputError: disk
     full, read-only, no such folder ….
     """
-    path = Path(path)
-    temporary = path.parent / temporary_name()
-    try:
-        if make_folder:
-            os.makedirs(path.parent, exist_ok=True)
-        write_new(temporary, (data,) if isinstance(data, bytes) else data, sync=sync)
-        os.replace(temporary, path)
-        if sync:
-            sync_folder(path.parent)
-    except OSError as error:
-        raise output_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-    return path
+    write_files([(path, data)], make_folder=make_folder, sync=sync)
+    return Path(path)
 
 
-def write_files(files: Iterable[tuple[str | os.PathLike, bytes]]) -> None:
-    """Write several files, each atomically, and none before the content of all of them is on its way to the disk.
-
-    Raises OutputError: one of them cannot be written.
-    """
+def write_files(
+    files: Iterable[tuple[str | os.PathLike, bytes | Iterable[bytes]]], *, make_folder: bool = False, sync: bool = False
+) -> None:
+    """Write several files as `write_file` does, and replace none before all of them are written."""
     written: list[tuple[Path, Path]] = []
     target = Path()
     try:
         for path, data in files:
             target = Path(path)
+            if make_folder:
+                os.makedirs(target.parent, exist_ok=True)
             written.append((target.parent / temporary_name(), target))
-            write_new(written[-1][0], (data,), sync=False)
+            write_new(written[-1][0], (data,) if isinstance(data, bytes) else data, sync=sync)
         for temporary, target in written:
             os.replace(temporary, target)
+        for folder in dict.fromkeys(target.parent for _, target in written) if sync else ():
+            sync_folder(folder)
     except OSError as error:
-        raise output_error(target, error) from None
+        raise output_error(target, error) from error
     finally:
         for temporary, _ in written:
             with contextlib.suppress(OSError):

@@ -59,39 +59,32 @@ def provided(kind: str, name: str) -> Callable:
 
 
 def own_code(path: Path, name: str, place: str) -> Callable:
-    """A function or class of the user's own Python file.
+    """A function or class of the user's own Python file, which is run once for each content it has.
 
     Raises ScenarioError: the file cannot be run, or has no such name.
     """
     try:
         if not path.is_file():
             raise ScenarioError(place, f"{path} is not a file", "check the name")
-        data = path.read_bytes()
+        module_name = f"{_OWN}{sha256(path.read_bytes()).hexdigest()[:16]}"
     except OSError as error:
         raise ScenarioError(place, f"{path} cannot be read: {error.strerror}", "check the name") from None
-    return _own_code(str(path), sha256(data).hexdigest(), name, place)
-
-
-@cache
-def _own_code(path: str, digest: str, name: str, place: str) -> Callable:
-    module_name = f"{_OWN}{digest[:16]}"
-    module = sys.modules.get(module_name)
-    if module is None:
+    if module_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(module_name, path)
         if spec is None or spec.loader is None:
             raise ScenarioError(place, f"{path} is not a Python file", "name a .py file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
+        sys.modules[module_name] = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
+            spec.loader.exec_module(sys.modules[module_name])
         except (Exception, SystemExit) as error:
             del sys.modules[module_name]
             if isinstance(error, AstraError):
                 raise
             raise ScenarioError(place, f"{path} failed: {type(error).__name__}: {error}", "mend it") from None
-    if not callable(getattr(module, name, None)):
+    found = getattr(sys.modules[module_name], name, None)
+    if not callable(found):
         raise ScenarioError(place, f'{path} has no function or class "{name}"', "check the name after the colon")
-    return getattr(module, name)
+    return found
 
 
 def own_line(error: BaseException) -> str:
