@@ -15,7 +15,7 @@ from astrasim_py.core.choices import FOLDED
 from astrasim_py.core.errors import FoldError
 from astrasim_py.core.jit import cpu_s
 from astrasim_py.core.records import Records, Table
-from astrasim_py.engine.recorder import LinkTotals, make_records
+from astrasim_py.engine.recorder import LINK_TOTALS, make_records
 from astrasim_py.engine.simpy.dialects import DialectSimulation
 from astrasim_py.engine.simpy.network import Link, LinkRequest, Message
 from astrasim_py.engine.simpy.simulation import LimitReached, OpenCall
@@ -192,14 +192,12 @@ def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:
     )
 
 
-def _links(symmetry: Symmetry, table: Table) -> LinkTotals:
+def _links(symmetry: Symmetry, table: Table) -> dict[str, np.ndarray]:
     """Totals of every link in the full run's records, copied from its class."""
     classes = symmetry.links.of
     row = np.full(len(symmetry.links.first), -1, dtype=np.int32)
     row[classes[table["link"]]] = np.arange(table.height)
     rows = row[classes]
-    if symmetry.tabled:
-        used = np.flatnonzero(rows >= 0)
-        return LinkTotals(used, *(table[name][rows[used]] for name in LinkTotals._fields[1:]))
-    totals = (np.append(table[name], 0)[rows] for name in LinkTotals._fields[1:])
-    return LinkTotals(np.arange(len(classes)), *totals)
+    table = {name: np.append(table[name], 0) for name in LINK_TOTALS[1:]}
+    used = np.flatnonzero(rows >= 0) if symmetry.tabled else np.arange(len(classes))
+    return {"link": used, **{name: column[rows[used]] for name, column in table.items()}}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -152,8 +153,8 @@ class Recorder:
                 Table({name: np.array(values, dtype=np.int64) for name, values in columns.items()})
                 for columns in (self._messages, self._hops)
             )
-        order = sorted(links)
-        totals = [order, *([getattr(links[i], name) for i in order] for name in LinkTotals._fields[1:])]
+        totals = [[index, *(getattr(link, name) for name in LINK_TOTALS[1:])] for index, link in sorted(links.items())]
+        columns = np.array(totals, dtype=np.int64).reshape(-1, len(LINK_TOTALS)).T
         times, summed = self._times, self.plan.problem.semantics.exposed == "finish_minus_compute"
         for rank in outcome.unfinished_ranks:
             times[rank].finish = times[rank].since
@@ -164,7 +165,7 @@ class Recorder:
             compute=[each.compute for each in times],
             exposed=[each.finish - each.compute_sum if summed else each.exposed for each in times],
             spans=self._spans,
-            links=LinkTotals(*np.array(totals, dtype=np.int64)),
+            links=dict(zip(LINK_TOTALS, columns, strict=True)),
             messages=self.messages,
             message_hops=self.hops,
             outcome=outcome,
@@ -195,15 +196,8 @@ class _RankTimes:
             self.communicating += begins
 
 
-class LinkTotals(NamedTuple):
-    """Traffic of links, int64 by link."""
-
-    link: np.ndarray  # ascending
-    bytes: np.ndarray
-    busy: np.ndarray
-    messages: np.ndarray
-    max_queue: np.ndarray
-    queued: np.ndarray
+#: Traffic of links, int64 by link; the links ascend.
+LINK_TOTALS = ("link", "bytes", "busy", "messages", "max_queue", "queued")
 
 
 def used_links(plan: Plan) -> np.ndarray:
@@ -221,7 +215,7 @@ def make_records(
     compute: Sequence[int] | np.ndarray,
     exposed: Sequence[int] | np.ndarray,
     spans: np.ndarray,
-    links: LinkTotals,
+    links: Mapping[str, np.ndarray],
     **known: Any,
 ) -> Records:
     """The Records of a run.
@@ -261,20 +255,14 @@ def _collective_table(plan: Plan, spans: np.ndarray) -> Table:
     return Table(table | {"start": spans[:, 0], "end": spans[:, 1], "bound": bounds})
 
 
-def _link_table(plan: Plan, links: LinkTotals, *, counted: bool) -> Table:
-    if not len(links.link):
+def _link_table(plan: Plan, links: Mapping[str, np.ndarray], *, counted: bool) -> Table:
+    link, topology = links["link"], plan.problem.topology
+    if not len(link):
         return empty_table(LINK_COLUMNS)
-    topology = plan.problem.topology
-    unknown = np.full(len(links.link), -1, dtype=np.int64)
-    return Table(
-        {
-            "link": links.link,
-            "src": topology.src[links.link].astype(np.int64),
-            "dst": topology.dst[links.link].astype(np.int64),
-            "bytes": links.bytes,
-            **{n: getattr(links, n) if counted else unknown for n in ("busy", "messages", "max_queue", "queued")},
-        }
-    )
+    unknown = np.full(len(link), -1, dtype=np.int64)
+    ends = {"src": topology.src[link].astype(np.int64), "dst": topology.dst[link].astype(np.int64)}
+    totals = {name: links[name] if counted else unknown for name in LINK_TOTALS[2:]}
+    return Table({"link": link, **ends, "bytes": links["bytes"], **totals})
 
 
 def unequal_bytes(
@@ -306,7 +294,14 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
     total = plan.row_count
     rank, node, instance = np.empty((3, total), dtype=np.int64)
     kind, name = np.empty(total, dtype=np.int8), np.empty(total, dtype=np.int32)
-    names = _Names()
+    labels: dict[str, int] = {}
+
+    @cache
+    def codes(trace: ExecutionTrace, prefix: str) -> np.ndarray:
+        names = Categorical.of(list(trace.names)) if trace.has_names else Categorical(np.zeros(len(trace), int), ("",))
+        texts = [f"{prefix}{label}".rstrip() if prefix else label for label in names.labels]
+        return np.array([labels.setdefault(text, len(labels)) for text in texts], dtype=np.int32)[names.codes]
+
     for index in range(-1, len(plan.calls)):
         part = plan.calls[index] if index >= 0 else None
         number, offset = plan.instance_at(index), plan.node_offset.get(index, 0)
@@ -318,13 +313,13 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
             instance[row:stop] = number
             node[row:stop] = program.node_id.astype(np.int64) + offset
             kind[row:stop] = program.structure.kind
-            name[row:stop] = names.codes(program, prefix)
+            name[row:stop] = codes(program.trace, prefix)[program.rows]
     return {
         "rank": rank,
         "node": node,
         "instance": instance,
         "kind": Categorical(kind, KIND_NAMES),
-        "name": Categorical(name, tuple(names.index)),
+        "name": Categorical(name, tuple(labels)),
     }
 
 
@@ -336,29 +331,3 @@ def _running(plan: Plan, part: CollectiveCall | None) -> Iterator[tuple[int, Ran
     if base is not None and part.programs.own_traces and base.trace.has_names:
         base = None
     return zip(part.members, part.programs, strict=False) if base is None else ((r, base) for r in part.members)
-
-
-class _Names:
-    """Names of nodes as codes of the distinct names."""
-
-    def __init__(self) -> None:
-        self.index: dict[str, int] = {}
-        self._names: dict[ExecutionTrace, Categorical] = {}
-        self._codes: dict[tuple[ExecutionTrace, str], np.ndarray] = {}
-
-    def codes(self, program: RankProgram, prefix: str) -> np.ndarray | int:
-        """Codes of the names of a program, each with a prefix."""
-        trace = program.trace
-        if not trace.has_names:
-            return self.code(prefix.rstrip())
-        if trace not in self._names:
-            self._names[trace] = Categorical.of(list(trace.names))
-        names = self._names[trace]
-        if (trace, prefix) not in self._codes:
-            texts = [f"{prefix}{label}".rstrip() if prefix else label for label in names.labels]
-            self._codes[trace, prefix] = np.array([self.code(text) for text in texts], dtype=np.int32)
-        return self._codes[trace, prefix][names.codes[program.rows]]
-
-    def code(self, text: str) -> int:
-        """Code of one name."""
-        return self.index.setdefault(text, len(self.index))

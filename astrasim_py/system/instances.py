@@ -54,11 +54,19 @@ class JobInstances:
 
     def _match_calls(self, name: str) -> None:
         """Order the calls of a group so that its members agree: by dependencies, else by node id."""
-        if not self.agree(name):
-            in_order = self.sort_by_id(name)
-            if not self.agree(name):
-                self.rows = in_order
-                self.refuse_difference(name)
+        kinds = self.kinds(name)
+        nothing = np.zeros(0, dtype=np.int64)
+        by_dependencies = {kind: self.rows[kind].get(name, nothing) for kind in kinds}
+        by_id = {k: r[np.argsort(self.traces[k].node_id[r], kind="stable")] for k, r in by_dependencies.items()}
+        for rows in (by_dependencies, by_id):
+            first, *others = (self.table(name, kind, rank, rows[kind]) for kind, rank in kinds.items())
+            if all(np.array_equal(other[:, :3], first[:, :3]) for other in others):
+                self.tables[name] = first
+                for kind in kinds:
+                    if name in self.rows[kind]:
+                        self.rows[kind][name] = rows[kind]
+                return
+        self.refuse_difference(name, kinds, by_dependencies)
 
     def _number(self, kind: int, numbers: dict[str, np.ndarray]) -> None:
         """Number the calls of a kind that no earlier kind makes, in order of appearance."""
@@ -122,10 +130,9 @@ class JobInstances:
         ranks = first if members is None else np.asarray(members, dtype=np.int64)[first]
         return dict(zip(kinds[first].tolist(), ranks.tolist(), strict=True))
 
-    def table(self, name: str, kind: int, rank: int) -> np.ndarray:
+    def table(self, name: str, kind: int, rank: int, rows: np.ndarray) -> np.ndarray:
         """int64[k, 5]: the calls of a group by a rank of a kind: type, full buffer, root; stated bytes, priority."""
         trace, n = self.traces[kind], len(self.groups[name])
-        rows = self.rows[kind].get(name, np.zeros(0, dtype=np.int64))
         names = ("comm_type", "coll_size", "comm_size", "comm_root", "comm_priority")
         code, exact, stated, root, priority = (trace.column(column)[rows] for column in names)
         known = np.isin(code, list(COLLECTIVE_NAMES))
@@ -146,25 +153,9 @@ class JobInstances:
         stated = np.where(absent, stated, np.where(gathers, exact // n, exact))
         return np.stack([code, size, root, np.maximum(stated, 0), np.where(priority == MISSING, 0, priority)], axis=1)
 
-    def agree(self, name: str) -> bool:
-        """Whether all members of a group make the same calls."""
-        first, *others = (self.table(name, kind, rank) for kind, rank in self.kinds(name).items())
-        self.tables[name] = first
-        return all(np.array_equal(other[:, :3], first[:, :3]) for other in others)
-
-    def sort_by_id(self, name: str) -> list[dict[str, np.ndarray]]:
-        """Order the calls of a group by node id; return the previous order of all rows."""
-        before = [dict(rows) for rows in self.rows]
-        for kind in self.kinds(name):
-            rows = self.rows[kind].get(name)
-            if rows is not None:
-                self.rows[kind][name] = rows[np.argsort(self.traces[kind].node_id[rows], kind="stable")]
-        return before
-
-    def refuse_difference(self, name: str) -> None:
+    def refuse_difference(self, name: str, kinds: dict[int, int], rows: dict[int, np.ndarray]) -> None:
         """Raise, naming the first call in which two members of a group differ."""
-        kinds = self.kinds(name)
-        tables = {kind: self.table(name, kind, rank)[:, :3] for kind, rank in kinds.items()}
+        tables = {kind: self.table(name, kind, rank, rows[kind])[:, :3] for kind, rank in kinds.items()}
         leader, *others = kinds
 
         def first_difference(kind: int) -> int:
@@ -180,12 +171,12 @@ class JobInstances:
                 return f"rank {kinds[kind]} makes no such call"
             code, size, root = tables[kind][k].tolist()
             at = f", root {root}" if code in _ROOTED else ""
-            node = int(self.traces[kind].node_id[self.rows[kind][name][k]])
+            node = int(self.traces[kind].node_id[rows[kind][k]])
             return f"rank {kinds[kind]} calls {COLLECTIVE_NAMES[code]} of {size} B{at} (node {node})"
 
         holder = leader if k < len(tables[leader]) else other
         raise TraceError(
-            node_place(self.traces[holder], int(self.rows[holder][name][k]), f"rank {kinds[holder]}"),
+            node_place(self.traces[holder], int(rows[holder][k]), f"rank {kinds[holder]}"),
             f'members of group "{name}" differ at their collective number {k + 1}: {said(leader)}, {said(other)}',
             "let every member call the same collectives in the same order",
         )

@@ -13,7 +13,7 @@ from astrasim_py.engine.compiled import records
 from astrasim_py.engine.compiled.build import kernel_input
 from astrasim_py.engine.compiled.state import State
 from astrasim_py.engine.compiled.waiting import Waiting
-from astrasim_py.engine.recorder import LinkTotals, make_records, node_table, unequal_bytes, used_links
+from astrasim_py.engine.recorder import LINK_TOTALS, make_records, node_table, unequal_bytes, used_links
 from astrasim_py.engine.stuck import explain_stuck, ranks_left
 from astrasim_py.system.plan import Plan
 
@@ -129,7 +129,7 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
         compute=ranks["compute"],
         exposed=exposed,
         spans=np.stack([progress["start"], progress["end"]], axis=1),
-        links=LinkTotals(used, *(tables["links"][name][used] for name in columns)),
+        links=dict(zip(LINK_TOTALS, (used, *(tables["links"][name][used] for name in columns)), strict=True)),
         messages=int(s["sent"]),
         message_hops=int(s["hops"]),
         events=int(s["issued"]),
