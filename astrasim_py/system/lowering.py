@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -16,7 +17,7 @@ from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
 from astrasim_py.system.msccl_connections import connections_of
 from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, MscclConnections, Phase, Plan, RankProgram
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
-from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.problem import Problem
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.rotated import RotatedPrograms
 from astrasim_py.system.routes import Traffic
@@ -70,7 +71,7 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
         p2p=p2p,
         instances=instances,
         calls=tuple(work.calls),
-        start_delay=tuple(chain.from_iterable(map(_start_delays, problem.jobs))),
+        start_delay=tuple(job.start_delay_ps.get(rank, 0) for job in problem.jobs for rank in range(job.ranks)),
         route_pairs=pairs,
         route_ptr=ptr,
         route_links=links,
@@ -93,10 +94,9 @@ class _Lowering:
         #: int64[ranks]: number of a rank's communicators that match by bytes; None: not known.
         self.communicators_of_rank: np.ndarray | None = None
         self.calls: list[CollectiveCall] = []
-        self._calls: dict[tuple, CollectiveCall] = {}
+        self.call, self.lower_bound = cache(self.call), cache(self.lower_bound)
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
         self._connections: dict[tuple[Algorithm, int], MscclConnections] = {}
-        self._bounds: dict[tuple, int] = {}
 
     def instance(self, index: int, number: int, request: CollectiveRequest, place: str) -> Instance:
         """Add an instance: one collective call of a group of a job; `place`: the node that makes it."""
@@ -107,10 +107,10 @@ class _Lowering:
         planned = job.planner.plan(request) if job.planner is not None else None
         only_call, chunks = None, ()
         if planned is None or isinstance(planned, Algorithm):
-            only_call = self.only_call(job, first, request, place, npus, planned)
+            only_call = self.only_call(number, request, place, npus, planned)
             self.calls.append(only_call)
         else:
-            chunks = tuple(self.chunk(job, first, each, request) for each in planned)
+            chunks = tuple(self.chunk(number, each, request) for each in planned)
         algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
         return Instance(
             index=index,
@@ -128,20 +128,14 @@ class _Lowering:
         )
 
     def only_call(
-        self,
-        job: Job,
-        first: int,
-        request: CollectiveRequest,
-        place: str,
-        npus: tuple[int, ...],
-        algorithm: Algorithm | None,
+        self, number: int, request: CollectiveRequest, place: str, npus: tuple[int, ...], algorithm: Algorithm | None
     ) -> CollectiveCall:
         """Add the call of an unplanned collective; without `algorithm`, the job's table selects it."""
         n = len(request.members)
         if n == 1:
-            return CollectiveCall(members=(first + request.members[0],), algorithm=None, programs=(), matching=None)
+            return CollectiveCall(_in_all_jobs(request.members, self.first_rank[number]), None, (), None)
         if algorithm is None:
-            algorithm = job.algorithms.select(
+            algorithm = self.problem.jobs[number].algorithms.select(
                 request.type, request.full, n, request.group, root=request.root, node=request.node, npus=npus
             )
         source = algorithm.source or algorithm.name
@@ -151,15 +145,15 @@ class _Lowering:
         if algorithm.root not in (None, request.root):
             wrong = f"has root {algorithm.root}, and {place} calls with root {request.root}"
             raise AlgorithmError(source, wrong, "inject one with that root")
-        return self.call(job, first, algorithm, request.members, request.full, planned=False)
+        return self.call(number, algorithm, request.members, request.full, False)
 
-    def chunk(self, job: Job, first: int, planned: PlannedChunk, request: CollectiveRequest) -> Chunk:
+    def chunk(self, number: int, planned: PlannedChunk, request: CollectiveRequest) -> Chunk:
         """Add one chunk of a planned collective and its calls."""
         phases = []
         for each in planned.phases:
-            key = each, first, request.group
+            key = each, number, request.group
             if key not in self._phases:
-                self._phases[key] = self.phase(job, first, each, request)
+                self._phases[key] = self.phase(number, each, request)
             calls, call_of = self._phases[key]
             phases.append(Phase(each.queue, each.priority, len(self.calls), calls, call_of))
             self.calls += calls
@@ -168,9 +162,10 @@ class _Lowering:
         return Chunk(priority=planned.priority, phases=tuple(phases), turns=planned.turns)
 
     def phase(
-        self, job: Job, first: int, phase: PlannedPhase, request: CollectiveRequest
+        self, number: int, phase: PlannedPhase, request: CollectiveRequest
     ) -> tuple[tuple[CollectiveCall, ...], Mapping[int, int]]:
         """Make the calls of a planner's phase, and the map from rank to call."""
+        first, queues = self.first_rank[number], len(self.problem.jobs[number].planner.capacity)
         calls, call_of = [], {}
         for local, algorithm in phase.calls:
             if algorithm.ranks != len(local):
@@ -182,27 +177,20 @@ class _Lowering:
                     raise _ill_planned(request, f"rank {rank} is in two calls of one phase")
             if len(set(local)) != len(local):
                 raise _ill_planned(request, "a rank is twice in one call")
-            calls.append(self.call(job, first, algorithm, tuple(local), phase.size, planned=True))
+            calls.append(self.call(number, algorithm, tuple(local), phase.size, True))
         if call_of.keys() != {first + rank for rank in request.members}:
             raise _ill_planned(request, "a phase does not have each member of the group in one call")
-        if not 0 <= phase.queue < len(job.planner.capacity):
-            raise _ill_planned(request, f"a phase is in queue {phase.queue} of {len(job.planner.capacity)}")
+        if not 0 <= phase.queue < queues:
+            raise _ill_planned(request, f"a phase is in queue {phase.queue} of {queues}")
         return tuple(calls), call_of
 
     def call(
-        self, job: Job, first: int, algorithm: Algorithm, local: tuple[int, ...], size: int, *, planned: bool
+        self, number: int, algorithm: Algorithm, local: tuple[int, ...], size: int, planned: bool
     ) -> CollectiveCall:
         """Make a call: one algorithm for `size` bytes among ranks of a job (`local`: numbers in the job)."""
-        key = algorithm, local, first, size, planned
-        if key not in self._calls:
-            speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
-            self._calls[key] = self.new_call(algorithm, _in_all_jobs(local, first), size, speeds, planned)
-        return self._calls[key]
-
-    def new_call(
-        self, algorithm: Algorithm, members: tuple[int, ...], size: int, speeds: tuple[Fraction, ...], planned: bool
-    ) -> CollectiveCall:
-        msccl = self.problem.network.msccl
+        job, msccl = self.problem.jobs[number], self.problem.network.msccl
+        members = _in_all_jobs(local, self.first_rank[number])
+        speeds = tuple(Fraction(job.compute_speed.get(r, 1)) for r in local) if job.compute_speed else ()
         by_bytes = self.by_bytes and not planned
         rotated = msccl is None and (not by_bytes or self.alone(members))
         programs = self.programs.of_algorithm(algorithm, size, speeds, planned, rotated=rotated)
@@ -241,11 +229,10 @@ class _Lowering:
         # gives them for this one.
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1
-        key = request.type, request.full, request.root, npus
-        if key not in self._bounds:
-            kind, size, root, _ = key
-            self._bounds[key] = lower_bound_ps(kind, size, self.problem.topology, npus, root)
-        return self._bounds[key]
+        return self.lower_bound(request.type, request.full, request.root, npus)
+
+    def lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...]) -> int:
+        return lower_bound_ps(kind, size, self.problem.topology, npus, root)
 
 
 def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:
@@ -255,11 +242,6 @@ def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:
 def _in_all_jobs(local: tuple[int, ...], first: int) -> tuple[int, ...]:
     """Ranks of a job as ranks of all jobs."""
     return tuple(first + rank for rank in local) if first else local
-
-
-def _start_delays(job: Job) -> list[int]:
-    delays = job.start_delay_ps
-    return [delays.get(rank, 0) for rank in range(job.ranks)] if delays else [0] * job.ranks
 
 
 def _communicators(workload: Sequence[RankProgram], calls: Sequence[tuple[int, Sequence[int]]]) -> np.ndarray:

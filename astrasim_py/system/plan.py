@@ -9,10 +9,11 @@ calls of chunks).
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 
@@ -148,13 +149,6 @@ class Phase:
     call_of: Mapping[int, int]  # rank → its call, from 0
 
 
-class _OneCall(dict[int, int]):
-    """rank → its call, where there is one."""
-
-    def __missing__(self, rank: int) -> int:
-        return 0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """One chunk of a collective."""
@@ -185,7 +179,7 @@ class Instance:
     def phases(self) -> tuple[Phase, ...]:
         """Phases of all chunks, in order; for an unplanned collective its one call."""
         if self.only_call is not None:
-            return (Phase(queue=0, priority=0, first=self.first, calls=(self.only_call,), call_of=_OneCall()),)
+            return (Phase(queue=0, priority=0, first=self.first, calls=(self.only_call,), call_of=defaultdict(int)),)
         return tuple(phase for chunk in self.chunks for phase in chunk.phases)
 
     @property
@@ -196,11 +190,6 @@ class Instance:
     def algorithm(self) -> Algorithm | None:
         """The one algorithm over all its members; None where there is none."""
         return self.only_call.algorithm if self.only_call else None
-
-    @property
-    def connections(self) -> MscclConnections | None:
-        """Connections under the MSCCL link model."""
-        return self.only_call.connections if self.only_call else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,17 +296,11 @@ class Plan:
     @cached_property
     def messages(self) -> int:
         """Messages that a complete run sends, control messages of the rendezvous excluded."""
-
-        @cache
-        def sends(structure: Structure) -> int:
-            return int(np.count_nonzero(structure.kind == SEND))
-
-        def sent(call: CollectiveCall) -> int:
-            copies = 1 if call.rotation is None else len(call.members)
-            return copies * sum(sends(program.structure) for program in call.different)
-
-        of_call = {call: sent(call) for call in dict.fromkeys(self.calls)}
-        return sum(sends(program.structure) for program in self.workload) + sum(map(of_call.__getitem__, self.calls))
+        times = Counter(self.workload)
+        for call, number in Counter(self.calls).items():
+            for program in call.different:
+                times[program] += number if call.rotation is None else number * len(call.members)
+        return sum(n * int(np.count_nonzero(program.structure.kind == SEND)) for program, n in times.items())
 
     @cached_property
     def positions(self) -> dict[CollectiveCall, dict[int, int]]:

@@ -381,5 +381,5 @@ def test_models_that_make_no_sense_are_refused(wrong):
 
 def test_without_the_model_nothing_is_planned_for_it():
     plan = make_plan(problem(ring(3, fused=True), 64, None))
-    assert plan.instances[0].connections is None
+    assert plan.instances[0].only_call.connections is None
     assert (plan.calls[0].programs[0].structure.kind == SEND).sum() == 2
