@@ -21,6 +21,8 @@ _FILES = (".csv", ".yaml", ".yml", ".json")
 _SIZES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _MOST_NPUS = 2**20
+#: Shapes that keys alone describe.
+_SHAPES = ", ".join(name for name in SHAPES if name != "edge_list")
 
 
 def topology_of(text: str, place: str = "--topology") -> Topology:
@@ -45,6 +47,8 @@ def _yaml_file(path: str) -> Topology:
     if not isinstance(plain, Mapping):
         raise TopologyError(path, "not a mapping", "write npus: and links:, or shape: and its keys")
     given = {key: value for key, value in plain.items() if key not in ("placement", "name")}
+    if "shape" not in given and "preset" not in given:
+        raise TopologyError(path, "says neither shape nor preset", f"write e.g. shape: ring (shapes: {_SHAPES})")
     if isinstance(given.get("file"), str):
         given["file"] = str(Path(path).parent / given["file"])
     return build(given, path, name=str(plain.get("name") or Path(path).stem), written=True)
@@ -75,9 +79,8 @@ def _written(text: str, place: str) -> dict:
         if size:
             keys |= _size(shape, size, place)
     else:
-        known = ", ".join(name for name in SHAPES if name != "edge_list")
         problem = f'"{shape}" is neither a file nor a shape nor a preset'
-        raise UsageError(place, problem, f"write e.g. torus:8x8,bandwidth=50 GB/s,latency=500 ns (shapes: {known})")
+        raise UsageError(place, problem, f"write e.g. torus:8x8,bandwidth=50 GB/s,latency=500 ns (shapes: {_SHAPES})")
     for setting in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = setting.partition("=")
         if not equals:

@@ -11,11 +11,13 @@ from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
-from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, AlgorithmSynthesis, Builder
-from astrasim_py.scenario.keys import default
-from astrasim_py.scenario.workload_models import (
+from astrasim_py.scenario.job_models import (
+    AlgorithmByDimension,
+    AlgorithmSynthesis,
+    Builder,
     Item,
     Partition,
+    Stragglers,
     TraceWorkload,
 )
 from astrasim_py.workload.items import Collective, Compute, Memory, Send
@@ -142,7 +144,7 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
                 break
         owner.update(dict.fromkeys(job.placement, name))
     if typed["algorithms"]:
-        shared = {"workload": None, "groups": {}, "stragglers": default("stragglers")}
+        shared = {"workload": None, "groups": {}, "stragglers": Stragglers()}
         yield from _JobCheck(SimpleNamespace(algorithms=typed["algorithms"], **shared), None).mistakes()
 
 

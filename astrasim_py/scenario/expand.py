@@ -10,8 +10,7 @@ from typing import Any
 
 from astrasim_py.core.document import Value, join
 from astrasim_py.scenario import variables
-from astrasim_py.scenario.keys import default, read_plain
-from astrasim_py.scenario.load import LoadedScenario
+from astrasim_py.scenario.load import LoadedScenario, default, read_plain
 from astrasim_py.scenario.schema import Scenario
 
 #: Depth of the places that a point carries for error messages.

@@ -5,21 +5,53 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from astrasim_py.core.document import Value, read_document
+from pydantic import TypeAdapter, ValidationError
+
+from astrasim_py.core.document import Value, join, read_document
 from astrasim_py.core.errors import AstraError, ErrorList, ScenarioError
 from astrasim_py.core.fields import did_you_mean
-from astrasim_py.core.strict_model import Mistake
+from astrasim_py.core.strict_model import Mistake, mistakes, tuples
 from astrasim_py.scenario import variables
 from astrasim_py.scenario.check import file_mistakes, item_mistakes, job_mistakes
 from astrasim_py.scenario.check_study import plot_mistakes, sweep_mistakes, top_level_mistakes
-from astrasim_py.scenario.keys import default, placed, read_key
 from astrasim_py.scenario.schema import PlotSpec, Scenario
 
 #: Most errors that are told at once.
 MAX_ERRORS = 100
+
+
+@cache
+def _adapter(key: str) -> TypeAdapter:
+    return TypeAdapter(Scenario.model_fields[key].rebuild_annotation())
+
+
+@cache
+def default(key: str) -> Any:
+    """The value of a top-level key that is not written."""
+    return Scenario.model_fields[key].get_default(call_default_factory=True)
+
+
+def read_plain(key: str, plain: object, *, binary: bool = False) -> Any:
+    """The value of a top-level key; `binary`: whether GB of network bandwidth means 2**30. Raises ValidationError."""
+    return _adapter(key).validate_python(tuples(plain), context={"binary": binary, "written": True})
+
+
+def placed(mistake: Mistake, root: Value) -> ScenarioError:
+    """A mistake at its place below `root`, or at the nearest place above it."""
+    here, above, last = root, None, ""
+    for step in mistake.steps:
+        below = here.get(step) or here.get(str(step))
+        if below is None:
+            continue  # a missing key, or a step of pydantic's own
+        here, above, last = below, here, str(step)
+    place = here.place
+    if mistake.on_key and above is not None:
+        place = f"{above.key_marks.get(last, here.mark)}: {join(above.path, last)}"
+    return ScenarioError(place, mistake.problem, mistake.remedy)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,10 +163,12 @@ class _Loading:
                 self._read(key, value)
 
     def _read(self, key: str, value: Value, binary: bool = False) -> Any:
-        found: list[AstraError] = []
-        typed = read_key(key, value, found, binary=binary)
-        self._tell(found)
-        return typed
+        """The value of a top-level key, or None if something is wrong with it."""
+        try:
+            return read_plain(key, value.plain(), binary=binary)
+        except ValidationError as error:
+            self._tell(mistakes(error), value)
+            return None
 
     def _tell(self, wrong: Iterable[Mistake | AstraError], root: Value | None = None) -> None:
         for one in wrong:

@@ -14,9 +14,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from astrasim_py.core.choices import ENGINES, LEVELS
 from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Scalar, Text, choice, shown, wrong
 from astrasim_py.core.strict_model import StrictModel, example
-from astrasim_py.scenario.algorithm_models import AlgorithmSpec, CollectiveName
+from astrasim_py.scenario.job_models import AlgorithmSpec, CollectiveName, GroupSpec, Stragglers, WorkloadSpec
 from astrasim_py.scenario.variables import STUDY_KEYS
-from astrasim_py.scenario.workload_models import GroupSpec, Stragglers, WorkloadSpec
 from astrasim_py.system.machine_models import NO_MEMORY, Collectives, ComputeModel, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.from_keys import TopologySpec

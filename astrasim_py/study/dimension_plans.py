@@ -11,7 +11,7 @@ from astrasim_py.builders.registry import ALGORITHMS, build, default_algorithm
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case
-from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, Builder
+from astrasim_py.scenario.job_models import AlgorithmByDimension, Builder
 from astrasim_py.study.injected import Choice, maker
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner

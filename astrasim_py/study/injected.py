@@ -20,7 +20,7 @@ from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable, Case, When
-from astrasim_py.scenario.algorithm_models import AlgorithmByDimension, AlgorithmCode, AlgorithmFile, AlgorithmSynthesis
+from astrasim_py.scenario.job_models import AlgorithmByDimension, AlgorithmCode, AlgorithmFile, AlgorithmSynthesis
 from astrasim_py.study.link_occupancy import read_occupancy
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.study.synthesized import algorithm_of

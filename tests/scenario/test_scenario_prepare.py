@@ -126,7 +126,7 @@ def test_groups_partition_the_ranks(tmp_path):
 
 
 def test_a_partition_of_a_list_is_a_list_of_partitions():
-    from astrasim_py.scenario.workload_models import Partition
+    from astrasim_py.scenario.job_models import Partition
     from astrasim_py.study.prepare import _members
 
     assert _members(Partition(size=2, stride=4), 16) == tuple((a, a + 4) for a in (0, 1, 2, 3, 8, 9, 10, 11))

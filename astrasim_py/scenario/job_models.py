@@ -1,0 +1,319 @@
+"""Models of what a job says: its workload, groups and stragglers, and the algorithms of its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
+from astrasim_py.core.fields import (
+    CodeName,
+    Count,
+    FileName,
+    Rank,
+    Ranks,
+    Size,
+    Speed,
+    Text,
+    Time,
+    by_rank,
+    choice,
+    did_you_mean,
+    shown,
+    whole,
+    wrong,
+)
+from astrasim_py.core.strict_model import StrictModel, example
+from astrasim_py.core.units import PS_PER_S
+from astrasim_py.program.selection import When
+from astrasim_py.workload import items
+from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, RootedCollective, Send
+
+_EXAMPLES = {"compute": "time: 100 us", "send": "from: 0, to: 1, size: 1 MiB", "memory": "load: 1 MiB"}
+
+
+class Item(StrictModel):
+    """One thing that ranks do; exactly one kind."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    all_reduce: Collective | None = None
+    all_gather: Collective | None = None
+    reduce_scatter: Collective | None = None
+    all_to_all: Collective | None = None
+    broadcast: RootedCollective | None = None
+    reduce: RootedCollective | None = None
+    gather: RootedCollective | None = None
+    scatter: RootedCollective | None = None
+    barrier: Barrier | None = None
+    custom: Collective | None = Field(default=None, description="a collective that only its algorithm defines")
+    compute: Compute | None = None
+    send: Send | None = None
+    memory: Memory | None = None
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str) and value == "barrier":
+            return {"barrier": {}}
+        if isinstance(value, Mapping):
+            if len(value) != 1:
+                what = "an item that says nothing" if not value else f"one item says {' and '.join(map(str, value))}"
+                raise wrong(what, "begin a line of its own with - for each")
+            (kind, body), *_ = value.items()
+            if body is None and kind != "barrier" and kind in cls.model_fields:
+                raise wrong("says nothing", f"write e.g. {kind}: {{{_EXAMPLES.get(kind, 'size: 64 MiB')}}}", (kind,))
+            return {key: {} if inner is None and key == "barrier" else inner for key, inner in value.items()}
+        return value
+
+    def _complete(self) -> None:
+        if isinstance(self.body, Collective):
+            self.__dict__[self.kind] = self.body.model_copy(update={"type": self.kind})
+
+    @property
+    def kind(self) -> str:
+        """Which kind it is."""
+        return next(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+    @property
+    def body(self) -> items.Item:
+        """The item itself."""
+        return getattr(self, self.kind)
+
+
+class TraceWorkload(StrictModel):
+    """A workload read from files ``<trace>.<rank>.et``."""
+
+    trace: FileName = example("traces/gpt3")
+    groups: FileName | None = Field(default=None, description='JSON: {"1": [0, 1, …], …}')
+    size_unit: choice("bytes", "elements") = Field(default="bytes", description="what comm_size counts")
+    dtype_bytes: whole(1, 64) | None = Field(default=None, description="bytes of an element")
+    macs: bool = Field(default=False, description="num_ops counts multiply-accumulates")
+    dependencies: choice("data", "data+ctrl") | None = None
+
+    def _complete(self) -> None:
+        if (self.size_unit == "elements") != (self.dtype_bytes is not None):
+            if self.dtype_bytes is None:
+                raise wrong("elements of unknown size", "write e.g. dtype_bytes: 2", ("size_unit",))
+            raise wrong("dtype_bytes without size_unit: elements", "drop it", ("dtype_bytes",))
+
+
+def _workload_tag(value: object) -> str:
+    return "<trace>" if isinstance(value, Mapping) else "<items>"
+
+
+def _is_workload(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        raise wrong(
+            f"{shown(value)} is not a workload", "write a list, e.g. - all_reduce: {size: 64 MiB}, or {trace: prefix}"
+        )
+    if not value:
+        raise wrong("an empty workload", "write e.g. - all_reduce: {size: 64 MiB}")
+    return value
+
+
+WorkloadSpec = Annotated[
+    Annotated[TraceWorkload, Tag("<trace>")]
+    | Annotated[tuple[Item, ...], BeforeValidator(_is_workload), Tag("<items>")],
+    Discriminator(_workload_tag),
+]
+
+
+class Partition(StrictModel):
+    """All ranks cut into groups of equal size: members are `stride` apart."""
+
+    size: Count = example("8")
+    stride: Count = 1
+
+
+def _group_tag(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "<partition>"
+    several = isinstance(value, list | tuple) and value and all(isinstance(v, list | tuple) for v in value)
+    return "<several>" if several else "<one>"
+
+
+def _disjoint(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    seen: dict[int, int] = {}
+    for i, members in enumerate(value):
+        for rank in members:
+            if rank in seen:
+                raise wrong(f"rank {rank} is in two groups of one name", "keep it in one", (i,))
+            seen[rank] = i
+    return value
+
+
+#: Ranks of a communicator; or several disjoint communicators under one name.
+GroupSpec = Annotated[
+    Annotated[Ranks, Tag("<one>")]
+    | Annotated[tuple[Ranks, ...], AfterValidator(_disjoint), Tag("<several>")]
+    | Annotated[Partition, Tag("<partition>")],
+    Discriminator(_group_tag),
+]
+
+
+def _by_rank(value: object) -> object:
+    return by_rank(value) if isinstance(value, Mapping) else value
+
+
+class Stragglers(StrictModel):
+    """Ranks that are slow or late: ``{3: 0.5}``, ``{"0-7": 5 us}``."""
+
+    compute_speed: Annotated[dict[int, Speed], BeforeValidator(_by_rank)] = Field(
+        default={}, description="rank → speed; 0.5 takes twice as long"
+    )
+    start_delay: Annotated[dict[int, Time], BeforeValidator(_by_rank)] = Field(
+        default={}, description="rank → time before it begins"
+    )
+
+
+# -- algorithms ---------------------------------------------------------------------------------------------------
+
+
+class AlgorithmBase(StrictModel):
+    when: When | None = None
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Keys beside those declared: options of a builder or function."""
+        return dict(self.model_extra or {})
+
+
+class Builder(AlgorithmBase):
+    """An algorithm that the package builds; its options stand beside it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    builder: Text = example("ring")
+
+
+class AlgorithmFile(AlgorithmBase):
+    """An algorithm in files: MSCCL-IR in an ``.xml``, one ``.npz``, or a prefix of ``.et`` files, one per rank."""
+
+    file: FileName = example("algorithms/ring_all_reduce_64")
+    made_for: Size | None = Field(default=None, description="size for which its absolute sizes were computed")
+    root: Rank | None = None
+    contract: FileName | None = Field(
+        default=None, description="YAML: what it promises, for custom collectives; see docs/verify.md"
+    )
+
+
+class AlgorithmCode(AlgorithmBase):
+    """An algorithm that your own Python builds: ``function(collective, ranks, **options) -> Algorithm``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    python: CodeName = example("my_algorithms.py:tree")
+
+
+class Synthesis(StrictModel):
+    """How an algorithm is synthesized for the topology, the placement and the size of a call; see docs/synthesis.md."""
+
+    chunks: choice("auto", whole_numbers=True) = Field(
+        default=1, description="per shard (of broadcast and reduce: of the buffer), or auto: as many as suit the size"
+    )
+    rounds: whole(1, 10**6) = Field(default=200, description="runs of the search at most")
+    seed: whole(0, 2**31 - 1) = 1
+    budget: Time | None = Field(
+        default=None, description="wall-clock time at most: whether it cut the search is recorded"
+    )
+    relays: bool = Field(default=False, description="NPUs outside the group may hand data on")
+    occupied: tuple[FileName, ...] = Field(
+        default=(), description="files of synthesize --schedule: links that other schedules hold", examples=["[a.csv]"]
+    )
+    exact: bool = Field(default=False, description="prove the result, or find a faster one: up to 16 ranks")
+    exact_limit: Time = Field(default=60 * PS_PER_S, description="wall-clock time for that", examples=["60 s"])
+    clock: bool | None = Field(
+        default=None,
+        description="post sends at their claimed times, by nodes that take the NPU's compute slot; by default only "
+        "where links are occupied",
+    )
+
+
+class AlgorithmSynthesis(AlgorithmBase):
+    """An algorithm that is synthesized."""
+
+    synthesize: Annotated[Synthesis, BeforeValidator(lambda value: {} if value is None else value)] = example(
+        "{chunks: 4, rounds: 200, seed: 1}"
+    )
+
+
+def _named_builder(value: object) -> object:
+    return {"builder": value} if isinstance(value, str) else value
+
+
+_DimensionBuilder = Annotated[Builder, BeforeValidator(_named_builder, json_schema_input_type=Builder | str)]
+
+
+class AlgorithmByDimension(AlgorithmBase):
+    """One builder per dimension of the topology, the innermost first."""
+
+    dims: Annotated[tuple[_DimensionBuilder, ...], Field(min_length=1, max_length=32)] = example(
+        "[ring, halving_doubling]"
+    )
+
+
+def _ways(value: Mapping) -> list[str]:
+    given = [key for key in ("builder", "file", "python", "synthesize") if key in value]
+    return given or [key for key in ("dims",) if key in value]  # dims beside builder is an option of it
+
+
+def _algorithm_tag(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return "<builder>"
+    given = _ways(value)
+    return f"<{given[0]}>" if len(given) == 1 else "<none>"
+
+
+def _refuse_algorithm(value: Any) -> Any:
+    given = _ways(value)
+    if given:
+        raise wrong(f"says {' and '.join(given)}", "keep one of them")
+    raise wrong("says neither builder nor file", "write e.g. builder: ring")
+
+
+_Algorithm = Annotated[
+    Annotated[Builder, Tag("<builder>")]
+    | Annotated[AlgorithmFile, Tag("<file>")]
+    | Annotated[AlgorithmCode, Tag("<python>")]
+    | Annotated[AlgorithmSynthesis, Tag("<synthesize>")]
+    | Annotated[AlgorithmByDimension, Tag("<dims>")]
+    | Annotated[Any, BeforeValidator(_refuse_algorithm), WithJsonSchema({"not": {}}), Tag("<none>")],
+    Discriminator(_algorithm_tag),
+]
+OneAlgorithm = Annotated[_Algorithm, BeforeValidator(_named_builder, json_schema_input_type=_Algorithm | str)]
+
+
+def _cases(value: object) -> object:
+    if isinstance(value, list | tuple) and not value:
+        raise wrong("an empty list of cases", "write at least one")
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+#: One algorithm, the name of a builder, or a list of cases of which the first that applies is used.
+AlgorithmSpec = Annotated[
+    tuple[OneAlgorithm, ...],
+    BeforeValidator(_cases, json_schema_input_type=_Algorithm | str | tuple[_Algorithm | str, ...]),
+]
+
+
+_NAMES = (*COLLECTIVES, CUSTOM)
+
+
+def _collective(value: object) -> object:
+    if value not in _NAMES:
+        raise wrong("is not a collective", did_you_mean(str(value), _NAMES), ("@key",))
+    return value
+
+
+CollectiveName = Annotated[str, BeforeValidator(_collective), WithJsonSchema({"enum": list(_NAMES)})]
