@@ -32,7 +32,7 @@ def build(collective: str, ranks: int) -> Algorithm:
         check_nodes(place, n * nodes)
         return finish(_all_gather(n), "bruck", collective)
     check_nodes(place, nodes + 2 * n, of_rank=True)
-    return finish_rotated(partial(_all_to_all, n), Rotation((n,)), "bruck", collective, in_place=False)
+    return finish_rotated(partial(_all_to_all, n), Rotation((n,)), "bruck", collective)
 
 
 def _ranges(begin: np.ndarray, count: int, n: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:

@@ -37,7 +37,7 @@ def build(
         return finish(star(collective, ranks, root, window=window, pieces=chunks), name, collective, root=root)
     check_nodes(place, ranks * chunks * (5 if collective == "all_reduce" else 3), of_rank=True)
     lay = partial(_all_pairs, collective, ranks, window, chunks, False)
-    return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
+    return finish_rotated(lay, Rotation((ranks,)), name, collective)
 
 
 def linear(collective: str, ranks: int, *, root: int | None = None) -> Algorithm:
@@ -57,7 +57,7 @@ def pairwise(collective: str, ranks: int) -> Algorithm:
     """
     check_nodes(f"pairwise {collective} over {ranks} ranks", 3 * ranks, of_rank=True)
     lay = partial(_all_pairs, collective, ranks, None, 1, True)
-    return finish_rotated(lay, Rotation((ranks,)), "pairwise", collective, in_place=collective != "all_to_all")
+    return finish_rotated(lay, Rotation((ranks,)), "pairwise", collective)
 
 
 def _chained(handles: np.ndarray, window: int | None) -> np.ndarray:

@@ -183,14 +183,11 @@ class Draft:
             raise InternalError("a builder wrote a node before one that it depends on")
         child, parent = np.divmod(np.unique(child * size + parent), max(size, 1))
         return Program(
-            bounds=bounds,
-            type=self._column("type")[by_row].astype(np.int8),
+            bounds=bounds, type=self._column("type")[by_row].astype(np.int8),
             node_id=(np.arange(size) - bounds[rank]).astype(np.uint64),
             columns={name: column for name, column in columns.items() if bool((column != MISSING).any())},
-            ptr=np.searchsorted(child, np.arange(size + 1)),
-            parents=parent,
-            payload=payload,
-        )
+            ptr=np.searchsorted(child, np.arange(size + 1)), parents=parent, payload=payload,
+        )  # fmt: skip
 
 
 def previous(handles: np.ndarray, first: int = NONE) -> np.ndarray:
@@ -212,9 +209,7 @@ def finish(draft: Draft, name: str, collective: str, *, source: str = "builder",
     )
 
 
-def finish_rotated(
-    lay: Callable[[np.ndarray], Draft], rotation: Rotation, name: str, collective: str, *, in_place: bool = True
-) -> Algorithm:
+def finish_rotated(lay: Callable[[np.ndarray], Draft], rotation: Rotation, name: str, collective: str) -> Algorithm:
     """The `Algorithm` of a rotation, for which each rank's program is rank 0's with all peers shifted.
 
     `lay`: ``lay(which)`` drafts the ranks int64[k]. It must be of a kind that `pickle` takes: algorithms are sent to
@@ -223,8 +218,8 @@ def finish_rotated(
     first = lay(np.zeros(1, dtype=np.int64))
     traces = RotatedTraces(rotation, first.program().traces()[0], partial(_varying, lay))
     return Algorithm(
-        name=name, collective=collective, ranks=len(traces), traces=traces, chunks=first.chunks, in_place=in_place,
-        source="builder",
+        name=name, collective=collective, ranks=len(traces), traces=traces, chunks=first.chunks,
+        in_place=collective != "all_to_all", source="builder",
     )  # fmt: skip
 
 

@@ -80,10 +80,11 @@ def build(
     # A dimension of one rank has no phase.
     levels = [level for level in levels if level[1] > 1] or levels[:1]
     phases = _Phases(collective, levels, root, chunks, place)
-    name, in_place = f"hierarchical({', '.join(labels)})", collective != "all_to_all"
+    name = f"hierarchical({', '.join(labels)})"
     if phases.rotation is not None:
-        return finish_rotated(phases.draft, phases.rotation, name, collective, in_place=in_place)
-    return finish(phases.draft(np.arange(ranks)), name, collective, root=root, in_place=in_place)
+        return finish_rotated(phases.draft, phases.rotation, name, collective)
+    draft = phases.draft(np.arange(ranks))
+    return finish(draft, name, collective, root=root, in_place=collective != "all_to_all")
 
 
 class _Phase:

@@ -60,7 +60,7 @@ def build(
         lay = partial(rounds, ranks, np.ones(ranks - 1, dtype=np.int64))
     else:
         lay = partial(_shards, collective, ranks, directions, overlap)
-    return finish_rotated(lay, Rotation((ranks,)), name, collective, in_place=collective != "all_to_all")
+    return finish_rotated(lay, Rotation((ranks,)), name, collective)
 
 
 def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, which: np.ndarray) -> Draft:

@@ -257,17 +257,11 @@ def read_npz(path: str | os.PathLike) -> Algorithm:
         raise AlgorithmError(place, f"is not an .npz of an algorithm: {error}", "write it with convert") from None
     return Algorithm(
         name=bytes(arrays["name"].astype(np.uint8)).decode("utf-8", "replace")[:256] or "algorithm",
-        collective=CUSTOM if scalars["collective"] < 0 else _NAMES[scalars["collective"]],
-        ranks=ranks,
-        traces=by_rank,
-        root=None if scalars["root"] < 0 else scalars["root"],
-        chunks=max(scalars["chunks"], 0),
-        in_place=bool(scalars["in_place"]),
-        made_for=None if scalars["made_for"] < 0 else scalars["made_for"],
-        source=place,
-        contract=contract,
-        protocol=protocol,
-    )
+        collective=CUSTOM if scalars["collective"] < 0 else _NAMES[scalars["collective"]], ranks=ranks,
+        traces=by_rank, root=None if scalars["root"] < 0 else scalars["root"], chunks=max(scalars["chunks"], 0),
+        in_place=bool(scalars["in_place"]), made_for=None if scalars["made_for"] < 0 else scalars["made_for"],
+        source=place, contract=contract, protocol=protocol,
+    )  # fmt: skip
 
 
 def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -84,10 +84,7 @@ def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | 
 
 def _fault(trace: ExecutionTrace, rank: int, ranks: int) -> tuple[int, str, str] | None:
     """A row of a trace that an algorithm may not hold, what is wrong with it, and what to write instead."""
-    for kind, column, word in (
-        (NodeType.COMM_SEND, "comm_dst", "sends"),
-        (NodeType.COMM_RECV, "comm_src", "receives"),
-    ):
+    for kind, column, word in ((NodeType.COMM_SEND, "comm_dst", "sends"), (NodeType.COMM_RECV, "comm_src", "receives")):
         rows = np.flatnonzero(trace.type == kind)
         peer = trace.column(column)[rows]
         for bad, problem, remedy in (
@@ -171,18 +168,12 @@ def algorithm_from_traces(
     # A contract in the files is that of the collective that they name.
     own = isinstance(contract, str) and named == kind
     return Algorithm(
-        name=name or "algorithm",
-        collective=kind,
-        ranks=len(traces),
-        traces=traces,
-        root=root if promise_of(kind).rooted else None,
-        chunks=chunks,
-        in_place=in_place,
-        made_for=whole("made_for", made_for),
-        source=source,
+        name=name or "algorithm", collective=kind, ranks=len(traces), traces=traces,
+        root=root if promise_of(kind).rooted else None, chunks=chunks, in_place=in_place,
+        made_for=whole("made_for", made_for), source=source,
         contract=Contract.from_text(contract, place) if own else None,
         protocol=protocol if protocol in PROTOCOL_SLOTS else "",
-    )
+    )  # fmt: skip
 
 
 def promised(found: Algorithm, collective: str | None = None, **stated: object) -> Algorithm:

@@ -169,23 +169,11 @@ def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
             cells[f"{verb}_{part}"] = values.tolist()
     stated = ("name", "collective", "ranks", "chunks", "root", "in_place", "contract", "protocol", "source")
     return Steps(
-        **{name: getattr(algorithm, name) for name in stated},
-        inputs=program.inputs,
-        outputs=program.outputs,
-        rank=rank.tolist(),
-        chain=chains,
-        count=moved.tolist(),
-        takes=takes,
-        gives=gives,
-        reduces=reductions.tolist(),
-        payload=payload.tolist(),
-        **cells,
-        parents=parents,
-        waits=waits,
-        connections=connections,
-        place=place,
+        **{name: getattr(algorithm, name) for name in stated}, inputs=program.inputs, outputs=program.outputs,
+        rank=rank.tolist(), chain=chains, count=moved.tolist(), takes=takes, gives=gives, reduces=reductions.tolist(),
+        payload=payload.tolist(), **cells, parents=parents, waits=waits, connections=connections, place=place,
         line=np.where(lines == MISSING, 0, lines).tolist(),
-    )
+    )  # fmt: skip
 
 
 def _check_payloads(program: Program, action: np.ndarray, count: np.ndarray) -> None:

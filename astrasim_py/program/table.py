@@ -79,18 +79,13 @@ class Program:
             fused.append(_rows_named(trace, "fused", start, rank, "is fused with"))
         names = [name for name in INT_COLUMNS if any(trace.has_column(name) for trace in traces)]
         return cls(
-            bounds=bounds,
-            type=np.concatenate([trace.type for trace in traces]),
+            bounds=bounds, type=np.concatenate([trace.type for trace in traces]),
             node_id=np.concatenate([trace.node_id for trace in traces]),
             columns={name: np.concatenate([trace.column(name) for trace in traces]) for name in names},
-            ptr=np.concatenate([[0], np.cumsum(np.concatenate(edges))]),
-            parents=np.concatenate(parents),
-            payload=np.concatenate(payload),
-            fused=np.concatenate(fused),
-            place=np.concatenate(place),
-            inputs=_declared(traces, "msccl_i_chunks"),
-            outputs=_declared(traces, "msccl_o_chunks"),
-        )
+            ptr=np.concatenate([[0], np.cumsum(np.concatenate(edges))]), parents=np.concatenate(parents),
+            payload=np.concatenate(payload), fused=np.concatenate(fused), place=np.concatenate(place),
+            inputs=_declared(traces, "msccl_i_chunks"), outputs=_declared(traces, "msccl_o_chunks"),
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.type)
@@ -127,18 +122,14 @@ class Program:
         shift = (bounds[:-1] - self.bounds[ranks])[owner]
         waiting, at = ranges(np.diff(self.ptr)[row])
         return Program(
-            bounds=bounds,
-            type=self.type[row],
-            node_id=self.node_id[row],
+            bounds=bounds, type=self.type[row], node_id=self.node_id[row],
             columns={name: column[row] for name, column in self._columns.items()},
             ptr=np.searchsorted(waiting, np.arange(len(row) + 1)),
             parents=self.parents[self.ptr[row][waiting] + at] + shift[waiting],
             payload=np.where(self.payload[row] < 0, -1, self.payload[row] + shift),
-            fused=np.where(self.fused[row] < 0, -1, self.fused[row] + shift),
-            place=self.place[row],
-            inputs=self.inputs,
-            outputs=self.outputs,
-        )
+            fused=np.where(self.fused[row] < 0, -1, self.fused[row] + shift), place=self.place[row],
+            inputs=self.inputs, outputs=self.outputs,
+        )  # fmt: skip
 
     def with_columns(self, columns: Mapping[str, np.ndarray]) -> Program:
         """The same program with some columns, int64[rows] each, in place of its own."""

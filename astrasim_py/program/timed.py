@@ -57,11 +57,9 @@ def _delayed(trace: ExecutionTrace, delay_ps: int) -> tuple[ExecutionTrace, np.n
         node_id=np.concatenate([new_id, new_id[received] + 1])[order].astype(np.uint64),
         type=columns("type", trace.type, NodeType.COMP),
         duration_micros=columns("duration_micros", trace.duration_micros, 0),
-        data_deps=dependencies(trace.data_deps, received),
-        ctrl_deps=dependencies(trace.ctrl_deps, received[:0]),
-        place=trace.place,
-        **given,
-    )
+        data_deps=dependencies(trace.data_deps, received), ctrl_deps=dependencies(trace.ctrl_deps, received[:0]),
+        place=trace.place, **given,
+    )  # fmt: skip
     return made, order
 
 

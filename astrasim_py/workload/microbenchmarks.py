@@ -200,7 +200,6 @@ def _trace(nodes: Sequence[dict], deps: Sequence[tuple[int, ...]]) -> ExecutionT
         type=np.array([node["type"] for node in nodes], dtype=np.int8),
         data_deps=Csr(ptr, np.array([p for d in deps for p in d], dtype=np.uint64)),
         duration_micros=np.array([node.get("micros", 0) for node in nodes], dtype=np.uint64),
-        names=[node["name"] for node in nodes],
-        pg_name=labels if any(labels) else None,
+        names=[node["name"] for node in nodes], pg_name=labels if any(labels) else None,
         **{c: values for c, values in columns.items() if (values != MISSING).any()},
-    )
+    )  # fmt: skip
