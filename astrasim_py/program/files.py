@@ -144,19 +144,16 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         problem = f"its metadata and contract take {len(arrays['texts'])} bytes, more than {MAX_TEXTS}"
         raise OutputError(place, problem, "write .et files")
 
-    def joined(parts: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-    arrays["node_id"] = joined([t.node_id for t in distinct])
-    arrays["type"] = joined([t.type for t in distinct])
-    arrays["duration_micros"] = joined([t.duration_micros for t in distinct])
-    for kind, deps in (("data", [t.data_deps for t in distinct]), ("ctrl", [t.ctrl_deps for t in distinct])):
+    for name in ("node_id", "type", "duration_micros"):
+        arrays[name] = np.concatenate([getattr(t, name) for t in distinct])
+    for kind in ("data", "ctrl"):
+        deps = [getattr(t, f"{kind}_deps") for t in distinct]
         # Counts per node, not offsets: they are small and repeat.
-        arrays[f"{kind}_ptr"] = joined([np.diff(d.ptr) for d in deps])
-        arrays[f"{kind}_ids"] = joined([d.ids for d in deps])
+        arrays[f"{kind}_ptr"] = np.concatenate([np.diff(d.ptr) for d in deps])
+        arrays[f"{kind}_ids"] = np.concatenate([d.ids for d in deps])
     for name in INT_COLUMNS:
         if any(t.has_column(name) for t in distinct):
-            column = joined([t.column(name) for t in distinct])
+            column = np.concatenate([t.column(name) for t in distinct])
             present = column != MISSING
             if not present.all():
                 arrays[f"has_{name}"] = np.packbits(present)
@@ -222,12 +219,12 @@ def _load_npz(place: str) -> dict[str, np.ndarray]:
             file.seek(0)
             with np.load(file, allow_pickle=False, max_header_size=4096) as arrays:
                 return {name: arrays[name] for name in arrays.files}
+    except AlgorithmError:
+        raise
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
         text = " ".join(str(error).split())[:120]
         raise AlgorithmError(place, f"is not an .npz of an algorithm: {text}", "write it with convert") from None
     except Exception as error:  # zlib.error and what else damaged bytes provoke in the unpacker
-        if isinstance(error, AlgorithmError):
-            raise
         raise AlgorithmError(place, f"is damaged: {type(error).__name__}", "write it with convert") from None
 
 

@@ -13,7 +13,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, format_time
-from astrasim_py.workload.items import Collective, Compute, Item, Memory, Send
+from astrasim_py.workload.items import Collective, Item, Memory, Send
 
 _COMM_TYPE = {name: code for code, name in sorted(COLLECTIVE_NAMES.items(), reverse=True)}
 _PS_PER_US = 10**6
@@ -62,7 +62,9 @@ def generate(
         for wanted in item.after or ():
             if wanted not in names:
                 raise ScenarioError(f"{where}.after", f'"{wanted}" is no item before this one', "name an earlier item")
-        made = [((0,), _shared(item, ranks, where))] if alike else _nodes(item, ranks, groups, defined, where)
+        made = _nodes(item, ranks, groups, defined, where)
+        if alike:
+            made = [((0,), node) for _, node in made]
         total += sum(len(members) for members, _ in made) * item.repeat
         if total > MAX_NODES:
             raise ScenarioError(where, f"the workload has {total} nodes, more than {MAX_NODES}", "repeat less")
@@ -102,9 +104,9 @@ def _for_all(item: Item) -> bool:
 
 def _members(
     group: str | tuple[int, ...] | None, ranks: int, groups, defined, where: str
-) -> list[tuple[str, tuple[int, ...]]]:
+) -> list[tuple[str, Sequence[int]]]:
     if group in (None, "world"):
-        return [("", tuple(range(ranks)))]
+        return [("", range(ranks))]
     if isinstance(group, str):
         if group not in groups:
             raise ScenarioError(f"{where}.group", f'group "{group}" is not defined', "define it under groups")
@@ -141,28 +143,6 @@ def _collective(item: Collective, label: str, n: int, where: str) -> dict:
     return node
 
 
-def _shared(item: Item, ranks: int, where: str) -> dict:
-    if isinstance(item, Collective):
-        return _collective(item, "", ranks, where)
-    if isinstance(item, Compute):
-        node = {"type": NodeType.COMP, "is_cpu_op": 0}
-        if item.time is not None:
-            node |= {"micros": -(-item.time // _PS_PER_US), "duration_ps": item.time}
-            node["name"] = item.name or f"compute {format_time(item.time)}"
-        else:
-            node |= {"num_ops": item.operations, "tensor_size": item.bytes or 0}
-            node["name"] = item.name or f"compute {item.operations} operations"
-        return node
-    if isinstance(item, Memory):
-        if item.load is not None:
-            kind, verb, size = NodeType.MEM_LOAD, "load", item.load
-        else:
-            kind, verb, size = NodeType.MEM_STORE, "store", item.store
-        label = item.name or f"{verb} {format_size(size)}"
-        return {"type": kind, "name": label, "tensor_size": size, "is_cpu_op": 0}
-    raise TypeError(f"{type(item).__name__} is no item")
-
-
 def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Sequence[int], dict]]:
     if isinstance(item, Collective):
         found = _members(item.group, ranks, groups, defined, where)
@@ -178,7 +158,19 @@ def _nodes(item: Item, ranks: int, groups, defined, where: str) -> list[tuple[Se
             ((item.to,), {"type": NodeType.COMM_RECV, "name": f"receive {label} from {item.source}", **common}),
         ]
     _check_ranks(f"{where}.ranks", item.ranks or (), ranks)
-    return [(range(ranks) if item.ranks is None else item.ranks, _shared(item, ranks, where))]
+    if isinstance(item, Memory):
+        kind, verb, size = NodeType.MEM_LOAD, "load", item.load
+        if size is None:
+            kind, verb, size = NodeType.MEM_STORE, "store", item.store
+        node = {"type": kind, "name": f"{verb} {format_size(size)}", "tensor_size": size}
+    elif item.time is not None:
+        node = {"name": f"compute {format_time(item.time)}", "duration_ps": item.time}
+        node["micros"] = -(-item.time // _PS_PER_US)
+    else:
+        node = {"name": f"compute {item.operations} operations", "num_ops": item.operations}
+        node["tensor_size"] = item.bytes or 0
+    node = {"type": NodeType.COMP, **node, "name": item.name or node["name"], "is_cpu_op": 0}
+    return [(range(ranks) if item.ranks is None else item.ranks, node)]
 
 
 def _check_ranks(place: str, listed: Sequence[int], ranks: int) -> None:
