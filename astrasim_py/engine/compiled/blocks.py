@@ -5,33 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled import queue, records
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    blocks,
-    calls,
-    channels,
-    counters,
-    instances,
-    ints,
-    longs,
-    matches,
-    node_rows,
-    nodes,
-    progress,
-    ranks,
-    small,
-    states,
-    templates,
-    waiting,
-)
+from astrasim_py.engine.compiled import queue, records, table
 
 
 @lean
 def new_block(state, number, rank, words):
     """Make a block of a template for a rank; the caller sets its call and position."""
-    block = np.int64(queue.take_row(state, blocks, records.BLOCKS))
-    template, row = templates(state, number), blocks(state, block)
+    block = np.int64(queue.take_row(state, table.blocks, records.BLOCKS))
+    template, row = table.templates(state, number), table.blocks(state, block)
     row.rank = rank
     row.template = number
     row.first = template.first
@@ -53,46 +34,46 @@ def new_block(state, number, rank, words):
 @lean
 def new_states(state, number):
     """Allocate a block's words (node states and counters); returns their place."""
-    template = templates(state, number)
+    template = table.templates(state, number)
     words = queue.take(state, template.words)
     for i in range(template.nodes):
-        states(state)[8 * words + i] = small(state)[template.first + i]
+        table.states(state)[8 * words + i] = table.small(state)[template.first + i]
     counts = words + ((template.nodes + 7) >> 3)
     for i in range(template.count_count):
-        arena(state)[counts + i] = ints(state)[template.counts + i]
+        table.arena(state)[counts + i] = table.ints(state)[template.counts + i]
     if template.flags & records.COUNTS:
         base = words + template.counter_word
         for c in range(template.counters):
-            first = waiting(state, template.waiting + 4 * c)
-            counter = counters(state, base + 2 * c)
+            first = table.waiting(state, template.waiting + 4 * c)
+            counter = table.counters(state, base + 2 * c)
             counter.count = 0
             counter.waiting = first.count
             for i in range(3 * first.count):
-                arena(state)[base + first.word + i] = longs(state)[first.first + i]
+                table.arena(state)[base + first.word + i] = table.longs(state)[first.first + i]
     return words
 
 
 @inlined
 def state_of(state, block, node):
     """Return the state byte of a node."""
-    row = blocks(state, block)
+    row = table.blocks(state, block)
     return (np.int64(row.words) << 3) + row.offset + node * np.int64(row.step)
 
 
 @lean
 def free_block(state, block):
     """Free a block that has ended and has no references left."""
-    row = blocks(state, block)
+    row = table.blocks(state, block)
     if not row.flags & records.JOINT_BLOCK:
-        queue.give(state, np.int64(row.words), templates(state, row.template).words)
+        queue.give(state, np.int64(row.words), table.templates(state, row.template).words)
     row.rank = -1
-    queue.give_row(state, blocks, records.BLOCKS, block)
+    queue.give_row(state, table.blocks, records.BLOCKS, block)
 
 
 @lean
 def release_block(state, block):
     """Drop one reference to a block. Blocks of workloads are never freed."""
-    row = blocks(state, block)
+    row = table.blocks(state, block)
     row.references -= 1
     if row.references == 0 and row.left == 0 and row.call >= 0:
         free_block(state, block)
@@ -101,7 +82,7 @@ def release_block(state, block):
 @lean
 def open_call(state, number):
     """Open a call, when its first member arrives."""
-    call, now_at = calls(state, number), progress(state, number)
+    call, now_at = table.calls(state, number), table.progress(state, number)
     if now_at.start >= 0:
         return
     members = call.members
@@ -110,15 +91,15 @@ def open_call(state, number):
     if not call.flags & records.EMPTY:
         now_at.blocks = queue.take(state, members)
         for i in range(members):
-            arena(state)[now_at.blocks + i] = -1
+            table.arena(state)[now_at.blocks + i] = -1
     if call.flags & records.JOINT:
-        template = templates(state, call.templates)
+        template = table.templates(state, call.templates)
         now_at.state_words = (template.nodes * members + 7) >> 3
         now_at.states = queue.take(state, now_at.state_words)
         for i in range(template.nodes):
             begin = 8 * now_at.states + i * members
             for k in range(begin, begin + members):
-                states(state)[k] = small(state)[template.first + i]
+                table.states(state)[k] = table.small(state)[template.first + i]
     if call.channels:
         now_at.channels = queue.take_zeros(state, 2 * call.channels)
     words = 2 * call.messages + call.connections
@@ -129,7 +110,7 @@ def open_call(state, number):
 @lean
 def leave_call(state, number):
     """Record that a member has finished a call."""
-    call, now_at = calls(state, number), progress(state, number)
+    call, now_at = table.calls(state, number), table.progress(state, number)
     now_at.left -= 1
     if now_at.left:
         return
@@ -148,31 +129,31 @@ def leave_call(state, number):
 @inlined
 def template_of(state, number, position):
     """Return the template of a member of a call."""
-    call = calls(state, number)
+    call = table.calls(state, number)
     if call.flags & records.ROTATED:
         return call.templates
-    return np.int64(ints(state)[call.templates + position])
+    return np.int64(table.ints(state)[call.templates + position])
 
 
 @inlined
 def block_at(state, call, position):
     """Return the block of a member of a call; its rank or the first message to it makes the block."""
-    place = progress(state, call).blocks + position
-    block = arena(state)[place]
+    place = table.progress(state, call).blocks + position
+    block = table.arena(state)[place]
     if block < 0:
         block = make_block(state, call, position)
-        arena(state)[place] = block
+        table.arena(state)[place] = block
     return block
 
 
 @lean
 def make_block(state, number, position):
     """Make the block of a member of a call."""
-    call, template = calls(state, number), template_of(state, number, position)
+    call, template = table.calls(state, number), template_of(state, number, position)
     joint = call.flags & records.JOINT
-    words = progress(state, number).states if joint else new_states(state, template)
-    block = new_block(state, template, np.int64(ints(state)[call.ranks + position]), words)
-    row = blocks(state, block)
+    words = table.progress(state, number).states if joint else new_states(state, template)
+    block = new_block(state, template, np.int64(table.ints(state)[call.ranks + position]), words)
+    row = table.blocks(state, block)
     if joint:
         row.flags |= records.JOINT_BLOCK
         row.offset = position
@@ -181,7 +162,7 @@ def make_block(state, number, position):
     row.position = position
     row.ranks = call.ranks
     if call.rows >= 0 and state.record_nodes:
-        row.row = longs(state)[call.rows + position]
+        row.row = table.longs(state)[call.rows + position]
     if call.flags & records.ROTATED:
         row.flags |= records.ROTATED_BLOCK
         if call.extra_bytes >= 0:
@@ -196,48 +177,48 @@ def splice(state, call, position, rank, node, run, cause):
     `run`: run of the chunk (0: none). `cause`: row of the node that released it.
     """
     open_call(state, call)
-    if calls(state, call).flags & records.EMPTY:
+    if table.calls(state, call).flags & records.EMPTY:
         return queue.NONE
-    template = templates(state, template_of(state, call, position))
+    template = table.templates(state, template_of(state, call, position))
     if template.nodes == 0:
         return queue.NONE
     block = block_at(state, call, position)
-    row = blocks(state, block)
+    row = table.blocks(state, block)
     row.parent = node
     row.run = run
     row.flags |= records.SPLICED
     for i in range(template.root_count):
-        root = np.int64(ints(state)[template.roots + i])
+        root = np.int64(table.ints(state)[template.roots + i])
         queue.make_ready(state, rank, block, root)
         if state.record_nodes:
-            node_rows(state, row.row + root).released = cause
+            table.node_rows(state, row.row + root).released = cause
     return block
 
 
 @lean
 def position_in(state, number, rank):
     """Return the position of a rank in an instance."""
-    instance = instances(state, number)
+    instance = table.instances(state, number)
     low, high = np.int64(0), instance.members
     while low < high:
         middle = (low + high) >> 1
-        if ints(state)[instance.sorted + middle] < rank:
+        if table.ints(state)[instance.sorted + middle] < rank:
             low = middle + 1
         else:
             high = middle
-    return np.int64(ints(state)[instance.sorted + instance.members + low])
+    return np.int64(table.ints(state)[instance.sorted + instance.members + low])
 
 
 @lean
 def rotated_peer(state, number, position, delta):
     """Add a delta to a position of a rotated call, digit by digit."""
-    dims = calls(state, number).dims
-    n = np.int64(ints(state)[dims])
+    dims = table.calls(state, number).dims
+    n = np.int64(table.ints(state)[dims])
     digits = dims + 1 + n
     peer, weight = np.int64(0), np.int64(1)
     for d in range(n):
-        size = np.int64(ints(state)[dims + 1 + d])
-        digit = np.int64(ints(state)[digits + position * n + d]) + ints(state)[digits + delta * n + d]
+        size = np.int64(table.ints(state)[dims + 1 + d])
+        digit = np.int64(table.ints(state)[digits + position * n + d]) + table.ints(state)[digits + delta * n + d]
         if digit >= size:
             digit -= size
         peer += weight * digit
@@ -248,8 +229,8 @@ def rotated_peer(state, number, position, delta):
 @inlined
 def peer_of(state, block, node):
     """Return the position of a node's peer (workload: the peer's rank in the job)."""
-    row = blocks(state, block)
-    peer = np.int64(nodes(state, np.int64(row.first) + node).peer)
+    row = table.blocks(state, block)
+    peer = np.int64(table.nodes(state, np.int64(row.first) + node).peer)
     if row.flags & records.ROTATED_BLOCK:
         return rotated_peer(state, np.int64(row.call), np.int64(row.position), peer)
     return peer
@@ -258,16 +239,16 @@ def peer_of(state, block, node):
 @inlined
 def rank_at(state, block, position):
     """Return the rank at a position of a block's group."""
-    row = blocks(state, block)
+    row = table.blocks(state, block)
     if row.call < 0:
         return row.ranks + position
-    return np.int64(ints(state)[row.ranks + position])
+    return np.int64(table.ints(state)[row.ranks + position])
 
 
 @lean
 def partner_block(state, block, node):
     """Return the block of a node's peer in the same communicator."""
-    peer, row = peer_of(state, block, node), blocks(state, block)
+    peer, row = peer_of(state, block, node), table.blocks(state, block)
     if row.call < 0:
         return row.ranks + peer
     return block_at(state, np.int64(row.call), peer)
@@ -276,64 +257,64 @@ def partner_block(state, block, node):
 @inlined
 def size_of(state, block, node):
     """Return the size index of a node."""
-    row = blocks(state, block)
-    size = np.int64(nodes(state, np.int64(row.first) + node).size)
+    row = table.blocks(state, block)
+    size = np.int64(table.nodes(state, np.int64(row.first) + node).size)
     if row.flags & records.UNEVEN_BLOCK:
-        count = templates(state, row.template).nodes
-        size += small(state)[calls(state, row.call).extra_bytes + row.position * count + node]
+        count = table.templates(state, row.template).nodes
+        size += table.small(state)[table.calls(state, row.call).extra_bytes + row.position * count + node]
     return size
 
 
 @lean
 def sent_size(state, block, node, peer):
     """Return the size index of the only message that a receive can match."""
-    row = blocks(state, block)
-    partner = np.int64(nodes(state, np.int64(row.first) + node).partner)
+    row = table.blocks(state, block)
+    partner = np.int64(table.nodes(state, np.int64(row.first) + node).partner)
     if row.call < 0:
-        first = blocks(state, row.ranks + peer).first
-        return np.int64(nodes(state, first + partner).size)
-    template = templates(state, template_of(state, np.int64(row.call), peer))
-    size = np.int64(nodes(state, template.first + partner).size)
+        first = table.blocks(state, row.ranks + peer).first
+        return np.int64(table.nodes(state, first + partner).size)
+    template = table.templates(state, template_of(state, np.int64(row.call), peer))
+    size = np.int64(table.nodes(state, template.first + partner).size)
     if row.flags & records.UNEVEN_BLOCK:
-        size += small(state)[calls(state, row.call).extra_bytes + peer * template.nodes + partner]
+        size += table.small(state)[table.calls(state, row.call).extra_bytes + peer * template.nodes + partner]
     return size
 
 
 @lean
 def channel_of(state, block, node, sends):
     """Return the place of a node's channel, for nodes that several messages can match."""
-    row = blocks(state, block)
-    channel = ~np.int64(nodes(state, np.int64(row.first) + node).partner)
+    row = table.blocks(state, block)
+    channel = ~np.int64(table.nodes(state, np.int64(row.first) + node).partner)
     if row.call < 0:
-        return state.channels + 2 * (ranks(state, row.rank).channels + channel)
-    call = calls(state, row.call)
+        return state.channels + 2 * (table.ranks(state, row.rank).channels + channel)
+    call = table.calls(state, row.call)
     if call.flags & records.SHARED:
         return state.channels + 2 * channel
     if call.flags & records.ROTATED:
         sender = np.int64(row.position) if sends else peer_of(state, block, node)
         channel += sender * (call.channels // call.members)
-    return progress(state, row.call).channels + 2 * channel
+    return table.progress(state, row.call).channels + 2 * channel
 
 
 @lean
 def new_match(state, place, flags):
     """Append a match to a channel; its send or its receive is posted now."""
-    channel = channels(state, place)
+    channel = table.channels(state, place)
     if channel.first:
         number = channel.first - 1
-        match = matches(state, number)
+        match = table.matches(state, number)
         if not match.flags & flags:
             match.flags |= flags
             channel.first = match.next + 1
             return number
-    number = np.int64(queue.take_row(state, matches, records.MATCHES))
-    match = matches(state, number)
+    number = np.int64(queue.take_row(state, table.matches, records.MATCHES))
+    match = table.matches(state, number)
     match.flags = flags
     match.next = -1
     match.receive = -1
     match.row = -1
     if channel.first:
-        matches(state, channel.last - 1).next = number
+        table.matches(state, channel.last - 1).next = number
     else:
         channel.first = number + 1
     channel.last = number + 1
@@ -343,5 +324,5 @@ def new_match(state, place, flags):
 @lean
 def free_match(state, number):
     """Free a complete match."""
-    matches(state, number).flags = -1
-    queue.give_row(state, matches, records.MATCHES, number)
+    table.matches(state, number).flags = -1
+    queue.give_row(state, table.matches, records.MATCHES, number)

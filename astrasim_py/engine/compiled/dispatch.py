@@ -8,61 +8,8 @@ import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled import queue, records
-from astrasim_py.engine.compiled.blocks import (
-    channel_of,
-    free_block,
-    free_match,
-    leave_call,
-    new_match,
-    peer_of,
-    position_in,
-    rank_at,
-    sent_size,
-    size_of,
-    splice,
-    state_of,
-)
+from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.chunks import begin_chunks, end_phase, start_runs
-from astrasim_py.engine.compiled.events import (
-    complete_next,
-    count_time,
-    end_later,
-    fail,
-    new_event,
-    new_message,
-    number_event,
-    time_together,
-    unequal,
-)
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    arena_heap,
-    blocks,
-    capacity,
-    counters,
-    counting,
-    due,
-    events,
-    instances,
-    ints,
-    longs,
-    matches,
-    message_rows,
-    message_slots,
-    node_rows,
-    nodes,
-    prefetch,
-    progress,
-    ranks,
-    servers,
-    shares,
-    slots,
-    states,
-    templates,
-    waiting,
-    wave,
-)
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
 
 COMPUTE_SLOT = np.int64(2)
@@ -71,10 +18,10 @@ COMPUTE_SLOT = np.int64(2)
 @inlined
 def release(state, block, node, cause):
     """Make a node ready; `cause`: row of the node that released it."""
-    row = blocks(state, block)
+    row = table.blocks(state, block)
     queue.make_ready(state, np.int64(row.rank), block, node)
     if state.record_nodes:
-        node_rows(state, row.row + node).released = cause
+        table.node_rows(state, row.row + node).released = cause
 
 
 # -- slots and connections ----------------------------------------------------------------------------------------
@@ -83,19 +30,19 @@ def release(state, block, node, cause):
 @lean
 def refuse(state, rank, kind, node):
     """Queue a ready workload node that found no free slot."""
-    slot = slots(state, records.SLOT_KINDS * rank + kind)
+    slot = table.slots(state, records.SLOT_KINDS * rank + kind)
     count, room = slot.refused_count, slot.refused_room
     if count == room:
         more = max(2 * room, np.int64(4))
         place = queue.take(state, 3 * more)
         for i in range(3 * count):
-            arena(state)[place + i] = arena(state)[slot.refused + i]
+            table.arena(state)[place + i] = table.arena(state)[slot.refused + i]
         if room:
             queue.give(state, slot.refused, 3 * room)
         slot.refused = place
         slot.refused_room = more
         queue.note_ready(state, 3 * more)
-    heap.push(arena_heap(state, slot.refused), count, node, np.int64(0), node)
+    heap.push(table.arena_heap(state, slot.refused), count, node, np.int64(0), node)
     slot.refused_count = count + 1
 
 
@@ -106,23 +53,23 @@ def slot_freed(state, rank, kind, node):
     With a single slot, waking stops after the first node that is sure to hold the slot for some time: the others would
     only be refused again.
     """
-    slot, row = slots(state, records.SLOT_KINDS * rank + kind), blocks(state, rank)
+    slot, row = table.slots(state, records.SLOT_KINDS * rank + kind), table.blocks(state, rank)
     slot.used -= 1
     while slot.refused_count:
-        refused = arena_heap(state, slot.refused)
+        refused = table.arena_heap(state, slot.refused)
         again = refused[0].item
         slot.refused_count = heap.pop(refused, slot.refused_count)
         release(state, rank, again, row.row + node)
-        if capacity(state)[kind] == 1:
-            at = nodes(state, row.first + again)
-            if at.kind == SEND or (at.kind == COMPUTE and longs(state)[state.duration + at.size]):
+        if table.capacity(state)[kind] == 1:
+            at = table.nodes(state, row.first + again)
+            if at.kind == SEND or (at.kind == COMPUTE and table.longs(state)[state.duration + at.size]):
                 break
 
 
 @lean
 def slot_of(state, block, message):
     """Return the slot of a message of a connection."""
-    return message_slots(state, progress(state, blocks(state, block).call).slots + 2 * message)
+    return table.message_slots(state, table.progress(state, table.blocks(state, block).call).slots + 2 * message)
 
 
 @lean
@@ -134,22 +81,22 @@ def release_slot(state, block, message, node):
     if before < records.WAITED:
         return
     other, send = (before - records.WAITED) >> 32, (before - records.WAITED) & queue.NODE_MASK
-    release(state, other, send, blocks(state, block).row + node)
-    queue.wake(state, np.int64(blocks(state, other).rank))
+    release(state, other, send, table.blocks(state, block).row + node)
+    queue.wake(state, np.int64(table.blocks(state, other).rank))
 
 
 @lean
 def enter_slot(state, block, node, kind):
     """Whether the connection slot that a node needs is free; if so, a send also frees the slot that it releases."""
-    template = templates(state, blocks(state, block).template)
-    needed = np.int64(ints(state)[template.connections + node])
+    template = table.templates(state, table.blocks(state, block).template)
+    needed = np.int64(table.ints(state)[template.connections + node])
     if needed >= 0:
         slot = slot_of(state, block, needed)
         if slot.state != records.FREE:
             slot.state = queue.entry_of(block, node) + records.WAITED
             slot.since = state.now
             return False
-    freed = np.int64(ints(state)[template.connections + template.nodes + node])
+    freed = np.int64(table.ints(state)[template.connections + template.nodes + node])
     if kind == SEND and freed >= 0:
         release_slot(state, block, freed, node)
     return True
@@ -158,18 +105,20 @@ def enter_slot(state, block, node, kind):
 @lean
 def admit_workload(state, rank, node, kind, slot_kind):
     """Give a workload node its slot and start counting its time; False if no slot is free."""
-    if slot_kind and capacity(state)[slot_kind] >= 0:
-        slot = slots(state, records.SLOT_KINDS * rank + slot_kind)
-        if slot.used >= capacity(state)[slot_kind]:
+    if slot_kind and table.capacity(state)[slot_kind] >= 0:
+        slot = table.slots(state, records.SLOT_KINDS * rank + slot_kind)
+        if slot.used >= table.capacity(state)[slot_kind]:
             refuse(state, rank, slot_kind, node)
             return False
         slot.used += 1
-    count_time(state, rank, kind, np.int64(1))
+    events.count_time(state, rank, kind, np.int64(1))
     if kind == COMPUTE and slot_kind == COMPUTE_SLOT:
-        row = ranks(state, rank)
-        row.compute_sum += longs(state)[state.duration + nodes(state, blocks(state, rank).first + node).size]
+        row = table.ranks(state, rank)
+        row.compute_sum += table.longs(state)[
+            state.duration + table.nodes(state, table.blocks(state, rank).first + node).size
+        ]
         if row.compute_sum < 0:
-            fail(state, records.OVERFLOW)
+            events.fail(state, records.OVERFLOW)
     return True
 
 
@@ -179,11 +128,11 @@ def admit_workload(state, rank, node, kind, slot_kind):
 @lean
 def issue(state):
     """Issue the next node of the dispatching rank's wave."""
-    rank, entry = state.rank, wave(state, state.wave_next)[0].item
+    rank, entry = state.rank, table.wave(state, state.wave_next)[0].item
     state.wave_next += 1
     block, node = entry >> 32, entry & queue.NODE_MASK
-    row = blocks(state, block)
-    at = nodes(state, row.first + node)
+    row = table.blocks(state, block)
+    at = table.nodes(state, row.first + node)
     kind = np.int64(at.kind)
     if row.flags & records.WORKLOAD:
         if not admit_workload(state, rank, node, kind, np.int64(at.slot)):
@@ -195,11 +144,11 @@ def issue(state):
             # A detached send leaves its block now.
             row.left -= 1
             if row.left == 0:
-                complete_next(state, block, queue.NONE, row.row + node if state.record_nodes else queue.NONE)
+                events.complete_next(state, block, queue.NONE, row.row + node if state.record_nodes else queue.NONE)
     if state.record_nodes:
-        node_rows(state, row.row + node).start = state.now
+        table.node_rows(state, row.row + node).start = state.now
         # Ranks alternate: by this rank's next turn the prefetched line has arrived.
-        prefetch(node_rows(state, row.row + node + 2))
+        table.prefetch(table.node_rows(state, row.row + node + 2))
     if kind == SEND:
         issue_send(state, block, node)
     elif kind == RECV:
@@ -209,19 +158,19 @@ def issue(state):
     elif kind == COLLECTIVE:
         issue_collective(state, rank, block, node)
     else:
-        complete_next(state, block, node, queue.NONE)
+        events.complete_next(state, block, node, queue.NONE)
 
 
 @lean
 def issue_send(state, block, node):
     """Post a send; its message leaves now or, under the rendezvous, once its receiver has requested it."""
-    row, match = blocks(state, block), queue.NONE
+    row, match = table.blocks(state, block), queue.NONE
     if state.counts_references:
         # The reference lasts until delivery.
         row.references += 1
-    if nodes(state, row.first + node).partner < 0:
-        match = new_match(state, channel_of(state, block, node, True), records.SEND_POSTED)
-        posted = matches(state, match)
+    if table.nodes(state, row.first + node).partner < 0:
+        match = blocks.new_match(state, blocks.channel_of(state, block, node, True), records.SEND_POSTED)
+        posted = table.matches(state, match)
         posted.send = queue.entry_of(block, node)
         posted.rank = row.rank
         posted.call = row.call
@@ -235,28 +184,28 @@ def issue_send(state, block, node):
 @lean
 def may_send(state, block, node, number):
     """Under the rendezvous: whether a message has been requested and leaves at once."""
-    row, request = blocks(state, block), queue.NONE
+    row, request = table.blocks(state, block), queue.NONE
     if number >= 0:
-        match = matches(state, number)
+        match = table.matches(state, number)
         if not match.flags & records.ASKED:
             match.flags |= records.UNASKED
             return False
         request = match.row
     else:
-        own = state_of(state, block, node)
-        if not states(state)[own] & records.ARRIVED:
-            states(state)[own] |= np.uint8(records.POSTED)
+        own = blocks.state_of(state, block, node)
+        if not table.states(state)[own] & records.ARRIVED:
+            table.states(state)[own] |= np.uint8(records.POSTED)
             return False
-        states(state)[own] &= ~np.uint8(records.ARRIVED)
+        table.states(state)[own] &= ~np.uint8(records.ARRIVED)
         request = stored_row(state, row.row + node)
     if state.record_messages:
-        message_rows(state, request).receiver = row.row + node
+        table.message_rows(state, request).receiver = row.row + node
     if not state.scheduled:
         return True
     # ASTRA-sim's sender receives the request in an event of its own, like any receive of an arrived message.
-    e = new_event(state, records.GO, block, node)
-    events(state, e).match = number
-    number_event(state, e)
+    e = events.new_event(state, records.GO, block, node)
+    table.events(state, e).match = number
+    events.number_event(state, e)
     queue.push(state, state.now, e)
     return False
 
@@ -266,101 +215,103 @@ def stored_row(state, row):
     """Return the row of an early message, stored in its receive's row; -1 if messages are not recorded."""
     if not state.record_messages:
         return queue.NONE
-    message = -2 - node_rows(state, row).ended
-    node_rows(state, row).ended = -1
+    message = -2 - table.node_rows(state, row).ended
+    table.node_rows(state, row).ended = -1
     return message
 
 
 @lean
 def issue_receive(state, block, node):
     """Post a receive; it completes now if its message has arrived, else, under the rendezvous, requests it."""
-    row, match = blocks(state, block), queue.NONE
-    if nodes(state, row.first + node).partner < 0:
-        match = new_match(state, channel_of(state, block, node, False), records.RECEIVE_POSTED)
+    row, match = table.blocks(state, block), queue.NONE
+    if table.nodes(state, row.first + node).partner < 0:
+        match = blocks.new_match(state, blocks.channel_of(state, block, node, False), records.RECEIVE_POSTED)
         arrived = receive_match(state, block, node, match)
     else:
         arrived = receive_partner(state, block, node)
     if arrived:
         if state.scheduled:
-            end_later(state, block, node, state.now)
+            events.end_later(state, block, node, state.now)
         else:
-            complete_next(state, block, node, queue.NONE)
+            events.complete_next(state, block, node, queue.NONE)
     elif state.request >= 0:
-        state.carried = new_message(state, block, node, match, state.request, np.int64(1))
+        state.carried = events.new_message(state, block, node, match, state.request, np.int64(1))
 
 
 @lean
 def receive_match(state, block, node, number):
     """Whether the message of a receive on a channel has arrived."""
-    match = matches(state, number)
+    match = table.matches(state, number)
     match.receive = queue.entry_of(block, node)
     if not match.flags & records.HAS_ARRIVED:
         return False
     size = np.int64(match.size)
-    if size != size_of(state, block, node):
+    if size != blocks.size_of(state, block, node):
         sender, call = np.int64(match.rank), np.int64(match.call)
-        unequal(state, match.receive, sender, call, match.send & queue.NODE_MASK, size)
+        events.unequal(state, match.receive, sender, call, match.send & queue.NODE_MASK, size)
     if state.record_messages:
-        message_rows(state, match.row).receiver = blocks(state, block).row + node
-    free_match(state, number)
+        table.message_rows(state, match.row).receiver = table.blocks(state, block).row + node
+    blocks.free_match(state, number)
     return True
 
 
 @lean
 def receive_partner(state, block, node):
     """Whether the only message that a receive can match has arrived."""
-    own, row = state_of(state, block, node), blocks(state, block)
-    if not states(state)[own] & records.ARRIVED:
-        states(state)[own] |= np.uint8(records.POSTED)
+    own, row = blocks.state_of(state, block, node), table.blocks(state, block)
+    if not table.states(state)[own] & records.ARRIVED:
+        table.states(state)[own] |= np.uint8(records.POSTED)
         return False
-    states(state)[own] &= ~np.uint8(records.ARRIVED)
+    table.states(state)[own] &= ~np.uint8(records.ARRIVED)
     if state.record_messages:
-        message_rows(state, stored_row(state, row.row + node)).receiver = row.row + node
-    peer = peer_of(state, block, node)
-    size = sent_size(state, block, node, peer)
-    if size != size_of(state, block, node):
-        partner = np.int64(nodes(state, row.first + node).partner)
-        unequal(state, queue.entry_of(block, node), rank_at(state, block, peer), np.int64(row.call), partner, size)
+        table.message_rows(state, stored_row(state, row.row + node)).receiver = row.row + node
+    peer = blocks.peer_of(state, block, node)
+    size = blocks.sent_size(state, block, node, peer)
+    if size != blocks.size_of(state, block, node):
+        partner = np.int64(table.nodes(state, row.first + node).partner)
+        events.unequal(
+            state, queue.entry_of(block, node), blocks.rank_at(state, block, peer), np.int64(row.call), partner, size
+        )
     return True
 
 
 @lean
 def issue_timed(state, rank, block, node, kind):
     """Begin a computation or a memory request."""
-    duration = longs(state)[state.duration + nodes(state, blocks(state, block).first + node).size]
+    duration = table.longs(state)[state.duration + table.nodes(state, table.blocks(state, block).first + node).size]
     end = state.now + duration
     if kind == MEMORY and state.has_servers:
-        server = ranks(state, rank).server
-        end = max(servers(state)[server], state.now) + duration
-        servers(state)[server] = end
+        server = table.ranks(state, rank).server
+        end = max(table.servers(state)[server], state.now) + duration
+        table.servers(state)[server] = end
     if end < state.now:
-        fail(state, records.OVERFLOW)
+        events.fail(state, records.OVERFLOW)
     elif end == state.now:
-        complete_next(state, block, node, queue.NONE)
+        events.complete_next(state, block, node, queue.NONE)
     elif state.scheduled:
-        e = new_event(state, records.TIMER, block, node)
+        e = events.new_event(state, records.TIMER, block, node)
         state.issued += 1
-        time_together(state, e, rank, end)
+        events.time_together(state, e, rank, end)
         if state.counts_references:
-            blocks(state, block).references += 1
+            table.blocks(state, block).references += 1
         queue.push(state, end, e)
     else:
-        end_later(state, block, node, end)
+        events.end_later(state, block, node, end)
 
 
 @lean
 def issue_collective(state, rank, block, node):
     """Begin a rank's part of a collective."""
-    row = blocks(state, block)
-    number = np.int64(nodes(state, row.first + node).size)
-    instance = instances(state, number)
+    row = table.blocks(state, block)
+    number = np.int64(table.nodes(state, row.first + node).size)
+    instance = table.instances(state, number)
     if instance.planned:
         begin_chunks(state, rank, number, node)
         return
-    position = position_in(state, number, rank)
-    if splice(state, instance.first, position, rank, node, np.int64(0), row.row + node) < 0:
-        leave_call(state, instance.first)
-        complete_next(state, block, node, queue.NONE)
+    position = blocks.position_in(state, number, rank)
+    if blocks.splice(state, instance.first, position, rank, node, np.int64(0), row.row + node) < 0:
+        blocks.leave_call(state, instance.first)
+        events.complete_next(state, block, node, queue.NONE)
 
 
 # -- completing ---------------------------------------------------------------------------------------------------
@@ -371,25 +322,25 @@ def complete(state):
     """Complete the node that is due: release its successors, and end its block if it was the last."""
     if state.done:
         share = state.done
-        row = shares(state, share)
+        row = table.shares(state, share)
         state.done = row.next
         block, node, cause = row.rank, row.node, row.cause
-        queue.give(state, share, records.SHARE_WORDS + 2 * ranks(state, block).queues)
+        queue.give(state, share, records.SHARE_WORDS + 2 * table.ranks(state, block).queues)
     else:
         state.due_count -= 1
-        last = due(state, state.due_count)
+        last = table.due(state, state.due_count)
         block, node, cause = last.block, last.node, last.cause
-    row = blocks(state, block)
+    row = table.blocks(state, block)
     rank, first_row = np.int64(row.rank), np.int64(row.row)
     if node >= 0:
-        if nodes(state, row.first + node).slot == records.DETACHED:
+        if table.nodes(state, row.first + node).slot == records.DETACHED:
             if state.record_nodes:
-                node_rows(state, first_row + node).end = state.now
+                table.node_rows(state, first_row + node).end = state.now
             return
         leave_slot(state, block, node)
         if state.record_nodes:
-            node_rows(state, first_row + node).end = state.now
-            node_rows(state, first_row + node).ended = cause
+            table.node_rows(state, first_row + node).end = state.now
+            table.node_rows(state, first_row + node).ended = cause
         release_successors(state, block, node)
         row.left -= 1
         cause = first_row + node if state.record_nodes else queue.NONE
@@ -397,23 +348,23 @@ def complete(state):
         end_block(state, block, cause)
     elif row.flags & records.COUNTS and node >= 0:
         count_completion(state, block, node)
-    if ranks(state, rank).ready:
+    if table.ranks(state, rank).ready:
         queue.wake(state, rank)
 
 
 @inlined
 def leave_slot(state, block, node):
     """Free the slot of a completing node, and count its time."""
-    row = blocks(state, block)
-    at = nodes(state, row.first + node)
+    row = table.blocks(state, block)
+    at = table.nodes(state, row.first + node)
     if row.flags & records.WORKLOAD:
-        count_time(state, block, np.int64(at.kind), queue.NONE)
+        events.count_time(state, block, np.int64(at.kind), queue.NONE)
         slot = np.int64(at.slot)
-        if slot and capacity(state)[slot] >= 0:
+        if slot and table.capacity(state)[slot] >= 0:
             slot_freed(state, block, slot, node)
     elif row.flags & records.CONNECTED and at.kind != SEND:
-        template = templates(state, row.template)
-        freed = np.int64(ints(state)[template.connections + template.nodes + node])
+        template = table.templates(state, row.template)
+        freed = np.int64(table.ints(state)[template.connections + template.nodes + node])
         if freed >= 0:
             release_slot(state, block, freed, node)
 
@@ -421,25 +372,25 @@ def leave_slot(state, block, node):
 @inlined
 def release_successors(state, block, node):
     """Decrement the needs of the successors of a completing node."""
-    row = blocks(state, block)
-    at = nodes(state, row.first + node)
+    row = table.blocks(state, block)
+    at = table.nodes(state, row.first + node)
     for i in range(np.int64(at.successor), np.int64(at.successor) + at.successors):
-        lose_need(state, block, np.int64(ints(state)[i]), row.row + node)
+        lose_need(state, block, np.int64(table.ints(state)[i]), row.row + node)
 
 
 @inlined
 def lose_need(state, block, node, cause):
     """Decrement the needs of a node; at zero it is ready."""
-    own = state_of(state, block, node)
-    left = np.int64(states(state)[own])
+    own = blocks.state_of(state, block, node)
+    left = np.int64(table.states(state)[own])
     if left & records.NEEDS == records.MOST_NEEDS:
-        row = blocks(state, block)
-        words = row.words + ((templates(state, row.template).nodes + 7) >> 3)
-        place = words + nodes(state, row.first + node).count
-        arena(state)[place] -= 1
-        ready = arena(state)[place] == 0
+        row = table.blocks(state, block)
+        words = row.words + ((table.templates(state, row.template).nodes + 7) >> 3)
+        place = words + table.nodes(state, row.first + node).count
+        table.arena(state)[place] -= 1
+        ready = table.arena(state)[place] == 0
     else:
-        states(state)[own] = left - 1
+        table.states(state)[own] = left - 1
         ready = (left & records.NEEDS) == 1
     if ready:
         release(state, block, node, cause)
@@ -448,31 +399,31 @@ def lose_need(state, block, node, cause):
 @lean
 def end_block(state, block, cause):
     """End a block whose last node has completed, and with it its workload's node or its chunk's phase."""
-    row = blocks(state, block)
+    row = table.blocks(state, block)
     rank, call, run, parent = np.int64(row.rank), np.int64(row.call), np.int64(row.run), np.int64(row.parent)
     if call < 0:
-        ranks(state, rank).finish = state.now
+        table.ranks(state, rank).finish = state.now
         return
-    leave_call(state, call)
+    blocks.leave_call(state, call)
     if row.references == 0:
-        free_block(state, block)
+        blocks.free_block(state, block)
     if run:
         end_phase(state, rank, run, cause)
         start_runs(state, rank)
     else:
-        complete_next(state, rank, parent, cause)
+        events.complete_next(state, rank, parent, cause)
 
 
 @lean
 def count_completion(state, block, node):
     """Advance a node's counter: nodes waiting for this count lose a need; others start counting here."""
-    row = blocks(state, block)
-    template = templates(state, row.template)
+    row = table.blocks(state, block)
+    template = table.templates(state, row.template)
     base = row.words + template.counter_word
-    own = counting(state, template.counting + 5 * node)
+    own = table.counting(state, template.counting + 5 * node)
     if own.counts >= 0:
-        counter = counters(state, base + 2 * own.counts)
-        entries = arena_heap(state, base + waiting(state, template.waiting + 4 * own.counts).word)
+        counter = table.counters(state, base + 2 * own.counts)
+        entries = table.arena_heap(state, base + table.waiting(state, template.waiting + 4 * own.counts).word)
         counter.count += 1
         reached = np.int64(0)
         while counter.waiting and entries[0].key == counter.count:
@@ -484,9 +435,9 @@ def count_completion(state, block, node):
         for i in range(reached):
             lose_need(state, block, entries[counter.waiting + i].item, row.row + node)
     for i in range(own.starter_count):
-        waiter = longs(state)[own.starters + i]
-        its = counting(state, template.counting + 5 * waiter)
-        counter = counters(state, base + 2 * its.waits_for)
-        entries = arena_heap(state, base + waiting(state, template.waiting + 4 * its.waits_for).word)
+        waiter = table.longs(state)[own.starters + i]
+        its = table.counting(state, template.counting + 5 * waiter)
+        counter = table.counters(state, base + 2 * its.waits_for)
+        entries = table.arena_heap(state, base + table.waiting(state, template.waiting + 4 * its.waits_for).word)
         heap.push(entries, counter.waiting, counter.count + its.target, waiter, waiter)
         counter.waiting += 1

@@ -5,34 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled import queue, records
-from astrasim_py.engine.compiled.blocks import (
-    free_match,
-    partner_block,
-    peer_of,
-    rank_at,
-    release_block,
-    size_of,
-    state_of,
-)
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    blocks,
-    calls,
-    due,
-    events,
-    ints,
-    links,
-    longs,
-    matches,
-    message_rows,
-    node_rows,
-    nodes,
-    progress,
-    ranks,
-    states,
-    templates,
-)
+from astrasim_py.engine.compiled import blocks, queue, records, table
 from astrasim_py.engine.compiled.routes import next_link, set_out
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, RECV, SEND
 
@@ -50,8 +23,8 @@ def fail(state, status):
 @lean
 def new_event(state, kind, block, node):
     """Make an event of a node."""
-    e = np.int64(queue.take_row(state, events, records.EVENTS))
-    event = events(state, e)
+    e = np.int64(queue.take_row(state, table.events, records.EVENTS))
+    event = table.events(state, e)
     event.block = block
     event.node = node
     event.kind = kind
@@ -66,7 +39,7 @@ def new_event(state, kind, block, node):
 @lean
 def number_event(state, e):
     """Give an event the next number in the order of issue."""
-    event = events(state, e)
+    event = table.events(state, e)
     if state.scheduled:
         reschedule(state, e, state.now)
     else:
@@ -79,8 +52,8 @@ def number_event(state, e):
 def reschedule(state, e, time):
     """Number an event as if it were scheduled at `time`."""
     state.schedulings += 1
-    events(state, e).scheduled = time
-    events(state, e).number = state.schedulings
+    table.events(state, e).scheduled = time
+    table.events(state, e).number = state.schedulings
 
 
 @lean
@@ -95,7 +68,7 @@ def push_checked(state, time, e):
 @lean
 def complete_next(state, block, node, cause):
     """Make a node due; the last node made due completes first. `cause`: row of the node that caused it."""
-    row = due(state, state.due_count)
+    row = table.due(state, state.due_count)
     row.block = block
     row.node = node
     row.cause = cause
@@ -108,14 +81,14 @@ def end_later(state, block, node, time):
     ended = new_event(state, records.END, block, node)
     number_event(state, ended)
     if state.counts_references:
-        blocks(state, block).references += 1
+        table.blocks(state, block).references += 1
     push_checked(state, time, ended)
 
 
 @lean
 def count_time(state, number, kind, change):
     """Charge elapsed time to compute or communication, as a node of a kind begins (change 1) or ends (-1)."""
-    rank = ranks(state, number)
+    rank = table.ranks(state, number)
     elapsed = state.now - rank.accounted
     if kind != COMPUTE and kind != SEND and kind != RECV and kind != COLLECTIVE:
         return
@@ -137,7 +110,7 @@ def count_time(state, number, kind, change):
 def new_message(state, block, node, match, size, asks):
     """Make a message of a node, without sending it."""
     e = new_event(state, records.HOP, block, node)
-    event = events(state, e)
+    event = table.events(state, e)
     event.match = match
     event.size = size
     event.asks = asks
@@ -153,14 +126,14 @@ def new_message(state, block, node, match, size, asks):
 @lean
 def record_message(state, block, node, size, hops):
     """Add a row to the message table; returns its number."""
-    number, sender = state.message_row_count, blocks(state, block)
+    number, sender = state.message_row_count, table.blocks(state, block)
     state.message_row_count = number + 1
-    row = message_rows(state, number)
+    row = table.message_rows(state, number)
     row.call = sender.call
     row.src = sender.rank
-    row.dst = rank_at(state, block, peer_of(state, block, node))
+    row.dst = blocks.rank_at(state, block, blocks.peer_of(state, block, node))
     row.node = sender.first + node
-    row.bytes = longs(state)[state.nbytes + size]
+    row.bytes = table.longs(state)[state.nbytes + size]
     row.posted = state.now
     row.start = -1
     row.delivered = -1
@@ -177,27 +150,27 @@ def send(state):
     block = state.sender
     state.sender = -1
     e = new_message(
-        state, block, state.send_node, state.send_match, size_of(state, block, state.send_node), np.int64(0)
+        state, block, state.send_node, state.send_match, blocks.size_of(state, block, state.send_node), np.int64(0)
     )
     state.carried = e
-    if blocks(state, block).flags & records.PACED and state.pace >= 0:
+    if table.blocks(state, block).flags & records.PACED and state.pace >= 0:
         enter_connection(state, e)
 
 
 @lean
 def enter_connection(state, e):
     """Delay a message until its connection's earlier messages have entered the network."""
-    event = events(state, e)
-    row = blocks(state, event.block)
-    template, call = templates(state, row.template), calls(state, row.call)
-    connection = ints(state)[template.connections + 2 * template.nodes + event.node]
-    place = progress(state, row.call).slots + 2 * call.messages + connection
-    pace = longs(state)[state.pace + event.size]
-    hold = longs(state)[links(state, next_link(state, event.route)).hold + event.size]
-    enters = max(arena(state)[place], state.now)
+    event = table.events(state, e)
+    row = table.blocks(state, event.block)
+    template, call = table.templates(state, row.template), table.calls(state, row.call)
+    connection = table.ints(state)[template.connections + 2 * template.nodes + event.node]
+    place = table.progress(state, row.call).slots + 2 * call.messages + connection
+    pace = table.longs(state)[state.pace + event.size]
+    hold = table.longs(state)[table.links(state, next_link(state, event.route)).hold + event.size]
+    enters = max(table.arena(state)[place], state.now)
     if pace < 0 or hold < 0 or enters + pace < 0:
         fail(state, records.OVERFLOW)
-    arena(state)[place] = enters + pace
+    table.arena(state)[place] = enters + pace
     asks = enters + max(pace - hold, np.int64(0))
     if asks > state.now:
         event.kind = records.ENTER
@@ -223,65 +196,65 @@ def unequal(state, receive, sender, call, node, size):
 @lean
 def message_arrives(state, e):
     """Deliver a message: complete its receive if posted and, under `delivery`, its send."""
-    event = events(state, e)
+    event = table.events(state, e)
     block, node, size = np.int64(event.block), np.int64(event.node), np.int64(event.size)
     if event.match >= 0:
         other, partner = matched_arrival(state, e)
     else:
-        other, partner = partner_block(state, block, node), np.int64(partner_of(state, block, node))
-        own = state_of(state, other, partner)
-        if states(state)[own] & records.POSTED:
-            states(state)[own] &= ~np.uint8(records.POSTED)
-            if size_of(state, other, partner) != size:
-                row = blocks(state, block)
+        other, partner = blocks.partner_block(state, block, node), np.int64(partner_of(state, block, node))
+        own = blocks.state_of(state, other, partner)
+        if table.states(state)[own] & records.POSTED:
+            table.states(state)[own] &= ~np.uint8(records.POSTED)
+            if blocks.size_of(state, other, partner) != size:
+                row = table.blocks(state, block)
                 unequal(state, queue.entry_of(other, partner), np.int64(row.rank), np.int64(row.call), node, size)
         else:
-            states(state)[own] |= np.uint8(records.ARRIVED)
+            table.states(state)[own] |= np.uint8(records.ARRIVED)
             if state.record_messages:
                 # Store the message's row in the receive's row until it is posted.
-                node_rows(state, blocks(state, other).row + partner).ended = -2 - event.row
+                table.node_rows(state, table.blocks(state, other).row + partner).ended = -2 - event.row
             other = queue.NONE
     if other >= 0:
         if state.record_messages:
-            message_rows(state, event.row).receiver = blocks(state, other).row + partner
-        complete_next(state, other, partner, blocks(state, block).row + node)
+            table.message_rows(state, event.row).receiver = table.blocks(state, other).row + partner
+        complete_next(state, other, partner, table.blocks(state, block).row + node)
     if not state.injected:
         complete_next(state, block, node, queue.NONE)
     if state.counts_references:
-        release_block(state, block)
+        blocks.release_block(state, block)
 
 
 @inlined
 def partner_of(state, block, node):
     """Return the partner's node in its template, for a node with exactly one partner."""
-    return nodes(state, blocks(state, block).first + node).partner
+    return table.nodes(state, table.blocks(state, block).first + node).partner
 
 
 @lean
 def matched_arrival(state, e):
     """Return the receive (block, node) of a message on a channel; block -1: not posted."""
-    event = events(state, e)
+    event = table.events(state, e)
     number, size = np.int64(event.match), np.int64(event.size)
-    match = matches(state, number)
+    match = table.matches(state, number)
     if not match.flags & records.RECEIVE_POSTED:
         match.flags |= records.HAS_ARRIVED
         match.size = size
         match.row = event.row
         return queue.NONE, queue.NONE
     other, partner = match.receive >> 32, match.receive & queue.NODE_MASK
-    if size_of(state, other, partner) != size:
+    if blocks.size_of(state, other, partner) != size:
         unequal(state, match.receive, np.int64(match.rank), np.int64(match.call), match.send & queue.NODE_MASK, size)
-    free_match(state, number)
+    blocks.free_match(state, number)
     return other, partner
 
 
 @lean
 def request_arrives(state, e):
     """Under the rendezvous: deliver a receiver's request; the sender's message leaves if it is posted."""
-    event = events(state, e)
+    event = table.events(state, e)
     block, node = np.int64(event.block), np.int64(event.node)
     if event.match >= 0:
-        match = matches(state, event.match)
+        match = table.matches(state, event.match)
         if match.flags & records.UNASKED:
             match.flags &= ~records.UNASKED
             state.sender = match.send >> 32
@@ -290,28 +263,28 @@ def request_arrives(state, e):
             match.flags |= records.ASKED
             match.row = event.row
     else:
-        other, partner = partner_block(state, block, node), np.int64(partner_of(state, block, node))
-        own = state_of(state, other, partner)
-        if states(state)[own] & records.POSTED:
-            states(state)[own] &= ~np.uint8(records.POSTED)
+        other, partner = blocks.partner_block(state, block, node), np.int64(partner_of(state, block, node))
+        own = blocks.state_of(state, other, partner)
+        if table.states(state)[own] & records.POSTED:
+            table.states(state)[own] &= ~np.uint8(records.POSTED)
             state.sender = other
             state.send_node = partner
         else:
-            states(state)[own] |= np.uint8(records.ARRIVED)
+            table.states(state)[own] |= np.uint8(records.ARRIVED)
             if state.record_messages:
-                node_rows(state, blocks(state, other).row + partner).ended = -2 - event.row
+                table.node_rows(state, table.blocks(state, other).row + partner).ended = -2 - event.row
     state.send_match = event.match
     if state.sender >= 0 and state.record_messages:
-        message_rows(state, event.row).receiver = blocks(state, state.sender).row + state.send_node
+        table.message_rows(state, event.row).receiver = table.blocks(state, state.sender).row + state.send_node
 
 
 @lean
 def link_freed(state, number):
     """Free a link and start the first message that waits for it."""
-    link = links(state, number)
+    link = table.links(state, number)
     state.carried = link.line
-    link.line = events(state, state.carried).next
-    events(state, state.carried).kind = records.FREED
+    link.line = table.events(state, state.carried).next
+    table.events(state, state.carried).kind = records.FREED
 
 
 # -- timers -------------------------------------------------------------------------------------------------------
@@ -320,14 +293,14 @@ def link_freed(state, number):
 @lean
 def time_together(state, e, number, end):
     """Number the end of a timer: timers of one rank that end together share the number of the first."""
-    rank, event = ranks(state, number), events(state, e)
+    rank, event = table.ranks(state, number), table.events(state, e)
     event.tail = end
     first = rank.timers
-    while first and events(state, first - 1).tail != end:
-        first = events(state, first - 1).route
+    while first and table.events(state, first - 1).tail != end:
+        first = table.events(state, first - 1).route
     if first:
-        event.scheduled = events(state, first - 1).scheduled
-        event.number = events(state, first - 1).number
+        event.scheduled = table.events(state, first - 1).scheduled
+        event.number = table.events(state, first - 1).number
     else:
         reschedule(state, e, state.now)
         event.route = rank.timers
@@ -337,33 +310,33 @@ def time_together(state, e, number, end):
 @lean
 def forget_timer(state, e):
     """Remove an ending timer from its rank's list: later timers no longer share its number."""
-    event = events(state, e)
-    rank = ranks(state, blocks(state, event.block).rank)
+    event = table.events(state, e)
+    rank = table.ranks(state, table.blocks(state, event.block).rank)
     behind, first = queue.NONE, rank.timers
     while first and first != e + 1:
-        behind, first = first - 1, events(state, first - 1).route
+        behind, first = first - 1, table.events(state, first - 1).route
     if first == 0:
         return
     if behind < 0:
         rank.timers = event.route
     else:
-        events(state, behind).route = event.route
+        table.events(state, behind).route = event.route
 
 
 @lean
 def begin_rank(state, rank):
     """Make the root nodes of a rank ready."""
-    template = templates(state, ranks(state, rank).template)
+    template = table.templates(state, table.ranks(state, rank).template)
     for i in range(template.root_count):
-        queue.make_ready(state, rank, rank, np.int64(ints(state)[template.roots + i]))
-    if ranks(state, rank).ready:
+        queue.make_ready(state, rank, rank, np.int64(table.ints(state)[template.roots + i]))
+    if table.ranks(state, rank).ready:
         queue.wake(state, rank)
 
 
 @lean
 def apply(state, e):
     """Apply an event of the current time."""
-    event = events(state, e)
+    event = table.events(state, e)
     kind, block, node = event.kind, np.int64(event.block), np.int64(event.node)
     state.taken_scheduled = event.scheduled
     state.taken_number = event.number
@@ -372,7 +345,7 @@ def apply(state, e):
         return
     if kind == records.DELIVER:
         if state.record_messages:
-            message_rows(state, event.row).delivered = state.now
+            table.message_rows(state, event.row).delivered = state.now
         if event.asks:
             request_arrives(state, e)
         else:
@@ -390,5 +363,5 @@ def apply(state, e):
             forget_timer(state, e)
         complete_next(state, block, node, queue.NONE)
         if state.counts_references:
-            release_block(state, block)
-    queue.give_row(state, events, records.EVENTS, e)
+            blocks.release_block(state, block)
+    queue.give_row(state, table.events, records.EVENTS, e)

@@ -13,12 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.engine.compiled import queue, records
-from astrasim_py.engine.compiled.blocks import new_block, new_states
+from astrasim_py.engine.compiled import blocks, events, queue, records, table
 from astrasim_py.engine.compiled.dispatch import complete, issue
-from astrasim_py.engine.compiled.events import apply, begin_rank, fail, new_event, number_event, send
 from astrasim_py.engine.compiled.links import carry
-from astrasim_py.engine.compiled.memory import blocks, longs, pools, queues, ranks, times
 
 
 @kernel("the engine", lean=True)
@@ -35,7 +32,7 @@ def advance(held):
         if state.due_count or state.done:
             complete(state)
         elif state.sender >= 0:
-            send(state)
+            events.send(state)
         elif state.carried >= 0:
             carry(state)
         else:
@@ -55,7 +52,7 @@ def advance(held):
 @lean
 def next_wave(state):
     """Make the next wave from the nodes that became ready in this one; False if there is no room."""
-    rank = ranks(state, state.rank)
+    rank = table.ranks(state, state.rank)
     if rank.ready > state.wave_room:
         return False
     if rank.ready:
@@ -64,7 +61,7 @@ def next_wave(state):
     rank.awake = 0
     state.rank = -1
     if state.issued + state.hops > state.max_events:
-        fail(state, records.TOO_MANY_EVENTS)
+        events.fail(state, records.TOO_MANY_EVENTS)
     return True
 
 
@@ -77,7 +74,7 @@ def take_next(state):
             return True
     e = np.int64(queue.next_event(state))
     if e >= 0:
-        apply(state, e)
+        events.apply(state, e)
         return True
     if not state.scheduled:
         state.rank = queue.next_awake(state)
@@ -86,7 +83,7 @@ def take_next(state):
     if state.time_count == 0:
         state.status = records.FINISHED
         return False
-    if state.max_time >= 0 and times(state, 0)[0].key > state.max_time:
+    if state.max_time >= 0 and table.times(state, 0)[0].key > state.max_time:
         state.status = records.TOO_LATE
         return False
     queue.advance_time(state)
@@ -103,9 +100,10 @@ def has_room(state):
         return False
     free = state.row_room - max(state.message_row_count, state.hop_row_count)
     for pool in (records.EVENTS, records.MATCHES, records.WAITS):
-        free = min(free, pools(state, pool).room - pools(state, pool).top)
+        free = min(free, table.pools(state, pool).room - table.pools(state, pool).top)
     steps = min(
-        free // records.ROWS, (pools(state, records.BLOCKS).room - pools(state, records.BLOCKS).top) // state.block_step
+        free // records.ROWS,
+        (table.pools(state, records.BLOCKS).room - table.pools(state, records.BLOCKS).top) // state.block_step,
     )
     if steps < records.SPARE:
         return False
@@ -120,19 +118,23 @@ def begin_run(state):
     """Make the blocks of all workloads and start their ranks."""
     state.status = records.RUNNING
     for number in range(state.rank_count):
-        rank = ranks(state, number)
-        block = blocks(state, new_block(state, rank.template, number, new_states(state, rank.template)))
+        rank = table.ranks(state, number)
+        block = table.blocks(
+            state, blocks.new_block(state, rank.template, number, blocks.new_states(state, rank.template))
+        )
         block.ranks = rank.first
         block.flags |= records.SPLICED
         block.row = rank.row if state.record_nodes else queue.NONE
         if rank.queues:
             rank.queue = queue.take_zeros(state, records.QUEUE_WORDS * rank.queues)
             for i in range(rank.queues):
-                queues(state, rank.queue + records.QUEUE_WORDS * i).capacity = longs(state)[rank.capacities + i]
+                table.queues(state, rank.queue + records.QUEUE_WORDS * i).capacity = table.longs(state)[
+                    rank.capacities + i
+                ]
     for number in range(state.rank_count):
-        if ranks(state, number).delay:
-            e = new_event(state, records.BEGIN, np.int64(0), number)
-            number_event(state, e)
-            queue.push(state, ranks(state, number).delay, e)
+        if table.ranks(state, number).delay:
+            e = events.new_event(state, records.BEGIN, np.int64(0), number)
+            events.number_event(state, e)
+            queue.push(state, table.ranks(state, number).delay, e)
         else:
-            begin_rank(state, number)
+            events.begin_rank(state, number)

@@ -5,19 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import lean
-from astrasim_py.engine.compiled import queue, records
-from astrasim_py.engine.compiled.events import end_later, fail, new_event, push_checked, reschedule
-from astrasim_py.engine.compiled.memory import (
-    blocks,
-    events,
-    hop_rows,
-    ints,
-    links,
-    longs,
-    message_rows,
-    templates,
-    waits,
-)
+from astrasim_py.engine.compiled import events, queue, records, table
 from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link
 
 
@@ -27,33 +15,40 @@ def carry(state):
     e = state.carried
     state.carried = -1
     injection = deliver_later(state, e) if state.model == records.ANALYTICAL else take_link(state, e)
-    event = events(state, e)
+    event = table.events(state, e)
     if state.injected and injection >= 0 and not event.asks:
-        end_later(state, np.int64(event.block), np.int64(event.node), injection)
+        events.end_later(state, np.int64(event.block), np.int64(event.node), injection)
 
 
 @lean
 def deliver_later(state, e):
     """Schedule the delivery of a message under the analytical model; returns its injection time."""
-    event, now = events(state, e), state.now
+    event, now = table.events(state, e), state.now
     left = event.route
     while not at_end(left):
         link = next_link(state, left)
-        hold = longs(state)[links(state, link).hold + event.size]
-        reserve(state, link, now, now, now + hold if hold >= 0 else queue.NONE, longs(state)[state.nbytes + event.size])
+        hold = table.longs(state)[table.links(state, link).hold + event.size]
+        reserve(
+            state,
+            link,
+            now,
+            now,
+            now + hold if hold >= 0 else queue.NONE,
+            table.longs(state)[state.nbytes + event.size],
+        )
         left = after_hop(state, left)
     if state.record_messages:
-        message_rows(state, event.row).start = now
-    row, variant = blocks(state, event.block), np.int64(0)
+        table.message_rows(state, event.row).start = now
+    row, variant = table.blocks(state, event.block), np.int64(0)
     if row.flags & records.PACED and not event.asks:
-        variant = templates(state, row.template).variant
-    place = (ints(state)[state.route_class + event.tail] * state.variants + variant) * state.sizes + event.size
-    delivery, injection = longs(state)[state.delays + 2 * place], longs(state)[state.delays + 2 * place + 1]
+        variant = table.templates(state, row.template).variant
+    place = (table.ints(state)[state.route_class + event.tail] * state.variants + variant) * state.sizes + event.size
+    delivery, injection = table.longs(state)[state.delays + 2 * place], table.longs(state)[state.delays + 2 * place + 1]
     event.kind = records.DELIVER
     if delivery < 0 or injection < 0:
-        fail(state, records.OVERFLOW)
+        events.fail(state, records.OVERFLOW)
     else:
-        push_checked(state, now + delivery, e)
+        events.push_checked(state, now + delivery, e)
     return now + injection
 
 
@@ -63,12 +58,12 @@ def take_link(state, e):
 
     Returns the injection time if this is the first link, else -1.
     """
-    event, now = events(state, e), state.now
+    event, now = table.events(state, e), state.now
     number = next_link(state, event.route)
-    link, row = links(state, number), blocks(state, event.block)
-    hold = longs(state)[link.hold + event.size]
+    link, row = table.links(state, number), table.blocks(state, event.block)
+    hold = table.longs(state)[link.hold + event.size]
     if hold < 0:
-        fail(state, records.OVERFLOW)
+        events.fail(state, records.OVERFLOW)
         return queue.NONE
     requested, start = now, max(link.free, now)
     # Under event_order ``scheduled`` messages wait in a line per link.
@@ -81,7 +76,7 @@ def take_link(state, e):
             return queue.NONE
     longer = np.int64(0)
     if row.flags & records.PACED and not event.asks:
-        longer = templates(state, row.template).longer
+        longer = table.templates(state, row.template).longer
     end, latency = start + hold, link.latency + longer
     if state.model == records.CUT_THROUGH:
         end = max(end, event.tail) if end >= 0 else end
@@ -90,20 +85,20 @@ def take_link(state, e):
     else:
         tail = end + latency
         if link.hop >= 0:
-            hop = longs(state)[link.hop + event.size]
+            hop = table.longs(state)[link.hop + event.size]
             tail = start + hop + longer
             if hop < 0:
-                fail(state, records.OVERFLOW)
+                events.fail(state, records.OVERFLOW)
         head = tail
     if end < 0 or tail < 0 or head < 0:
-        fail(state, records.OVERFLOW)
+        events.fail(state, records.OVERFLOW)
         return queue.NONE
     free = tail if state.hold_latency else end
-    reserve(state, number, requested, start, free, longs(state)[state.nbytes + event.size])
+    reserve(state, number, requested, start, free, table.longs(state)[state.nbytes + event.size])
     if state.record_messages:
         record_hop(state, e, number, requested, start, free)
     if state.scheduled:
-        reschedule(state, e, start)
+        events.reschedule(state, e, start)
     injection = queue.NONE if event.moved else end
     route = after_hop(state, event.route)
     event.route = route
@@ -123,11 +118,11 @@ def take_link(state, e):
 @lean
 def reserve(state, number, requested, start, free, nbytes):
     """Reserve a link from `start` to `free` for a message that requested it at `requested`."""
-    link = links(state, number)
+    link = table.links(state, number)
     link.free = free
     link.bytes += nbytes
     if link.bytes < 0 or free < 0:
-        fail(state, records.OVERFLOW)
+        events.fail(state, records.OVERFLOW)
     if state.record_links:
         count_use(state, number, requested, start, free)
 
@@ -135,39 +130,39 @@ def reserve(state, number, requested, start, free, nbytes):
 @lean
 def count_use(state, number, requested, start, free):
     """Count a message on a link, and the messages waiting for it."""
-    link = links(state, number)
+    link = table.links(state, number)
     link.messages += 1
     link.busy += free - start
-    while link.first >= 0 and waits(state, link.first).start <= requested:
+    while link.first >= 0 and table.waits(state, link.first).start <= requested:
         first = link.first
-        link.first = waits(state, first).next
+        link.first = table.waits(state, first).next
         link.waiting -= 1
-        queue.give_row(state, waits, records.WAITS, first)
+        queue.give_row(state, table.waits, records.WAITS, first)
     if start > requested:
         link.queued += start - requested
-        waiting = queue.take_row(state, waits, records.WAITS)
-        waits(state, waiting).start = start
-        waits(state, waiting).next = -1
+        waiting = queue.take_row(state, table.waits, records.WAITS)
+        table.waits(state, waiting).start = start
+        table.waits(state, waiting).next = -1
         if link.first >= 0:
-            waits(state, link.last).next = waiting
+            table.waits(state, link.last).next = waiting
         else:
             link.first = waiting
         link.last = waiting
         link.waiting += 1
         link.most_waiting = max(link.most_waiting, link.waiting)
     if link.busy < 0 or link.queued < 0:
-        fail(state, records.OVERFLOW)
+        events.fail(state, records.OVERFLOW)
 
 
 @lean
 def record_hop(state, e, link, requested, start, free):
     """Add a row to the hop table."""
-    event = events(state, e)
-    message = message_rows(state, event.row)
+    event = table.events(state, e)
+    message = table.message_rows(state, event.row)
     if not event.moved:
         message.start = start
     message.queued += start - requested
-    row = hop_rows(state, state.hop_row_count)
+    row = table.hop_rows(state, state.hop_row_count)
     state.hop_row_count += 1
     row.message = event.row
     row.link = link
@@ -179,7 +174,7 @@ def record_hop(state, e, link, requested, start, free):
 @lean
 def is_free(state, number):
     """Whether a link is free at the current event."""
-    link = links(state, number)
+    link = table.links(state, number)
     if link.free != state.now:
         return link.free < state.now
     if link.free_scheduled != state.taken_scheduled:
@@ -190,11 +185,11 @@ def is_free(state, number):
 @lean
 def wait_in_line(state, e, number):
     """Add a message to the waiting line of a link."""
-    event, link = events(state, e), links(state, number)
+    event, link = table.events(state, e), table.links(state, number)
     event.tail = state.now
     event.next = -1
     if link.line >= 0:
-        events(state, link.line_last).next = e
+        table.events(state, link.line_last).next = e
     else:
         link.line = e
         free_later(state, number)
@@ -204,7 +199,7 @@ def wait_in_line(state, e, number):
 @lean
 def free_later(state, number):
     """Schedule the event at which a busy link becomes free."""
-    e, link = new_event(state, records.FREED, np.int64(0), number), links(state, number)
-    events(state, e).scheduled = link.free_scheduled
-    events(state, e).number = link.free_number
+    e, link = events.new_event(state, records.FREED, np.int64(0), number), table.links(state, number)
+    table.events(state, e).scheduled = link.free_scheduled
+    table.events(state, e).number = link.free_number
     queue.push(state, link.free, e)

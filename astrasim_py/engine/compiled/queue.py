@@ -14,21 +14,7 @@ import numpy as np
 
 from astrasim_py.core import heap
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled import records
-from astrasim_py.engine.compiled.memory import (
-    arena,
-    blocks,
-    buckets,
-    dirty,
-    events,
-    free_words,
-    hashed,
-    pools,
-    ranks,
-    runs,
-    times,
-    wave,
-)
+from astrasim_py.engine.compiled import records, table
 
 #: de Bruijn multiplication finds the lowest bit of a word.
 DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -68,9 +54,9 @@ def size_class(words):
 def take(state, words):
     """Allocate uninitialised words of the arena."""
     size, number = size_class(words)
-    found = free_words(state)[number]
+    found = table.free_words(state)[number]
     if found:
-        free_words(state)[number] = arena(state)[found]
+        table.free_words(state)[number] = table.arena(state)[found]
         return found
     found = state.arena_top
     state.arena_top = found + size
@@ -82,7 +68,7 @@ def take_zeros(state, words):
     """Allocate zeroed words of the arena."""
     place = take(state, words)
     for i in range(words):
-        arena(state)[place + i] = 0
+        table.arena(state)[place + i] = 0
     return place
 
 
@@ -90,27 +76,27 @@ def take_zeros(state, words):
 def give(state, place, words):
     """Free words allocated by `take`."""
     _, number = size_class(words)
-    arena(state)[place] = free_words(state)[number]
-    free_words(state)[number] = place
+    table.arena(state)[place] = table.free_words(state)[number]
+    table.free_words(state)[number] = place
 
 
 @inlined
 def take_row(state, rows, pool):
     """Allocate a row of a pool; `rows` is the pool's access function."""
-    row = pools(state, pool).free
+    row = table.pools(state, pool).free
     if row >= 0:
-        pools(state, pool).free = rows(state, row).next
+        table.pools(state, pool).free = rows(state, row).next
         return row
-    row = pools(state, pool).top
-    pools(state, pool).top = row + 1
+    row = table.pools(state, pool).top
+    table.pools(state, pool).top = row + 1
     return row
 
 
 @inlined
 def give_row(state, rows, pool, row):
     """Free a row of a pool."""
-    rows(state, row).next = pools(state, pool).free
-    pools(state, pool).free = row
+    rows(state, row).next = table.pools(state, pool).free
+    table.pools(state, pool).free = row
 
 
 # -- the queue of events ------------------------------------------------------------------------------------------
@@ -119,7 +105,7 @@ def give_row(state, rows, pool, row):
 @inlined
 def before(state, a, b):
     """Whether event `a` comes before event `b` of the same time."""
-    left, right = events(state, a), events(state, b)
+    left, right = table.events(state, a), table.events(state, b)
     if left.scheduled != right.scheduled:
         return left.scheduled < right.scheduled
     return left.number < right.number
@@ -137,12 +123,12 @@ def push(state, time, e):
 @inlined
 def append(state, number, e):
     """Append an event to a bucket."""
-    bucket = buckets(state, number)
-    events(state, e).next = -1
+    bucket = table.buckets(state, number)
+    table.events(state, e).next = -1
     if bucket.first < 0:
         bucket.first = e
     else:
-        events(state, bucket.last).next = e
+        table.events(state, bucket.last).next = e
         if before(state, e, bucket.last):
             bucket.ascending = 0
     bucket.last = e
@@ -155,18 +141,18 @@ def push_elsewhere(state, time, e):
         join_present(state, e)
         return
     slot = ((time * records.SPREAD) >> 20) & state.hash_mask
-    bucket = np.int64(hashed(state)[slot])
-    while bucket >= 0 and buckets(state, bucket).time != time:
-        bucket = buckets(state, bucket).next
+    bucket = np.int64(table.hashed(state)[slot])
+    while bucket >= 0 and table.buckets(state, bucket).time != time:
+        bucket = table.buckets(state, bucket).next
     if bucket < 0:
-        bucket = take_row(state, buckets, records.BUCKETS)
-        new = buckets(state, bucket)
+        bucket = take_row(state, table.buckets, records.BUCKETS)
+        new = table.buckets(state, bucket)
         new.time = time
         new.first = -1
         new.ascending = 1
-        new.next = np.int64(hashed(state)[slot])
-        hashed(state)[slot] = bucket
-        heap.push(times(state, 0), state.time_count, time, bucket, bucket)
+        new.next = np.int64(table.hashed(state)[slot])
+        table.hashed(state)[slot] = bucket
+        heap.push(table.times(state, 0), state.time_count, time, bucket, bucket)
         state.time_count += 1
     state.last_time = time
     state.last_bucket = bucket
@@ -177,55 +163,55 @@ def push_elsewhere(state, time, e):
 def join_present(state, e):
     """Insert an event into the ordered list of events of the current time."""
     last = state.current_last
-    events(state, e).next = -1
+    table.events(state, e).next = -1
     if state.current < 0:
         state.current = e
         state.current_last = e
     elif not before(state, e, last):
-        events(state, last).next = e
+        table.events(state, last).next = e
         state.current_last = e
     elif before(state, e, state.current):
-        events(state, e).next = state.current
+        table.events(state, e).next = state.current
         state.current = e
     else:
         behind = state.current
-        while not before(state, e, np.int64(events(state, behind).next)):
-            behind = np.int64(events(state, behind).next)
-        events(state, e).next = events(state, behind).next
-        events(state, behind).next = e
+        while not before(state, e, np.int64(table.events(state, behind).next)):
+            behind = np.int64(table.events(state, behind).next)
+        table.events(state, e).next = table.events(state, behind).next
+        table.events(state, behind).next = e
 
 
 @lean
 def advance_time(state):
     """Advance to the next time with events, and make them current."""
-    first = times(state, 0)[0]
+    first = table.times(state, 0)[0]
     time, number = first.key, first.item
     state.now = time
-    state.time_count = heap.pop(times(state, 0), state.time_count)
-    bucket = buckets(state, number)
+    state.time_count = heap.pop(table.times(state, 0), state.time_count)
+    bucket = table.buckets(state, number)
     slot = ((time * records.SPREAD) >> 20) & state.hash_mask
-    behind = np.int64(hashed(state)[slot])
+    behind = np.int64(table.hashed(state)[slot])
     if behind == number:
-        hashed(state)[slot] = bucket.next
+        table.hashed(state)[slot] = bucket.next
     else:
-        while buckets(state, behind).next != number:
-            behind = buckets(state, behind).next
-        buckets(state, behind).next = bucket.next
+        while table.buckets(state, behind).next != number:
+            behind = table.buckets(state, behind).next
+        table.buckets(state, behind).next = bucket.next
     if state.last_time == time:
         state.last_time = -1
     state.current, state.current_last = bucket.first, bucket.last
     if not bucket.ascending:
         state.current, state.current_last = sort_events(state, bucket.first)
-    give_row(state, buckets, records.BUCKETS, number)
+    give_row(state, table.buckets, records.BUCKETS, number)
 
 
 @lean
 def end_of_run(state, e):
     """Return the last event of the ascending run that begins with `e`."""
-    following = np.int64(events(state, e).next)
+    following = np.int64(table.events(state, e).next)
     while following >= 0 and not before(state, following, e):
         e = following
-        following = np.int64(events(state, e).next)
+        following = np.int64(table.events(state, e).next)
     return e
 
 
@@ -239,26 +225,26 @@ def sort_events(state, head):
             merges += 1
             a = rest
             last = end_of_run(state, a)
-            b = np.int64(events(state, last).next)
-            events(state, last).next = -1
+            b = np.int64(table.events(state, last).next)
+            table.events(state, last).next = -1
             rest = NONE
             if b >= 0:
                 last = end_of_run(state, b)
-                rest = np.int64(events(state, last).next)
-                events(state, last).next = -1
+                rest = np.int64(table.events(state, last).next)
+                table.events(state, last).next = -1
             while a >= 0 or b >= 0:
                 if b < 0 or (a >= 0 and not before(state, b, a)):
                     taken = a
-                    a = np.int64(events(state, a).next)
+                    a = np.int64(table.events(state, a).next)
                 else:
                     taken = b
-                    b = np.int64(events(state, b).next)
+                    b = np.int64(table.events(state, b).next)
                 if tail < 0:
                     first = taken
                 else:
-                    events(state, tail).next = taken
+                    table.events(state, tail).next = taken
                 tail = taken
-            events(state, tail).next = -1
+            table.events(state, tail).next = -1
         head = first
         if merges <= 1:
             return head, tail
@@ -269,7 +255,7 @@ def next_event(state):
     """Return the next event of the current time; -1 if none is left."""
     e = state.current
     if e >= 0:
-        state.current = events(state, e).next
+        state.current = table.events(state, e).next
     return e
 
 
@@ -279,7 +265,7 @@ def next_event(state):
 @lean
 def wake(state, number):
     """Mark a rank as having ready nodes: it will dispatch."""
-    rank = ranks(state, number)
+    rank = table.ranks(state, number)
     if rank.awake:
         return
     rank.awake = 1
@@ -288,10 +274,10 @@ def wake(state, number):
         if state.awake < 0:
             state.awake = number
         else:
-            ranks(state, state.awake_last).next_awake = number
+            table.ranks(state, state.awake_last).next_awake = number
         state.awake_last = number
         return
-    dirty(state)[number >> 6] |= np.int64(1) << (number & 63)
+    table.dirty(state)[number >> 6] |= np.int64(1) << (number & 63)
     state.first_dirty = min(state.first_dirty, number >> 6)
     state.awake_count += 1
 
@@ -302,16 +288,16 @@ def next_awake(state):
     if state.scheduled:
         rank = state.awake
         if rank >= 0:
-            state.awake = ranks(state, rank).next_awake
+            state.awake = table.ranks(state, rank).next_awake
         return rank
     if state.awake_count == 0:
         state.first_dirty = state.rank_count
         return NONE
-    while dirty(state)[state.first_dirty] == 0:
+    while table.dirty(state)[state.first_dirty] == 0:
         state.first_dirty += 1
-    word = dirty(state)[state.first_dirty]
+    word = table.dirty(state)[state.first_dirty]
     lowest = np.uint64(word & -word)
-    dirty(state)[state.first_dirty] = word & (word - 1)
+    table.dirty(state)[state.first_dirty] = word & (word - 1)
     state.awake_count -= 1
     return (state.first_dirty << 6) + LOWEST[np.int64((lowest * DE_BRUIJN) >> np.uint64(58))]
 
@@ -319,12 +305,12 @@ def next_awake(state):
 @lean
 def grow_ready(state, number):
     """Double a rank's room for ready nodes."""
-    rank = ranks(state, number)
+    rank = table.ranks(state, number)
     count, old = rank.room, rank.others
     size = max(2 * count, np.int64(4))
     place = take(state, size)
     for i in range(count):
-        arena(state)[place + i] = arena(state)[old + i]
+        table.arena(state)[place + i] = table.arena(state)[old + i]
     if count:
         give(state, old, count)
     rank.others = place
@@ -343,7 +329,7 @@ def note_ready(state, count):
 @inlined
 def make_ready(state, number, block, node):
     """Add a node to its rank's ready nodes."""
-    rank = ranks(state, number)
+    rank = table.ranks(state, number)
     count = rank.ready
     rank.ready = count + 1
     if count == 0:
@@ -351,24 +337,24 @@ def make_ready(state, number, block, node):
         return
     if count > rank.room:
         grow_ready(state, number)
-    arena(state)[rank.others + count - 1] = entry_of(block, node)
+    table.arena(state)[rank.others + count - 1] = entry_of(block, node)
 
 
 @lean
 def make_wave(state, number):
     """Take the ready nodes of a rank in ascending (call, node), and scheduled chunks in order of arrival."""
-    rank, entries = ranks(state, number), wave(state, 0)
+    rank, entries = table.ranks(state, number), table.wave(state, 0)
     count = rank.ready
     rank.ready = 0
     state.wave_next = 0
     state.wave_size = count
     ascending = True
     for i in range(count):
-        entry = arena(state)[rank.others + i - 1] if i else rank.entry
-        block = blocks(state, entry >> 32)
+        entry = table.arena(state)[rank.others + i - 1] if i else rank.entry
+        block = table.blocks(state, entry >> 32)
         order = block.call + 1
         if state.scheduled and block.run:
-            order = AFTER_CALLS + runs(state, block.run).arrival
+            order = AFTER_CALLS + table.runs(state, block.run).arrival
         key = entry_of(order, entry & NODE_MASK)
         if i and key < entries[i - 1].key:
             ascending = False

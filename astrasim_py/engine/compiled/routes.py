@@ -9,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
-from astrasim_py.engine.compiled import records
-from astrasim_py.engine.compiled.blocks import peer_of, rank_at
-from astrasim_py.engine.compiled.memory import blocks, events, ints, longs, path, ranks, route_targets
+from astrasim_py.engine.compiled import blocks, records, table
 
 _LOW = np.int64(0xFFFFFFFF)
 
@@ -19,10 +17,10 @@ _LOW = np.int64(0xFFFFFFFF)
 @lean
 def route_number(state, source, target):
     """Return the number of the route between two NPUs."""
-    low, high = longs(state)[state.route_first + source], longs(state)[state.route_first + source + 1]
+    low, high = table.longs(state)[state.route_first + source], table.longs(state)[state.route_first + source + 1]
     while low < high:
         middle = (low + high) >> 1
-        if route_targets(state)[middle] < target:
+        if table.route_targets(state)[middle] < target:
             low = middle + 1
         else:
             high = middle
@@ -32,18 +30,21 @@ def route_number(state, source, target):
 @lean
 def set_out(state, e, block, node):
     """Set the route of a node's message; returns its number of links."""
-    event, row = events(state, e), blocks(state, block)
-    source, target = ranks(state, row.rank).npu, ranks(state, rank_at(state, block, peer_of(state, block, node))).npu
+    event, row = table.events(state, e), table.blocks(state, block)
+    source, target = (
+        table.ranks(state, row.rank).npu,
+        table.ranks(state, blocks.rank_at(state, block, blocks.peer_of(state, block, node))).npu,
+    )
     event.tail = state.now
     if state.computed:
         event.route = (source << 32) | target
         return computed_hops(state, event.route)
     number = route_number(state, source, target)
     place = state.route_ptr + number
-    event.route = (longs(state)[place] << 32) | longs(state)[place + 1]
+    event.route = (table.longs(state)[place] << 32) | table.longs(state)[place + 1]
     if state.model == records.ANALYTICAL:
         event.tail = number
-    return longs(state)[place + 1] - longs(state)[place]
+    return table.longs(state)[place + 1] - table.longs(state)[place]
 
 
 @lean
@@ -51,11 +52,11 @@ def computed_step(state, npu, target):
     """Return the next hop's dimension (the lowest in which two NPUs differ), 0 up or 1 down, size and weight."""
     weight = np.int64(1)
     for d in range(state.dims):
-        size = np.int64(ints(state)[state.shape + d])
+        size = np.int64(table.ints(state)[state.shape + d])
         a, b = npu // weight % size, target // weight % size
         if a != b:
             up, down = b - a, a - b
-            if ints(state)[state.wraps + d]:
+            if table.ints(state)[state.wraps + d]:
                 up, down = up % size, down % size
                 return np.int64(d), np.int64(0 if up <= down else 1), size, weight
             return np.int64(d), np.int64(0 if up > 0 else 1), size, weight
@@ -68,7 +69,7 @@ def next_link(state, route):
     """Return the next link of a route."""
     if state.computed:
         return computed_link(state, route)
-    return np.int64(path(state)[route >> 32])
+    return np.int64(table.path(state)[route >> 32])
 
 
 @lean
@@ -76,7 +77,7 @@ def computed_link(state, route):
     """Return the next link of a computed route."""
     npu = route >> 32
     d, down, _, _ = computed_step(state, npu, route & _LOW)
-    return np.int64(ints(state)[state.steps + 2 * (npu * state.dims + d) + down])
+    return np.int64(table.ints(state)[state.steps + 2 * (npu * state.dims + d) + down])
 
 
 @inlined
@@ -102,9 +103,9 @@ def computed_hops(state, route):
     """Count the links of a computed route."""
     npu, target, hops = route >> 32, route & _LOW, np.int64(0)
     for d in range(state.dims):
-        size = np.int64(ints(state)[state.shape + d])
+        size = np.int64(table.ints(state)[state.shape + d])
         up, down = target % size - npu % size, npu % size - target % size
-        hops += min(up % size, down % size) if ints(state)[state.wraps + d] else max(up, down)
+        hops += min(up % size, down % size) if table.ints(state)[state.wraps + d] else max(up, down)
         npu //= size
         target //= size
     return hops
