@@ -210,13 +210,9 @@ def _cell(words, table, at, length):
 def _packed(data, at, stop, out, filled):
     """Read a packed list of numbers; returns the new length of `out`, or `_UNUSUAL` or `_FULL`."""
     while at < stop:
-        value = np.uint64(data[at])
-        if value < _BIT7:
-            at += 1
-        else:
-            value, at = _varint(data, at, stop)
-            if at < 0:
-                return _UNUSUAL
+        value, at = _varint(data, at, stop)
+        if at < 0:
+            return _UNUSUAL
         if filled == len(out):
             return _FULL
         out[filled] = value
@@ -251,31 +247,15 @@ def _head(data, at, end):
 
     A field of fixed width has the value 0, and the position of its content.
     """
-    tag = np.uint64(data[at])
-    if tag < _BIT7:
-        at += 1
-    else:
-        tag, at = _varint(data, at, min(end, at + 5))
-        if at < 0:
-            return 0, np.uint64(0), _FAILED
-    if tag >= _LAST_TAG or tag < _FIRST_TAG:
-        return 0, np.uint64(0), _FAILED
+    tag, at = _varint(data, at, min(end, at + 5))
     wire = np.int64(tag) & 7
     value = np.uint64(0)
-    if wire == 1 or wire == 5:
-        if at + (8 if wire == 1 else 4) > end:
-            return 0, value, _FAILED
-        return np.int64(tag), value, at
-    if (wire != 0 and wire != 2) or at >= end:
+    if at < 0 or tag >= _LAST_TAG or tag < _FIRST_TAG or wire == 3 or wire == 4 or wire > 5:
         return 0, value, _FAILED
-    value = np.uint64(data[at])
-    if value < _BIT7:
-        at += 1
-    else:
-        value, at = _varint(data, at, end)
-        if at < 0:
-            return 0, value, _FAILED
-    if wire == 2 and value > np.uint64(end - at):
+    if wire == 1 or wire == 5:
+        return np.int64(tag), value, at if at + (8 if wire == 1 else 4) <= end else _FAILED
+    value, at = _varint(data, at, end)
+    if at < 0 or (wire == 2 and value > np.uint64(end - at)):
         return 0, value, _FAILED
     return np.int64(tag), value, at
 

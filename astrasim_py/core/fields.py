@@ -263,17 +263,14 @@ Speed = Annotated[Fraction, PlainValidator(_speed), WithJsonSchema({"type": "num
 _RANGE = re.compile(r"(\d{1,7})(?:\s*(?:-|\.\.)\s*(\d{1,7}))?")
 
 
-def rank_range(text: str) -> range:
-    """The ranks that ``"3"`` or ``"0-7"`` names.
-
-    Raises PydanticCustomError.
-    """
+def rank_range(text: str, *at: int) -> range:
+    """The ranks that ``"3"`` or ``"0-7"`` names; raises PydanticCustomError, `at` a place below the value."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
-        raise wrong(f"{shown(text)} is not a rank", 'write e.g. 3, or "0-7" for eight ranks')
+        raise wrong(f"{shown(text)} is not a rank", 'write e.g. 3, or "0-7" for eight ranks', at)
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first or last >= NPU_CAP:
-        raise wrong(f"{shown(text)} is not a range of ranks", f'write e.g. "0-7", at most {NPU_CAP - 1}')
+        raise wrong(f"{shown(text)} is not a range of ranks", f'write e.g. "0-7", at most {NPU_CAP - 1}', at)
     return range(first, last + 1)
 
 
@@ -286,11 +283,7 @@ def _ranks(value: object) -> object:
     flat: list[object] = []
     for i, item in enumerate(value):
         if isinstance(item, str):
-            try:
-                flat += rank_range(item)
-            except PydanticCustomError as error:
-                context = error.context or {}
-                raise wrong(context["problem"], context["remedy"], (i,)) from None
+            flat += rank_range(item, i)
         elif isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < NPU_CAP:
             raise wrong(f"{shown(item)} is not a rank", f'write 0 to {NPU_CAP - 1:,}, or "0-7" for eight', (i,))
         else:
