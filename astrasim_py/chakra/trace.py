@@ -50,49 +50,27 @@ _FIELD = {"pg_name": "_groups", "metadata": "_metadata"}
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class ExecutionTrace:
-    """One rank's graph, columnar and immutable.
+    """One rank's graph, columnar and immutable, with read-only arrays.
 
-    Made by `from_columns`, or by the readers in `astrasim_py.chakra.et_io`. All arrays are read-only.
-
-    Attributes
-    ----------
-    node_id : numpy.ndarray
-        uint64[n], unique; not necessarily dense or ascending.
-    type : numpy.ndarray
-        int8[n], a `NodeType`.
-    duration_micros, start_time_micros : numpy.ndarray
-        uint64[n], whole microseconds; 0 where the producer gives none.
-    data_deps, ctrl_deps : Csr
-        Parents of each node, by node id, as written.
-    version : str
-        Version text of the metadata (informational; often empty).
-    place : str
-        File that it came from, for messages; empty when it was built.
-    rank : int or None
-        Rank it was read for, for messages. A trace that several ranks share has the first one's.
-    raw : RawFile or None
-        Bytes that it came from, where they were kept.
-    changed : numpy.ndarray or None
-        bool[n]: nodes that differ from the file they came from; None if none does, or if there is no file.
+    Made by `from_columns`, or by the readers in `astrasim_py.chakra.et_io`.
     """
 
-    node_id: np.ndarray
-    type: np.ndarray
-    duration_micros: np.ndarray
+    node_id: np.ndarray  # uint64[n], unique; not necessarily dense or ascending
+    type: np.ndarray  # int8[n], a `NodeType`
+    duration_micros: np.ndarray  # uint64[n], whole microseconds; 0 where the producer gives none
     start_time_micros: np.ndarray
-    data_deps: Csr
+    data_deps: Csr  # parents of each node, by node id, as written
     ctrl_deps: Csr
     names: tuple[str, ...]
-    version: str = ""
-    place: str = ""
-    rank: int | None = None
-    raw: RawFile | None = None
-    changed: np.ndarray | None = None
+    version: str = ""  # of the metadata (informational; often empty)
+    place: str = ""  # file that it came from, for messages; empty when it was built
+    rank: int | None = None  # rank it was read for, for messages; of several that share it the first
+    raw: RawFile | None = None  # bytes that it came from, where they were kept
+    changed: np.ndarray | None = None  # bool[n]: nodes that differ from the file they came from; None if none does
     #: Columns, and codes of groups, have length 1 where all nodes have the same value.
     _columns: dict[str, np.ndarray]
     _groups: tuple[np.ndarray, tuple[str, ...]]
-    #: None: still in the bytes of the file.
-    _metadata: tuple[Attribute, ...] | None = None
+    _metadata: tuple[Attribute, ...] | None = None  # None: still in the bytes of the file
     _cache: dict[str, Any] = field(default_factory=dict)
 
     def __reduce__(self):
@@ -350,13 +328,11 @@ class ExecutionTrace:
         stored = {n: compact(value, size, n) for n, value in columns.items() if n in COLUMN_KINDS}
         for name, column in stored.items():
             touched |= column != self.column(name)
-        for name, value in columns.items():
-            if name in stored:
-                continue
+        for name in columns.keys() - stored.keys():
             known = name in _DEFAULTS or name in ("node_id", "type")
             if not known or (name in ("version", "metadata") and self.raw is not None):
                 raise TypeError(f"replace() cannot change {name} of this trace")
-            new = checked(name, value, size, self.place)
+            new = checked(name, columns[name], size, self.place)
             fields[_FIELD.get(name, name)] = new
             touched |= self._differs(name, new)
         return dataclasses.replace(
@@ -370,16 +346,16 @@ class ExecutionTrace:
     def _differs(self, name: str, new: Any) -> np.ndarray | bool:
         """bool[n]: nodes whose value of a column another one changes."""
         old = getattr(self, _FIELD.get(name, name))
-        if name in ("data_deps", "ctrl_deps"):
-            return False if same_csr(old, new) else np.array([old.of(r) != new.of(r) for r in range(len(self))])
-        if name == "names":
-            return np.fromiter((a != b for a, b in zip(new, old, strict=True)), bool, len(self))
+        if name in ("place", "rank", "version", "metadata"):
+            return False
+        if isinstance(new, np.ndarray):
+            return new != old
         if name == "pg_name":
-            codes, names = self.group_of()
-            known = {label: code for code, label in enumerate(names)}
-            table = np.array([*(known.get(label, -2) for label in new[1]), -1], dtype=np.int64)
-            return table[new[0]] != codes
-        return False if name in ("place", "rank", "version", "metadata") else new != old
+            groups = ((np.broadcast_to(codes, (len(self),)), (*names, None)) for codes, names in (old, new))
+            old, new = ([names[code] for code in codes.tolist()] for codes, names in groups)
+        elif name != "names":
+            old, new = old.lists(), new.lists()
+        return np.fromiter((a != b for a, b in zip(old, new, strict=True)), bool, len(self))
 
     def with_columns(self, columns: Mapping[str, np.ndarray]) -> ExecutionTrace:
         """The same graph with other integer columns; traces made this way share the cached order and parents."""
