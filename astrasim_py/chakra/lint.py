@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -342,8 +343,7 @@ def _compare(
     for other, theirs in zip(ranks[1:], calls[1:], strict=True):
         if theirs is mine or theirs.calls == mine.calls:
             continue
-        pairs = enumerate(zip(mine.calls, theirs.calls, strict=False))
-        at = next((k for k, (a, b) in pairs if a != b), min(len(mine.calls), len(theirs.calls)))
+        at = next(k for k, (a, b) in enumerate(zip_longest(mine.calls, theirs.calls)) if a != b)
         if best is None or at < best[0]:
             best = at, other, theirs
     if best is None:

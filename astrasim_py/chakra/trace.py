@@ -328,7 +328,7 @@ class ExecutionTrace:
         stored = {n: compact(value, size, n) for n, value in columns.items() if n in COLUMN_KINDS}
         for name, column in stored.items():
             touched |= column != self.column(name)
-        for name in columns.keys() - stored.keys():
+        for name in [name for name in columns if name not in stored]:
             known = name in _DEFAULTS or name in ("node_id", "type")
             if not known or (name in ("version", "metadata") and self.raw is not None):
                 raise TypeError(f"replace() cannot change {name} of this trace")
