@@ -1,7 +1,4 @@
-"""ASTRA-sim's plan of a collective: chunks, phases and queues by its rules, quirks included.
-
-`astrasim_py.system.dimension_planner` has the planner for those who want the collective done.
-"""
+"""Plans of ASTRA-sim's collectives: chunks, phases and queues by its rules, quirks included; and corrected."""
 
 from __future__ import annotations
 
@@ -25,25 +22,30 @@ from astrasim_py.astra_sim.native_algorithms import (
     size_after,
 )
 from astrasim_py.astra_sim.quirks import warn
-from astrasim_py.core.errors import AlgorithmError, ScenarioError, TraceError
+from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TraceError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
+from astrasim_py.program.timed import with_endpoint_delay
 from astrasim_py.system.dimension_planner import (
     BASELINE,
     LOCAL_FIRST,
     PLANNED,
+    DimensionPlanner,
     DimensionVisit,
     QueueTurns,
     cut_rounded_up,
     dimension_visits,
     rows_along,
 )
+from astrasim_py.system.machine_models import MAX_CHUNKS, Collectives
 from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
 
 #: Name of the group of all ranks.
 WORLD = ("", "0", "world")
 #: Most chunks of a collective.
-MAX_CHUNKS = 2**17
+_MOST_CHUNKS = 2**17
 #: Dimensions that ``involved_dim`` covers where a node does not state it.
 MAX_DIMS = 4
 
@@ -176,8 +178,8 @@ class CompatiblePlanner:
     def chunks(self, call: CollectiveRequest, place: str) -> tuple[int, ...]:
         """Sizes of the chunks of a call."""
         splits = self.system.preferred_dataset_splits
-        if splits > MAX_CHUNKS:
-            problem = f"preferred-dataset-splits is {splits}, more than {MAX_CHUNKS}"
+        if splits > _MOST_CHUNKS:
+            problem = f"preferred-dataset-splits is {splits}, more than {_MOST_CHUNKS}"
             raise AlgorithmError("", problem, "use fewer splits: every chunk costs each of its messages their latency")
         gather = call.type == "all_gather"
         cuts = cut_rounded_up(call.size, splits, 0 if gather else self.npus)
@@ -282,3 +284,87 @@ class CompatiblePlanner:
             self.warn("no-memory-bandwidth")
         if self.charges.bus is not None and not local:
             self.warn("shared-bus")
+
+
+#: Our builders for the words of ASTRA-sim; the first that serves the collective and the group is taken.
+_BUILDERS = {
+    RING: ("ring",),
+    DIRECT: ("direct",),
+    HALVING_DOUBLING: ("halving_doubling", "recursive_doubling"),
+    TREE: ("double_binary_tree",),
+}
+
+
+class CorrectedPlanner:
+    """The same configuration with algorithms that move the right bytes, dimension by dimension."""
+
+    def __init__(self, inputs: Inputs, warnings: list[str], cache: MutableMapping | None) -> None:
+        self.inputs, self.warnings = inputs, warnings
+        self.injected = Injected(inputs, corrected=True, warnings=warnings, cache=cache)
+        system = inputs.system
+        self.how = Collectives(
+            chunks=system.preferred_dataset_splits or 1,
+            active_chunks=min(system.active_chunks_per_dimension, MAX_CHUNKS),
+            queues=inputs.queues_per_dim,
+            all_reduce="baseline" if system.collective_optimization == "baseline" else None,
+            endpoint_delay=inputs.endpoint_delay_ns * 1000,
+        )
+        self.made: dict[tuple, Algorithm] = {}
+        self.by_dimension, self.whole = self._planner(whole=False), self._planner(whole=True)
+        self.capacity = self.by_dimension.capacity
+        self.table = AlgorithmTable({}, self.fallback)
+
+    def _planner(self, *, whole: bool) -> DimensionPlanner:
+        """A planner; `whole`: one that sees all NPUs as one dimension."""
+        network = self.inputs.network
+        dims = network.dims[:1] if whole else network.dims
+        return DimensionPlanner(
+            sizes=(network.npus,) if whole else network.sizes,
+            make=self.make,
+            how=self.how,
+            rate=tuple(dim.bandwidth for dim in dims),
+            latency_ps=tuple(dim.latency_ps for dim in dims),
+        )
+
+    def plan(self, call: CollectiveRequest) -> tuple[PlannedChunk, ...] | Algorithm | None:
+        """The algorithm or the chunks of a call."""
+        found = self.injected.algorithm(call)
+        if found is not None:
+            return found
+        words = self.inputs.system.implementation(call.type)
+        return (self.whole if words and words[0].whole else self.by_dimension).plan(call)
+
+    def make(self, collective: str, ranks: int, dim: int, size: int) -> Algorithm:
+        """The algorithm of a dimension."""
+        # The phases of an all_reduce run what its own list names.
+        system = self.inputs.system
+        words = system.implementation(collective) or system.implementation("all_reduce")
+        return self.built(collective, ranks, words[min(dim, len(words) - 1)] if words else None)
+
+    def fallback(self, collective: str, ranks: int, root: int) -> Algorithm:
+        """The algorithm of a collective that is not planned by dimension."""
+        if collective in PLANNED:
+            words = self.inputs.system.implementation(collective)
+            made = self.built(collective, ranks, words[0] if words else None)
+            return with_endpoint_delay(made, self.how.endpoint_delay)
+        rooted = {"root": root} if promise_of(collective).rooted else {}
+        return build(default_algorithm(collective), collective, ranks, **rooted)
+
+    def built(self, collective: str, ranks: int, word: Implementation | None) -> Algorithm:
+        """Our builder for a word of ASTRA-sim; the collective's usual one where it has none."""
+        key = (collective, ranks, word)
+        if key not in self.made:
+            self.made[key] = self._built(*key)
+        return self.made[key]
+
+    def _built(self, collective: str, ranks: int, word: Implementation | None) -> Algorithm:
+        for name in _BUILDERS[word.kind] if word is not None else ():
+            options = {"window": word.window} if word.window and name == "direct" else {}
+            try:
+                return build(name, collective, ranks, **options)
+            except AstraError:
+                continue
+        name = default_algorithm(collective)
+        if word is not None:
+            self.warnings.append(f"{collective} over {ranks} NPUs: {word.kind} does not serve it, {name} is used")
+        return build(name, collective, ranks)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 
 from astrasim_py.astra_sim.input_set import ARGUMENTS, Inputs, read_inputs
-from astrasim_py.astra_sim.result import AstraResult, run_inputs
+from astrasim_py.astra_sim.run_inputs import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
 from astrasim_py.study import store, stored_points
 from astrasim_py.study.run_log import Usage, package_version, store_run

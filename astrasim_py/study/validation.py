@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from astrasim_py.astra_sim.input_set import ARGUMENTS, read_inputs
-from astrasim_py.astra_sim.result import run_inputs
+from astrasim_py.astra_sim.run_inputs import run_inputs
 from astrasim_py.core.errors import AstraError, InternalError
 from astrasim_py.study.cases import Case
 from astrasim_py.study.packaged_cases import ClosedForm

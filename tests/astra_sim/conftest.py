@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from astrasim_py.astra_sim.input_set import Inputs, read_inputs
-from astrasim_py.astra_sim.result import AstraResult, run_inputs
+from astrasim_py.astra_sim.run_inputs import AstraResult, run_inputs
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING, CommType, NodeType
 from astrasim_py.chakra.storage import Csr

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from astrasim_py.astra_sim.input_set import read_inputs
-from astrasim_py.astra_sim.result import run_inputs
+from astrasim_py.astra_sim.run_inputs import run_inputs
 from astrasim_py.core.errors import AstraError
 
 MIB = 2**20
