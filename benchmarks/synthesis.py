@@ -59,9 +59,8 @@ def measure(case: str, rounds: int, rest: bool) -> dict:
     from astrasim_py.synthesis.model.checker import check
     from astrasim_py.synthesis.model.demand import Demand
     from astrasim_py.synthesis.model.network import Network
-    from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+    from astrasim_py.synthesis.model.schedule import as_schedule, copied
     from astrasim_py.synthesis.model.timing import CostModel
-    from astrasim_py.synthesis.model.transfers import copied
     from astrasim_py.synthesis.search.greedy_search import search
     from astrasim_py.synthesis.search.multi_start import Effort
     from astrasim_py.topology import build

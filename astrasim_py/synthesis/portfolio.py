@@ -15,9 +15,17 @@ from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
-from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
-from astrasim_py.synthesis.model.simulate_schedule import as_schedule
-from astrasim_py.synthesis.model.transfers import NOTHING, Found, chained, copied, mirrored
+from astrasim_py.synthesis.model.schedule import (
+    NOTHING,
+    Bound,
+    Found,
+    Schedule,
+    Search,
+    as_schedule,
+    chained,
+    copied,
+    mirrored,
+)
 from astrasim_py.synthesis.search.greedy_search import LARGE, search
 from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
 from astrasim_py.synthesis.search.patterns import Patterns, applies, best_pattern, in_queues

@@ -13,13 +13,10 @@ from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Search
-from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.schedule import Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.model.transfers import copied
 from astrasim_py.synthesis.portfolio import SPREADING, synthesize
-from astrasim_py.synthesis.search.greedy_runs import GreedyRuns
-from astrasim_py.synthesis.search.greedy_search import policies, search
+from astrasim_py.synthesis.search.greedy_search import GreedyRuns, policies, search
 from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.symmetric_network import arc_labels
 from astrasim_py.topology import Topology, build

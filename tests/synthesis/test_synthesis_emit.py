@@ -15,10 +15,8 @@ from astrasim_py.study.synthesized import measured as on_its_npus
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.model.transfers import copied
 from astrasim_py.synthesis.portfolio import SPREADING, TRIED, best_chunks, synthesize
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import Topology, build

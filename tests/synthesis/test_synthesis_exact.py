@@ -15,10 +15,8 @@ from astrasim_py.synthesis.extras import exact
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.model.transfers import copied
 from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.topology import Topology, build, read_edge_list
 

@@ -14,8 +14,7 @@ from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network, Occupied
-from astrasim_py.synthesis.model.schedule import Schedule, Search
-from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.synthesis.search.multi_start import Effort

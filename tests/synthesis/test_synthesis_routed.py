@@ -16,7 +16,7 @@ from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.schedule import as_schedule
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.portfolio import ROUTED, find_schedule, synthesize
 from astrasim_py.synthesis.search.multi_start import Effort

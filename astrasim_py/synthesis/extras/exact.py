@@ -1,25 +1,320 @@
-"""Exact schedules of small groups: proven fastest by CP-SAT of OR-Tools (see `exact_model`).
+"""Exact schedules of small groups: proven fastest by CP-SAT of OR-Tools.
 
 The time proven is the least of all schedules that move whole chunks over these arcs. An all_reduce is bounded by its
 halves; its schedules sum every chunk at its home before they copy it.
+
+In the model a rank gets a chunk over one arc, at one time, and nobody else then holds the links of that arc. Some
+fastest schedule begins every transfer as early as the order on its links allows: all times are then sums of few
+numbers, and the domain of every variable is a short list. A sum is a copy backwards in time, so reductions and the
+copies after them fit in one model.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd
 
 import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
-from astrasim_py.synthesis.extras.exact_model import Model, Problem, solver
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Schedule
-from astrasim_py.synthesis.model.simulate_schedule import as_schedule
-from astrasim_py.synthesis.model.transfers import Columns, Transfers, chained, copied, mirrored
-from astrasim_py.synthesis.search.symmetric_network import symmetric_network
+from astrasim_py.synthesis.model.schedule import Columns, Schedule, Transfers, as_schedule, chained, copied, mirrored
+from astrasim_py.synthesis.model.timing import Timing
+from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork, symmetric_network
+from astrasim_py.topology.symmetry import Rotations
+
+#: The solver stops after this part of the remaining time.
+_PUNCTUAL = 0.9
+#: Searches of different kinds that the solver runs by turns.
+_SUBSOLVERS = 8
+#: Most times at which a transfer can begin, where they are listed.
+_MAX_TIMES = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer of the solver to one model."""
+
+    columns: Transfers | None  # a schedule faster than the one that was given; None if there is none, or none was found
+    bound: int  # ps that no solution of the model can beat
+    cut: bool  # whether the wall-clock limit ended it
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Problem:
+    """Chunks to be moved over arcs that hold resources."""
+
+    timing: Timing
+    origin: np.ndarray  # int[C]
+    size_class: np.ndarray  # int[C]
+    receivers: np.ndarray | None = None  # int[C]: the only rank that needs a chunk; None: all do
+    busy: Sequence[tuple[int, int, int]] = ()  # (resource, start, end) ps: taken by others
+    group: Rotations | None = None  # rotations of ranks that map the problem to itself
+    sums: bool = False  # chunks are summed at their origin before they are copied
+
+    @classmethod
+    def of(cls, network: Network, demand: Demand, *, sums: bool = False) -> Problem:
+        """The whole problem."""
+        resource = np.repeat(np.arange(len(network.links)), np.diff(network.occupied_ptr))
+        busy = zip(resource.tolist(), network.occupied_start.tolist(), network.occupied_end.tolist(), strict=True)
+        symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None
+        return cls(
+            timing=network.timing(demand.sizes), origin=demand.origin, size_class=demand.size_class,
+            receivers=demand.receivers, busy=tuple(busy), sums=sums, group=symmetric.group if symmetric else None,
+        )  # fmt: skip
+
+    @classmethod
+    def up_to(cls, each: SymmetricNetwork) -> Problem:
+        """The problem of the chunks of one rank; the others are rotated."""
+        return cls(timing=each.timing, origin=each.origin, size_class=np.zeros(len(each.origin), dtype=np.int64))
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.timing.in_ptr) - 1
+
+    @cached_property
+    def unit(self) -> int:
+        """Greatest common divisor of all times, ps."""
+        times = [
+            self.timing.offset,
+            self.timing.hold,
+            self.timing.delay,
+            np.array([b[1:] for b in self.busy], dtype=np.int64),
+        ]
+        return gcd(*(int(np.gcd.reduce(t, axis=None)) for t in times if t.size)) or 1
+
+    @cached_property
+    def distance(self) -> np.ndarray:
+        """int64[classes, ranks, ranks]: ps of the fastest way from rank to rank."""
+        far = np.full((len(self.timing.delay), self.ranks, self.ranks), 2**61, dtype=np.int64)
+        for z, delay in enumerate(self.timing.delay):
+            np.minimum.at(far[z], (self.timing.src, self.timing.dst), delay)
+            np.fill_diagonal(far[z], 0)
+            for k in range(self.ranks):
+                far[z] = np.minimum(far[z], far[z][:, k, None] + far[z][None, k])
+        return far
+
+    def times(self, horizon: int) -> list[int] | None:
+        """Units at which a transfer of a schedule without needless waiting can begin; None if they are too many."""
+        unit, classes = self.unit, range(len(self.timing.delay))
+        steps = {int(d) // unit for d in np.unique(self.timing.delay)}
+        at: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        for hop, resource in enumerate(self.timing.hop.tolist()):
+            at[resource] |= {
+                (int(self.timing.offset[z, hop]) // unit, int(self.timing.hold[z, hop]) // unit) for z in classes
+            }
+        steps |= {o + h - later for uses in set(map(frozenset, at.values())) for o, h in uses for later, _ in uses}
+        firsts = {0} | {end // unit - o for r, _, end in self.busy for o, _ in at[r]}
+        if len(steps) > 64:
+            return None
+        reached = {t for t in firsts if 0 <= t <= horizon}
+        fresh = list(reached)
+        while fresh:
+            later = {t + step for t in fresh for step in steps if 0 <= t + step <= horizon}
+            fresh = list(later - reached)
+            reached |= later
+            if len(reached) > _MAX_TIMES:
+                return None
+        return sorted(reached)
+
+
+def solver():
+    """The module of the solver. Raises AlgorithmError: it is not installed."""
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        problem = "needs OR-Tools, which is not installed"
+        raise AlgorithmError("exact", problem, "pip install 'astrasim-py[exact]'") from error
+    return cp_model
+
+
+class Model:
+    """Variables and constraints of a `Problem` whose time lies in ``floor .. most`` ps."""
+
+    def __init__(self, problem: Problem, floor: int, most: int) -> None:
+        self.cp = solver()
+        self.problem = problem
+        unit = problem.unit
+        self.horizon = most // unit
+        self.model = self.cp.CpModel()
+        times = problem.times(self.horizon)
+        self.starts = None if times is None else np.array(times)
+        self.floor = floor
+        low = -(-floor // unit)
+        delays = {int(d) // unit for d in np.unique(problem.timing.delay)}
+        self.end = self._variable(low, delays)
+        self.holds: dict[int, list] = defaultdict(list)
+        #: (arc, chunk, whether it is a part of a sum) → literal, and first unit.
+        self.used: dict[tuple[int, int, bool], object] = {}
+        self.begins: dict[tuple[int, int, bool], object] = {}
+        self.into = [np.flatnonzero(problem.timing.dst == v).tolist() for v in range(problem.ranks)]
+        self.outof = [np.flatnonzero(problem.timing.src == v).tolist() for v in range(problem.ranks)]
+        self.arrival: dict[tuple[int, int], object] = {}
+        self.whole: dict[int, object] = {}
+        for chunk in range(len(problem.origin)):
+            if problem.sums:
+                self._sum(chunk)
+            self._copy(chunk)
+        for resource, start, end in problem.busy:
+            if start // unit <= self.horizon:
+                taken = self.model.new_fixed_size_interval_var(start // unit, (end - start) // unit, "")
+                self.holds[resource].append(taken)
+        for each in self.holds.values():
+            self.model.add_no_overlap(each)
+        self._break_symmetry()
+        self.model.minimize(self.end)
+
+    def _variable(self, low: int, after: set[int], high: int | None = None):
+        """A time that is a possible start plus one of `after`."""
+        high = self.horizon if high is None else high
+        if low <= high and self.starts is None:
+            return self.model.new_int_var(low, high, "")
+        values = np.empty(0, dtype=np.int64)
+        if low <= high and after:
+            values = np.unique(np.concatenate([self.starts + d for d in sorted(after)]))
+            values = values[(values >= low) & (values <= high)]
+        if not len(values):
+            self.model.add_bool_or([])
+            return low
+        return self.model.new_int_var_from_domain(self.cp.Domain.from_values(values.tolist()), "")
+
+    def _use(self, arc: int, chunk: int, reduces: bool, start, first, then):
+        """A literal: the arc carries the chunk from `start` on, and `first` is not later than `then`."""
+        problem, z = self.problem, self.problem.size_class[chunk]
+        literal = self.model.new_bool_var("")
+        self.model.add(then >= first).only_enforce_if(literal)
+        for hop in range(int(problem.timing.hop_ptr[arc]), int(problem.timing.hop_ptr[arc + 1])):
+            size = int(problem.timing.hold[z, hop]) // problem.unit
+            if size:
+                begin = start + int(problem.timing.offset[z, hop]) // problem.unit
+                held = self.model.new_optional_fixed_size_interval_var(begin, size, literal, "")
+                self.holds[int(problem.timing.hop[hop])].append(held)
+        self.used[arc, chunk, reduces], self.begins[arc, chunk, reduces] = literal, start
+        return literal
+
+    def _copy(self, chunk: int) -> None:
+        """The chunk goes from its origin to all who need it, each of whom gets it over one arc."""
+        problem, model, unit = self.problem, self.model, self.problem.unit
+        origin, z = int(problem.origin[chunk]), int(problem.size_class[chunk])
+        only = None if problem.receivers is None else int(problem.receivers[chunk])
+        if only == origin:
+            return
+        delay = problem.timing.delay[z] // unit
+        far = problem.distance[z, origin] // unit
+        first = self.whole.get(chunk, 0)
+        early = int(problem.distance[z, :, origin].max()) // unit if problem.sums else 0
+        for v in range(problem.ranks):
+            if v == origin:
+                continue
+            last = self.horizon
+            if only is not None:
+                last -= int(problem.distance[z, v, only]) // unit
+            if early + int(far[v]) > last and only not in (None, v):
+                continue
+            after = {int(delay[a]) for a in self.into[v]}
+            self.arrival[v, chunk] = self._variable(early + int(far[v]), after, last)
+        passed = {}
+        for v in range(problem.ranks):
+            if (v, chunk) not in self.arrival:
+                continue
+            arrival, incoming = self.arrival[v, chunk], []
+            for arc in self.into[v]:
+                u = int(problem.timing.src[arc])
+                if (u != origin and (u, chunk) not in self.arrival) or u == only:
+                    continue
+                start = arrival - int(delay[arc])
+                there = first if u == origin else self.arrival[u, chunk]
+                incoming.append(self._use(arc, chunk, False, start, there, start))
+            if only is None or v == only:
+                model.add_exactly_one(incoming)
+                model.add(self.end >= arrival)
+            else:
+                model.add_at_most_one(incoming)
+            passed[v] = incoming
+        if only is None:
+            return
+        # A rank passes a chunk on exactly if it got it.
+        for v, incoming in passed.items():
+            onward = [self.used[a, chunk, False] for a in self.outof[v] if (a, chunk, False) in self.used]
+            if v != only:
+                model.add(sum(onward) == sum(incoming))
+
+    def _sum(self, chunk: int) -> None:
+        """Every rank but its home sends its part of the chunk once, after all parts that are added to it."""
+        problem, model, unit = self.problem, self.model, self.problem.unit
+        home, z = int(problem.origin[chunk]), int(problem.size_class[chunk])
+        delay = problem.timing.delay[z] // unit
+        far = problem.distance[z, :, home] // unit
+        onward = int(problem.distance[z, home].max()) // unit
+        start = {
+            v: self._variable(0, {0}, self.horizon - onward - int(far[v])) for v in range(problem.ranks) if v != home
+        }
+        self.whole[chunk] = whole = self._variable(int(far.max()), set(delay.tolist()), self.horizon - onward)
+        for v, begin in start.items():
+            outgoing = []
+            for arc in self.outof[v]:
+                to = int(problem.timing.dst[arc])
+                needed = whole if to == home else start[to]
+                outgoing.append(self._use(arc, chunk, True, begin, begin + int(delay[arc]), needed))
+            model.add_exactly_one(outgoing)
+
+    def _break_symmetry(self) -> None:
+        """Order chunks that differ in their numbers only, and take one of all rotations of a schedule.
+
+        The first of such chunks arrives first at the farthest rank; the first rank of a class gets the last chunk.
+        """
+        problem = self.problem
+        alike: dict[tuple, list[int]] = defaultdict(list)
+        for chunk, origin in enumerate(problem.origin.tolist()):
+            to = None if problem.receivers is None else int(problem.receivers[chunk])
+            if origin != to:
+                alike[origin, int(problem.size_class[chunk]), to].append(chunk)
+        for (origin, z, to), chunks in alike.items():
+            v = int(np.argmax(problem.distance[z, origin])) if to is None else to
+            for a, b in itertools.pairwise(chunks):
+                self.model.add(self.arrival[v, a] <= self.arrival[v, b])
+        if problem.group is not None and problem.receivers is None:
+            heads = problem.group.rank_at[:, 0].tolist()
+            self.model.add_max_equality(self.end, [a for (v, _), a in self.arrival.items() if v in heads])
+
+    def solve(self, seed: int, seconds: float, work: float | None) -> Outcome:
+        """Search; see `Outcome`."""
+        cp, problem = self.cp, self.problem
+        engine = cp.CpSolver()
+        parameters = engine.parameters
+        parameters.random_seed = seed % 2**31
+        # Subsolvers take turns in a fixed order: the result does not depend on the number of cores.
+        parameters.num_workers = _SUBSOLVERS
+        parameters.interleave_search = True
+        # The solver looks at the clock between pieces of work.
+        seconds = max(_PUNCTUAL * seconds, 0.01)
+        parameters.max_time_in_seconds = seconds
+        if work is not None:
+            parameters.max_deterministic_time = work
+        # Shifting lists of times through one another takes it longer than all the rest.
+        parameters.cp_model_presolve = self.starts is None
+        begin = time.monotonic()
+        status = engine.solve(self.model)
+        cut = status not in (cp.OPTIMAL, cp.INFEASIBLE) and time.monotonic() - begin >= seconds
+        if status == cp.MODEL_INVALID:
+            raise InternalError(f"the exact model is invalid: {self.model.validate()}")
+        if status not in (cp.OPTIMAL, cp.FEASIBLE):
+            bound = (self.horizon + 1) * problem.unit if status == cp.INFEASIBLE else self.floor
+            return Outcome(None, bound, cut)
+        rows = [(a, c, engine.value(self.begins[a, c, r]), r) for (a, c, r), b in self.used.items() if engine.value(b)]
+        rows.sort(key=lambda row: (row[2], not row[3]))
+        arc, chunk, start, reduces = (np.array(column) for column in zip(*rows, strict=True))
+        bound = int(np.ceil(engine.best_objective_bound - 1e-6)) * problem.unit
+        return Outcome((arc, chunk, start * problem.unit, reduces.astype(bool)), bound, cut)
+
 
 #: Most ranks of a group for which a fastest schedule is searched.
 MAX_RANKS = 16

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-
-def pointers(lengths: np.ndarray) -> np.ndarray:
-    """int64[rows + 1]: row i is ``pointers[i]:pointers[i + 1]``."""
-    ptr = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=ptr[1:])
-    return ptr
+from astrasim_py.topology.routing import pointers
 
 
 def rows_of(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -68,25 +68,8 @@ def _courses(schedule: Schedule, found: list[str]):
     which = which.reshape(-1)
     npus = np.array(network.npus, dtype=np.int64)
     tails, heads = np.asarray(network.src)[used].astype(np.int64), np.asarray(network.dst)[used].astype(np.int64)
-    key = topology.src.astype(np.int64) * topology.vertices + topology.dst
-    if len(np.unique(key)) == len(key):
-        # One link from a vertex to another is the only one that a message between them can take at once.
-        order = np.argsort(key)
-        wanted = npus[tails] * topology.vertices + npus[heads]
-        at = np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)
-        straight = key[order][at] == wanted
-    else:
-        straight = np.zeros(len(used), dtype=bool)
-    lengths = np.ones(len(used), dtype=np.int64)
-    others = np.flatnonzero(~straight)
-    far_ptr, far = topology.routes(npus[tails[others]], npus[heads[others]])
-    lengths[others] = np.diff(far_ptr)
-    route_ptr = np.concatenate(([0], np.cumsum(lengths)))
-    route = np.empty(route_ptr[-1], dtype=np.int64)
-    longer = np.repeat(~straight, lengths)
-    route[longer] = far
-    if straight.any():
-        route[~longer] = order[at[straight]]
+    route_ptr, route = topology.routes(npus[tails], npus[heads])
+    lengths = np.diff(route_ptr)
     size = _sizes(schedule)[chunks]
     count = lengths[which]
     ptr = np.concatenate(([0], np.cumsum(count)))

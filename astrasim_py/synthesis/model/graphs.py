@@ -1,4 +1,4 @@
-"""Compiled algorithms on directed graphs whose arcs are stored by source or by target (CSR)."""
+"""Components and distances of networks."""
 
 from __future__ import annotations
 
@@ -6,59 +6,23 @@ import numpy as np
 
 from astrasim_py.core.jit import kernel
 from astrasim_py.synthesis.model.network import Network
+from astrasim_py.topology.routing import pointers, reachable
 
 #: Beyond every distance.
 _FAR = np.int64(2**62)
 
 
-@kernel("the synthesizer")
-def _components(n, out_ptr, out_arc, dst, keep):
-    """Tarjan's algorithm, without recursion."""
-    label = np.full(n, -1, dtype=np.int32)
-    number, low = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    stack, path = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    cursor = out_ptr[:n].copy()
-    counter, found, height = 0, 0, 0
-    for root in range(n):
-        if number[root] >= 0:
-            continue
-        depth = 1
-        path[0] = root
-        while depth:
-            v = path[depth - 1]
-            if number[v] < 0:
-                number[v] = low[v] = counter
-                counter += 1
-                stack[height] = v
-                height += 1
-            if cursor[v] < out_ptr[v + 1]:
-                a = out_arc[cursor[v]]
-                cursor[v] += 1
-                if keep[a]:
-                    u = dst[a]
-                    if number[u] < 0:
-                        path[depth] = u
-                        depth += 1
-                    elif label[u] < 0:
-                        low[v] = min(low[v], number[u])
-                continue
-            depth -= 1
-            if depth:
-                low[path[depth - 1]] = min(low[path[depth - 1]], low[v])
-            if low[v] == number[v]:
-                while True:
-                    height -= 1
-                    u = stack[height]
-                    label[u] = found
-                    if u == v:
-                        break
-                found += 1
-    return label, found
-
-
 def components(network: Network, keep: np.ndarray) -> tuple[np.ndarray, int]:
     """(int32[n] labels, number) of the strongly connected components over the arcs that are kept (bool[arcs])."""
-    return _components(network.ranks, *network.out, network.dst, keep)
+    label, found, ways = np.full(network.ranks, -1, dtype=np.int32), 0, []
+    for tails, heads in ((network.src, network.dst), (network.dst, network.src)):
+        arcs = np.flatnonzero(keep)[np.argsort(tails[keep], kind="stable")]
+        ways.append((pointers(np.bincount(tails[arcs], minlength=network.ranks)), heads[arcs]))
+    while (label < 0).any():
+        first = int(label.argmin())
+        label[reachable(*ways[0], first) & reachable(*ways[1], first)] = found
+        found += 1
+    return label, found
 
 
 @kernel("the synthesizer", threads=True)

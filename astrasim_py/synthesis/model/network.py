@@ -13,11 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
-from astrasim_py.synthesis.model.arrays import pointers, rows_of
-from astrasim_py.synthesis.model.routes import find_arcs
+from astrasim_py.core.errors import TopologyError
+from astrasim_py.synthesis.model.arrays import rows_of
 from astrasim_py.synthesis.model.timing import CostModel, Timing, hop_services, transfer_times
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
+from astrasim_py.topology.routing import pointers, reachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Network:
     ) -> Network:
         """Arcs of a group on a topology, all NPUs that are alive by default. Raises TopologyError."""
         members = np.array(placement(topology, "linear" if npus is None else list(npus), place=place), dtype=np.int64)
-        source, target, ptr, path = find_arcs(topology, members, relays, place)
+        source, target, ptr, path = _find_arcs(topology, members, relays, place)
         order = np.lexsort((source, target))
         hop_ptr, at = rows_of(ptr, order)
         links, hop = np.unique(path[at], return_inverse=True)
@@ -183,3 +184,47 @@ def _intervals(links: np.ndarray, occupied: Iterable[Occupied]) -> dict[str, np.
         "occupied_start": np.ascontiguousarray(start),
         "occupied_end": np.ascontiguousarray(end),
     }
+
+
+#: Most ranks of a group whose arcs are found by looking at every pair.
+MAX_PAIRED_RANKS = 2048
+
+
+def _find_arcs(topology: Topology, members: np.ndarray, relays: bool, place: str) -> tuple[np.ndarray, ...]:
+    """(source ranks, target ranks, pointers, links) of every arc of a group of NPUs. Raises TopologyError."""
+    n = len(members)
+    rank_of = np.full(topology.vertices, -1, dtype=np.int64)
+    rank_of[members] = np.arange(n)
+    if topology.vertices == topology.npus and not (relays and n < len(topology.alive)):
+        a, b = rank_of[topology.src], rank_of[topology.dst]
+        inside = (a >= 0) & (b >= 0)
+        pairs = np.unique(a[inside] * n + b[inside])
+    elif n > MAX_PAIRED_RANKS:
+        problem = f"{n} ranks behind switches or relays are more than {MAX_PAIRED_RANKS}"
+        raise TopologyError(place or topology.name, problem, "synthesize for a smaller group")
+    else:
+        pairs = np.flatnonzero(~np.eye(n, dtype=bool))
+    source, target = np.divmod(pairs, n)
+    ptr, path = topology.routes(members[source], members[target])
+    lengths = np.diff(ptr)
+    inner = np.ones(len(path), dtype=bool)
+    inner[ptr[1:][lengths > 0] - 1] = False
+    passed = topology.dst[path]
+    wrong = inner & (rank_of[passed] >= 0 if relays else passed < topology.npus)
+    good = np.ones(len(source), dtype=bool)
+    good[np.repeat(np.arange(len(source)), lengths)[wrong]] = False
+    source, target = source[good], target[good]
+    _check_connected(source, target, members, relays, place)
+    return source, target, pointers(lengths[good]), path[np.repeat(good, lengths)]
+
+
+def _check_connected(src: np.ndarray, dst: np.ndarray, members: np.ndarray, relays: bool, place: str) -> None:
+    n = len(members)
+    for tails, heads, forward in ((src, dst, True), (dst, src, False)):
+        order = np.argsort(tails, kind="stable")
+        ptr = np.searchsorted(tails[order], np.arange(n + 1))
+        lost = np.flatnonzero(~reachable(ptr, heads[order].astype(np.int32), 0)[:n])
+        if len(lost):
+            a, b = (members[0], members[lost[0]]) if forward else (members[lost[0]], members[0])
+            remedy = "choose other NPUs" if relays else "choose other NPUs, or allow relays"
+            raise TopologyError(place, f"no path leads from NPU {a} to NPU {b} through NPUs of the group", remedy)

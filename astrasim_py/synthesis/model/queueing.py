@@ -13,11 +13,10 @@ import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.model.arrays import pointers
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.skew_heap import merge
 from astrasim_py.synthesis.model.timing import hop_services
+from astrasim_py.topology.routing import pointers
 
 _FAR = np.int64(2**62)
 #: Events, in this order at one moment.
@@ -182,3 +181,25 @@ class Queues:
         times = Course(start, arrival, ptr, begin, end)
         made, open_order = execute(self._ports, posts, state, times, apart, until)
         return times._replace(open_order=bool(open_order)) if made == m else None
+
+
+@lean
+def merge(a, b, rank, left, right):
+    """The root of two heaps (by their roots; -1: empty) made one, the greatest rank first."""
+    if a < 0:
+        return b
+    if b < 0:
+        return a
+    if rank[a] < rank[b]:
+        a, b = b, a
+    root = a
+    while True:
+        r = right[a]
+        right[a] = left[a]
+        if r < 0:
+            left[a] = b
+            return root
+        if rank[r] < rank[b]:
+            r, b = b, r
+        left[a] = r
+        a = r

@@ -1,4 +1,4 @@
-"""The result of a synthesis: the transfers, their time, and a lower bound."""
+"""Schedules: their transfers and times, a lower bound, and schedules composed of others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from astrasim_py.synthesis.model.arrays import rows_of
+from astrasim_py.core.jit import kernel
+from astrasim_py.synthesis.model.arrays import by_time, rows_of
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import calendars, ordered
 from astrasim_py.synthesis.model.network import Network, Occupied
+from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.timing import Timing
 
 
@@ -103,8 +106,6 @@ class Schedule:
         network = self.network
         if network.direct or len(network.occupied_start):
             return None
-        from astrasim_py.synthesis.model.queueing import Queues
-
         return Queues(network, self.demand).course(self.arc, self.chunk, self.reduces, self.start)
 
     @cached_property
@@ -129,3 +130,88 @@ class Schedule:
         """The holds of this schedule, for another tenant's synthesis on the same topology."""
         _, resource, start, end = self.holds()
         return Occupied(self.network.links[resource], start, end)
+
+
+#: (arc, chunk, start) of transfers.
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
+#: (arc, chunk, start, reduces) of transfers.
+Transfers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search."""
+
+    time: int  # ps
+    columns: tuple | None  # none where transfers were only counted
+    transfers: int
+    search: Search
+
+
+def mirrored(network: Network, demand: Demand, columns: Columns) -> Transfers:
+    """A schedule that copies on the reversed network, as one that reduces on `network`.
+
+    Reversing a broadcast tree gives a reduce tree: a transfer that ends s before the end begins s after the beginning.
+    """
+    back = network.reversed
+    arc, chunk, start = columns
+    arrival = start + back.timing(demand.sizes).delay[demand.size_class[chunk], arc]
+    end = int(arrival.max(initial=0))
+    # The last transfer is the first cause now.
+    return back.base_arc[arc][::-1], chunk[::-1], (end - arrival)[::-1], np.ones(len(arc), dtype=bool)
+
+
+def copied(columns: Columns) -> Transfers:
+    """Transfers that copy."""
+    return *columns, np.zeros(len(columns[0]), dtype=bool)
+
+
+def chained(first: Transfers, second: Transfers, barrier: int) -> Transfers:
+    """One after the other: the second begins at `barrier` ps."""
+    arc, chunk, start, reduces = second
+    return tuple(np.concatenate(pair) for pair in zip(first, (arc, chunk, start + barrier, reduces), strict=True))
+
+
+#: No transfers at all.
+NOTHING = copied(tuple(np.empty((3, 0), dtype=np.int64)))
+
+
+@kernel("the synthesizer", threads=True, lean=True)
+def _simulate(net, calendar, arc, chunk, order, size_class, free, known, start):
+    """Fill `start` with the earliest times, the transfers being taken in `order`; returns the last arrival."""
+    last = np.int64(0)
+    for i in range(len(order)):
+        row = order[i]
+        a, c = np.int64(arc[row]), np.int64(chunk[row])
+        z = np.int64(size_class[c])
+        t = ordered(net, calendar, a, z, known[net.src[a], c], free)
+        start[row] = t
+        for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
+            free[net.hop[h]] = t + net.offset[z, h] + net.hold[z, h]
+        arrives = t + net.delay[z, a]
+        # A copy replaces nothing: its target waited for it alone. A part of a sum is one of several.
+        known[net.dst[a], c] = max(known[net.dst[a], c], arrives)
+        last = max(last, arrives)
+    return last
+
+
+def as_schedule(
+    network: Network, demand: Demand, transfers: Transfers, search: Search, bound: Bound | None = None
+) -> Schedule:
+    """A `Schedule` of transfers, each as early as their order on every link lets it."""
+    arc, chunk, start, reduces = transfers
+    arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
+    time = 0
+    if len(arc):
+        # Transfers that begin at once stay in the order in which they were decided: causes first.
+        order = by_time(start)
+        start = np.empty(len(arc), dtype=np.int64)
+        time = _simulate(
+            network.timing(demand.sizes), calendars(network), arc, chunk, order, demand.size_class,
+            np.zeros(len(network.links), np.int64), np.zeros((network.ranks, demand.count), np.int64), start,
+        )  # fmt: skip
+        # Sort by the new times; transfers that begin at once keep their order, for one may take no time.
+        order = order[by_time(start[order])]
+        if (order[1:] < order[:-1]).any():
+            arc, chunk, start, reduces = arc[order], chunk[order], start[order], reduces[order]
+    return Schedule.of(network, demand, (arc, chunk, start, reduces), int(time), search, bound)

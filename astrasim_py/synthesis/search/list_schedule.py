@@ -15,8 +15,8 @@ from astrasim_py.core.jit import kernel, lean
 from astrasim_py.synthesis.bounds.balanced_paths import Paths
 from astrasim_py.synthesis.model.insertion import FAR, GO, calendars, ordered
 from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.queueing import merge
 from astrasim_py.synthesis.model.random_numbers import random_below
-from astrasim_py.synthesis.model.skew_heap import merge
 from astrasim_py.synthesis.model.timing import Timing
 
 #: Rules of urgency: the farthest first, the most loaded link first, by turns, the most crowded path first.

@@ -19,8 +19,7 @@ from astrasim_py.synthesis.model.arrays import by_time
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import NEVER
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.synthesis.model.schedule import Search
-from astrasim_py.synthesis.model.transfers import NOTHING, Columns, Found, copied, mirrored
+from astrasim_py.synthesis.model.schedule import NOTHING, Columns, Found, Search, copied, mirrored
 from astrasim_py.synthesis.search.list_schedule import list_schedule
 from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
 from astrasim_py.synthesis.search.tree_packing_search import Chunks, Packer, Rows

@@ -13,10 +13,10 @@ import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import inlined, kernel
-from astrasim_py.synthesis.model.arrays import pointers
 from astrasim_py.synthesis.model.random_numbers import random_below, shuffle_equals
 from astrasim_py.synthesis.search.greedy import DONE, STUCK, WORSE, Options, Record, hold
 from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork
+from astrasim_py.topology.routing import pointers
 
 _FAR = np.int64(2**62)
 NOTHING, EXPECTED, HELD = np.uint8(0), np.uint8(1), np.uint8(2)

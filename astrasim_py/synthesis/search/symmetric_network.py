@@ -13,8 +13,8 @@ import numpy as np
 from astrasim_py.synthesis.model.arrays import rows_of
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.schedule import Columns
 from astrasim_py.synthesis.model.timing import Timing
-from astrasim_py.synthesis.model.transfers import Columns
 from astrasim_py.topology.symmetry import Rotations, find_rotations
 
 #: Most hops of a network.

@@ -25,10 +25,8 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import FAR, GO, NEVER, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below, shuffle
-from astrasim_py.synthesis.model.schedule import Bound, Schedule
-from astrasim_py.synthesis.model.simulate_schedule import as_schedule
+from astrasim_py.synthesis.model.schedule import Bound, Found, Schedule, Transfers, as_schedule
 from astrasim_py.synthesis.model.timing import Timing
-from astrasim_py.synthesis.model.transfers import Found, Transfers
 from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, in_turn, search_of
 
 #: Failures of a run, returned negative.
