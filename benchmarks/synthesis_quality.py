@@ -12,7 +12,7 @@ from pathlib import Path
 
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import synthesize
+from astrasim_py.synthesis.request import Request, solve
 from astrasim_py.topology import read_edge_list
 
 #: The cost model of TACOS: latency is serialised with the transfer.
@@ -44,9 +44,11 @@ def solved(folder: Path, name: str, chunks: int, row: dict, rounds: int, budget:
     """One problem, synthesized and checked."""
     topology = read_edge_list(folder / f"{name}.csv")
     began = time.perf_counter()
-    schedule = synthesize(
-        topology, "all_gather", topology.npus * SHARD, chunks=chunks, cost=COST, rounds=rounds, budget=budget
-    )
+    wanted = Request(
+        topology=topology, npus=tuple(range(topology.npus)), collective="all_gather", size=topology.npus * SHARD,
+        chunks=chunks, cost=COST, rounds=rounds, budget=budget,
+    )  # fmt: skip
+    schedule = solve(wanted).schedule
     seconds = time.perf_counter() - began
     wrong = check(schedule)
     if wrong:

@@ -5,7 +5,7 @@ Which searches are tried on a problem, in which order, and which share of the ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.network import CostModel, Network, Occupied
+from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import (
     NOTHING,
     Bound,
@@ -31,45 +31,19 @@ from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
 from astrasim_py.synthesis.search.patterns import Patterns, applies, best_pattern, in_queues
 from astrasim_py.synthesis.search.routed import route
 from astrasim_py.synthesis.search.tree_packing_search import improved
-from astrasim_py.topology.model import Topology
 
-#: Collectives whose chunks everybody needs, or that are such a one reversed, or both.
-SPREADING = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
-#: Collectives whose chunks are needed by one rank each.
-ROUTED = ("scatter", "gather", "all_to_all")
 #: On full meshes above this many pairs of chunk and arc, schedules that need no search are tried first.
 MANY = 2**23
 #: Pairs of chunk and arc that all greedy runs look at there, and that one run looks at per second (estimate).
 EFFORT, SPEED = 2**26, 2**21
 
 
-def synthesize(
-    topology: Topology,
-    collective: str,
-    size: int,
-    *,
-    npus: Sequence[int] | None = None,
-    chunks: int = 1,
-    root: int | None = None,
-    cost: CostModel | None = None,
-    relays: bool = False,
-    occupied: Iterable[Occupied] = (),
-    record: bool = True,
-    **effort,
-) -> Schedule:
-    """The best schedule found of a collective on a topology, checked.
-
-    `size` is the full buffer in bytes, `chunks` a number per shard (of broadcast and reduce: of the buffer). Without
-    `record` transfers are only counted. `effort`: fields of `Effort`; its budget is for bounds, searches and the check,
-    and a schedule is finished in any case. Raises TopologyError, AlgorithmError.
-    """
-    network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
-    demand = Demand.of(collective, network.ranks, chunks, size, root)
-    return find_schedule(network, demand, Effort(**effort), record=record)
-
-
 def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: bool = True) -> Schedule:
-    """As `synthesize`, for a network and a demand made before."""
+    """The best schedule found, checked; without `record` its transfers are only counted.
+
+    The budget is for bounds, searches and the check; a schedule is finished in any case. Raises TopologyError,
+    AlgorithmError.
+    """
     watch = Watch(np.zeros(1, dtype=np.int64), effort.budget)
     try:
         schedule = _Portfolio(network, demand, effort, watch, record).schedule()

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from worlds.networks import synthesize
 
 from astrasim_py.core import jit
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network, Occupied
-from astrasim_py.synthesis.portfolio import best_chunks, synthesize
+from astrasim_py.synthesis.portfolio import best_chunks
 from astrasim_py.synthesis.search import multi_start as rounds
 from astrasim_py.synthesis.search.multi_start import Progress, Watch
 from astrasim_py.topology import build

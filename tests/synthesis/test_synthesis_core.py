@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from worlds.networks import COSTS, edge_list
+from worlds.networks import COSTS, SPREADING, edge_list, synthesize
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
@@ -15,7 +15,6 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import SPREADING, synthesize
 from astrasim_py.synthesis.search.greedy_search import GreedyRuns, policies, search
 from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.symmetric_network import arc_labels

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from worlds.networks import SPREADING, synthesize
 
 import astrasim_py as ap
 from astrasim_py.chakra.schema import NodeType
@@ -17,7 +18,7 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import SPREADING, TRIED, best_chunks, synthesize
+from astrasim_py.synthesis.portfolio import TRIED, best_chunks
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import Topology, build
 from astrasim_py.verification.verifier import verify

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from worlds.networks import synthesize
 
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.synthesis.extras import exact
@@ -17,7 +18,6 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.topology import Topology, build, read_edge_list
 
 #: The first test compiles.

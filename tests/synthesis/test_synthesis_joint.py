@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds.networks import COSTS, edge_list
+from worlds.networks import COSTS, edge_list, synthesize
 
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
@@ -16,7 +16,6 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network, Occupied
 from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.tree_packing_search import JOINT, Packing, improved
 from astrasim_py.topology import build, read_edge_list
@@ -33,7 +32,7 @@ NOTHING = Search(seed=0, policy="", rounds=1)
 def packed(network: Network, demand: Demand, policy, seed: int, repairs: int = 0) -> tuple[int, Schedule]:
     """What the core claims, and the schedule of it."""
     packing = Packing(network, demand)
-    took, rows = packing.run(seed, policy, repairs=repairs)
+    took, rows = packing.pack(seed, policy, repairs=repairs)
     return took, as_schedule(network, demand, packing.transfers(rows), NOTHING)
 
 

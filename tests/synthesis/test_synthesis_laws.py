@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from worlds.networks import COSTS, case, edge_list
+from worlds.networks import COSTS, ROUTED, SPREADING, case, edge_list, synthesize
 
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Schedule
-from astrasim_py.synthesis.portfolio import ROUTED, SPREADING, synthesize
 from astrasim_py.synthesis.search.multi_start import Effort, compete, in_turn
 from astrasim_py.synthesis.search.tree_packing_search import improved
 from astrasim_py.system.machine_models import NetworkModel

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from oracle.causal_tacos import all_gather
+from worlds.networks import synthesize
 
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
@@ -14,7 +15,6 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.synthesis.search.greedy import Policy
 from astrasim_py.synthesis.search.greedy_search import GreedyRuns, search
 from astrasim_py.synthesis.search.multi_start import Effort

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import settings
-from worlds.networks import COSTS
+from worlds.networks import COSTS, synthesize
 
 from astrasim_py.builders.registry import build as algorithm
 from astrasim_py.core.errors import AlgorithmError
@@ -19,7 +19,6 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import NEVER
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.synthesis.search.routed import RoutePolicy, Side
 from astrasim_py.synthesis.search.tree_packing_search import Rows
 from astrasim_py.system.machine_models import NetworkModel

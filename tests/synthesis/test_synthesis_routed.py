@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from worlds.networks import COSTS, edge_list
+from worlds.networks import COSTS, ROUTED, edge_list, synthesize
 
 import astrasim_py as ap
 from astrasim_py.core.errors import AlgorithmError
@@ -18,7 +18,7 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import as_schedule
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import ROUTED, find_schedule, synthesize
+from astrasim_py.synthesis.portfolio import find_schedule
 from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.routed import policies, route
 from astrasim_py.topology import Topology, build

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from worlds.networks import synthesize
 
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import synthesize
 from astrasim_py.topology import build, read_edge_list
 
 #: The first test compiles.

@@ -8,11 +8,31 @@ from fractions import Fraction
 import numpy as np
 from worlds.topologies import topology as any_topology
 
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.timing import CostModel
+from astrasim_py.synthesis.portfolio import find_schedule
+from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.topology import Topology
 
 #: The cost models of transfers: latency pipelined, serialised with the transfer (TACOS), whole messages at every hop.
 COSTS = (CostModel(), CostModel(link_busy="latency+bytes"), CostModel(model="store_and_forward"))
+
+#: Collectives whose chunks everybody needs, or that are such a one reversed, or both.
+SPREADING = ("all_gather", "broadcast", "reduce_scatter", "reduce", "all_reduce")
+#: Collectives whose chunks are needed by one rank each.
+ROUTED = ("scatter", "gather", "all_to_all")
+
+
+def synthesize(
+    topology, collective, size, *, npus=None, chunks=1, root=None, cost=None, relays=False, occupied=(), record=True,
+    **effort,
+) -> Schedule:  # fmt: skip
+    """The best schedule found of a collective of so many bytes on a topology; `effort`: fields of `Effort`."""
+    network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
+    demand = Demand.of(collective, network.ranks, chunks, size, root)
+    return find_schedule(network, demand, Effort(**effort), record=record)
 
 
 def edge_list(seed: int, *, most: int = 11, switch: bool = False) -> Topology:

@@ -24,6 +24,7 @@ import numpy as np
 from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.graphs import distances_to
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Columns, Schedule, Transfers, as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.model.timing import Timing
@@ -75,42 +76,24 @@ class Problem:
         """The problem of the chunks of one rank; the others are rotated."""
         return cls(timing=each.timing, origin=each.origin, size_class=np.zeros(len(each.origin), dtype=np.int64))
 
-    @property
-    def ranks(self) -> int:
-        """Number of ranks."""
-        return len(self.timing.in_ptr) - 1
-
     @cached_property
     def unit(self) -> int:
         """Greatest common divisor of all times, ps."""
-        times = [
-            self.timing.offset,
-            self.timing.hold,
-            self.timing.delay,
-            np.array([b[1:] for b in self.busy], dtype=np.int64),
-        ]
+        times = [*self.timing[-3:], np.array([b[1:] for b in self.busy], dtype=np.int64)]
         return gcd(*(int(np.gcd.reduce(t, axis=None)) for t in times if t.size)) or 1
 
     @cached_property
     def distance(self) -> np.ndarray:
         """int64[classes, ranks, ranks]: ps of the fastest way from rank to rank."""
-        far = np.full((len(self.timing.delay), self.ranks, self.ranks), 2**61, dtype=np.int64)
-        for z, delay in enumerate(self.timing.delay):
-            np.minimum.at(far[z], (self.timing.src, self.timing.dst), delay)
-            np.fill_diagonal(far[z], 0)
-            for k in range(self.ranks):
-                far[z] = np.minimum(far[z], far[z][:, k, None] + far[z][None, k])
-        return far
+        return np.stack([distances_to(self.timing, delay).T for delay in self.timing.delay])
 
     def times(self, horizon: int) -> list[int] | None:
         """Units at which a transfer of a schedule without needless waiting can begin; None if they are too many."""
-        unit, classes = self.unit, range(len(self.timing.delay))
-        steps = {int(d) // unit for d in np.unique(self.timing.delay)}
+        unit, timing = self.unit, self.timing
+        steps = set((timing.delay // unit).flat)
         at: dict[int, set[tuple[int, int]]] = defaultdict(set)
-        for hop, resource in enumerate(self.timing.hop.tolist()):
-            at[resource] |= {
-                (int(self.timing.offset[z, hop]) // unit, int(self.timing.hold[z, hop]) // unit) for z in classes
-            }
+        for hop, resource in enumerate(timing.hop.tolist()):
+            at[resource] |= set(zip(timing.offset[:, hop] // unit, timing.hold[:, hop] // unit, strict=True))
         steps |= {o + h - later for uses in set(map(frozenset, at.values())) for o, h in uses for later, _ in uses}
         firsts = {0} | {end // unit - o for r, _, end in self.busy for o, _ in at[r]}
         if len(steps) > 64:
@@ -148,15 +131,13 @@ class Model:
         times = problem.times(self.horizon)
         self.starts = None if times is None else np.array(times)
         self.floor = floor
-        low = -(-floor // unit)
-        delays = {int(d) // unit for d in np.unique(problem.timing.delay)}
-        self.end = self._variable(low, delays)
+        self.end = self._variable(-(-floor // unit), set((problem.timing.delay // unit).flat))
         self.holds: dict[int, list] = defaultdict(list)
-        #: (arc, chunk, whether it is a part of a sum) → literal, and first unit.
-        self.used: dict[tuple[int, int, bool], object] = {}
-        self.begins: dict[tuple[int, int, bool], object] = {}
-        self.into = [np.flatnonzero(problem.timing.dst == v).tolist() for v in range(problem.ranks)]
-        self.outof = [np.flatnonzero(problem.timing.src == v).tolist() for v in range(problem.ranks)]
+        #: (arc, chunk, whether it is a part of a sum) → literal, first unit.
+        self.used: dict[tuple[int, int, bool], tuple] = {}
+        ranks = range(len(problem.timing.in_ptr) - 1)
+        self.into = [np.flatnonzero(problem.timing.dst == v).tolist() for v in ranks]
+        self.outof = [np.flatnonzero(problem.timing.src == v).tolist() for v in ranks]
         self.arrival: dict[tuple[int, int], object] = {}
         self.whole: dict[int, object] = {}
         for chunk in range(len(problem.origin)):
@@ -197,7 +178,7 @@ class Model:
                 begin = start + int(problem.timing.offset[z, hop]) // problem.unit
                 held = self.model.new_optional_fixed_size_interval_var(begin, size, literal, "")
                 self.holds[int(problem.timing.hop[hop])].append(held)
-        self.used[arc, chunk, reduces], self.begins[arc, chunk, reduces] = literal, start
+        self.used[arc, chunk, reduces] = literal, start
         return literal
 
     def _copy(self, chunk: int) -> None:
@@ -211,7 +192,7 @@ class Model:
         far = problem.distance[z, origin] // unit
         first = self.whole.get(chunk, 0)
         early = int(problem.distance[z, :, origin].max()) // unit if problem.sums else 0
-        for v in range(problem.ranks):
+        for v in range(len(self.into)):
             if v == origin:
                 continue
             last = self.horizon
@@ -222,7 +203,7 @@ class Model:
             after = {int(delay[a]) for a in self.into[v]}
             self.arrival[v, chunk] = self._variable(early + int(far[v]), after, last)
         passed = {}
-        for v in range(problem.ranks):
+        for v in range(len(self.into)):
             if (v, chunk) not in self.arrival:
                 continue
             arrival, incoming = self.arrival[v, chunk], []
@@ -243,7 +224,7 @@ class Model:
             return
         # A rank passes a chunk on exactly if it got it.
         for v, incoming in passed.items():
-            onward = [self.used[a, chunk, False] for a in self.outof[v] if (a, chunk, False) in self.used]
+            onward = [self.used[a, chunk, False][0] for a in self.outof[v] if (a, chunk, False) in self.used]
             if v != only:
                 model.add(sum(onward) == sum(incoming))
 
@@ -255,7 +236,7 @@ class Model:
         far = problem.distance[z, :, home] // unit
         onward = int(problem.distance[z, home].max()) // unit
         start = {
-            v: self._variable(0, {0}, self.horizon - onward - int(far[v])) for v in range(problem.ranks) if v != home
+            v: self._variable(0, {0}, self.horizon - onward - int(far[v])) for v in range(len(self.into)) if v != home
         }
         self.whole[chunk] = whole = self._variable(int(far.max()), set(delay.tolist()), self.horizon - onward)
         for v, begin in start.items():
@@ -285,7 +266,7 @@ class Model:
             heads = problem.group.rank_at[:, 0].tolist()
             self.model.add_max_equality(self.end, [a for (v, _), a in self.arrival.items() if v in heads])
 
-    def solve(self, seed: int, seconds: float, work: float | None) -> Outcome:
+    def solve(self, seed: int, seconds: float, work: float | None = None) -> Outcome:
         """Search; see `Outcome`."""
         cp, problem = self.cp, self.problem
         engine = cp.CpSolver()
@@ -306,13 +287,16 @@ class Model:
         cut = status not in (cp.OPTIMAL, cp.INFEASIBLE) and time.monotonic() - begin >= seconds
         if status == cp.MODEL_INVALID:
             raise InternalError(f"the exact model is invalid: {self.model.validate()}")
+        if status == cp.INFEASIBLE:
+            return Outcome(None, (self.horizon + 1) * problem.unit, cut)
+        bound = int(np.ceil(max(engine.best_objective_bound, 0) - 1e-6)) * problem.unit
         if status not in (cp.OPTIMAL, cp.FEASIBLE):
-            bound = (self.horizon + 1) * problem.unit if status == cp.INFEASIBLE else self.floor
-            return Outcome(None, bound, cut)
-        rows = [(a, c, engine.value(self.begins[a, c, r]), r) for (a, c, r), b in self.used.items() if engine.value(b)]
+            return Outcome(None, max(bound, self.floor), cut)
+        rows = [
+            (*key[:2], engine.value(start), key[2]) for key, (used, start) in self.used.items() if engine.value(used)
+        ]
         rows.sort(key=lambda row: (row[2], not row[3]))
         arc, chunk, start, reduces = (np.array(column) for column in zip(*rows, strict=True))
-        bound = int(np.ceil(engine.best_objective_bound - 1e-6)) * problem.unit
         return Outcome((arc, chunk, start * problem.unit, reduces.astype(bool)), bound, cut)
 
 
@@ -374,25 +358,33 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
             raise InternalError(f"a schedule of the exact mode is wrong: {problems[0]}")
         best = min(best, found, key=lambda s: s.time)
 
+    def fastest(reduces: bool, floor: int, most: int, seconds: float) -> Transfers | None:
+        nonlocal bound, cut
+        columns, least, stopped = _fastest(network.reversed if reduces else network, demand, floor, most, seed, seconds)
+        bound, cut = max(bound, least), cut or stopped
+        if columns is None:
+            return None
+        return mirrored(network, demand, columns) if reduces else copied(columns)
+
     if demand.collective == "all_reduce":
         parts = []
-        for index, (reduces, net) in enumerate(((True, network.reversed), (False, network))):
-            columns, least, stopped = _fastest(net, demand, _half(schedule, reduces), 0, seed, left((index + 1) / 3))
-            bound, cut = max(bound, least), cut or stopped
-            parts.append(columns)
-        summed = mirrored(network, demand, parts[0])
-        barrier = _last(network.reversed, demand, parts[0])
-        consider(chained(summed, copied(parts[1]), barrier))
+        for share, reduces in ((1 / 3, True), (2 / 3, False)):
+            arc, chunk, start, sums = (
+                column[schedule.reduces == reduces]
+                for column in (schedule.arc, schedule.chunk, schedule.start, schedule.reduces)
+            )
+            known = arc, chunk, start - start.min(), sums
+            parts.append(fastest(reduces, 0, _last(network, demand, known), left(share)) or known)
+        consider(chained(*parts, _last(network, demand, parts[0])))
         if best.time > bound and left() > 0:
-            outcome = Model(Problem.of(network, demand, sums=True), bound, best.time - 1).solve(seed, left(), None)
+            outcome = Model(Problem.of(network, demand, sums=True), bound, best.time - 1).solve(seed, left())
             cut = cut or outcome.cut
             if outcome.columns is not None:
                 consider(outcome.columns)
     else:
-        net = network.reversed if demand.reduces else network
-        columns, least, cut = _fastest(net, demand, _half(schedule, demand.reduces), bound, seed, left())
-        bound = max(bound, least)
-        consider(mirrored(network, demand, columns) if demand.reduces else copied(columns))
+        found = fastest(demand.reduces, bound, schedule.time, left())
+        if found is not None:
+            consider(found)
     if queues:
         bound = schedule.bound
     if bound > best.time:
@@ -406,36 +398,25 @@ def prove(schedule: Schedule, *, seed: int = 1, limit: float = LIMIT) -> Schedul
     return replace(best, bound=bound, bound_kind=kind, search=how)
 
 
-def _half(schedule: Schedule, reduces: bool) -> Columns:
-    """The copies of a schedule; or its sums, as copies on the reversed network."""
-    rows = np.flatnonzero(schedule.reduces == reduces)
-    arc, chunk, start, arrival = (c[rows] for c in (schedule.arc, schedule.chunk, schedule.start, schedule.arrival))
-    if not reduces:
-        return arc, chunk, start - int(start.min(initial=2**62))
-    place = np.argsort(schedule.network.reversed.base_arc)
-    begin = int(arrival.max()) - arrival
-    order = np.argsort(begin, kind="stable")
-    return place[arc][order], chunk[order], begin[order]
-
-
-def _last(network: Network, demand: Demand, columns: Columns) -> int:
+def _last(network: Network, demand: Demand, transfers: tuple) -> int:
     """When the last of these transfers arrives, ps."""
-    arc, chunk, start = columns
+    arc, chunk, start = transfers[:3]
     delay = network.timing(demand.sizes).delay
     return int((start + delay[demand.size_class[chunk], arc]).max(initial=0))
 
 
 def _fastest(
-    network: Network, demand: Demand, known: Columns, floor: int, seed: int, seconds: float
-) -> tuple[Columns, int, bool]:
-    """(columns, bound, cut) of the fastest copying schedule: first one as symmetric as the network, then any."""
+    network: Network, demand: Demand, floor: int, most: int, seed: int, seconds: float
+) -> tuple[Columns | None, int, bool]:
+    """(columns, bound, cut) of the fastest copying schedule: first one as symmetric as the network, then any.
+
+    No columns: none faster than `most` was found.
+    """
     begin = time.monotonic()
-    best, most, cut = known, _last(network, demand, known), False
+    best, cut = None, False
     symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None
     if symmetric is not None and most > floor:
-        problem = Problem.up_to(symmetric)
-        model = Model(problem, floor, most - problem.unit)
-        outcome = model.solve(seed, (seconds - (time.monotonic() - begin)) / 2, _SYMMETRIC_WORK)
+        outcome = Model(Problem.up_to(symmetric), floor, most - 1).solve(seed, seconds / 2, _SYMMETRIC_WORK)
         cut = outcome.cut
         if outcome.columns is not None:
             rotated = symmetric.rotated(outcome.columns[:3])
@@ -444,9 +425,5 @@ def _fastest(
             most = _last(network, demand, best)
     if most <= floor:
         return best, floor, False
-    outcome = Model(Problem.of(network, demand), floor, most - 1).solve(
-        seed, seconds - (time.monotonic() - begin), None
-    )
-    if outcome.columns is not None:
-        best = outcome.columns[:3]
-    return best, max(floor, outcome.bound), cut or outcome.cut
+    outcome = Model(Problem.of(network, demand), floor, most - 1).solve(seed, seconds - (time.monotonic() - begin))
+    return outcome.columns[:3] if outcome.columns else best, max(floor, outcome.bound), cut or outcome.cut

@@ -39,14 +39,10 @@ class Demand:
         """The demand of a collective whose shards (of broadcast, reduce: whose buffer) are cut into `per_rank` chunks.
 
         Chunk ``r * per_rank + k`` is the k-th of rank r; of an all_to_all ``(a * ranks + b) * per_rank + k`` is that
-        from a to b, a == b included. Raises AlgorithmError: not such a collective, no root, or too many chunks.
+        from a to b, a == b included. Raises AlgorithmError: not such a collective, or too many chunks.
         """
         if collective not in COLLECTIVES or collective == "barrier":
             raise AlgorithmError(collective, "cannot be synthesized", "name a collective that moves data")
-        if per_rank < 1:
-            raise AlgorithmError(collective, f"{per_rank} chunks", "cut it into at least 1")
-        if promise_of(collective).rooted and (root is None or not 0 <= root < ranks):
-            raise AlgorithmError(collective, f"root {root} is not one of {ranks} ranks", f"name one in 0..{ranks - 1}")
         whole = collective in ("broadcast", "reduce")
         total = per_rank if whole else ranks * per_rank
         count = total * ranks if collective == "all_to_all" else total
@@ -89,8 +85,6 @@ class Demand:
             for b, size in enumerate(row):
                 if not 0 <= size < 2**53:
                     raise AlgorithmError("all_to_all", f"{size} B from rank {a} to rank {b}", "write 0..2^53")
-        if per_block < 1:
-            raise AlgorithmError("all_to_all", f"{per_block} chunks", "cut it into at least 1")
         if n * n * per_block > MAX_CHUNKS:
             raise AlgorithmError("all_to_all", f"more than {MAX_CHUNKS} chunks", "use fewer chunks or ranks")
         whole = np.array(nbytes, dtype=np.int64).reshape(n, n)

@@ -6,6 +6,7 @@ import numpy as np
 
 from astrasim_py.core.jit import kernel
 from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.topology.routing import pointers, reachable
 
 #: Beyond every distance.
@@ -57,7 +58,7 @@ def distances_from(network: Network, delay: np.ndarray, source: int) -> np.ndarr
     return _distances(network.ranks, *network.out, network.dst, delay, np.array([source]))[0]
 
 
-def distances_to(network: Network, cost: np.ndarray) -> np.ndarray:
+def distances_to(network: Network | Timing, cost: np.ndarray) -> np.ndarray:
     """int64[n, n]: the least sum of costs (int64[arcs]) from rank v to rank r, at [r, v]; 2**62: there is no path."""
-    arcs, cost = np.arange(network.arcs, dtype=np.int32), np.ascontiguousarray(cost)
-    return _distances(network.ranks, network.in_ptr, arcs, network.src, cost, np.arange(network.ranks))
+    arcs, n = np.arange(len(network.src), dtype=np.int32), len(network.in_ptr) - 1
+    return _distances(n, network.in_ptr, arcs, network.src, np.ascontiguousarray(cost), np.arange(n))

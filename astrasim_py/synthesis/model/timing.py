@@ -17,15 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrasim_py.core.choices import CONTENTION_MODELS
-from astrasim_py.core.errors import ScenarioError, TopologyError
+from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.topology.model import Topology
 
 #: Longest transfer, ps, so that sums over a schedule fit 63 bits.
 _LONGEST = 2**52
-
-_LINK_BUSY = ("bytes", "latency+bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +31,6 @@ class CostModel:
 
     model: str = "cut_through"  # ``cut_through`` or ``store_and_forward``; they agree on direct links
     link_busy: str = "bytes"  # ``bytes`` or ``latency+bytes``
-
-    def __post_init__(self) -> None:
-        for key, value, allowed in (
-            ("model", self.model, CONTENTION_MODELS),
-            ("link_busy", self.link_busy, _LINK_BUSY),
-        ):
-            if value not in allowed:
-                raise ScenarioError(key, f'"{value}" is unknown', f"write one of {', '.join(allowed)}")
 
 
 #: Arcs of a `Network` and the times of transfers by class of size, as compiled code takes them. `offset`, `hold`:

@@ -22,7 +22,7 @@ from astrasim_py.synthesis.search import symmetric_greedy
 from astrasim_py.synthesis.search.greedy import DONE, FULL, Options, Policy, Record, greedy
 from astrasim_py.synthesis.search.greedy_state import STATE, Problem, agenda, holdings
 from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, search_of, seed_of
-from astrasim_py.synthesis.search.polish import ORIGIN, Polish, polish
+from astrasim_py.synthesis.search.polish import polish
 from astrasim_py.synthesis.search.symmetric_network import symmetric_network
 
 #: Most levels of speed of slow arcs.
@@ -145,24 +145,11 @@ class GreedyRuns:
     def polish(
         self, columns: Columns, seed: int, bound: int, moves: int = MAX_MOVES, *, stop: np.ndarray | None = None
     ) -> tuple[int, Columns | None]:
-        """(time, columns) of a schedule made faster by `moves` at most; no columns: there is no room."""
-        network, demand, timing = self.network, self.demand, self.timing
-        arc, chunk, start = columns
-        came = np.full((demand.count, network.ranks), ORIGIN, dtype=np.int64)
-        arrival = np.zeros_like(came)
-        came[chunk, network.dst[arc]] = arc
-        arrival[chunk, network.dst[arc]] = start + timing.delay[demand.size_class[chunk], arc]
-        time, best, arrives = polish(
-            timing, calendars(network, self._calendar), demand.origin, demand.size_class, came, arrival,
-            min(moves, POLISHING // network.ranks), seed, bound, GO if stop is None else stop,
+        """See `polish`."""
+        return polish(
+            self.timing, calendars(self.network, self._calendar), self.demand, columns,
+            min(moves, POLISHING // self.network.ranks), seed, bound, GO if stop is None else stop,
         )  # fmt: skip
-        if time < 0:
-            return time, None
-        chunk, rank = np.nonzero(best != ORIGIN)
-        arc = best[chunk, rank]
-        start = arrives[chunk, rank] - timing.delay[demand.size_class[chunk], arc]
-        order = np.argsort(start, kind="stable")
-        return time, (arc[order].astype(np.int32), chunk[order].astype(np.int32), start[order])
 
 
 #: Transfers of one run beyond which runs are made one at a time, each on what the last one taught.
@@ -249,8 +236,8 @@ def _lineup(offered: Sequence, polishable: bool) -> Callable:
             ]
         entries: list = [(policy, None) for policy in chosen]
         if polishable and made > 1 and best is not None:
-            polish = Polish(str(best.policy)), best
-            entries[_POLISHES::_CYCLE] = [polish] * len(entries[_POLISHES::_CYCLE])
+            polished = f"{str(best.policy).removesuffix(', polished')}, polished", best
+            entries[_POLISHES::_CYCLE] = [polished] * len(entries[_POLISHES::_CYCLE])
         return entries
 
     return lineup

@@ -10,14 +10,15 @@ best known time, summed: 0 is a faster schedule. A worse one is accepted if it i
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
+from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import Calendars, hold, nearest
 from astrasim_py.synthesis.model.random_numbers import generator, random_below
+from astrasim_py.synthesis.model.schedule import Columns
 from astrasim_py.synthesis.model.timing import Timing
 
 #: Sentinels in the arc column: not delivered, origin.
@@ -261,26 +262,27 @@ def _polish(net, calendar, trees, best, move, moves, bound, stop):
 
 
 def polish(
-    timing: Timing, calendar: Calendars, origin, size_class, came: np.ndarray, arrival: np.ndarray, moves: int,
-    seed: int, bound: int, stop: np.ndarray,
-) -> tuple[int, np.ndarray, np.ndarray]:  # fmt: skip
-    """(time, came, arrival) of a schedule made faster; the time is -1 where calendars have too little room."""
-    chunks, n = came.shape
-    trees = _Trees(came, arrival, origin, size_class)
-    best = _Trees(came.copy(), arrival.copy(), origin, size_class)
+    timing: Timing, calendar: Calendars, demand: Demand, columns: Columns, moves: int, seed: int, bound: int,
+    stop: np.ndarray,
+) -> tuple[int, Columns | None]:  # fmt: skip
+    """(time, columns) of a schedule made faster by `moves` at most; no columns: calendars have too little room."""
+    arc, chunk, start = columns
+    n = len(timing.in_ptr) - 1
+    came = np.full((demand.count, n), ORIGIN, dtype=np.int64)
+    arrival = np.zeros_like(came)
+    came[chunk, timing.dst[arc]] = arc
+    arrival[chunk, timing.dst[arc]] = start + timing.delay[demand.size_class[chunk], arc]
+    trees = _Trees(came, arrival, demand.origin, demand.size_class)
+    best = _Trees(came.copy(), arrival.copy(), demand.origin, demand.size_class)
     move = _Move(
         np.empty(2 * len(timing.src), ENTRY), np.empty((4, n * _MOST + 1), np.int64), *np.empty((3, _MOST), np.int64),
-        np.zeros(chunks, np.int64), np.zeros(_MEMORY, np.int64), generator(seed),
+        np.zeros(demand.count, np.int64), np.zeros(_MEMORY, np.int64), generator(seed),
     )  # fmt: skip
-    time = _polish(timing, calendar, trees, best, move, moves, bound, stop)
-    return int(time), best.arc, best.arrival
-
-
-@dataclass(frozen=True, slots=True)
-class Polish:
-    """A run that makes the best schedule of the generations before it faster."""
-
-    what: str = ""  # policy of that schedule
-
-    def __str__(self) -> str:
-        return self.what if self.what.endswith(", polished") else f"{self.what}, polished"
+    time = int(_polish(timing, calendar, trees, best, move, moves, bound, stop))
+    if time < 0:
+        return time, None
+    chunk, rank = np.nonzero(best.arc != ORIGIN)
+    arc = best.arc[chunk, rank]
+    start = best.arrival[chunk, rank] - timing.delay[demand.size_class[chunk], arc]
+    order = np.argsort(start, kind="stable")
+    return time, (arc[order].astype(np.int32), chunk[order].astype(np.int32), start[order])

@@ -52,18 +52,17 @@ class RoutePolicy:
         return ", ".join(parts + ["backwards"] * self.backward)
 
 
-class Side:
+class Side(Messages):
     """Messages of one direction of time, and what all runs on them share."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
         if len(demand.sizes) * len(network.hop) > _MAX_TIMES:
             problem = f"{len(demand.sizes)} sizes of chunks on {len(network.hop)} links are too many"
             raise AlgorithmError(demand.collective, problem, "round the sizes")
-        self.network, self.messages = network, Messages(network, demand)
-        self.timing, self.chunk, self.hops = self.messages.timing, self.messages.chunk, self.messages.hops
-        chunks = Chunks(self.messages.origin, self.messages.receiver, self.messages.kind, self.messages.ahead)
-        self.packer = Packer(network, self.timing, chunks, self.messages.stride, _VICTIMS)
-        self._turn = (self.messages.receiver.astype(np.int64) - self.messages.origin) % network.ranks
+        super().__init__(network, demand)
+        chunks = Chunks(self.origin, self.receiver, self.kind, self.ahead)
+        self.packer = Packer(network, self.timing, chunks, self.stride, _VICTIMS)
+        self._turn = (self.receiver.astype(np.int64) - self.origin) % network.ranks
         self._known: dict[tuple[int, int], Paths] = {}
         self._lock = Lock()
 
@@ -72,10 +71,7 @@ class Side:
         key = passes, seed
         with self._lock:
             if key not in self._known:
-                found = self.messages.balanced_paths(passes, seed, stop)
-                if found is None:
-                    return None
-                self._known[key] = found
+                self._known[key] = self.balanced_paths(passes, seed, stop)
             return self._known[key]
 
     def run(self, policy: RoutePolicy, seed: int, limit: int, stop=None) -> tuple[int, Rows] | None:
@@ -86,23 +82,21 @@ class Side:
         if paths is None:
             return None
         noise = int(self.timing.delay.max(initial=0)) * self.hops * policy.noise // 64
-        kind = self.messages.kind
-        found = list_schedule(self.network, self.timing, paths, kind, self._turn, policy.rule, noise, seed, limit, stop)
+        found = list_schedule(
+            self.network, self.timing, paths, self.kind, self._turn, policy.rule, noise, seed, limit, stop
+        )
         return None if found is None else (found[0], Rows(paths.arc, found[1], paths.length))
 
     def _order(self, rule: int, noise: int, seed: int) -> np.ndarray:
         """int64[messages]: the order in which they are inserted."""
         random = np.random.Generator(np.random.PCG64(seed))
-        origin, receiver = self.messages.origin, self.messages.receiver
-        size = self.timing.delay.min(axis=1, initial=NEVER)[self.messages.kind]
-        key = -(self.messages.ahead[receiver, origin] + size)
+        size = self.timing.delay.min(axis=1, initial=NEVER)[self.kind]
+        key = -(self.ahead[self.receiver, self.origin] + size)
         if rule == 2:
             key = self._turn
         elif rule:
-            ends = np.bincount(origin, minlength=self.network.ranks) + np.bincount(
-                receiver, minlength=self.network.ranks
-            )
-            key = key - (ends[origin] + ends[receiver]) * size
+            ends = np.bincount(np.concatenate((self.origin, self.receiver)), minlength=self.network.ranks)
+            key = key - (ends[self.origin] + ends[self.receiver]) * size
         if noise:
             spread = (int(key.max()) - int(key.min())) * noise // 64
             key = key + random.integers(0, spread + 1, len(key))

@@ -1,6 +1,5 @@
 """Tree packing: insert the chunks one after the other into the intervals that links are idle.
 
-* A chunk for everybody spreads over a tree from its origin, every arc as early as its links allow.
 * A chunk for one rank takes the path of earliest arrival.
 * A chunk that is reduced follows a tree found from its home, backward in time.
 * A chunk of an all_reduce has any rank as its root and a moment at which its sum is complete there. From the root its
@@ -351,8 +350,8 @@ def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Ef
 
     def run(policy: TreePolicy, seed: int, limit: int, stop: np.ndarray, start: Outcome | None):
         if start is not None:
-            return packing.run(seed, policy, rows=start.result, repairs=repairs, bound=bound, stop=stop)
-        return packing.run(seed, policy, limit=limit, stop=stop)
+            return packing.pack(seed, policy, rows=start.result, repairs=repairs, bound=bound, stop=stop)
+        return packing.pack(seed, policy, limit=limit, stop=stop)
 
     found = compete(
         in_turn([policies[i % len(policies)] for i in range(starts)], starts), run, bound,
@@ -365,24 +364,22 @@ def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Ef
     return Found(found.time, packing.transfers(found.result), found.result.arc.size, how)
 
 
-class Packing:
+class Packing(Packer):
     """Runs that pack the trees of a demand that reduces."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
         timing = network.timing(demand.sizes)
-        self.network = network
         goal, ahead = np.full(demand.count, -1, dtype=np.int32), np.zeros((1, network.ranks), dtype=np.int64)
         spreads = demand.collective == "all_reduce"
-        self.packer = Packer(network, timing, Chunks(demand.origin, goal, demand.size_class, ahead, True, spreads))
+        super().__init__(network, timing, Chunks(demand.origin, goal, demand.size_class, ahead, True, spreads))
         self._mean = 0
         if int(timing.delay.max(initial=0)).bit_length() <= _PRICED_BITS:
             least = float(timing.hold.min(axis=1, initial=NEVER)[demand.size_class].sum())
             self._mean = max(int(least * (network.ranks - 1)) // max(len(network.links), 1), 1)
 
-    def run(self, seed: int, policy: TreePolicy, **options) -> tuple[int, Rows] | None:
-        """One run of the `Packer`: (ps, rows), or None if it was given up."""
-        mean = self._mean * policy.priced
-        return self.packer.run(seed, roots=policy.roots, weight=policy.weight, mean=mean, **options)
+    def pack(self, seed: int, policy: TreePolicy, **options) -> tuple[int, Rows] | None:
+        """`run` of a policy."""
+        return self.run(seed, roots=policy.roots, weight=policy.weight, mean=self._mean * policy.priced, **options)
 
     def transfers(self, rows: Rows) -> Transfers:
         """The transfers of a run, by time."""
