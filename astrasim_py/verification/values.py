@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from astrasim_py.program.buffers import Layout
-from astrasim_py.program.steps import Steps
 from astrasim_py.verification.termination import Flow
 
 #: Terms of a value, and writes to a cell, that a message lists.
 MAX_TOLD = 6
-#: Promise that nothing can keep: a chunk of a rank that does not exist, where shards are of unequal size.
-NOBODY = -1
 
 
 class Values:
@@ -107,8 +104,7 @@ def terms_text(terms) -> str:
     return " + ".join(parts[:MAX_TOLD]) + more
 
 
-@dataclass(slots=True)
-class Execution:
+class Execution(NamedTuple):
     """Cells at the end."""
 
     values: Values
@@ -171,8 +167,7 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
 # ------------------------------------------------------------------------------------------- post-condition
 
 
-@dataclass(slots=True)
-class Wrong:
+class Wrong(NamedTuple):
     """A cell that does not hold what it should."""
 
     rank: int
@@ -182,8 +177,7 @@ class Wrong:
     expected: Counter
 
 
-@dataclass(slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """The cells at the end, compared with the promise."""
 
     wrong: int  # promised cells that are wrong
@@ -194,65 +188,45 @@ class Judgement:
 
 def judge(where: Layout, run: Execution) -> Judgement:
     """Compare the cells at the end with what the collective promises."""
-    steps = where.steps
-    values, wrong, first, earliest = run.values, 0, None, 0
-    when: list[int] = []
-    everyone = (1 << steps.ranks) - 1
+    steps, values = where.steps, run.values
+    wrong, first, differing = [], None, None
     sums = steps.contract is None and where.promise.reduces
     seen: dict[object, tuple[int, int]] = {}
-    differing = None
     for r, chunk, cell, promised in _promises(where):
         value = run.cells[cell]
-        if sums:
-            good = value > 0 and values.summary(value) == (promised, everyone)
-            key = promised
-        elif type(promised) is int:
-            good = value == promised
-            key = None if value <= values.leaves else promised
+        if steps.contract is None:
+            sources, contributed = key = promised
+            good = value > 0 and values.summary(value) == (contributed, (1 << sources.stop) - (1 << sources.start))
         else:
-            good = values.contributions(value) == promised
-            key = tuple(sorted(promised.items()))
+            good, key = values.contributions(value) == promised, tuple(sorted(promised.items()))
         if not good:
-            wrong += 1
-            if not when:
-                # A cell that no step writes names nobody to blame: its writer, -1, has the last place.
-                when = [len(steps)] * (len(steps) + 1)
-                for place, g in enumerate(run.sequence):
-                    when[g] = place
-            if first is None or when[run.writer[cell]] < earliest:
-                earliest = when[run.writer[cell]]
-                first = Wrong(r, chunk, cell, value, _terms(steps, values, promised, sums))
-        if key is not None:
-            known = seen.setdefault(key, (value, r))
-            if known[0] != value and differing is None and (sums or max(known[0], value) > values.leaves):
-                differing = (chunk, known[1], r)
-    return Judgement(wrong, first, differing is None, differing)
+            wrong.append((r, chunk, cell, promised))
+        if sums or steps.contract is not None or value > values.leaves:
+            known, rank = seen.setdefault(key, (value, r))
+            if known != value and differing is None and (sums or max(known, value) > values.leaves):
+                differing = (chunk, rank, r)
+    if wrong:
+        # A cell that no step writes names nobody to blame: its writer, -1, has the last place.
+        when = {g: place for place, g in enumerate(run.sequence)} | {-1: len(run.sequence)}
+        r, chunk, cell, promised = min(wrong, key=lambda each: when[run.writer[each[2]]])
+        if steps.contract is None:
+            promised = {(q, promised[1]): 1 for q in promised[0] if q < steps.ranks}
+        first = Wrong(r, chunk, cell, run.cells[cell], Counter(promised))
+    return Judgement(len(wrong), first, differing is None, differing)
 
 
-def _terms(steps: Steps, values: Values, promised, sums: bool) -> Counter:
-    if sums:
-        return Counter({(q, promised): 1 for q in range(steps.ranks)})
-    if type(promised) is int:
-        return values.contributions(max(promised, 0))
-    return Counter(promised)
-
-
-def _promises(where: Layout) -> Iterator[tuple[int, int, int, object]]:
-    """(rank, output chunk, cell, what it should hold): a chunk to be summed over all ranks, a leaf, or terms."""
-    steps, promise = where.steps, where.promise
-    total = max(steps.chunks, steps.inputs, steps.outputs)
+def _promises(where: Layout) -> Iterator[tuple[int, int, int, tuple[range, int] | Mapping]]:
+    """(rank, output chunk, cell, what it should hold): some ranks' contributions to a chunk, or a contract's terms."""
+    steps = where.steps
+    outputs = [where.output_of(r) for r in range(steps.ranks)]
     if steps.contract is not None:
-        outputs = [where.output_of(r) for r in range(steps.ranks)]
         for (r, k), terms in sorted(steps.contract.outputs.items()):
-            base, limit = outputs[r]
-            if k < limit:
-                yield r, k, base + k, terms
+            if k < outputs[r][1]:
+                yield r, k, outputs[r][0] + k, terms
         return
-    for r in range(steps.ranks):
-        base, _ = where.output_of(r)
-        for k, (sources, chunk) in enumerate(promise.after(r, steps.ranks, steps.chunks, steps.root)):
-            leaf = 1 + sources[0] * total + chunk if sources[0] < steps.ranks else NOBODY
-            yield r, k, base + k, chunk if promise.reduces else leaf
+    for r, (base, _) in enumerate(outputs):
+        for k, promised in enumerate(where.promise.after(r, steps.ranks, steps.chunks, steps.root)):
+            yield r, k, base + k, promised
 
 
 def fault(values: Values, wrong: Wrong) -> str:
