@@ -113,21 +113,25 @@ def verify(
     >>> verify(build("ring", "all_reduce", 4)).ok
     True
     """
-    state = _State(list(problems), list(warnings))
-    state.fields["slots"] = slots or PROTOCOL_SLOTS.get(subject.protocol, DEFAULT_SLOTS)
+    examination = _Examination(list(problems), list(warnings))
+    slots = slots or PROTOCOL_SLOTS.get(subject.protocol, DEFAULT_SLOTS)
+    examination.fields["slots"] = slots
     try:
         steps = subject if isinstance(subject, Steps) else _steps(subject)
+        if contract is not None:
+            _check_contract(steps, contract)
+            steps = dataclass_replace(steps, contract=contract)
+        examination.run(steps, slots)
     except Unusable as found:
-        state.unusable(found)
-        return state.verdict()
+        if found.unknown:
+            examination.unknown(found.problem)
+            if examination.fields["well_formed"]:
+                examination.fields["well_formed"] = None
+        else:
+            examination.ill_formed(found.problem)
     except TraceError as error:
-        state.ill_formed(str(error))
-        return state.verdict()
-    if contract is not None:
-        _check_contract(steps, contract)
-        steps = dataclass_replace(steps, contract=contract)
-    _examine(state, steps)
-    return state.verdict()
+        examination.ill_formed(str(error))
+    return examination.verdict()
 
 
 def _steps(algorithm: Algorithm) -> Steps:
@@ -144,30 +148,19 @@ def _check_contract(steps: Steps, contract: Contract) -> None:
             raise AlgorithmError(contract.place, problem, f"write {word}: {ours}")
 
 
-class _State:
+class _Examination:
     """A verdict in the making."""
 
     def __init__(self, problems: list[str], warnings: list[str]) -> None:
         self.problems, self.warnings = problems, warnings
         self.fields: dict[str, object] = {"well_formed": not problems}
-        self.counterexample: dict | None = None
-        if problems:
-            self.counterexample = {"kind": "ill-formed", "text": problems[0]}
+        self.counterexample = {"kind": "ill-formed", "text": problems[0]} if problems else None
 
     def ill_formed(self, problem: str) -> None:
         """The first problem of this kind counts: others follow from it, or repeat what a reader found."""
         if self.fields["well_formed"]:
             self.no("ill-formed", problem)
             self.fields["well_formed"] = False
-
-    def unusable(self, found: Unusable) -> None:
-        """It cannot be executed."""
-        if found.unknown:
-            self.unknown(found.problem)
-            if self.fields["well_formed"]:
-                self.fields["well_formed"] = None
-        else:
-            self.ill_formed(found.problem)
 
     def unknown(self, why: str) -> None:
         self.fields.setdefault("unknown", why)
@@ -179,218 +172,193 @@ class _State:
             self.counterexample = {"kind": kind, "text": text or problem, **known}
 
     def verdict(self) -> Verdict:
-        return Verdict(
-            **self.fields,
-            problems=tuple(self.problems),
-            warnings=tuple(self.warnings),
-            counterexample=self.counterexample,
-        )
+        found = tuple(self.problems), tuple(self.warnings)
+        return Verdict(**self.fields, problems=found[0], warnings=found[1], counterexample=self.counterexample)
 
+    def run(self, steps: Steps, slots: int) -> None:
+        """Examine a program whose connections hold so many messages. Raises Unusable: it cannot be executed."""
+        self.steps = steps
+        matched = self._check_messages()
+        if steps.chunks and promise_of(steps.collective).sharded and steps.chunks % steps.ranks:
+            self.ill_formed(f"its {steps.chunks} chunks do not divide among {steps.ranks} ranks")
+        self.flow = Flow(steps)
+        self._terminate(slots, matched)
+        if not self.flow.ends or not matched:
+            self.unknown("it does not come to its end" if matched else "its messages do not fit together")
+        elif steps.collective == "barrier":
+            self._judge_barrier()
+        elif not steps.chunks:
+            self.unknown("it does not state which cells its steps read and write")
+        else:
+            self.where = Layout(steps)
+            self._judge()
+            self._race()
 
-def _examine(state: _State, steps: Steps) -> None:
-    matched = _check_messages(state, steps)
-    if steps.chunks and promise_of(steps.collective).sharded and steps.chunks % steps.ranks:
-        state.ill_formed(f"its {steps.chunks} chunks do not divide among {steps.ranks} ranks")
-    flow = Flow(steps)
-    _terminate(state, steps, flow, matched)
-    if not flow.ends or not matched:
-        state.unknown("it does not come to its end" if matched else "its messages do not fit together")
-        return
-    if steps.collective == "barrier":
-        _judge_barrier(state, steps, flow)
-        return
-    if not steps.chunks:
-        state.unknown("it does not state which cells its steps read and write")
-        return
-    try:
-        where = Layout(steps)
-    except Unusable as found:
-        state.unusable(found)
-        return
-    _judge(state, flow, where)
-    _race(state, flow, where)
+    def _check_messages(self) -> bool:
+        """True if the k-th send of each connection is as long as its receive; missing receives are ill-formed only."""
+        steps = self.steps
+        for c in steps.connections:
+            if len(c.sends) != len(c.receives):
+                queue = "" if c.channel < 0 else f" on channel {c.channel}"
+                text = f"rank {c.source} sends {len(c.sends)} messages to rank {c.target}{queue}, which receives "
+                self.ill_formed(f"{text}{len(c.receives)}")
+            for s, r in zip(c.sends, c.receives, strict=False):
+                if steps.count[s] != steps.count[r]:
+                    sends = f"{steps.label(s)} sends {steps.count[s]} chunks"
+                    self.ill_formed(f"{sends}, but {steps.label(r)} receives {steps.count[r]}")
+                    return False
+        return True
 
+    # -- termination
 
-def _check_messages(state: _State, steps: Steps) -> bool:
-    """True if the k-th send of each connection is as long as the k-th receive; missing receives are ill-formed only."""
-    for connection in steps.connections:
-        sends, receives = connection.sends, connection.receives
-        if len(sends) != len(receives):
-            queue = "" if connection.channel < 0 else f" on channel {connection.channel}"
-            state.ill_formed(
-                f"rank {connection.source} sends {len(sends)} messages to rank {connection.target}{queue}, "
-                f"which receives {len(receives)}"
-            )
-        for s, r in zip(sends, receives, strict=False):
-            if steps.count[s] != steps.count[r]:
-                state.ill_formed(
-                    f"{steps.label(s)} sends {steps.count[s]} chunks, but {steps.label(r)} receives {steps.count[r]}"
-                )
-                return False
-    return True
+    def _terminate(self, slots: int, matched: bool) -> None:
+        flow = self.flow
+        if not flow.ends:
+            self.fields["terminates"] = False
+            self._deadlock(flow.run(slots), "it never ends")
+            return
+        smallest = flow.smallest()
+        parts = flow.split(1) if matched else None
+        large = smallest if parts is None else flow.smallest(parts)
+        self.fields |= {"terminates": smallest <= slots, "min_slots": smallest, "min_slots_large": large}
+        if smallest > slots:
+            self._deadlock(flow.run(slots), f"it needs {smallest} slots per connection, and there are {slots}")
+        elif large > slots:
+            safe = self._largest_safe(slots)
+            limit = "" if safe is None else f" of more than {format_size(safe)}"
+            self.fields["max_safe_bytes"] = safe
+            needs = f"it then needs up to {large} slots per connection, and there are {slots}"
+            self.warnings.append(f"large buffers{limit} can block it: {needs}")
 
+    def _deadlock(self, blocked: Blocked, why: str) -> None:
+        text = "\n".join([f"deadlock: {why}", *(f"  {line}" for line in blocked.chain)])
+        if blocked.cycle:
+            text += "\n  … which is where this began"
+        crossing = blocked.crossing or blocked.chain
+        shown = ", ".join(crossing[:3]) + (", …" if len(crossing) > 3 else "")
+        self.no("deadlock", f"deadlock: {why}: {shown}", text, chain=list(blocked.chain))
 
-# ------------------------------------------------------------------------------------------- termination
+    def _largest_safe(self, slots: int) -> int | None:
+        """Largest full buffer, bytes, at which a step is still so few messages that it ends.
 
-
-def _terminate(state: _State, steps: Steps, flow: Flow, matched: bool) -> None:
-    slots = state.fields["slots"]
-    if not flow.ends:
-        state.fields["terminates"] = False
-        _deadlock(state, flow.run(slots), "it never ends")
-        return
-    smallest = flow.smallest()
-    parts = flow.split(1) if matched else None
-    large = smallest if parts is None else flow.smallest(parts)
-    state.fields |= {"terminates": smallest <= slots, "min_slots": smallest, "min_slots_large": large}
-    if smallest > slots:
-        blocked = flow.run(slots)
-        _deadlock(state, blocked, f"it needs {smallest} slots per connection, and there are {slots}")
-    elif large > slots:
-        safe = _largest_safe(steps, flow, slots)
-        limit = "" if safe is None else f" of more than {format_size(safe)}"
-        state.fields["max_safe_bytes"] = safe
-        state.warnings.append(
-            f"large buffers{limit} can block it: it then needs up to {large} slots per connection, "
-            f"and there are {slots}"
-        )
-
-
-def _deadlock(state: _State, blocked: Blocked, why: str) -> None:
-    chain = list(blocked.chain)
-    text = "\n".join([f"deadlock: {why}", *(f"  {line}" for line in chain)])
-    if blocked.cycle:
-        text += "\n  … which is where this began"
-    crossing = blocked.crossing or blocked.chain
-    shown = ", ".join(crossing[:3]) + (", …" if len(crossing) > 3 else "")
-    state.no("deadlock", f"deadlock: {why}: {shown}", text, chain=chain)
-
-
-def _largest_safe(steps: Steps, flow: Flow, slots: int) -> int | None:
-    """Largest full buffer, bytes, at which a step is still so few messages that it ends.
-
-    As many chunks travel in one message as fit in a slot, floor(slot / ceil(B / C)), 1 to 71 of them.
-    """
-    slot_bytes = SLOT_BYTES.get(steps.protocol)
-    if slot_bytes is None or not steps.chunks:
+        As many chunks travel in one message as fit in a slot, floor(slot / ceil(B / C)), 1 to 71 of them.
+        """
+        slot_bytes = SLOT_BYTES.get(self.steps.protocol)
+        if slot_bytes is None or not self.steps.chunks:
+            return None
+        for together in range(2, MAX_CHUNKS_PER_MESSAGE + 1):
+            if self.flow.run(slots, self.flow.split(together)) is None:
+                return self.steps.chunks * (slot_bytes // together)
         return None
-    for together in range(2, MAX_CHUNKS_PER_MESSAGE + 1):
-        if flow.run(slots, flow.split(together)) is None:
-            return steps.chunks * (slot_bytes // together)
-    return None
 
+    # -- post-condition
 
-# ------------------------------------------------------------------------------------------ post-condition
+    def _judge(self) -> None:
+        steps, run = self.steps, values.execute(self.where, self.flow)
+        if run.undefined:
+            others = len(set(run.undefined)) - 1
+            more = f" and {others} more" if others else ""
+            self.warnings.append(f"{steps.label(run.undefined[0])}{more} reads a cell that nobody has written")
+        if steps.collective == CUSTOM and steps.contract is None:
+            self.fields["order_consistent"] = True if not run.values.terms else None
+            self.unknown("it is a custom collective, and nothing says what it must do: give a contract")
+            return
+        found = values.judge(self.where, run)
+        self.fields |= {"correct": not found.wrong, "wrong_cells": found.wrong, "order_consistent": found.same_order}
+        if found.differing is not None:
+            chunk, a, b = found.differing
+            self.warnings.append(
+                f"ranks add in different orders (chunk {chunk} on ranks {a} and {b}): "
+                "their floating-point results can differ in the last bits"
+            )
+        if found.first is not None:
+            self._counterexample(run, found.first)
 
-
-def _judge(state: _State, flow: Flow, where: Layout) -> None:
-    steps, run = where.steps, values.execute(where, flow)
-    if run.undefined:
-        which = steps.label(run.undefined[0])
-        more = f" and {len(set(run.undefined)) - 1} more" if len(set(run.undefined)) > 1 else ""
-        state.warnings.append(f"{which}{more} reads a cell that nobody has written")
-    if steps.collective == CUSTOM and steps.contract is None:
-        state.fields["order_consistent"] = True if not run.values.terms else None
-        state.unknown("it is a custom collective, and nothing says what it must do: give a contract")
-        return
-    found = values.judge(where, run)
-    state.fields |= {"correct": not found.wrong, "wrong_cells": found.wrong, "order_consistent": found.same_order}
-    if found.differing is not None:
-        chunk, a, b = found.differing
-        state.warnings.append(
-            f"ranks add in different orders (chunk {chunk} on ranks {a} and {b}): "
-            "their floating-point results can differ in the last bits"
+    def _counterexample(self, run: values.Execution, wrong: values.Wrong) -> None:
+        steps = self.steps
+        buffer, offset = self.where.cell_name(wrong.rank, wrong.cell)
+        holds, expected = (
+            run.values.text(wrong.holds),
+            values.terms_text(wrong.expected) or "a chunk that does not exist",
         )
-    if found.first is not None:
-        _counterexample(state, flow, where, run, found.first)
+        lines = [
+            f"rank {wrong.rank}, {buffer} chunk {offset}" + ("" if steps.in_place else " at the end"),
+            f"  holds       {holds}",
+            f"  should hold {expected}",
+        ]
+        last, place, line = run.writer[wrong.cell], None, None
+        if last < 0:
+            lines.append("  no step writes it")
+        else:
+            past = values.history(self.where, self.flow, wrong.cell)
+            lines += [f"  written by {steps.label(g)}: {after.text(value)}" for g, value, after in past]
+            place, line = steps.place(last), steps.line[last] or None
+        written = f", written by {steps.label(last)}" if line else ""
+        index = offset if steps.in_place else wrong.chunk
+        self.no(
+            "post-condition",
+            f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{written}",
+            "\n".join(lines),
+            rank=wrong.rank,
+            buffer=buffer,
+            chunk=offset,
+            holds=holds,
+            expected=expected,
+            step=place,
+            line=line,
+        )
 
+    def _judge_barrier(self) -> None:
+        """A rank may leave a barrier when it has heard from all: what a step knows of is what it waited for."""
+        steps, n = self.steps, self.steps.ranks
+        knows = [0] * len(steps)
+        heard = [1 << r for r in range(n)]
+        for g in self.flow.sequence:
+            know = 1 << steps.rank[g]
+            for p in (*steps.parents[g], self.flow.sender[g]):
+                know |= knows[p] if p >= 0 else 0
+            knows[g] = know
+            heard[steps.rank[g]] |= know
+        wrong = sum(n - know.bit_count() for know in heard)
+        self.fields |= {"correct": not wrong, "wrong_cells": wrong, "race_free": True, "races": 0}
+        self.fields["order_consistent"] = True
+        for r, know in enumerate(heard):
+            absent = [q for q in range(n) if not know >> q & 1]
+            if absent:
+                more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+                self.no("post-condition", f"rank {r} leaves without having heard from rank {absent[0]}{more}")
+                return
 
-def _counterexample(state: _State, flow: Flow, where: Layout, run: values.Execution, wrong: values.Wrong) -> None:
-    steps = where.steps
-    buffer, offset = where.cell_name(wrong.rank, wrong.cell)
-    holds, expected = run.values.text(wrong.holds), values.terms_text(wrong.expected) or "a chunk that does not exist"
-    index = offset if steps.in_place else wrong.chunk
-    lines = [
-        f"rank {wrong.rank}, {buffer} chunk {offset}" + ("" if steps.in_place else " at the end"),
-        f"  holds       {holds}",
-        f"  should hold {expected}",
-    ]
-    last = run.writer[wrong.cell]
-    known = {"rank": wrong.rank, "buffer": buffer, "chunk": offset, "holds": holds, "expected": expected}
-    written = ""
-    if last < 0:
-        lines.append("  no step writes it")
-        known |= {"step": None, "line": None}
-    else:
-        past = values.history(where, flow, wrong.cell)
-        lines += [f"  written by {steps.label(g)}: {after.text(value)}" for g, value, after in past]
-        known |= {"step": steps.place(last), "line": steps.line[last] or None}
-        written = f", written by {steps.label(last)}" if steps.line[last] else ""
-    problem = f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{written}"
-    state.no("post-condition", problem, "\n".join(lines), **known)
+    # -- races
 
-
-def _judge_barrier(state: _State, steps: Steps, flow: Flow) -> None:
-    """A rank may leave a barrier when it has heard from all: what a step knows of is what it waited for."""
-    n = steps.ranks
-    knows = [0] * len(steps)
-    heard = [1 << r for r in range(n)]
-    for g in flow.sequence:
-        know = 1 << steps.rank[g]
-        for p in steps.parents[g]:
-            know |= knows[p]
-        if flow.sender[g] >= 0:
-            know |= knows[flow.sender[g]]
-        knows[g] = know
-        heard[steps.rank[g]] |= know
-    wrong, problem = 0, ""
-    for r, know in enumerate(heard):
-        missing = n - know.bit_count()
-        if missing:
-            wrong += missing
-            absent = next(q for q in range(n) if not know >> q & 1)
-            more = f" and {missing - 1} more" if missing > 1 else ""
-            problem = problem or f"rank {r} leaves without having heard from rank {absent}{more}"
-    state.fields |= {"correct": not wrong, "wrong_cells": wrong, "race_free": True, "races": 0}
-    state.fields["order_consistent"] = True
-    if wrong:
-        state.no("post-condition", problem)
-
-
-# --------------------------------------------------------------------------------------------------- races
-
-
-def _race(state: _State, flow: Flow, where: Layout) -> None:
-    steps, found = where.steps, races.scan(where, flow)
-    state.fields |= {"race_free": not found.races, "races": found.races}
-    for rows, what in (
-        (found.dead, "writes a cell that is overwritten or left before anybody reads it"),
-        (found.redundant, "waits for a step that its other dependencies imply"),
-    ):
-        if rows:
-            more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
-            state.warnings.append(f"{steps.label(rows[0])}{more} {what}")
-    if found.first is None:
-        return
-    first, second, cell = found.first.first, found.first.second, found.first.cell
-    rank = steps.rank[first]
-    buffer, offset = where.cell_name(rank, cell)
-
-    cell_name = f"{buffer} chunk {offset}"
-    labels = [steps.label(g) for g in (first, second)]
-    does = [
-        "writes" if 0 <= where.writes[g] <= cell < where.writes[g] + steps.count[g] else "reads"
-        for g in (first, second)
-    ]
-    lines = [f"  {label} {verb} it" for label, verb in zip(labels, does, strict=True)]
-    state.no(
-        "race",
-        f"race: {labels[0]} {does[0]} {cell_name}, {labels[1]} {does[1]} it, and nothing says which is first",
-        "\n".join([f"rank {rank}, {cell_name}: nothing says which of these is first", *lines]),
-        rank=rank,
-        buffer=buffer,
-        chunk=offset,
-        step=steps.place(first),
-        line=steps.line[first] or None,
-        chain=labels,
-    )
+    def _race(self) -> None:
+        steps, where = self.steps, self.where
+        found = races.scan(where, self.flow)
+        self.fields |= {"race_free": not found.races, "races": found.races}
+        for rows, what in (
+            (found.dead, "writes a cell that is overwritten or left before anybody reads it"),
+            (found.redundant, "waits for a step that its other dependencies imply"),
+        ):
+            if rows:
+                more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+                self.warnings.append(f"{steps.label(rows[0])}{more} {what}")
+        if found.first is None:
+            return
+        *pair, cell = found.first
+        rank = steps.rank[pair[0]]
+        buffer, offset = where.cell_name(rank, cell)
+        labels = [steps.label(g) for g in pair]
+        does = ["writes" if 0 <= where.writes[g] <= cell < where.writes[g] + steps.count[g] else "reads" for g in pair]
+        name = f"{buffer} chunk {offset}"
+        lines = [f"  {label} {verb} it" for label, verb in zip(labels, does, strict=True)]
+        self.no(
+            "race",
+            f"race: {labels[0]} {does[0]} {name}, {labels[1]} {does[1]} it, and nothing says which is first",
+            "\n".join([f"rank {rank}, {name}: nothing says which of these is first", *lines]),
+            rank=rank,
+            buffer=buffer,
+            chunk=offset,
+            step=steps.place(pair[0]),
+            line=steps.line[pair[0]] or None,
+            chain=labels,
+        )
