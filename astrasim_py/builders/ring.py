@@ -75,6 +75,7 @@ def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, whic
         return draft
     rank = which[:, None]
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
+    halves = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
     for lane, d in enumerate(directions.tolist()):
         ahead, behind = (rank + d) % n, (rank - d) % n
 
@@ -82,23 +83,22 @@ def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, whic
             """This lane's chunk of the rank that is `back` ranks behind."""
             return (rank - d * back) % n * lanes + lane
 
-        summed, received, steps_before = NONE, NONE, 0
-        if collective != "all_gather":
-            tag, sent, got = step * lanes + lane, chunk(step + 1), chunk(step + 2)
-            recvs, sums, sends = draft.next_handles(3 * (n - 1)).reshape(3, n - 1)
-            waits = previous(recvs) if overlap else sends
-            order = 3 * step * lanes + lane
-            draft.recv(peer=behind, tag=tag, idx=got, after=(waits,), order=order + lanes)
-            draft.reduce(payload=recvs, idx=got, src=(buffer, got), dst=(buffer, got), order=order + 2 * lanes)
-            draft.send(peer=ahead, tag=tag, idx=sent, src=(buffer, sent), after=(previous(sums),), order=order)
-            summed, received, steps_before = sums[-1], recvs[-1], n - 1
-        if collective != "reduce_scatter":
-            tag, sent, got = (steps_before + step) * lanes + lane, chunk(step), chunk(step + 1)
-            recvs, sends = draft.next_handles(2 * (n - 1)).reshape(2, n - 1)
-            waits = previous(recvs, received) if overlap else sends
-            order = 3 * (steps_before + step) * lanes + lane
-            draft.recv(peer=behind, tag=tag, idx=got, dst=(buffer, got), after=(waits,), order=order + lanes)
-            draft.send(peer=ahead, tag=tag, idx=sent, src=(buffer, sent), after=(previous(recvs, summed),), order=order)
+        done, received = np.array([NONE]), np.array([NONE])
+        for number, half in enumerate(halves):
+            gathers = half == "all_gather"
+            sent, got = chunk(step + 1 - gathers), chunk(step + 2 - gathers)
+            at = number * (n - 1) + step
+            tag, order = at * lanes + lane, 3 * at * lanes + lane
+            recvs, *sums, sends = draft.next_handles((3 - gathers) * (n - 1)).reshape(-1, n - 1)
+            waits = previous(recvs, received[-1]) if overlap else sends
+            cells = (buffer, got)
+            draft.recv(
+                peer=behind, tag=tag, idx=got, dst=cells if gathers else None, after=(waits,), order=order + lanes
+            )
+            if not gathers:
+                draft.reduce(payload=recvs, idx=got, src=cells, dst=cells, order=order + 2 * lanes)
+            before, received, done = done[-1], recvs, sums[0] if sums else recvs
+            draft.send(peer=ahead, tag=tag, idx=sent, src=(buffer, sent), after=(previous(done, before),), order=order)
     return draft
 
 
