@@ -1,7 +1,8 @@
-"""Bruck's algorithms: ⌈log2 n⌉ steps for any n.
+"""Bruck's algorithms and the dissemination barrier: ⌈log2 n⌉ steps for any n.
 
-Source: Bruck et al. 1997 ("Efficient algorithms for all-to-all communications in multiport message-passing systems"),
-as described by Thakur, Rabenseifner & Gropp 2005 (§3.1, §3.4).
+Sources: Bruck et al. 1997 ("Efficient algorithms for all-to-all communications in multiport message-passing systems"),
+as described by Thakur, Rabenseifner & Gropp 2005 (§3.1, §3.4); Hensgen, Finkel & Manber 1988 ("Two algorithms for
+barrier synchronization").
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated
+from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated, previous
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -131,4 +132,21 @@ def _all_to_all(n: int, which: np.ndarray) -> Draft:
             )
             for run, handle in zip(there.tolist(), moved.tolist(), strict=True):
                 filled[run].append(handle)
+    return draft
+
+
+def dissemination(collective: str, ranks: int) -> Algorithm:
+    """Barrier in ⌈log2 n⌉ steps of empty messages for any n: in step k rank r tells r + 2**k what it knows."""
+    distances = 1 << np.arange((ranks - 1).bit_length())
+    return finish_rotated(partial(rounds, ranks, distances), Rotation((ranks,)), "dissemination", collective)
+
+
+def rounds(ranks: int, distances: np.ndarray, which: np.ndarray) -> Draft:
+    """Empty messages: in round k to the rank so far ahead, when that of the round before has come."""
+    draft, m = Draft(len(which), 1), len(distances)
+    if m:
+        rank, k = which[:, None], np.arange(m)
+        heard = previous(draft.next_handles(2 * m)[m:])
+        draft.send(peer=(rank + distances) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k)
+        draft.recv(peer=(rank - distances) % ranks, tag=k, idx=0, cnt=0, after=(heard,), order=2 * k + 1)
     return draft

@@ -41,20 +41,16 @@ def build(
 
 
 def linear(collective: str, ranks: int, *, root: int | None = None) -> Algorithm:
-    """Linear algorithm: n-1 messages between the root and the others, in the order root+1, root+2, …
-
-    In broadcast and scatter a send waits until the one before is delivered; in gather and reduce all ranks send
-    at once and the root takes their messages in order.
-    """
+    """Linear algorithm: n-1 messages between the root and the others, in the order root+1, root+2, … In broadcast and
+    scatter a send waits until the one before is delivered; in gather and reduce all ranks send at once and the root
+    takes their messages in order."""
     check_nodes(f"linear {collective} over {ranks} ranks", 3 * ranks)
     return finish(star(collective, ranks, root, window=1, in_order=True), "linear", collective, root=root)
 
 
 def pairwise(collective: str, ranks: int) -> Algorithm:
-    """Pairwise exchange: in step s rank r sends to r+s and receives from r-s.
-
-    A step begins when send and receive of the step before are done.
-    """
+    """Pairwise exchange: in step s rank r sends to r+s and receives from r-s. A step begins when send and receive of
+    the step before are done."""
     check_nodes(f"pairwise {collective} over {ranks} ranks", 3 * ranks, of_rank=True)
     lay = partial(_all_pairs, collective, ranks, None, 1, True)
     return finish_rotated(lay, Rotation((ranks,)), "pairwise", collective)
@@ -126,10 +122,8 @@ def _all_pairs(collective: str, n: int, window: int | None, pieces: int, in_step
 def star(
     collective: str, n: int, root: int, *, window: int | None = None, pieces: int = 1, in_order: bool = False
 ) -> Draft:
-    """Rooted collectives in which the root exchanges with every other rank itself, `pieces` messages with each.
-
-    At most `window` sends of the root are in flight. With `in_order` it posts a receive when the one before is done.
-    """
+    """Rooted collectives in which the root exchanges with every other rank itself, `pieces` messages with each. At most
+    `window` sends of the root are in flight. With `in_order` it posts a receive when the one before is done."""
     sharded = collective in ("gather", "scatter")
     draft = Draft(n, n * pieces if sharded else pieces)
     if n == 1:

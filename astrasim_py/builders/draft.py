@@ -102,9 +102,7 @@ class Draft:
 
     def extend(self, m: int, values: Mapping[str, object]) -> np.ndarray:
         """Append m nodes given as columns: ``type``, ``order``, ``payload``, maybe ``rank``, and those of messages.
-
-        Raises AlgorithmError: a column that drafts do not have, or too many programs.
-        """
+        Raises AlgorithmError: a column that drafts do not have, or too many programs."""
         unknown = sorted(values.keys() - {"type", "order", "payload", "rank", *_FIELDS})
         if unknown:
             known = ", ".join(_FIELDS)
@@ -210,11 +208,9 @@ def finish(draft: Draft, name: str, collective: str, *, source: str = "builder",
 
 
 def finish_rotated(lay: Callable[[np.ndarray], Draft], rotation: Rotation, name: str, collective: str) -> Algorithm:
-    """The `Algorithm` of a rotation, for which each rank's program is rank 0's with all peers shifted.
-
-    `lay`: ``lay(which)`` drafts the ranks int64[k]. It must be of a kind that `pickle` takes: algorithms are sent to
-    other processes.
-    """
+    """The `Algorithm` of a rotation, for which each rank's program is rank 0's with all peers shifted. `lay`:
+    ``lay(which)`` drafts the ranks int64[k]. It must be of a kind that `pickle` takes: algorithms are sent to other
+    processes."""
     first = lay(np.zeros(1, dtype=np.int64))
     traces = RotatedTraces(rotation, first.program().traces()[0], partial(_varying, lay))
     return Algorithm(

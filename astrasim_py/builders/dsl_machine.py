@@ -221,10 +221,8 @@ class Machine:
         raise self._run.error(f"assigns to a[{rank}], a whole rank", f"write a[{rank}][i] = …")
 
     def channel(self, number: int) -> Channel:
-        """Send what is written below ``with a.channel(number):`` over that channel.
-
-        It is a hint for programs of thread blocks; without one channels are chosen when such a program is made.
-        """
+        """Send what is written below ``with a.channel(number):`` over that channel. It is a hint for programs of thread
+        blocks; without one channels are chosen when such a program is made."""
         run = self._run
         number = run.number(number, "a channel", "a.channel(…)")
         if not 0 <= number < MAX_CHANNELS:

@@ -268,11 +268,9 @@ class Run:
         return finish(draft, name, self.collective, source=self.file, **stated)
 
     def _placed(self, of, start, to, into, count) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Buffers and offsets of the cells that steps read (`start` of rank `of`) and write (`into` of rank `to`).
-
-        A rank's scratch buffers lie one after the other, in the order in which they were named first, each as long
-        as it was used.
-        """
+        """Buffers and offsets of the cells that steps read (`start` of rank `of`) and write (`into` of rank `to`). A
+        rank's scratch buffers lie one after the other, in the order in which they were named first, each as long as it
+        was used."""
         sides = [(rank, *np.divmod(key, SPAN)) for rank, key in ((of, start), (to, into))]
         sizes = np.zeros((self.ranks, len(self.names) + 1), dtype=np.int64)
         for rank, which, offset in sides:

@@ -223,11 +223,8 @@ class _Layout:
         return np.flatnonzero(taking)
 
     def run(self, phase: _Phase, who: np.ndarray, at: np.ndarray, buffers: Mapping[int, Place]) -> None:
-        """Run a phase in all groups at once.
-
-        `at` is the first chunk of the part of the piece that the group of each rank works on; `buffers` maps the
-        algorithm's buffers to (buffer, offsets).
-        """
+        """Run a phase in all groups at once. `at` is the first chunk of the part of the piece that the group of each
+        rank works on; `buffers` maps the algorithm's buffers to (buffer, offsets)."""
         plan, draft, number, d = self.plan, self.draft, len(self.ends), phase.dimension
         positions, which = np.unique(self.coordinates[d][who], return_inverse=True)
         program = phase.algorithm.program_of(positions).some(which)
@@ -311,9 +308,8 @@ class _Layout:
             self.copies((buffer, own_nested), (Buffer.INPUT, own), per)
 
     def lay_all_to_all(self) -> None:
-        """all_to_all: before phase d a rank holds the blocks whose coordinates below d are those of their origin
-        and whose others are those of their destination; the phase turns coordinate d.
-        """
+        """all_to_all: before phase d a rank holds the blocks whose coordinates below d are those of their origin and
+        whose others are those of their destination; the phase turns coordinate d."""
         plan, n = self.plan, self.plan.n
         block, every = plan.total // n, np.arange(n)
         coordinates = plan.coordinates(every)

@@ -38,10 +38,8 @@ def place_of(algorithm: Algorithm) -> str:
 
 
 class OrderedProgram:
-    """The program of an algorithm that ends, in an order in which it can run; for making others of it.
-
-    It has no thread blocks and no fused steps, as these are of the file that the algorithm was read from.
-    """
+    """The program of an algorithm that ends, in an order in which it can run; for making others of it. It has no thread
+    blocks and no fused steps, as these are of the file that the algorithm was read from."""
 
     def __init__(self, algorithm: Algorithm, doing: str) -> None:
         self.algorithm, place = algorithm, place_of(algorithm)

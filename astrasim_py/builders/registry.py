@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from astrasim_py.builders import bruck, direct, dissemination, hierarchical, recursive_doubling, ring, trees
+from astrasim_py.builders import bruck, direct, hierarchical, recursive_doubling, ring, trees
 from astrasim_py.builders.draft import check_count
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, collective_name, promise_of
 from astrasim_py.core.errors import AlgorithmError
@@ -101,7 +101,7 @@ ALGORITHMS: Mapping[str, tuple[tuple[str, ...], Callable[..., Algorithm]]] = {
     "binomial_tree": (("all_reduce", "broadcast", "reduce", "gather", "scatter", "barrier"), trees.binomial),
     "bruck": (("all_gather", "all_to_all"), bruck.build),
     "pairwise": (("all_to_all", "reduce_scatter"), direct.pairwise),
-    "dissemination": (("barrier",), dissemination.build),
+    "dissemination": (("barrier",), bruck.dissemination),
     "hierarchical": (
         ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier"),
         partial(hierarchical.build, build),

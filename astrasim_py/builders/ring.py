@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from astrasim_py.builders.dissemination import rounds
+from astrasim_py.builders.bruck import rounds
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated, previous
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
@@ -64,11 +64,9 @@ def build(
 
 
 def _shards(collective: str, n: int, directions: np.ndarray, overlap: bool, which: np.ndarray) -> Draft:
-    """reduce_scatter, all_gather, and all_reduce as one after the other.
-
-    In step s of a reduce_scatter a rank sends the chunk of the rank s + 1 behind it, receives that of the rank s + 2
-    behind it, and adds its own contribution. In step s of an all_gather it sends the chunk of the rank s behind it.
-    """
+    """reduce_scatter, all_gather, and all_reduce as one after the other. In step s of a reduce_scatter a rank sends the
+    chunk of the rank s + 1 behind it, receives that of the rank s + 2 behind it, and adds its own contribution. In step
+    s of an all_gather it sends the chunk of the rank s behind it."""
     lanes, step = len(directions), np.arange(n - 1)
     draft = Draft(len(which), n * lanes)
     if n == 1:

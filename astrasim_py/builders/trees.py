@@ -19,11 +19,9 @@ from astrasim_py.program.table import numbered
 
 @dataclass(frozen=True)
 class Tree:
-    """A rooted tree over ranks, as its edges.
-
-    `child`, `parent`: int64[e]: the two ranks of every edge; each child once. `place`: int64[e]: order of the edge
-    among those of its parent, from 0, in which the parent sends; it receives in the reverse order.
-    """
+    """A rooted tree over ranks, as its edges. `child`, `parent`: int64[e]: the two ranks of every edge; each child
+    once. `place`: int64[e]: order of the edge among those of its parent, from 0, in which the parent sends; it receives
+    in the reverse order."""
 
     child: np.ndarray
     parent: np.ndarray
@@ -74,11 +72,9 @@ class _Messages:
 def up(
     draft: Draft, tree: Tree, pieces: np.ndarray, *, tag: int, order: int = 0, one_send_at_a_time: bool = False
 ) -> np.ndarray:
-    """Reduce to the root: a rank sends to its parent when it has summed what its children sent.
-
-    `pieces` int64[q] are the chunks that take this tree, a message each; without chunks there is one message without
-    data (a barrier). Their tags count on from `tag`. Returns int64[q] handles of the root's last reductions.
-    """
+    """Reduce to the root: a rank sends to its parent when it has summed what its children sent. `pieces` int64[q] are
+    the chunks that take this tree, a message each; without chunks there is one message without data (a barrier). Their
+    tags count on from `tag`. Returns int64[q] handles of the root's last reductions."""
     all_of = _Messages(draft, tree, pieces, tag, order)
     below, cells = all_of.below, all_of.cells
     # Receives run through the children from the last to the first; the send of a piece comes after all of them.
@@ -114,11 +110,9 @@ def down(
     start: np.ndarray | None = None,
     one_send_at_a_time: bool = False,
 ) -> None:
-    """Broadcast from the root: a rank sends each piece to its children when it has received it.
-
-    The root waits for the handles `start` int64[q]; otherwise as `up`. With `one_send_at_a_time` a rank sends piece by
-    piece, and a piece child by child, each when the one before is delivered.
-    """
+    """Broadcast from the root: a rank sends each piece to its children when it has received it. The root waits for the
+    handles `start` int64[q]; otherwise as `up`. With `one_send_at_a_time` a rank sends piece by piece, and a piece
+    child by child, each when the one before is delivered."""
     all_of = _Messages(draft, tree, pieces, tag, order)
     below = all_of.below
     recvs = all_of.next_handles(draft)
@@ -145,12 +139,9 @@ def down(
 
 
 def binomial(collective: str, ranks: int, *, root: int | None = None, chunks: int = 1) -> Algorithm:
-    """Binomial tree: ⌈log2 n⌉ rounds; a rank has one send in flight at a time.
-
-    all_reduce is a reduction to rank 0 and a broadcast from it: 2⌈log2 n⌉(alpha + S·beta) on uncontended links.
-
-    `chunks`: pieces of the buffer (not of gather and scatter), sent one after the other.
-    """
+    """Binomial tree: ⌈log2 n⌉ rounds; a rank has one send in flight at a time. all_reduce is a reduction to rank 0 and
+    a broadcast from it: 2⌈log2 n⌉(alpha + S·beta) on uncontended links. `chunks`: pieces of the buffer (not of gather
+    and scatter), sent one after the other."""
     place = f"binomial_tree {collective} over {ranks} ranks"
     q = chunks
     if q > 1 and collective in ("gather", "scatter"):
@@ -244,13 +235,9 @@ def _sharded(draft: Draft, collective: str, tree: Tree, span: tuple[np.ndarray, 
 
 
 def double_binary(collective: str, ranks: int, *, root: int | None = None, chunks: int = 1) -> Algorithm:
-    """Double binary tree.
-
-    all_reduce sums up each tree and broadcasts down the same tree. For broadcast and reduce the trees span the
-    other n-1 ranks, and the root stands above both of theirs (Sanders et al.).
-
-    `chunks`: pieces into which the half of each tree is cut; they follow each other as a pipeline.
-    """
+    """Double binary tree. all_reduce sums up each tree and broadcasts down the same tree. For broadcast and reduce the
+    trees span the other n-1 ranks, and the root stands above both of theirs (Sanders et al.). `chunks`: pieces into
+    which the half of each tree is cut; they follow each other as a pipeline."""
     q = chunks
     check_nodes(f"double_binary_tree {collective} over {ranks} ranks", ranks * q * 10)
     draft = Draft(ranks, 2 * q)
@@ -269,11 +256,9 @@ def double_binary(collective: str, ranks: int, *, root: int | None = None, chunk
 
 
 def _half_tree(n: int, half: int) -> Tree:
-    """NCCL's first or second tree over ranks 0..n-1.
-
-    The first alternates leaves and inner nodes by the lowest set bit of the rank, the second is its mirror image (n
-    even) or the same shifted by one rank (n odd), so that a leaf of one is an inner node of the other.
-    """
+    """NCCL's first or second tree over ranks 0..n-1. The first alternates leaves and inner nodes by the lowest set bit
+    of the rank, the second is its mirror image (n even) or the same shifted by one rank (n odd), so that a leaf of one
+    is an inner node of the other."""
     r = np.arange(1, n)
     bit = r & -r
     parent = (r ^ bit) | (bit << 1)

@@ -31,10 +31,7 @@ CUSTOM = "custom"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """The promise of a collective.
-
-    `from_root`, `to_root`: only the root has an input; only the root has an output.
-    """
+    """The promise of a collective. `from_root`, `to_root`: only the root has an input; only the root has an output."""
 
     name: str
     rooted: bool = False  # one rank, the root, is the only source or the only destination

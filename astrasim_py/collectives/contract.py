@@ -61,9 +61,6 @@ class Contract:
                 problem = f"chunk {cell[1]} of rank {cell[0]} contains something less than once"
                 raise AlgorithmError(self.place, problem, "leave out what is not contained")
 
-    def __hash__(self) -> int:
-        return hash((self.ranks, self.chunks, len(self.outputs)))
-
     @classmethod
     def of(cls, collective: str, ranks: int, chunks: int, root: int | None = None) -> Contract:
         """The contract of a collective that has a name; see `astrasim_py.verification.verifier` for the table."""

@@ -190,11 +190,9 @@ class Algorithm:
         return sum(times * len(table) for table, times in self._tables.items())
 
     def message_bytes(self, rank: int, size: int, *, verbatim: bool = False) -> np.ndarray:
-        """int64[n]: bytes that each SEND, RECV and COMP (reduce, copy) node of a rank moves; 0 elsewhere.
-
-        `size`: full buffer, bytes. `verbatim`: take ``comm_size`` as it is written, whatever `size` is.
-        Raises AlgorithmError: a message without a size.
-        """
+        """int64[n]: bytes that each SEND, RECV and COMP (reduce, copy) node of a rank moves; 0 elsewhere. `size`: full
+        buffer, bytes. `verbatim`: take ``comm_size`` as it is written, whatever `size` is. Raises AlgorithmError: a
+        message without a size."""
         return self._bytes(self.traces[rank], rank, size, verbatim)
 
     def _bytes(self, trace: ExecutionTrace, rank: int, size: int, verbatim: bool) -> np.ndarray:
@@ -229,11 +227,9 @@ class Algorithm:
         return out
 
     def same_bytes(self, size: int) -> bool:
-        """True if every rank of a rotation sends, receives and reduces the bytes of rank 0, node by node.
-
-        That is so where they do not depend on which chunks a node covers: where T divides `size`, or where sizes are
-        stated in bytes. What local copies count does not matter.
-        """
+        """True if every rank of a rotation sends, receives and reduces the bytes of rank 0, node by node. That is so
+        where they do not depend on which chunks a node covers: where T divides `size`, or where sizes are stated in
+        bytes. What local copies count does not matter."""
         trace = self.traces[0]
         count, total = trace.column("msg_chunk_cnt"), trace.column("total_chunk_cnt")
         # A node of 0 chunks, or of all, is the same wherever it begins.

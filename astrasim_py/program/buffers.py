@@ -24,11 +24,9 @@ _NAMES = {_INPUT: "input", _OUTPUT: "output", _SCRATCH: "scratch"}
 
 
 class Layout:
-    """Cells of a rank: [0, width) input (with the output, where they alias), then the output, then scratch.
-
-    `stride`: cells of one rank. `per`: chunks of a shard. `reads`, `writes`: first cell of each step, over all ranks;
-    -1 for none. Raises Unusable: more cells than are executed, or an access beyond a buffer.
-    """
+    """Cells of a rank: [0, width) input (with the output, where they alias), then the output, then scratch. `stride`:
+    cells of one rank. `per`: chunks of a shard. `reads`, `writes`: first cell of each step, over all ranks; -1 for
+    none. Raises Unusable: more cells than are executed, or an access beyond a buffer."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps, self.promise = steps, promise_of(steps.collective)

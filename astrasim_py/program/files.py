@@ -55,11 +55,9 @@ def _narrow(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Stated:
-    """Columns of the ranks of a rotation as a file states them.
-
-    A column of `chunks` is c·r + i on rank 0 and c·(r rotated by the rank) + i on others: by name, c. A column of
-    `numbers` is written out for all ranks, [ranks, n], negative where absent.
-    """
+    """Columns of the ranks of a rotation as a file states them. A column of `chunks` is c·r + i on rank 0 and c·(r
+    rotated by the rank) + i on others: by name, c. A column of `numbers` is written out for all ranks, [ranks, n],
+    negative where absent."""
 
     rotation: Rotation
     base: ExecutionTrace
@@ -108,11 +106,9 @@ def _stated(traces: RotatedTraces, chunks: int) -> _Stated | None:
 
 
 def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
-    """Write an algorithm as one ``.npz`` file of its columns, whole or not at all.
-
-    Names of nodes are dropped, and metadata that is neither number nor text. Identical traces are stored once, and of
-    an algorithm of a rotation one trace and what the others differ in.
-    """
+    """Write an algorithm as one ``.npz`` file of its columns, whole or not at all. Names of nodes are dropped, and
+    metadata that is neither number nor text. Identical traces are stored once, and of an algorithm of a rotation one
+    trace and what the others differ in."""
     place = os.fspath(path)
     index: dict[ExecutionTrace, int] = {}
     turned = None

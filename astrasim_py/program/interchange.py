@@ -32,11 +32,9 @@ def _metadata(algorithm: Algorithm, rank: int) -> list[tuple[str, object]]:
 
 
 def algorithm_traces(algorithm: Algorithm, size: int | None = None) -> tuple[ExecutionTrace, ...]:
-    """Traces of an algorithm as they are written to ``.et`` files, with what it is in the metadata of each.
-
-    `size`: full buffer, bytes: state absolute sizes for it (``comm_size`` on messages, ``tensor_size`` on COMP nodes)
-    beside those in chunks, for readers that know only the older dialect.
-    """
+    """Traces of an algorithm as they are written to ``.et`` files, with what it is in the metadata of each. `size`:
+    full buffer, bytes: state absolute sizes for it (``comm_size`` on messages, ``tensor_size`` on COMP nodes) beside
+    those in chunks, for readers that know only the older dialect."""
     if size is not None:
         algorithm = dataclass_replace(algorithm, made_for=size)
     out = []
@@ -62,10 +60,8 @@ _IN_ALGORITHM[[NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP, NodeType.M
 
 
 def check_well_formed(traces: Sequence[ExecutionTrace], name: str, ranks: int | None = None) -> int:
-    """Check peers and chunk ranges of traces, the first of `ranks` (default: all there are).
-
-    Returns the common number of chunks, 0 where no node states its size in chunks.
-    """
+    """Check peers and chunk ranges of traces, the first of `ranks` (default: all there are). Returns the common number
+    of chunks, 0 where no node states its size in chunks."""
     ranks, chunks = len(traces) if ranks is None else ranks, 0
     for rank, trace in enumerate(traces):
         fault = _fault(trace, rank, ranks)
@@ -125,10 +121,8 @@ def algorithm_from_traces(
     root: int | None = None,
     in_place: bool | None = None,
 ) -> Algorithm:
-    """Make an `Algorithm` of one trace per rank.
-
-    What the caller leaves open is taken from the metadata of the first trace, where our own files state it.
-    """
+    """Make an `Algorithm` of one trace per rank. What the caller leaves open is taken from the metadata of the first
+    trace, where our own files state it."""
     traces = GivenTraces(traces)
     place = source or name or "algorithm"
     if not traces:

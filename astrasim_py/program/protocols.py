@@ -16,9 +16,7 @@ MAX_CHUNKS_PER_MESSAGE = 71
 
 
 def max_count(protocol: str, size: int, chunks: int) -> int:
-    """Chunks that one message holds: clamp(⌊slot bytes / ⌈size / chunks⌉⌋, 1, 71).
-
-    A chunk that is larger than a slot is one message all the same.
-    """
+    """Chunks that one message holds: clamp(⌊slot bytes / ⌈size / chunks⌉⌋, 1, 71). A chunk that is larger than a slot
+    is one message all the same."""
     chunk = -(-size // chunks) if chunks else 0
     return min(max(SLOT_BYTES[protocol] // chunk, 1), MAX_CHUNKS_PER_MESSAGE) if chunk else MAX_CHUNKS_PER_MESSAGE

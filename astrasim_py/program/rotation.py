@@ -76,12 +76,10 @@ class Rotation:
 
 
 class RotatedTraces(Sequence[ExecutionTrace]):
-    """One trace per rank of a rotation, made when asked for; those of large algorithms anew every time.
-
-    `base`: of rank 0. `columns`: ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which
-    ranks differ, int64[k, n] for the ranks int64[k]; by default the peers. `given`: all traces, where they exist, with
-    names and places of their own.
-    """
+    """One trace per rank of a rotation, made when asked for; those of large algorithms anew every time. `base`: of rank
+    0. `columns`: ``columns(ranks, names)`` gives those of the columns `names` (of `VARYING`) in which ranks differ,
+    int64[k, n] for the ranks int64[k]; by default the peers. `given`: all traces, where they exist, with names and
+    places of their own."""
 
     def __init__(
         self,
@@ -203,11 +201,9 @@ class GivenTraces(tuple[ExecutionTrace, ...]):
 
 
 def rotation_of(traces: Sequence[ExecutionTrace]) -> Rotation | None:
-    """The rotation under which all ranks run the program of rank 0; None where there is none.
-
-    Peers of rank p must be those of rank 0 turned by p, and all else that a plan or an engine reads must be equal.
-    Which chunks a node covers, how many a local copy moves, where they lie, names and metadata are each rank's own.
-    """
+    """The rotation under which all ranks run the program of rank 0; None where there is none. Peers of rank p must be
+    those of rank 0 turned by p, and all else that a plan or an engine reads must be equal. Which chunks a node covers,
+    how many a local copy moves, where they lie, names and metadata are each rank's own."""
     ranks, base = len(traces), traces[0]
     if ranks < 2 or any(len(trace) != len(base) for trace in traces):
         return None
@@ -244,10 +240,8 @@ def _all_peers(trace: ExecutionTrace, send: np.ndarray, receive: np.ndarray) -> 
 
 def _dims(mine: np.ndarray, peers_of, ranks: int) -> tuple[int, ...] | None:
     """Radices, the least significant first, for which the peers of some ranks speak; None where they speak of none.
-
-    Rank s, the first of a digit that s numbers precede, adds 1 to that digit of every peer: s, or, from the last
-    value of the digit to the first, s less its radix times s.
-    """
+    Rank s, the first of a digit that s numbers precede, adds 1 to that digit of every peer: s, or, from the last value
+    of the digit to the first, s less its radix times s."""
     dims, stride = [], 1
     while stride < ranks:
         back = mine - peers_of(stride)

@@ -70,11 +70,8 @@ class When(StrictModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One algorithm and when it is used.
-
-    `fit`: ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm that is made for the NPUs and the size
-    of a call; then `make` is not used.
-    """
+    """One algorithm and when it is used. `fit`: ``fit(collective, npus, size, root) -> Algorithm``, for an algorithm
+    that is made for the NPUs and the size of a call; then `make` is not used."""
 
     make: Callable[[str, int, int], Algorithm]  # ``make(collective, ranks, root) -> Algorithm``
     when: When = When()
@@ -82,10 +79,8 @@ class Case:
 
 
 class AlgorithmTable:
-    """Cases per collective: the first that holds carries out a call. Algorithms are made once each.
-
-    `default`: ``default(collective, ranks, root) -> Algorithm`` for collectives without cases.
-    """
+    """Cases per collective: the first that holds carries out a call. Algorithms are made once each. `default`:
+    ``default(collective, ranks, root) -> Algorithm`` for collectives without cases."""
 
     def __init__(
         self, cases: Mapping[str, Sequence[Case]], default: Callable[[str, int, int], Algorithm] | None = None

@@ -29,10 +29,8 @@ _SEND, _RECV, _REDUCE, _COPY = range(1, 5)
 
 @dataclass(slots=True)
 class Connection:
-    """An ordered channel between two ranks, with the steps that send and receive on it, first to last.
-
-    The k-th send meets the k-th receive. `sends` and `receives` differ in length where the program is ill-formed.
-    """
+    """An ordered channel between two ranks, with the steps that send and receive on it, first to last. The k-th send
+    meets the k-th receive. `sends` and `receives` differ in length where the program is ill-formed."""
 
     source: int
     target: int
@@ -116,11 +114,8 @@ def _fused_steps(program: Program, action: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def steps_of(algorithm: Algorithm, program: Program | None = None) -> Steps:
-    """The steps of an algorithm, or of another program in its place.
-
-    A connection is (source, destination, channel); where nodes state no channel, each tag is one, since nothing says
-    which messages share a queue.
-    """
+    """The steps of an algorithm, or of another program in its place. A connection is (source, destination, channel);
+    where nodes state no channel, each tag is one, since nothing says which messages share a queue."""
     program = algorithm.program if program is None else program
     action = _actions(program)
     step, firsts = _fused_steps(program, action)
