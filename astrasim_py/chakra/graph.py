@@ -11,37 +11,6 @@ import numpy as np
 CYCLE_SEARCH_EDGES = 1_000_000
 
 
-class IdIndex:
-    """Rows of nodes by id: by subtraction where ids have no gap, else by binary search."""
-
-    def __init__(self, ids: np.ndarray) -> None:
-        self.ids = ids
-        self.ascending = bool((ids[1:] > ids[:-1]).all())
-        self.dense = self.ascending and len(ids) > 0 and int(ids[-1]) - int(ids[0]) == len(ids) - 1
-        self.by_id = None if self.ascending else np.argsort(ids, kind="stable")
-        self.sorted = ids if self.by_id is None else ids[self.by_id]
-
-    def rows_of(self, wanted: np.ndarray) -> np.ndarray:
-        """int64[k]: rows of some ids (uint64[k]); -1 where no node has that id."""
-        size = len(self.ids)
-        if not size:
-            return np.full(len(wanted), -1, dtype=np.int64)
-        if self.dense:
-            # uint64 wraps below the first id, so one comparison bounds both ends.
-            offset = wanted - self.ids[0]
-            return np.where(offset < np.uint64(size), offset, np.uint64(2**64 - 1)).astype(np.int64)
-        at = np.minimum(np.searchsorted(self.sorted, wanted), size - 1)
-        return np.where(self.sorted[at] == wanted, at if self.by_id is None else self.by_id[at], -1)
-
-    def ranks(self) -> np.ndarray | None:
-        """int64[n]: place of each row by ascending id; None where rows already ascend."""
-        if self.by_id is None:
-            return None
-        out = np.empty(len(self.ids), dtype=np.int64)
-        out[self.by_id] = np.arange(len(out))
-        return out
-
-
 def owners(ptr: np.ndarray) -> np.ndarray:
     """int64[ptr[n]]: row that each entry of a CSR belongs to."""
     return np.repeat(np.arange(len(ptr) - 1, dtype=np.int64), np.diff(ptr))

@@ -229,14 +229,19 @@ class ExecutionTrace:
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
         """int64[k]: rows of nodes by id (uint64[k]); -1 where no node has that id."""
-        return self._index().rows_of(ids)
+        if not len(self):
+            return np.full(len(ids), -1, dtype=np.int64)
+        by_id = self._by_id()
+        rows = by_id[np.minimum(np.searchsorted(self.node_id, ids, sorter=by_id), len(self) - 1)]
+        return np.where(self.node_id[rows] == ids, rows, -1)
 
     def id_ranks(self) -> np.ndarray | None:
         """Place of each row by ascending id (int64[n]); None where rows already ascend."""
-        return self._index().ranks()
+        by_id = self._by_id()
+        return None if (by_id[1:] > by_id[:-1]).all() else np.argsort(by_id)
 
-    def _index(self) -> graph.IdIndex:
-        return self._once("ids", lambda: graph.IdIndex(self.node_id))
+    def _by_id(self) -> np.ndarray:
+        return self._once("by id", lambda: np.argsort(self.node_id, kind="stable"))
 
     def parents(self, kind: str = "data") -> tuple[np.ndarray, np.ndarray]:
         """Dependencies as rows, each parent of a node once, in ascending order: int64[n + 1] and int64[m].

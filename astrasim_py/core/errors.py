@@ -17,29 +17,14 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 
 #: A sweep exits with the worst of its points: earlier in this tuple is worse.
-SEVERITY = (
-    EXIT_INTERRUPTED,
-    EXIT_INTERNAL,
-    EXIT_OUTPUT,
-    EXIT_TRACE,
-    EXIT_STUCK,
-    EXIT_USAGE,
-    EXIT_CHECK_FAILED,
-    EXIT_OK,
-)
+SEVERITY = (EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_OUTPUT, EXIT_TRACE, EXIT_STUCK, EXIT_USAGE, EXIT_CHECK_FAILED, 0)
 
 
 class AstraError(Exception):
     """An error that the user can fix.
 
-    Parameters
-    ----------
-    place : str
-        Where: ``file:line:col: key`` or ``file: node 7``; empty when there is no place.
-    problem : str
-        The offending value and the rule that it breaks.
-    remedy : str
-        What to write instead; may be empty.
+    `place`: ``file:line:col: key`` or ``file: node 7``; empty when there is none. `problem`: the offending value and
+    the rule that it breaks. `remedy`: what to write instead; may be empty.
     """
 
     exit_code = EXIT_USAGE
