@@ -90,8 +90,7 @@ def lint_prefix(
 ) -> list[Finding]:
     """Check a set `PREFIX.<rank>.et` (or `.et.gz`).
 
-    `groups`: communicator groups, or a JSON file of them. Returns bad files become findings; nothing is raised for
-    them.
+    `groups`: communicator groups, or a JSON file of them. Bad files become findings; nothing is raised for them.
     """
     place = os.fspath(prefix)
     found: list[Finding] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -60,30 +61,29 @@ def _sum(values: np.ndarray) -> int:
     return sum(values.tolist() if values.dtype == np.uint64 else values[values != MISSING].tolist())
 
 
-def _volumes(keys: np.ndarray, sizes: np.ndarray) -> dict[int, Volume]:
-    out = {}
-    for key in np.unique(keys).tolist():
-        chosen = keys == key
-        out[key] = Volume(int(chosen.sum()), _sum(sizes[chosen]))
-    return out
+def _volumes(keys: Sequence, sizes: np.ndarray) -> dict:
+    nbytes: Counter = Counter()
+    for key, size in zip(keys, sizes.tolist(), strict=True):
+        nbytes[key] += size
+    return {key: Volume(count, nbytes[key]) for key, count in sorted(Counter(keys).items())}
 
 
 def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
     """Figures of one trace.
 
-    `kind`: dependencies that make paths: ``"data"`` or ``"data+ctrl"``. Returns a cyclic or dangling graph is no error:
+    `kind`: dependencies that make paths: ``"data"`` or ``"data+ctrl"``. A cyclic or dangling graph is no error:
     `problem` says so.
     """
-    size = trace.column("comm_size")
+    size = np.maximum(trace.column("comm_size"), 0)
     coll = trace.type == NodeType.COMM_COLL
     codes, names = trace.group_of()
     labels = ["" if name == "0" else name for name in (*names, "")]  # the last one for code -1
-    groups = _volumes(codes[coll], size[coll]).items()
-    kinds = _volumes(trace.column("comm_type")[coll], size[coll]).items()
+    groups = [labels[code] for code in codes[coll].tolist()]
+    kinds = [COLLECTIVE_NAMES.get(code, "unknown") for code in trace.column("comm_type")[coll].tolist()]
     ends = {}
     for what, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
         rows = (trace.type == what) & (trace.column(peer) != MISSING)
-        ends[what] = _volumes(trace.column(peer)[rows], size[rows])
+        ends[what] = _volumes(trace.column(peer)[rows].tolist(), size[rows])
     counts = np.bincount(trace.type, minlength=8).tolist()
     compute = trace.type == NodeType.COMP
     memory = (trace.type == NodeType.MEM_LOAD) | (trace.type == NodeType.MEM_STORE)
@@ -108,8 +108,8 @@ def trace_stats(trace: ExecutionTrace, kind: str = "data") -> TraceStats:
         data_edges=len(trace.data_deps.ids),
         ctrl_edges=len(trace.ctrl_deps.ids),
         by_type={NodeType(code).name: count for code, count in enumerate(counts) if count},
-        by_collective=_merge({COLLECTIVE_NAMES.get(code, "unknown"): volume} for code, volume in kinds),
-        by_group=_merge({labels[code]: volume} for code, volume in groups),
+        by_collective=_volumes(kinds, size[coll]),
+        by_group=_volumes(groups, size[coll]),
         sent=ends[NodeType.COMM_SEND],
         received=ends[NodeType.COMM_RECV],
         flops=_sum(trace.column("num_ops")),

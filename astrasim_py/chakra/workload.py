@@ -229,10 +229,8 @@ def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
 def groups_from_metadata(trace: ExecutionTrace) -> dict[str, tuple[int, ...]]:
     """Communicator groups that a METADATA node of the trace declares.
 
-    PyTorch's converter puts a JSON list of ``{"pg_name": …, "ranks": […]}`` into the input values of such a
-    node, wrapped in two characters at either end. Anything else in a METADATA node declares no group.
-
-    Returns an empty tuple means all ranks.
+    PyTorch's converter puts a JSON list of ``{"pg_name": …, "ranks": […]}`` into the input values of such a node,
+    wrapped in two characters at either end. Anything else in it declares no group. An empty tuple means all ranks.
     """
     groups: dict[str, tuple[int, ...]] = {}
     for row in np.flatnonzero(trace.type == NodeType.METADATA).tolist():
