@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from astrasim_py.chakra.schema import MISSING
-from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.records import Outcome, WaitingNode
 from astrasim_py.core.units import format_time
 from astrasim_py.system.plan import KIND_NAMES, RECV, Plan
@@ -65,11 +63,14 @@ def explain_stuck(
     waits_for: dict[int, set[int]] = {}
     for entry in (*posted, *held, *unasked):
         waits_for.setdefault(entry.rank, set()).add(entry.peer)
-    waiting = [_waiting(plan, receive, _why(plan, receive, progress, unreceived, turns)) for receive in posted]
+    waiting = []
+    for receive in posted:
+        why = _turn(plan, receive, turns) or _no_message(receive, progress, unreceived)
+        waiting.append(_waiting(plan, receive, why))
     waiting += [_waiting_for_slot(plan, send) for send in held]
     for send in unasked:
-        reason = _turn(plan, send, turns) or f"rank {send.peer} has not posted its receive"
-        waiting.append(replace(_waiting(plan, send, reason), asks=True))
+        why = _turn(plan, send, turns) or f"rank {send.peer} has not posted its receive"
+        waiting.append(_waiting(plan, send, why, asks=True))
     waiting += [_waiting_for_count(plan, *entry) for entry in uncounted]
     of_rank: dict[int, list[WaitingNode]] = {}
     for entry in waiting:
@@ -111,16 +112,7 @@ def _turn(plan: Plan, entry: Posted, turns: Mapping[tuple[int, int], tuple[int, 
     return f"on rank {entry.peer} it waits for its turn in queue {queue} behind {ahead}"
 
 
-def _why(
-    plan: Plan,
-    receive: Posted,
-    progress: Sequence[int],
-    unreceived: Sequence[Posted],
-    turns: Mapping[tuple[int, int], tuple[int, tuple[int, ...]]],
-) -> str:
-    turn = _turn(plan, receive, turns)
-    if turn:
-        return turn
+def _no_message(receive: Posted, progress: Sequence[int], unreceived: Sequence[Posted]) -> str:
     for message in unreceived:
         same = message.rank == receive.peer and message.peer == receive.rank and message.call == receive.call
         if same and (message.tag != receive.tag or message.bytes != receive.bytes):
@@ -133,9 +125,12 @@ def _why(
     return f"rank {receive.peer} has not sent it"
 
 
-def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
-    is_receive = entry.kind == RECV
-    name = _name(plan.program(entry.rank, entry.call).trace, entry.row)
+def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode:
+    trace, receives = plan.program(entry.rank, entry.call).trace, entry.kind == RECV
+    name = trace.names[entry.row] if len(trace.names) else ""
+    block, step = (int(trace.column(c)[entry.row]) for c in ("tb_id", "local_time_step"))
+    if not name and MISSING not in (block, step):  # an unnamed node of a thread block is named by its place there
+        name = f"tb {block} step {step}"
     if entry.call in plan.place_of:
         chunk, phase = plan.place_of[entry.call]
         name = f"chunk {chunk} phase {phase} {name}".rstrip()
@@ -145,29 +140,22 @@ def _waiting(plan: Plan, entry: Posted, reason: str) -> WaitingNode:
         name=name,
         kind=KIND_NAMES[entry.kind],
         instance=plan.instance_at(entry.call),
-        src=entry.peer if is_receive else entry.rank,
-        dst=entry.rank if is_receive else entry.peer,
+        src=entry.peer if receives else entry.rank,
+        dst=entry.rank if receives else entry.peer,
         tag=entry.tag,
         bytes=entry.bytes,
         since=entry.since,
         reason=reason,
+        **more,
     )
-
-
-def _name(trace: ExecutionTrace, row: int) -> str:
-    """Name of a node; an unnamed node of a thread block is named by its place there."""
-    name = trace.names[row] if len(trace.names) else ""
-    block, step = (int(trace.column(c)[row]) for c in ("tb_id", "local_time_step"))
-    return name if name or MISSING in (block, step) else f"tb {block} step {step}"
 
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
     slots = plan.calls[send.call].connections.slots
-    program = plan.program(send.rank, send.call)
-    channel = int(program.trace.column("channel")[send.row])
+    channel = int(plan.program(send.rank, send.call).trace.column("channel")[send.row])
     hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"
-    entry = _waiting(plan, send, f"the connection's {hold} that rank {send.peer} has not taken")
-    return replace(entry, slots=slots, channel=-1 if channel == MISSING else channel)
+    reason = f"the connection's {hold} that rank {send.peer} has not taken"
+    return _waiting(plan, send, reason, slots=slots, channel=-1 if channel == MISSING else channel)
 
 
 def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wanted: int) -> WaitingNode:
@@ -175,29 +163,20 @@ def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wante
     start = int(plan.program(node.rank, node.call).trace.column("count_from")[node.row])
     if start != MISSING:
         reason += f", counted from the end of node {start}"
-    return replace(_waiting(plan, node, reason), counter=counter)
+    return _waiting(plan, node, reason, counter=counter)
 
 
 def _cycle(waits_for: Mapping[int, set[int]]) -> tuple[int, ...]:
     """Ranks of one cycle of waits, starting at its lowest; empty if there is none."""
-    done: set[int] = set()
-    for start in sorted(waits_for):
-        path: dict[int, None] = {}
-        branches = [iter((start,))]
-        while branches:
-            rank = next(branches[-1], None)
-            if rank is None:
-                branches.pop()
-                if path:
-                    done.add(path.popitem()[0])
-            elif rank in path:
-                ring = list(path)[list(path).index(rank) :]
-                low = ring.index(min(ring))
-                return tuple(ring[low:] + ring[:low])
-            elif rank in waits_for and rank not in done:
-                path[rank] = None
-                branches.append(iter(sorted(waits_for[rank])))
-    return ()
+    import networkx
+
+    graph = networkx.DiGraph((rank, peer) for rank in sorted(waits_for) for peer in sorted(waits_for[rank]))
+    try:
+        ring = [rank for rank, _ in networkx.find_cycle(graph)]
+    except networkx.NetworkXNoCycle:
+        return ()
+    low = ring.index(min(ring))
+    return tuple(ring[low:] + ring[:low])
 
 
 def explanation(outcome: Outcome) -> list[str]:
