@@ -81,7 +81,11 @@ def _messages(program: RankProgram, me: int, members: np.ndarray) -> tuple[np.nd
 
 def _numbers(columns: np.ndarray) -> np.ndarray:
     """int64[m]: a number per distinct column, in their order; the last row decides first."""
-    return np.unique(columns[::-1], axis=1, return_inverse=True)[1].ravel()
+    order = np.lexsort(columns)
+    new = (np.diff(columns[:, order], prepend=columns[:, order[:1]]) != 0).any(axis=0)
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.cumsum(new)
+    return number
 
 
 def _distribute(values: np.ndarray, found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:

@@ -191,6 +191,11 @@ class Instance:
         """The one algorithm over all its members; None where there is none."""
         return self.only_call.algorithm if self.only_call else None
 
+    @property
+    def connections(self) -> MscclConnections | None:
+        """Connections under the MSCCL link model."""
+        return self.only_call.connections if self.only_call else None
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
@@ -62,31 +63,23 @@ class RankPrograms:
         self.problem = problem
         self.semantics = problem.semantics
         self._structures: dict[bytes, Structure] = {}
-        self._skeletons: dict[tuple[ExecutionTrace, str], tuple] = {}
-        self._algorithms: dict[tuple, Sequence[RankProgram]] = {}
+        self.skeleton, self.of_algorithm = cache(self.skeleton), cache(self.of_algorithm)
 
     def skeleton(
         self, trace: ExecutionTrace, dependencies: str
     ) -> tuple[np.ndarray, np.ndarray, Structure, Counters | None]:
         """Rows in ascending node id, the ids, the structure and the counters."""
-        key = trace, dependencies
-        if key not in self._skeletons:
-            ids, n = trace.node_id, len(trace)
-            ptr, parents = trace.parents(dependencies)
-            need, rows = np.diff(ptr), np.arange(n, dtype=np.int64)
-            child = np.repeat(rows, need)
-            if n > 1 and not bool((ids[1:] > ids[:-1]).all()):
-                rows = np.argsort(ids, kind="stable").astype(np.int64)
-                place = _inverse(rows)
-                child, parents, need = place[child], place[parents], need[rows]
-                by_child = np.argsort(child, kind="stable")
-                child, parents = child[by_child], parents[by_child]
-            kind = _KIND[trace.type.astype(np.uint8)][rows]
-            counters = _counters(trace, rows, kind, parents)
-            if counters is not None:
-                need = need + (counters.of >= 0)
-            self._skeletons[key] = rows, ids[rows], self.structure(kind, need, child, parents), counters
-        return self._skeletons[key]
+        ptr, parents = trace.parents(dependencies)
+        rows = np.argsort(trace.node_id, kind="stable").astype(np.int64)
+        place = _inverse(rows)
+        child, parents, need = place[np.repeat(np.arange(len(trace)), np.diff(ptr))], place[parents], np.diff(ptr)[rows]
+        by_child = np.argsort(child, kind="stable")
+        child, parents = child[by_child], parents[by_child]
+        kind = _KIND[trace.type.astype(np.uint8)][rows]
+        counters = _counters(trace, rows, kind, parents)
+        if counters is not None:
+            need = need + (counters.of >= 0)
+        return rows, trace.node_id[rows], self.structure(kind, need, child, parents), counters
 
     def structure(self, kind: np.ndarray, need: np.ndarray, child: np.ndarray, parents: np.ndarray) -> Structure:
         """The structure of nodes with kinds `kind` and `need` parents each; edges ascend by child."""
@@ -95,13 +88,11 @@ class RankPrograms:
             state.update(np.ascontiguousarray(array).tobytes())
         digest = state.digest()
         if digest not in self._structures:
-            succ_ptr = np.zeros(len(kind) + 1, dtype=np.int64)
-            np.cumsum(np.bincount(parents, minlength=len(kind)), out=succ_ptr[1:])
             self._structures[digest] = Structure(
                 key=digest,
                 kind=kind,
                 need=need.astype(np.int32),
-                succ_ptr=succ_ptr,
+                succ_ptr=np.concatenate([[0], np.cumsum(np.bincount(parents, minlength=len(kind)))]),
                 succ=child[np.argsort(parents, kind="stable")].astype(np.int32),
                 roots=np.flatnonzero(need == 0).astype(np.int32),
             )
@@ -163,14 +154,11 @@ class RankPrograms:
 
         With `rotated` only rank 0's program is made if the others follow from it (`RotatedPrograms`).
         """
-        key = algorithm, size, speeds, planned, rotated
-        if key not in self._algorithms:
-            one = self._rotated(algorithm, size, speeds, planned) if rotated else None
-            self._algorithms[key] = one or tuple(
-                self._of_position(algorithm, p, trace, size, speeds[p] if speeds else Fraction(1), planned)
-                for p, trace in enumerate(algorithm.traces)
-            )
-        return self._algorithms[key]
+        one = self._rotated(algorithm, size, speeds, planned) if rotated else None
+        return one or tuple(
+            self._of_position(algorithm, p, trace, size, speeds[p] if speeds else Fraction(1), planned)
+            for p, trace in enumerate(algorithm.traces)
+        )
 
     def _rotated(
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool
@@ -306,7 +294,7 @@ def _counters(trace: ExecutionTrace, rows: np.ndarray, kind: np.ndarray, parents
     refuse(is_detached & (counts != MISSING), "is detached, and counts in a counter", "count another node")
     refuse(is_detached & leads, "is detached, and other nodes depend on it", "let nothing depend on a detached send")
     given = waits & (start != MISSING)
-    row = trace.rows_of(np.where(start < 0, 2**63, start).astype(np.uint64))
+    row = trace.rows_of(np.where(start < 0, np.uint64(2**63), start.astype(np.uint64)))
     refuse(given & (row < 0), "has a count_from that is the id of no node", "write the id of a node of this trace")
     origin = np.where(given, _inverse(rows)[row], -1)
     refuse(given & is_detached[origin], "counts from a detached send", "count from another node")

@@ -11,9 +11,6 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.plan import SEND, RankProgram
 
-#: Up to this many nodes, binding the bytes of one member binds those of all.
-_BOUND_NODES = 2**20
-
 
 def rotate(rotation: Rotation, peers: np.ndarray, by: int) -> np.ndarray:
     """int64[n]: peers rotated by a rank; -1 stays."""
@@ -32,7 +29,6 @@ class RotatedPrograms(Sequence[RankProgram]):
         self.algorithm, self.base, self.size, self.verbatim = algorithm, base, size, verbatim
         self.uniform_bytes = verbatim or algorithm.same_bytes(size)
         self._made: dict[int, RankProgram] = {0: base}
-        self._bytes: np.ndarray | None = None
 
     @property
     def rotation(self) -> Rotation:
@@ -61,11 +57,7 @@ class RotatedPrograms(Sequence[RankProgram]):
 
     def nbytes_of(self, position: int) -> np.ndarray:
         """int64[n]: bytes of the nodes of one member."""
-        if self.uniform_bytes:
-            return self.base.nbytes
-        if self._bytes is None and len(self) * len(self.base) <= _BOUND_NODES:
-            self._bytes = self.nbytes_matrix(range(len(self)))
-        return self.nbytes_matrix([position])[0] if self._bytes is None else self._bytes[position]
+        return self.base.nbytes if self.uniform_bytes else self.nbytes_matrix([position])[0]
 
     def nbytes_matrix(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
         """int64[k, n]: bytes of the nodes of several members."""
