@@ -81,7 +81,6 @@ def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[object, argpa
 def main(argv: Sequence[str]) -> int:
     """Run a command line and return its exit code. Nothing escapes as a traceback unless ASTRASIM_DEBUG=1."""
     _usable_streams()
-    debug = os.environ.get("ASTRASIM_DEBUG") == "1"
     try:
         try:
             parsed = parse(argv)
@@ -97,35 +96,33 @@ def main(argv: Sequence[str]) -> int:
             code = module.run(arguments)
         sys.stdout.flush()
         return code
-    except errors.AstraError as error:
-        if debug:
-            raise
-        complain(error.lines())
-        return error.exit_code
     except BrokenPipeError:
         # The reader has gone: whatever is still buffered has nowhere to go.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return errors.EXIT_OK
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        complain(["interrupted"])
-        return errors.EXIT_INTERRUPTED
-    except MemoryError:
-        if debug:
-            raise
-        complain(["out of memory; use fewer NPUs, a lower --record level or --jobs 1"])
-        return errors.EXIT_INTERNAL
-    except (Exception, SystemExit) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
             complain([f"stdout cannot be written: {error.strerror}; free some space, or send it elsewhere"])
             return errors.EXIT_OUTPUT
-        if debug:
+        if os.environ.get("ASTRASIM_DEBUG") == "1":
             raise
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        complain([f"this is a defect of astrasim_py, please report it (ASTRASIM_DEBUG=1 shows where): {text}"])
-        return errors.EXIT_INTERNAL
+        code, lines = _told(error)
+        complain(lines)
+        return code
+
+
+def _told(error: BaseException) -> tuple[int, list[str]]:
+    """The exit code of an error, and what a person is told of it."""
+    if isinstance(error, errors.AstraError):
+        return error.exit_code, error.lines()
+    if isinstance(error, KeyboardInterrupt):
+        return errors.EXIT_INTERRUPTED, ["interrupted"]
+    if isinstance(error, MemoryError):
+        return errors.EXIT_INTERNAL, ["out of memory; use fewer NPUs, a lower --record level or --jobs 1"]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    problem = "this is a defect of astrasim_py, please report it (ASTRASIM_DEBUG=1 shows where)"
+    return errors.EXIT_INTERNAL, [f"{problem}: {text}"]
 
 
 def _usable_streams() -> None:

@@ -66,33 +66,33 @@ def plain(value: Decimal) -> str:
     return "0" if text == "-0" else text
 
 
-def json_text(value: object, indent: int | None = 2) -> str:
+def json_text(value: object) -> str:
     """JSON with decimal numbers kept exact (`json.dumps` would turn them into floats); ASCII only.
 
     Raises TypeError: a value that JSON cannot hold (also NaN and infinity).
 
-    >>> json_text({"time_ns": Decimal("9007199254740993.125")}, indent=None)
-    '{"time_ns": 9007199254740993.125}'
+    >>> json_text([Decimal("9007199254740993.125")])
+    '[9007199254740993.125]'
     """
-    return _json(value, None if indent is None else "\n", " " * (indent or 0))
+    return _json(value, "\n")
 
 
-def _json(value: object, line: str | None, step: str) -> str:
+def _json(value: object, line: str | None) -> str:
     """JSON of a value; `line`: start of a line at its depth; None: all on one line."""
     if isinstance(value, Decimal):
         if not value.is_finite():
             raise TypeError(f"{value} is not a JSON number")
         return plain(value)
     if isinstance(value, Mapping):
-        below = line if line is None else line + step
-        brackets, items = "{}", [f"{json.dumps(str(key))}: {_json(v, below, step)}" for key, v in value.items()]
+        below = None if line is None else line + "  "
+        brackets, items = "{}", [f"{json.dumps(str(key))}: {_json(v, below)}" for key, v in value.items()]
     elif isinstance(value, list | tuple) and all(type(item) is int for item in value):
         return json.dumps(value)
     elif isinstance(value, list | tuple):
         if not any(isinstance(item, Mapping | list | tuple) for item in value):
             line = None
-        below = line if line is None else line + step
-        brackets, items = "[]", [_json(item, below, step) for item in value]
+        below = None if line is None else line + "  "
+        brackets, items = "[]", [_json(item, below) for item in value]
     else:
         return json.dumps(value, allow_nan=False, default=index)
     if line is None or not items:
@@ -167,7 +167,6 @@ def _rate(value: object) -> str:
 #: Heading, key of the row, and format; a column without any value is left out.
 _SHOWN = (
     ("time", "time_ns", _time),
-    ("closed form", "closed_form_ns", _time),
     ("bound", "bound_ns", _time),
     ("bound/time", "efficiency", _percent),
     ("exposed comm", "exposed_comm_ns", _time),
@@ -177,27 +176,6 @@ _SHOWN = (
     ("busiest link", "busiest_link", lambda v: v or ""),
     ("status", "status", str),
 )
-
-
-def shown_rows(
-    rows: Sequence[Mapping], summaries: Sequence[Mapping | None] = ()
-) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Headings, cells and alignment of the table of a run.
-
-    `summaries`: summary of each row's point: adds the closed form of an algorithm on uncontended links, to compare.
-    Cells are one list per row; alignment marks the columns to be aligned to the right.
-    """
-    forms = [summary.get("closed_form_ns") if summary else None for summary in summaries]
-    rows = [{**row, "closed_form_ns": form} for row, form in zip(rows, forms, strict=True)] if forms else rows
-    keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
-    columns = [(key, [str(row["sweep"].get(key, "")) for row in rows], False) for key in keys]
-    columns = columns or [("point", [str(row["point"]) for row in rows], False)]
-    for heading, key, show in _SHOWN:
-        cells = [show(row.get(key)) for row in rows]
-        if any(cells) and not (key == "status" and set(cells) == {"done"}):
-            columns.append((heading, cells, key not in ("busiest_link", "status")))
-    headings, cells, numeric = zip(*columns, strict=True)
-    return list(headings), [list(row) for row in zip(*cells, strict=True)], list(numeric)
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
@@ -220,9 +198,19 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     )
 
 
-def summary_text(rows: Sequence[Mapping], summaries: Sequence[Mapping | None] = ()) -> str:
+def summary_text(rows: Sequence[Mapping]) -> str:
     """The rows of a run as plain text; the same characters wherever it is printed."""
-    return text_table(*shown_rows(rows, summaries)) if rows else "no points"
+    if not rows:
+        return "no points"
+    keys = list(dict.fromkeys(key for row in rows for key in row["sweep"]))
+    columns = [(key, [str(row["sweep"].get(key, "")) for row in rows], False) for key in keys]
+    columns = columns or [("point", [str(row["point"]) for row in rows], False)]
+    for heading, key, show in _SHOWN:
+        cells = [show(row.get(key)) for row in rows]
+        if any(cells) and not (key == "status" and set(cells) == {"done"}):
+            columns.append((heading, cells, key not in ("busiest_link", "status")))
+    headings, cells, numeric = zip(*columns, strict=True)
+    return text_table(headings, list(zip(*cells, strict=True)), numeric)
 
 
 COLLECTIVE_KEYS = (
