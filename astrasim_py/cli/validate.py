@@ -34,9 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the cases; 1 if one that counts is off."""
     from astrasim_py.study.cases import read_cases
-    from astrasim_py.study.packaged_cases import packaged_items
     from astrasim_py.study.progress import on_terminal
-    from astrasim_py.study.validation import validate
+    from astrasim_py.study.validation import packaged_items, validate
 
     check_positive(args, "jobs")
     progress = on_terminal("validate", quiet=args.quiet)

@@ -11,10 +11,10 @@ from astrasim_py.astra_sim.input_set import ARGUMENTS, Inputs, read_inputs
 from astrasim_py.astra_sim.run_inputs import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
 from astrasim_py.study import store, stored_points
-from astrasim_py.study.run_log import Usage, package_version, store_run
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.stored_points import StoredPoint
 from astrasim_py.study.summary import empty_row
+from astrasim_py.study.task import Usage, package_version, store_run
 
 #: Folder of these points, and what their manifests say they are.
 SCENARIO = FRONT_END = "astra_sim"

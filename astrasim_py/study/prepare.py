@@ -20,8 +20,7 @@ from astrasim_py.core.fields import CodeText
 from astrasim_py.core.registry import names, provided
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import Partition, TraceWorkload
-from astrasim_py.study.dimension_plans import plan_by_dimension
-from astrasim_py.study.injected import choices_of, table_of
+from astrasim_py.study.injected import choices_of, plan_by_dimension, table_of
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, NetworkModel

@@ -19,7 +19,8 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.study import cluster, stored_points
+from astrasim_py.study import pool as cluster
+from astrasim_py.study import stored_points
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.sweep import run_scenario
 from astrasim_py.study.task import make_task

@@ -14,9 +14,9 @@ from astrasim_py.chakra.workload import read_workload
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study import injected, preparation, prepare
-from astrasim_py.study import trace_maps as sharing
+from astrasim_py.study import preparation as sharing
+from astrasim_py.study.preparation import map_shared
 from astrasim_py.study.sweep import run_scenario
-from astrasim_py.study.trace_maps import map_shared
 
 fcntl = pytest.importorskip("fcntl")
 

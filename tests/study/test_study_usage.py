@@ -7,7 +7,7 @@ import time
 from astrasim_py import api
 from astrasim_py.core import jit
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.study.run_log import Usage
+from astrasim_py.study.task import Usage
 
 
 def test_compiling_is_in_no_figure_of_a_run():

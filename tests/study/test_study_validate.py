@@ -13,8 +13,7 @@ from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.study import validation as module
 from astrasim_py.study.cases import read_cases
-from astrasim_py.study.packaged_cases import HOPS, ROUNDS, closed_forms, packaged_items
-from astrasim_py.study.validation import find, validate
+from astrasim_py.study.validation import HOPS, ROUNDS, closed_forms, find, packaged_items, validate
 
 HEADING = (
     "set,backend,network,npus,workload,collective,algorithm,size_bytes,splits,system,finished_npus,t_max_ns,t_min_ns,"

@@ -19,8 +19,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.study.cases import Case
-from astrasim_py.study.packaged_cases import ring_traces
-from astrasim_py.study.validation import find
+from astrasim_py.study.validation import find, ring_traces
 
 MAX_NPUS = 16
 COLLECTIVES = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7}
