@@ -130,9 +130,8 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
     factors = {call: factor for call, factor in calls.items() if factor is not None}
     first = Table({name: column[:_FEW] for name, column in records.collective.items()})
     algorithms = {i.algorithm: i for i in plan.instances if i.algorithm is not None}
-    longer = {
-        str(i.index): i.connections.latency_ps for i in plan.instances if i.connections and i.connections.latency_ps
-    }
+    connected = {i.index: i.only_call.connections for i in plan.instances if i.only_call and i.only_call.connections}
+    longer = {str(index): each.latency_ps for index, each in connected.items() if each.latency_ps}
     return {
         "row": row,
         "breakdown": breakdown(records) if done else None,
@@ -155,7 +154,7 @@ def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[st
         "warnings": list(warnings),
         "algorithms": [
             {"collective": i.type, "name": i.algorithm.name, "ranks": i.algorithm.ranks, "correct": i.algorithm.verdict}
-            | ({"protocol": i.connections.protocol, "slots": i.connections.slots} if i.connections else {})
+            | {key: getattr(connected[i.index], key) for key in ("protocol", "slots") if i.index in connected}
             for i in algorithms.values()
         ],
         "npu_of": list(plan.npu_of),
