@@ -10,8 +10,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, TraceError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.buffers import Layout
-from astrasim_py.program.steps import steps_of
+from astrasim_py.program.steps import Layout, steps_of
 from astrasim_py.program.table import Unusable
 from astrasim_py.verification.termination import Flow
 from astrasim_py.verification.verifier import verify

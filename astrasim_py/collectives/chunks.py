@@ -1,10 +1,23 @@
-"""Chunks of a buffer: which buffer of a rank they lie in, what is done to them, and how many bytes they are."""
+"""Chunks of a buffer: where they lie in a rank, what is done to them, how many bytes they are, and messages of them.
+
+Connections of MSCCL-style runtimes hold 8 steps, as in NCCL (NCCL_STEPS); an operation takes 4 of them under the
+protocol Simple and one under LL and LL128.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 import numpy as np
+
+#: Messages that a connection holds, by protocol.
+PROTOCOL_SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
+PROTOCOLS = tuple(PROTOCOL_SLOTS)
+#: Bytes of data of one such message, by protocol: half of a 4 MiB buffer; 512 threads × 8 lines × 8 bytes; 15/16 of an
+#: eighth of 640 × 120 × 8 × 8 bytes.
+SLOT_BYTES = {"Simple": 2 * 2**20, "LL": 32 * 2**10, "LL128": 576_000}
+#: Most chunks of one message; the interpreter's field is no wider.
+MAX_CHUNKS_PER_MESSAGE = 71
 
 
 class Buffer(IntEnum):
@@ -38,3 +51,10 @@ def chunk_bytes(index: np.ndarray, count: np.ndarray, size: int, total: int) -> 
         end = (index.astype(object) + count) * size // total
         return (end - index.astype(object) * size // total).astype(np.int64)
     return count * whole + ((index + count) * rest // total - index * rest // total)
+
+
+def max_count(protocol: str, size: int, chunks: int) -> int:
+    """Chunks that one message holds: clamp(⌊slot bytes / ⌈size / chunks⌉⌋, 1, 71). A chunk that is larger than a slot
+    is one message all the same."""
+    chunk = -(-size // chunks) if chunks else 0
+    return min(max(SLOT_BYTES[protocol] // chunk, 1), MAX_CHUNKS_PER_MESSAGE) if chunk else MAX_CHUNKS_PER_MESSAGE

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from astrasim_py.collectives.chunks import MAX_CHUNKS_PER_MESSAGE as MAX_COUNT
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.program.buffers import Layout
-from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE as MAX_COUNT
-from astrasim_py.program.steps import Steps
+from astrasim_py.program.steps import Layout, Steps
 
 SEND, RECEIVE, RECEIVE_REDUCE, REDUCE, COPY, JOIN = range(6)
 #: Kinds that receive.

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.files import read_regular
 from astrasim_py.msccl.ir import ALGO_ATTRIBUTES, STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
-from astrasim_py.program.protocols import PROTOCOL_SLOTS
 
 #: Largest file, bytes, and most elements in it.
 MAX_FILE = 64 * 2**20

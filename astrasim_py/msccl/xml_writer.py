@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.core.files import write_file
@@ -17,7 +18,6 @@ from astrasim_py.msccl.lower import LIMITS, lower
 from astrasim_py.msccl.step_table import collective_of
 from astrasim_py.msccl.well_formed import MAX_CHILDREN
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.protocols import PROTOCOL_SLOTS
 
 #: Dialects: the classic runtime; Azure's executor; RCCL, which reads the same XML as Azure's but runs less of it.
 DIALECTS = tuple(LIMITS)

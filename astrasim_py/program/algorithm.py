@@ -18,12 +18,11 @@ import numpy as np
 import astrasim_py
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.collectives.chunks import CompOp, chunk_bytes
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, CompOp, chunk_bytes
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.program.protocols import PROTOCOL_SLOTS
 from astrasim_py.program.rotation import GivenTraces, RotatedTraces, Rotation
 from astrasim_py.program.table import Program, ProgramTraces
 

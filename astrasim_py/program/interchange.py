@@ -10,11 +10,11 @@ import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.protocols import PROTOCOL_SLOTS
 from astrasim_py.program.rotation import GivenTraces
 
 #: Metadata that states what an algorithm is and promises.

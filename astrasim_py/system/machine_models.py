@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.core.choices import (
     ALL_REDUCE_WAYS,
     CHUNK_ROUNDINGS,
@@ -37,7 +38,6 @@ from astrasim_py.core.fields import (
 from astrasim_py.core.registry import names
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import parse_time
-from astrasim_py.program.protocols import PROTOCOL_SLOTS, PROTOCOLS, max_count
 from astrasim_py.topology.hardware import preset, preset_names
 
 #: Events after which a run gives up, unless something else is written.

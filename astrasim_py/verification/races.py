@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from astrasim_py.program.buffers import Layout
-from astrasim_py.program.steps import NEVER, Steps
+from astrasim_py.program.steps import NEVER, Layout, Steps
 from astrasim_py.verification.termination import Flow
 
 #: Sources whose descendants are followed at once.

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from astrasim_py.program.buffers import Layout
+from astrasim_py.program.steps import Layout
 from astrasim_py.verification.termination import Flow
 
 #: Terms of a value, and writes to a cell, that a message lists.

@@ -15,14 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 
+from astrasim_py.collectives.chunks import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
 from astrasim_py.collectives.collective import CUSTOM, promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, TraceError
 from astrasim_py.core.units import format_size
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.buffers import Layout
-from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE, PROTOCOL_SLOTS, SLOT_BYTES
-from astrasim_py.program.steps import Steps, steps_of
+from astrasim_py.program.steps import Layout, Steps, steps_of
 from astrasim_py.program.table import Unusable
 from astrasim_py.verification import races, values
 from astrasim_py.verification.termination import Blocked, Flow

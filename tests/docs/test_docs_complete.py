@@ -17,11 +17,11 @@ from astrasim_py.builders.registry import ALGORITHMS, options_of
 from astrasim_py.chakra import lint, lint_rules
 from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.cli.main import VERBS, main
+from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core import choices, records
 from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.xml_writer import DIALECTS
-from astrasim_py.program.protocols import PROTOCOL_SLOTS
 from astrasim_py.report.tables import ROW_KEYS
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.semantics import Semantics

@@ -15,11 +15,11 @@ from worlds.programs import Blocks, slots_model, thread_blocks
 
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
+from astrasim_py.collectives.chunks import MAX_CHUNKS_PER_MESSAGE, max_count
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.protocols import MAX_CHUNKS_PER_MESSAGE, max_count
 from astrasim_py.program.steps import steps_of
 from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
