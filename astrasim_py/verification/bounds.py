@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -47,57 +47,59 @@ def busbw_factor(collective: str, ranks: int) -> Fraction | None:
 # -- closed forms -----------------------------------------------------------------------------------------------
 
 
-def _log(n: int) -> int:
-    return max(0, (n - 1).bit_length())
+def _coefficients(n: int) -> dict[tuple[str, str], tuple[int | Fraction, ...]]:
+    """(algorithm, collective) -> latencies, full buffers sent, and full buffers reduced, all one after another.
+
+    Every pair of the n ranks has a link of its own. Names and defaults are those of the builders.
+    """
+    m, log, some = n - 1, max(0, (n - 1).bit_length()), int(n > 1)
+    part, most = Fraction(some, n), Fraction(m, n)
+    return {
+        # Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009, §4.
+        ("ring", "all_reduce"): (2 * m, 2 * most, most),
+        ("ring", "all_gather"): (m, most, 0),
+        ("ring", "reduce_scatter"): (m, most, most),
+        # Chan et al., "Collective communication: theory, practice, and experience", CCPE 2007, §4 (chain, one piece).
+        ("ring", "broadcast"): (m, m, 0),
+        ("ring", "reduce"): (m, m, m),
+        ("ring", "barrier"): (m, 0, 0),
+        # One message to every peer at once, over links of their own.
+        ("direct", "all_reduce"): (2 * some, 2 * part, most),
+        ("direct", "all_gather"): (some, part, 0),
+        ("direct", "reduce_scatter"): (some, part, most),
+        ("direct", "all_to_all"): (some, part, 0),
+        ("direct", "broadcast"): (some, some, 0),
+        ("direct", "reduce"): (some, some, m),
+        ("direct", "gather"): (some, part, 0),
+        ("direct", "scatter"): (some, part, 0),
+        ("direct", "barrier"): (some, 0, 0),
+        ("linear", "broadcast"): (m, m, 0),
+        ("linear", "scatter"): (m, most, 0),
+        # Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH",
+        # IJHPCA 2005, §3 and §4.
+        ("pairwise", "all_to_all"): (m, most, 0),
+        ("bruck", "all_gather"): (log, most, 0),
+        ("bruck", "all_to_all"): (log, Fraction(log, 2), 0),
+        ("halving_doubling", "all_reduce"): (2 * log, 2 * most, most),
+        ("halving_doubling", "all_gather"): (log, most, 0),
+        ("halving_doubling", "reduce_scatter"): (log, most, most),
+        ("recursive_doubling", "all_reduce"): (log, log, log),
+        ("recursive_doubling", "all_gather"): (log, most, 0),
+        ("recursive_doubling", "barrier"): (log, 0, 0),
+        ("binomial_tree", "gather"): (log, most, 0),
+        ("binomial_tree", "scatter"): (log, most, 0),
+        # Chan et al. 2007, §4 (minimum-spanning-tree algorithms), for any n.
+        ("binomial_tree", "broadcast"): (log, log, 0),
+        ("binomial_tree", "reduce"): (log, log, log),
+        ("binomial_tree", "all_reduce"): (2 * log, 2 * log, log),
+        ("binomial_tree", "barrier"): (2 * log, 0, 0),
+        # Hensgen, Finkel & Manber, "Two algorithms for barrier synchronization", IJPP 1988.
+        ("dissemination", "barrier"): (log, 0, 0),
+    }
 
 
-#: (algorithm, collective) → time of S bytes on n ranks with latency a, seconds per byte b and reduction time g; every
-#: pair of ranks has a link of its own. Names and defaults are those of the builders.
-CLOSED_FORMS: Mapping[tuple[str, str], Callable[[int, Fraction, Fraction, Fraction, Fraction], Fraction]] = {
-    # Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009, §4.
-    ("ring", "all_reduce"): lambda n, s, a, b, g: 2 * (n - 1) * (a + s / n * b) + (n - 1) * s / n * g,
-    ("ring", "all_gather"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
-    ("ring", "reduce_scatter"): lambda n, s, a, b, g: (n - 1) * (a + s / n * (b + g)),
-    # Chan et al., "Collective communication: theory, practice, and experience", CCPE 2007, §4 (chain, one piece).
-    ("ring", "broadcast"): lambda n, s, a, b, g: (n - 1) * (a + s * b),
-    ("ring", "reduce"): lambda n, s, a, b, g: (n - 1) * (a + s * (b + g)),
-    ("ring", "barrier"): lambda n, s, a, b, g: (n - 1) * a,
-    # One message to every peer at once, over links of their own.
-    ("direct", "all_reduce"): lambda n, s, a, b, g: (2 * (a + s / n * b)) * (n > 1) + (n - 1) * s / n * g,
-    ("direct", "all_gather"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
-    ("direct", "reduce_scatter"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1) + (n - 1) * s / n * g,
-    ("direct", "all_to_all"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
-    ("direct", "broadcast"): lambda n, s, a, b, g: (a + s * b) * (n > 1),
-    ("direct", "reduce"): lambda n, s, a, b, g: (a + s * b) * (n > 1) + (n - 1) * s * g,
-    ("direct", "gather"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
-    ("direct", "scatter"): lambda n, s, a, b, g: (a + s / n * b) * (n > 1),
-    ("direct", "barrier"): lambda n, s, a, b, g: a * (n > 1),
-    ("linear", "broadcast"): lambda n, s, a, b, g: (n - 1) * (a + s * b),
-    ("linear", "scatter"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
-    # Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH",
-    # IJHPCA 2005, §3 and §4.
-    ("pairwise", "all_to_all"): lambda n, s, a, b, g: (n - 1) * (a + s / n * b),
-    ("bruck", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
-    ("bruck", "all_to_all"): lambda n, s, a, b, g: _log(n) * (a + s / 2 * b),
-    ("halving_doubling", "all_reduce"): lambda n, s, a, b, g: (
-        2 * _log(n) * a + 2 * Fraction(n - 1, n) * s * b + Fraction(n - 1, n) * s * g
-    ),
-    ("halving_doubling", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
-    ("halving_doubling", "reduce_scatter"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * (b + g),
-    ("recursive_doubling", "all_reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
-    ("recursive_doubling", "all_gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
-    ("recursive_doubling", "barrier"): lambda n, s, a, b, g: _log(n) * a,
-    ("binomial_tree", "gather"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
-    ("binomial_tree", "scatter"): lambda n, s, a, b, g: _log(n) * a + Fraction(n - 1, n) * s * b,
-    # Chan et al. 2007, §4 (minimum-spanning-tree algorithms), for any n.
-    ("binomial_tree", "broadcast"): lambda n, s, a, b, g: _log(n) * (a + s * b),
-    ("binomial_tree", "reduce"): lambda n, s, a, b, g: _log(n) * (a + s * (b + g)),
-    ("binomial_tree", "all_reduce"): lambda n, s, a, b, g: _log(n) * (2 * (a + s * b) + s * g),
-    ("binomial_tree", "barrier"): lambda n, s, a, b, g: 2 * _log(n) * a,
-    # Hensgen, Finkel & Manber, "Two algorithms for barrier synchronization", IJPP 1988.
-    ("dissemination", "barrier"): lambda n, s, a, b, g: _log(n) * a,
-}
-
+#: Pairs of algorithm and collective with a closed form.
+CLOSED_FORMS = tuple(_coefficients(2))
 #: Closed forms that hold for powers of two only.
 _POWERS_OF_TWO = frozenset(
     [(name, kind) for name, kind in CLOSED_FORMS if name in ("halving_doubling", "recursive_doubling")]
@@ -116,18 +118,17 @@ def closed_form_ps(
 ) -> Fraction:
     """Alpha-beta-gamma time of an algorithm on links of its own.
 
-    `algorithm`, `collective`: a key of `CLOSED_FORMS`, where each formula names its source. `size`: full buffer, bytes.
-    `alpha_ps`: latency of a message, ps. `bandwidth`: bytes per second. `gamma`: reduction time, seconds per byte.
-    Returns ps, exact; whole where the chunks divide. Raises AlgorithmError: no closed form is known, or only one for
-    powers of two.
+    `algorithm`, `collective`: one of `CLOSED_FORMS`. `size`: full buffer, bytes. `alpha_ps`: latency of a message, ps.
+    `bandwidth`: bytes per second. `gamma`: reduction time, seconds per byte. Returns ps, exact; whole where the chunks
+    divide. Raises AlgorithmError: no closed form is known, or only one for powers of two.
     """
-    form = CLOSED_FORMS.get((algorithm, collective))
-    if form is None:
+    key = algorithm, collective
+    if key not in CLOSED_FORMS:
         raise AlgorithmError(f"{algorithm} {collective}", "has no closed form", "simulate it")
-    if (algorithm, collective) in _POWERS_OF_TWO and ranks & (ranks - 1):
+    if key in _POWERS_OF_TWO and ranks & (ranks - 1):
         raise AlgorithmError(f"{algorithm} {collective}", f"{ranks} ranks are not a power of two", "simulate it")
-    beta = PS_PER_S / bandwidth
-    return Fraction(form(ranks, Fraction(size), Fraction(alpha_ps), beta, gamma * PS_PER_S))
+    latencies, sent, reduced = _coefficients(ranks)[key]
+    return Fraction(latencies * alpha_ps + size * PS_PER_S * (sent / bandwidth + reduced * gamma))
 
 
 # -- lower bounds -----------------------------------------------------------------------------------------------
