@@ -28,7 +28,7 @@ ALGO_ATTRIBUTES = (
 
 
 class MscclStep(NamedTuple):
-    """One ``<step>``. `line` does not count when programs are compared (see `MscclProgram.same`)."""
+    """One ``<step>``."""
 
     s: int
     type: str
@@ -77,8 +77,7 @@ class Gpu(NamedTuple):
 class MscclProgram(NamedTuple):
     """One ``<algo>``. What is absent in the XML is None.
 
-    `gpus` are in the order of the document. `layout` says what only full XML parsers read of the way it is written;
-    like lines, it does not count when programs are compared.
+    `gpus` are in the order of the document. `layout` says what only full XML parsers read of the way it is written.
     """
 
     name: str
@@ -96,18 +95,3 @@ class MscclProgram(NamedTuple):
     source: str = ""
     line: int = 0
     layout: tuple[str, ...] = ()
-
-    def same(self, other: MscclProgram) -> bool:
-        """True if two programs are equal but for file, lines and order of gpus."""
-        return _bare(self) == _bare(other)
-
-
-def _bare(program: MscclProgram) -> MscclProgram:
-    gpus = tuple(
-        gpu._replace(
-            tbs=tuple(tb._replace(steps=tuple(s._replace(line=0) for s in tb.steps), line=0) for tb in gpu.tbs),
-            line=0,
-        )
-        for gpu in sorted(program.gpus, key=lambda gpu: gpu.id)
-    )
-    return program._replace(gpus=gpus, source="", line=0, layout=())

@@ -78,7 +78,6 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     except Unusable as error:
         raise AlgorithmError(place, error.problem, "mend the algorithm: see what verify says of it") from None
     gpus = _within(limits, algorithm.ranks, graph, place)
-    sizes = _sizes(algorithm, gpus)
     return MscclProgram(
         name=_name(algorithm),
         proto=protocol or algorithm.protocol or "Simple",
@@ -88,7 +87,7 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
         # No attribute states a root: the runtime would take the program for any. ncclize calls rooted programs custom.
         coll="custom" if algorithm.root else COLL_NAMES[algorithm.collective],
         inplace=int(steps.in_place),
-        gpus=tuple(gpu._replace(i_chunks=i, o_chunks=o) for gpu, (i, o) in zip(gpus, sizes, strict=True)),
+        gpus=tuple(_sized(gpu, algorithm) for gpu in gpus),
         source=algorithm.source,
     )
 
@@ -177,30 +176,20 @@ def _check_size(algorithm: Algorithm, limits: Runtime, place: str) -> None:
             "use fewer ranks or chunks, or keep it as .et",
         )
     for rank, trace in enumerate(algorithm.traces):
-        least = 0
-        for kind, peer in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
-            peers = trace.column(peer)[trace.type == kind]
-            least = max(least, len(peers))
-            _refuse_blocks(len(np.unique(peers)), rank, limits, place)
-        _refuse_nodes(2 + algorithm.ranks + least, rank, limits, place)
+        columns = (NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")
+        peers = [trace.column(column)[trace.type == kind] for kind, column in columns]
+        blocks = max(len(np.unique(each)) for each in peers)
+        _refuse(blocks, 2 + algorithm.ranks + max(map(len, peers)), rank, limits, place)
 
 
-def _refuse_blocks(blocks: int, rank: int, limits: Runtime, place: str) -> None:
+def _refuse(blocks: int, nodes: int, rank: int, limits: Runtime, place: str) -> None:
+    """Refuse more thread blocks, or elements of XML, of a rank than a runtime takes."""
     if blocks > limits.thread_blocks:
-        raise AlgorithmError(
-            place,
-            f"rank {rank} needs {blocks} thread blocks, {limits.name} runs {limits.thread_blocks} per gpu",
-            "use an algorithm with fewer peers, or fewer messages at once",
-        )
-
-
-def _refuse_nodes(nodes: int, rank: int, limits: Runtime, place: str) -> None:
+        problem = f"rank {rank} needs {blocks} thread blocks, {limits.name} runs {limits.thread_blocks} per gpu"
+        raise AlgorithmError(place, problem, "use an algorithm with fewer peers, or fewer messages at once")
     if nodes > MAX_NODES:
-        raise AlgorithmError(
-            place,
-            f"rank {rank} has {nodes} elements of XML, {limits.name} reads {MAX_NODES}",
-            "use fewer ranks or chunks",
-        )
+        problem = f"rank {rank} has {nodes} elements of XML, {limits.name} reads {MAX_NODES}"
+        raise AlgorithmError(place, problem, "use fewer ranks or chunks")
 
 
 def _within(limits: Runtime, ranks: int, graph: OperationGraph, place: str) -> list[Gpu]:
@@ -240,8 +229,8 @@ def _within(limits: Runtime, ranks: int, graph: OperationGraph, place: str) -> l
             "use fewer chunks, or another algorithm",
         )
     for gpu in gpus:
-        _refuse_blocks(len(gpu.tbs), gpu.id, limits, place)
-        _refuse_nodes(2 + ranks + len(gpu.tbs) + sum(len(tb.steps) for tb in gpu.tbs), gpu.id, limits, place)
+        nodes = 2 + ranks + len(gpu.tbs) + sum(len(tb.steps) for tb in gpu.tbs)
+        _refuse(len(gpu.tbs), nodes, gpu.id, limits, place)
     return gpus
 
 
@@ -252,24 +241,18 @@ def _name(algorithm: Algorithm) -> str:
     return algorithm.name
 
 
-def _sizes(algorithm: Algorithm, gpus: list[Gpu]) -> list[tuple[int, int]]:
-    """i_chunks and o_chunks of every rank: 0 where a buffer is not used, else all of it, as runtimes check."""
+def _sized(gpu: Gpu, algorithm: Algorithm) -> Gpu:
+    """A gpu with its i_chunks and o_chunks: 0 where a buffer is not used, else all of it, as runtimes check."""
     per = algorithm.chunks // algorithm.ranks
     full = {
         "i": per if algorithm.collective == "all_gather" else algorithm.chunks,
         "o": per if algorithm.collective == "reduce_scatter" else algorithm.chunks,
     }
-    out = []
-    for gpu in gpus:
-        used = {"i": 0, "o": 0}
-        for tb in gpu.tbs:
-            for step in tb.steps:
-                if step.cnt:
-                    for letter, offset in ((step.srcbuf, step.srcoff), (step.dstbuf, step.dstoff)):
-                        if letter != "s":
-                            used[letter] = max(used[letter], full[letter], offset + step.cnt)
-        out.append((used["i"], used["o"]))
-    return out
+    used = {"i": 0, "o": 0, "s": 0}
+    for step in (step for tb in gpu.tbs for step in tb.steps if step.cnt):
+        for letter, offset in ((step.srcbuf, step.srcoff), (step.dstbuf, step.dstoff)):
+            used[letter] = max(used[letter], full.get(letter, 0), offset + step.cnt)
+    return gpu._replace(i_chunks=used["i"], o_chunks=used["o"])
 
 
 class _Writer:

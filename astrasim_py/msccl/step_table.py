@@ -44,7 +44,7 @@ def collective_of(program: MscclProgram) -> tuple[str, int | None, Contract | No
     ``alltonext-backward``. Without a root in the name, the root of a rooted collective is taken to be 0.
     """
     ranks, chunks = program.ngpus, program.nchunksperloop
-    collective = _named(program.coll)
+    collective = named(program.coll)
     if collective != CUSTOM:
         return collective, (stated_root(program) or 0) if promise_of(collective).rooted else None, None
     if program.coll != CUSTOM:
@@ -69,22 +69,12 @@ def stated_root(program: MscclProgram) -> int | None:
     return int(found.group(1)) if found and int(found.group(1)) < program.ngpus else None
 
 
-def _named(coll: str) -> str:
+def named(coll: str) -> str:
     """A collective as the XML names it, by its name in the package; `CUSTOM` for any other."""
     try:
         return collective_name(coll)
     except AlgorithmError:
         return CUSTOM
-
-
-def sharded(coll: str) -> bool:
-    """True if the full buffer of a collective, named as in XML, consists of one shard per rank."""
-    return promise_of(_named(coll)).sharded
-
-
-def rooted(coll: str) -> bool:
-    """True if a collective, named as in XML, has a root."""
-    return promise_of(_named(coll)).rooted
 
 
 #: A step with its gpu, its thread block and the nops before it; without a step: nops at the end of a thread block.

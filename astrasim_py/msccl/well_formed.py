@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.ir import (
     READING,
@@ -21,7 +22,7 @@ from astrasim_py.msccl.ir import (
     MscclStep,
     ThreadBlock,
 )
-from astrasim_py.msccl.step_table import rooted, sharded, stated_root
+from astrasim_py.msccl.step_table import named, stated_root
 
 #: Most chunks of one step, and most steps of one thread block.
 MAX_COUNT, MAX_STEPS = 71, 256
@@ -127,11 +128,11 @@ class _Check:
             text = f'coll="{program.coll[:40]}" is known to no runtime; write one of {", ".join(sorted(known))}'
             self.add("collective", text)
             return
-        chunks, ranks = program.nchunksperloop, program.ngpus
-        if sharded(program.coll) and chunks % ranks:
+        chunks, ranks, promise = program.nchunksperloop, program.ngpus, promise_of(named(program.coll))
+        if promise.sharded and chunks % ranks:
             text = f'nchunksperloop="{chunks}" does not divide by {ranks} ranks; {program.coll} needs a multiple'
             self.add("shards", text)
-        if rooted(program.coll) and stated_root(program) is None:
+        if promise.rooted and stated_root(program) is None:
             self.add("root", f"the root of {program.coll} is stated nowhere: rank 0 is taken; write root=… in the name")
         if program.inplace == 0 and program.outofplace == 0:
             self.add("never", 'inplace="0" outofplace="0" means that it is never selected')
