@@ -16,7 +16,7 @@ import numpy as np
 from astrasim_py.chakra import messages
 from astrasim_py.chakra.schema import CHAKRA_COLUMNS, COLUMN_KINDS, COUNTS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr, RawFile, compact_columns
-from astrasim_py.chakra.wire import ATTRIBUTE, OLD, Damaged, check_attribute, check_node, frame, node_place, text_of
+from astrasim_py.chakra.wire import ATTRIBUTE, Damaged, check_attribute, check_node, frame, node_place, text_of
 from astrasim_py.core.errors import TraceError
 
 #: From this many bytes on compiled code pays, although it must be loaded and, once, compiled.
@@ -33,12 +33,10 @@ _MOST_KNOWN = 2**16
 _FREE_TYPES = (NodeType.INVALID, NodeType.METADATA)
 
 
-class IllTypedAttribute(TraceError):
-    """An attribute of the wrong kind, or beyond its range."""
-
-
-class _IllTyped(Damaged):
+class IllTyped(Damaged):
     """An attribute with a value of the wrong kind or range, in a well-formed message."""
+
+    remedy = "write the attribute as the Chakra schema has it"
 
 
 def decode(
@@ -163,10 +161,7 @@ class _Nodes:
                     self.values[label][row] = value
         except Damaged as error:
             where = f"{self.place}: {node_place(self.data, start, end)}"
-            if isinstance(error, _IllTyped):
-                remedy = "write the attribute as the Chakra schema has it"
-                raise IllTypedAttribute(where, str(error), remedy) from None
-            raise TraceError(where, str(error), f"the record is damaged, or of an older schema: {OLD}") from None
+            raise TraceError(where, str(error), error.remedy) from None
         self.names.append(name)
         for field, values in self.numbers.items():
             values.append(getattr(node, field))
@@ -201,18 +196,29 @@ class _Attributes(dict):
         attribute = _parsed(self.parse, body, check_attribute)
         if len(self) >= _MOST_KNOWN:
             self.clear()
-        found = self[body] = self._value(attribute)
-        return found
-
-    def _value(self, attribute: Any) -> tuple[str | bytes, int | str | Damaged | None]:
-        name: str | bytes = attribute.name
         try:
-            name = text_of(name, "the name of an attribute")
-            if name == self.text:
-                return name, _text(attribute, name, self.free)
-            return name, _whole_number(attribute, name, self.free) if name in self.ints else None
+            self[body] = self._value(attribute)
         except Damaged as error:
-            return name, error
+            self[body] = attribute.name, error
+        return self[body]
+
+    def _value(self, attribute: Any) -> tuple[str, int | str | Damaged | None]:
+        name, kind = text_of(attribute.name, "the name of an attribute"), attribute.WhichOneof("value")
+        if not kind or (name != self.text and name not in self.ints):
+            return name, None
+        if name == self.text:
+            if kind == "string_val":
+                return name, text_of(attribute.string_val, name)
+            problem, strict = f"{name} is a {kind}, not text", not self.free
+        else:
+            problem, strict = f"{name} is a {kind}, not a whole number", name not in COLUMN_KINDS
+            strict = strict or (name in CHAKRA_COLUMNS and not self.free)
+            if kind in _INTEGER_MEMBERS:
+                value = int(getattr(attribute, kind))
+                if (0 if name in COUNTS else MISSING + 1) <= value < 2**63:
+                    return name, value
+                problem = f"{name} is {value}, not in {'0' if name in COUNTS else '-2^63 + 1'}..2^63 - 1"
+        return name, IllTyped(problem) if strict else None
 
 
 def _parsed(parse: Callable[[bytes], Any], body: bytes, check: Callable[[bytes, int, int], None]) -> Any:
@@ -226,31 +232,3 @@ def _parsed(parse: Callable[[bytes], Any], body: bytes, check: Callable[[bytes, 
     if message.SerializeToString() != body:
         check(body, 0, len(body))
     return message
-
-
-def _text(attribute: Any, name: str, free: bool) -> str | None:
-    kind = attribute.WhichOneof("value")
-    if kind == "string_val":
-        return text_of(attribute.string_val, name)
-    if kind and not free:
-        raise _IllTyped(f"{name} is a {kind}, not text")
-    return None
-
-
-def _whole_number(attribute: Any, name: str, free: bool) -> int | None:
-    """Value of an integer attribute; None where it is unset, or something else that the node may carry."""
-    kind = attribute.WhichOneof("value")
-    if not kind:
-        return None
-    strict = name not in COLUMN_KINDS or (name in CHAKRA_COLUMNS and not free)
-    if kind not in _INTEGER_MEMBERS:
-        if strict:
-            raise _IllTyped(f"{name} is a {kind}, not a whole number")
-        return None
-    value = int(getattr(attribute, kind))
-    least = 0 if name in COUNTS else MISSING + 1
-    if least <= value < 2**63:
-        return value
-    if strict:
-        raise _IllTyped(f"{name} is {value}, not in {'0' if name in COUNTS else '-2^63 + 1'}..2^63 - 1")
-    return None

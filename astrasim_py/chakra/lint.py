@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.chakra.decode import IllTypedAttribute, damaged_nodes
+from astrasim_py.chakra.decode import IllTyped, damaged_nodes
 from astrasim_py.chakra.et_io import find_prefix, parse_trace, read_bytes, read_traces, set_files
 from astrasim_py.chakra.lint_rules import Finding, label_of, lint_trace, more_of
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, CommType, NodeType
@@ -76,7 +76,7 @@ def lint_file(path: str | os.PathLike, rank: int | None = None) -> tuple[Executi
         if not errors:
             return None, [_from_error(error, "duplicate-id", place)]
     return None, [
-        _from_error(e, "ill-typed-attribute" if isinstance(e, IllTypedAttribute) else "damaged", place) for e in errors
+        _from_error(e, "ill-typed-attribute" if e.remedy == IllTyped.remedy else "damaged", place) for e in errors
     ]
 
 

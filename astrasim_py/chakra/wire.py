@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra.storage import RawFile
+from astrasim_py.chakra.storage import RawFile, frozen
 from astrasim_py.core.errors import TraceError
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
@@ -37,6 +37,8 @@ OLD = "write it again with a producer of Chakra 0.0.4 or later"
 
 class Damaged(Exception):
     """A problem in a message; the caller knows its place."""
+
+    remedy = f"the record is damaged, or of an older schema: {OLD}"
 
 
 def varint(number: int) -> bytes:
@@ -190,18 +192,14 @@ def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]
         record = len(ends)
         if record > MAX_NODES:
             raise TraceError(f"{place}: byte {position}", f"has more than {MAX_NODES} nodes", "split the trace")
-        length, at = data[position], position + 1
-        if length > 127:
-            if not whole and size - position < 10:
-                break
-            try:
-                length, at = read_varint(data, position, size)
-            except Damaged as error:
-                cut = size - position < 10
-                problem = (
-                    "cut short (its length prefix ends with the file)" if cut else f"has no length prefix: {error}"
-                )
-                raise _wrong(data, place, position, record, problem) from None
+        cut = size - position < 10
+        if cut and not whole:
+            break
+        try:
+            length, at = read_varint(data, position, size)
+        except Damaged as error:
+            problem = "cut short (its length prefix ends with the file)" if cut else f"has no length prefix: {error}"
+            raise _wrong(data, place, position, record, problem) from None
         if length > MAX_RECORD:
             raise _wrong(data, place, position, record, f"claims {length} bytes, more than {MAX_RECORD}")
         end = at + length
@@ -221,11 +219,8 @@ def frame(data: bytes, place: str, *, whole: bool = True) -> tuple[RawFile, str]
         starts.append(at)
         ends.append(end)
         position = end
-    start, end_of = (np.frombuffer(a, dtype=np.int64) if a else np.empty(0, dtype=np.int64) for a in (starts, ends))
-    for bounds in (start, end_of):
-        bounds.setflags(write=False)
     metadata = (starts[0], ends[0]) if starts else (0, 0)
-    return RawFile(data, metadata, start[1:], end_of[1:]), version
+    return RawFile(data, metadata, frozen(np.array(starts[1:])), frozen(np.array(ends[1:]))), version
 
 
 def check_metadata(data: bytes, start: int, end: int, place: str) -> str:

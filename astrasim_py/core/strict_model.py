@@ -58,12 +58,9 @@ class StrictModel(BaseModel):
         except (ValidationError, PydanticCustomError) as error:
             if not from_python:
                 raise
-            own = (
-                {"type": error.type, "loc": (), "ctx": error.context}
-                if isinstance(error, PydanticCustomError)
-                else None
-            )
-            mistake = _mistake(own or error.errors(include_url=False)[0])
+            own = isinstance(error, PydanticCustomError)
+            first = {"type": error.type, "loc": (), "ctx": error.context} if own else error.errors(include_url=False)[0]
+            mistake = _mistake(first)
             raise cls._error(mistake.path(cls._place), mistake.problem, mistake.remedy) from None
 
     @classmethod
