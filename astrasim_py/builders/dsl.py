@@ -118,9 +118,10 @@ class Definition:
         self.collective = collective if collective == CUSTOM else collective_name(str(collective), self.place)
         barrier = self.collective == "barrier"
         self._refuse(barrier, "a barrier moves no chunks", 'use build("dissemination", "barrier", ranks)')
-        for taken in [name for name in _RESERVED if name in inspect.signature(function).parameters]:
-            problem = f"its parameter {taken} is an option of every algorithm"
-            self._refuse(True, problem, "take a.n, a.chunks or a.root, or another name")
+        parameters = inspect.signature(function).parameters
+        for name in _RESERVED:
+            problem = f"its parameter {name} is an option of every algorithm"
+            self._refuse(name in parameters, problem, "take a.n, a.chunks or a.root, or another name")
 
     def __repr__(self) -> str:
         return f"Definition({self.__name__}: {self.collective}, {self.place})"
@@ -148,9 +149,8 @@ class Definition:
             run.open = False
         if inspect.isgenerator(result) or inspect.iscoroutine(result):
             result.close()
-            self._refuse(
-                True, f"{self.__name__} yields or awaits, so that nothing of it has run", "write a plain function"
-            )
+            problem = f"{self.__name__} yields or awaits, so that nothing of it has run"
+            raise AlgorithmError(self.place, problem, "write a plain function")
         if run.failed is not None:
             raise run.failed
         made = run.finish(options["name"] or self.__name__, options["protocol"])

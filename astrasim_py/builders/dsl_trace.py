@@ -123,16 +123,11 @@ class Run:
     def begin(self, rank: int, key: int) -> list[int] | None:
         """A cell that nobody has written: what the collective puts there, or None."""
         first, size = self.input_of(rank)
-        if not first <= key < first + size:
+        chunk, inputs = key - first, self.contract and self.contract.inputs
+        undefined = self.promise.from_root and rank != self.root
+        if not 0 <= chunk < size or undefined or (inputs is not None and (rank, chunk) not in inputs):
             return None
-        chunk = key - first
-        if self.promise.from_root and rank != self.root:
-            return None
-        if self.contract is not None and self.contract.inputs is not None and (rank, chunk) not in self.contract.inputs:
-            return None
-        if self.promise.gathers:
-            chunk += rank * size
-        cell = self.cells[rank][key] = [0, NONE, chunk]
+        cell = self.cells[rank][key] = [0, NONE, chunk + rank * size * self.promise.gathers]
         return cell
 
     # -- steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,7 @@ from astrasim_py.core.units import format_size, parse_size
 from astrasim_py.program.algorithm import Algorithm
 
 _BOUND = re.compile(r"\s*(<=|>=|==|<|>)\s*(.+?)\s*")
-_HOLDS: Mapping[str, Callable[[int, int], bool]] = {
-    "<=": lambda a, b: a <= b,
-    ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b,
-    "<": lambda a, b: a < b,
-    ">": lambda a, b: a > b,
-}
+_HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
 
 
 def _comparisons(key: str, read: Callable[[str], int], example: str, schema: Mapping[str, Any]):
@@ -126,12 +121,8 @@ class AlgorithmTable:
         is not defined for such a group.
         """
         case = self.case(collective, size, ranks, group, node)
-        key: tuple = (collective, case, ranks, root)
-        if case.fit is not None:
-            key += (size, npus)
-            if key not in self._made:
-                self._made[key] = case.fit(collective, npus, size, root)
-            return self._made[key]
+        key = (collective, case, ranks, root, *(() if case.fit is None else (size, npus)))
         if key not in self._made:
-            self._made[key] = case.make(collective, ranks, root)
+            fitted = case.fit is not None
+            self._made[key] = case.fit(collective, npus, size, root) if fitted else case.make(collective, ranks, root)
         return self._made[key]
