@@ -47,8 +47,8 @@ def _all_gather(n: int) -> Draft:
     draft = Draft(n, n)
     r = np.arange(n)
     done = np.full(n, NONE, dtype=np.int64)
-    step, distance = 0, 1
-    while distance < n:
+    for step in range((n - 1).bit_length()):
+        distance = 1 << step
         count = min(distance, n - distance)
         for part, (begin, number) in enumerate(_ranges(r, count, n)):
             e = np.flatnonzero(number > 0)
@@ -63,7 +63,6 @@ def _all_gather(n: int) -> Draft:
                 rank=e, peer=(e + distance) % n, tag=2 * step + part, idx=begin[e], cnt=number[e],
                 dst=(Buffer.OUTPUT, begin[e]), after=(done[e],),
             )  # fmt: skip
-        step, distance = step + 1, 2 * distance
     return draft
 
 

@@ -231,12 +231,10 @@ class Algorithm:
         bytes. What local copies count does not matter."""
         trace = self.traces[0]
         count, total = trace.column("msg_chunk_cnt"), trace.column("total_chunk_cnt")
-        # A node of 0 chunks, or of all, is the same wherever it begins.
-        part = np.flatnonzero((count > 0) & (count < total))
-        if not (size % total[part]).any():
-            return True
         copy = (trace.type == NodeType.COMP) & (trace.column("comp_op") != CompOp.REDUCE)
-        return not bool((size % total[part] != 0)[~copy[part]].any())
+        # A node of 0 chunks, or of all, is the same wherever it begins.
+        part = np.flatnonzero(~copy & (count > 0) & (count < total))
+        return not bool((size % total[part]).any())
 
     def bytes_of_ranks(self, ranks: Sequence[int] | np.ndarray, size: int, *, verbatim: bool = False) -> np.ndarray:
         """`message_bytes` of several ranks of a rotation at once: int64[k, n]."""

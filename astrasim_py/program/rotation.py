@@ -122,9 +122,9 @@ class RotatedTraces(Sequence[ExecutionTrace]):
         ]
 
     def __getitem__(self, index):
-        if isinstance(index, slice):
-            return tuple(self._through(range(len(self))[index]))
         rank = range(len(self))[index]
+        if isinstance(index, slice):
+            return tuple(self._through(rank))
         if rank and self.nodes <= _KEPT_NODES:
             return self._all()[rank]
         return self.some([rank])[0]
