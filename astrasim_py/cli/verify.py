@@ -79,7 +79,7 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
         said = findings(program)
         warnings = said.warnings
         if program.inplace and program.outofplace:
-            apart = _renamed(steps_from(program, in_place=False), source, args)
+            apart = replace(what, in_place=False)
             other = verify(apart, slots=args.slots, contract=contract)
             if not other.passes:
                 warnings += (f"it says that it works out of place, too, where {other.problem}",)

@@ -7,12 +7,12 @@ shape, as long as the edges agree. What is found counts only if it gives the sam
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
@@ -182,7 +182,7 @@ class _RecordedRank:
                 self.now[end] = block, number
         self.trailing = {block: nops for (block, at), nops in odd.items() if at == -1}
 
-    def _shaped(self, step: _NodeGroup, recorded: list[list] | None) -> _Waits:
+    def _shaped(self, step: _NodeGroup, recorded: list[tuple] | None) -> _Waits:
         if any(node not in self.was for node in step.waits):
             raise _Unrecorded
         own = tuple(max(self.column[name][step.rows[0]], -1) for name in ("depid", "deps"))
@@ -296,17 +296,14 @@ def _table(trace: ExecutionTrace) -> dict[int, tuple[int, int, int]]:
         return {}
 
 
-def _odd_nops(trace: ExecutionTrace) -> dict[tuple[int, int], list[list]]:
+#: Nops before a step: thread block, step, and of each nop `PLAIN_NOP`'s fields, depid and deps.
+_ODD = TypeAdapter(list[tuple[int, int, list[tuple[str, int, str, int, int, int, int, int]]]])
+
+
+def _odd_nops(trace: ExecutionTrace) -> dict[tuple[int, int], list[tuple]]:
     """Nops that edges do not tell, by thread block and the step they precede (-1: the end)."""
-    text = trace.meta("msccl_nops")
     try:
-        rows = json.loads(text) if isinstance(text, str) else []
-        found = {(block, step): nops for block, step, nops in rows}
-    except (ValueError, TypeError, RecursionError):
+        rows = _ODD.validate_json(trace.meta("msccl_nops") or "[]", strict=True)
+    except ValidationError:
         return {}
-    wanted = (str, int, str, int, int, int, int, int)
-    for place, nops in found.items():
-        good = isinstance(nops, list) and all(type(number) is int for number in place)
-        if not good or any(not isinstance(nop, list) or tuple(map(type, nop)) != wanted for nop in nops):
-            return {}
-    return found
+    return {(block, step): nops for block, step, nops in rows}

@@ -32,9 +32,6 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.steps import Steps, steps_of
 from astrasim_py.program.table import Unusable
 
-#: Runtimes by dialect.
-LIMITS = dict(zip(("classic", "azure", "rccl"), RUNTIMES, strict=True))
-
 #: Names of collectives in XML. Those without one are custom, and the name of the program says which.
 COLL_NAMES = {
     "all_reduce": "allreduce",
@@ -62,13 +59,12 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     traces name a channel keep it, and wait for one another there.
 
     `protocol`: ``Simple``, ``LL`` or ``LL128``; that of the algorithm by default, or Simple. `dialect`: whose limits
-    hold: one of `LIMITS`. Returns it ends with two slots per connection, whatever the size of the buffer. Raises
+    hold: one of `RUNTIMES`. Returns it ends with two slots per connection, whatever the size of the buffer. Raises
     AlgorithmError: a collective or an algorithm that MSCCL-IR cannot express, or one beyond the limits of the runtime.
     """
     place = algorithm.source if algorithm.source not in ("", "builder") else algorithm.name
-    limits = LIMITS[dialect]
-    _check(algorithm, place)
-    _check_size(algorithm, limits, place)
+    limits = RUNTIMES[dialect]
+    _check(algorithm, limits, place)
     try:
         # Without fused steps: each node is one operation.
         steps = steps_of(algorithm, algorithm.program.with_columns_only(INT_COLUMNS))
@@ -146,35 +142,34 @@ def _out_of_place(steps: Steps) -> None:
                 buffers[g], offsets[g] = int(Buffer.SCRATCH), offsets[g] + base[rank]
 
 
-def _check(algorithm: Algorithm, place: str) -> None:
-    if algorithm.collective not in COLL_NAMES:
-        raise AlgorithmError(
-            place,
-            f"MSCCL-IR has no {algorithm.collective}: its steps move at least one chunk",
-            f"keep it as .et, or write one of {', '.join(name for name in COLL_NAMES if name != 'custom')}",
-        )
-    if not algorithm.has_cells:
-        raise AlgorithmError(
-            place,
+def _check(algorithm: Algorithm, limits: Runtime, place: str) -> None:
+    """Refuse, before any work, what MSCCL-IR cannot express, and what is beyond the limits whatever is assigned."""
+    collective, chunks, ranks = algorithm.collective, algorithm.chunks, algorithm.ranks
+    others = ", ".join(name for name in COLL_NAMES if name != "custom")
+    for bad, problem, remedy in (
+        (
+            collective not in COLL_NAMES,
+            f"MSCCL-IR has no {collective}: its steps move at least one chunk",
+            f"keep it as .et, or write one of {others}",
+        ),
+        (
+            not algorithm.has_cells,
             "does not state in chunks which cells its steps read and write, as MSCCL-IR must",
             "give src_buf/src_off and dst_buf/dst_off, as builders do",
-        )
-    if promise_of(algorithm.collective).sharded and algorithm.chunks % algorithm.ranks:
-        raise AlgorithmError(
-            place,
-            f"its {algorithm.chunks} chunks do not divide among {algorithm.ranks} ranks",
-            f"use a multiple of {algorithm.ranks} chunks",
-        )
-
-
-def _check_size(algorithm: Algorithm, limits: Runtime, place: str) -> None:
-    """Refuse, before any work, an algorithm that no assignment of its steps brings within the limits."""
-    if algorithm.nodes > MAX_TRACE_NODES:
-        raise AlgorithmError(
-            place,
+        ),
+        (
+            promise_of(collective).sharded and chunks % ranks,
+            f"its {chunks} chunks do not divide among {ranks} ranks",
+            f"use a multiple of {ranks} chunks",
+        ),
+        (
+            algorithm.nodes > MAX_TRACE_NODES,
             f"has {algorithm.nodes} nodes, more than {MAX_TRACE_NODES}",
             "use fewer ranks or chunks, or keep it as .et",
-        )
+        ),
+    ):
+        if bad:
+            raise AlgorithmError(place, problem, remedy)
     for rank, trace in enumerate(algorithm.traces):
         columns = (NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")
         peers = [trace.column(column)[trace.type == kind] for kind, column in columns]
@@ -223,11 +218,8 @@ def _within(limits: Runtime, ranks: int, graph: OperationGraph, place: str) -> l
         else:
             break
     if longest > limits.steps:
-        raise AlgorithmError(
-            place,
-            f"a thread block has {longest} steps, {limits.name} runs {limits.steps}",
-            "use fewer chunks, or another algorithm",
-        )
+        problem = f"a thread block has {longest} steps, {limits.name} runs {limits.steps}"
+        raise AlgorithmError(place, problem, "use fewer chunks, or another algorithm")
     for gpu in gpus:
         nodes = 2 + ranks + len(gpu.tbs) + sum(len(tb.steps) for tb in gpu.tbs)
         _refuse(len(gpu.tbs), nodes, gpu.id, limits, place)

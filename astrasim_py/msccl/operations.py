@@ -204,11 +204,8 @@ def _ordered(graph: OperationGraph) -> list[Operation]:
         stuck = {at for at, first in enumerate(unit) if at != first and waiting[first] > 0}
         if not stuck:
             blocked = next(op for op in ops if unit[op.number] == op.number and waiting[op.number] > 0)
-            raise AlgorithmError(
-                graph.place,
-                f"ranks wait for each other, for example {graph.steps.place(blocked.step)}",
-                "look at what verify says of it",
-            )
+            problem = f"ranks wait for each other, for example {graph.steps.place(blocked.step)}"
+            raise AlgorithmError(graph.place, problem, "look at what verify says of it")
         apart |= stuck
 
 

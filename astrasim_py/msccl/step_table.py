@@ -96,12 +96,11 @@ def walk(program: MscclProgram) -> Iterator[Walked]:
                 yield gpu, tb, None, nops
 
 
-def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
+def steps_from(program: MscclProgram) -> Steps:
     """The table of all steps of a program, in the order of `walk`.
 
     `program`: well-formed or not: a peer that is none of the ranks is no connection, a dependency on what is never
-    published is the parent `NEVER`. `in_place`: whether the buffers alias; the ``inplace`` of the program by default. A
-    program that allows both promises both.
+    published is the parent `NEVER`.
     """
     collective, root, contract = collective_of(program)
     number: dict[tuple[int, int, int], int] = {}
@@ -155,7 +154,7 @@ def steps_from(program: MscclProgram, *, in_place: bool | None = None) -> Steps:
         connections=connections,
         place=lambda g: f"rank {rank[g]} tb {tb_id[g]} step {s[g]}",
         root=root,
-        in_place=bool(program.inplace) if in_place is None else in_place,
+        in_place=bool(program.inplace),
         contract=contract,
         protocol=program.proto,
         inputs=max(gpu.i_chunks for gpu in program.gpus),

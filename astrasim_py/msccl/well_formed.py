@@ -48,11 +48,12 @@ class Runtime(NamedTuple):
 _COMMON = frozenset(("allgather", "allreduce", "alltoall", "broadcast", "reduce"))
 _CLASSIC = _COMMON | {"custom", "reduce_scatter"}
 _AZURE = _COMMON | {"alltoallv", "gather", "recv", "reducescatter", "scatter", "send"}
-RUNTIMES = (
-    Runtime("the classic runtime", 216, 256, 32, _CLASSIC),
-    Runtime("Azure's runtime", 1024, 256, 32, _AZURE),
-    Runtime("RCCL", 64, 64, 128, _AZURE),
-)
+#: Runtimes by dialect. RCCL reads the same XML as Azure's, but runs less of it.
+RUNTIMES = {
+    "classic": Runtime("the classic runtime", 216, 256, 32, _CLASSIC),
+    "azure": Runtime("Azure's runtime", 1024, 256, 32, _AZURE),
+    "rccl": Runtime("RCCL", 64, 64, 128, _AZURE),
+}
 #: XML elements that the parser of all of them holds for a rank, and children of one element.
 MAX_NODES, MAX_CHILDREN = 4096, 1024
 #: Local reductions that are executed as one.
@@ -123,7 +124,7 @@ class _Check:
 
     def _collective(self) -> None:
         program = self.program
-        known = frozenset().union(*(runtime.collectives for runtime in RUNTIMES))
+        known = frozenset().union(*(runtime.collectives for runtime in RUNTIMES.values()))
         if program.coll not in known:
             text = f'coll="{program.coll[:40]}" is known to no runtime; write one of {", ".join(sorted(known))}'
             self.add("collective", text)
@@ -309,7 +310,7 @@ class _Check:
         longest = max((tb for gpu in program.gpus for tb in gpu.tbs), key=lambda tb: len(tb.steps), default=None)
         steps = len(longest.steps) if longest else 0
         minded: dict[str, list[str]] = {}
-        for runtime in RUNTIMES:
+        for runtime in RUNTIMES.values():
             minds = []
             if len(most_tbs.tbs) > runtime.thread_blocks:
                 limit = runtime.thread_blocks

@@ -7,6 +7,7 @@ of at most 255 characters, no entities. So that is what is written.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.collectives.collective import promise_of
@@ -14,13 +15,10 @@ from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.core.files import write_file
 from astrasim_py.msccl.from_traces import recorded_program
 from astrasim_py.msccl.ir import ALGO_ATTRIBUTES, MscclProgram
-from astrasim_py.msccl.lower import LIMITS, lower
+from astrasim_py.msccl.lower import lower
 from astrasim_py.msccl.step_table import collective_of
-from astrasim_py.msccl.well_formed import MAX_CHILDREN
+from astrasim_py.msccl.well_formed import MAX_CHILDREN, RUNTIMES
 from astrasim_py.program.algorithm import Algorithm
-
-#: Dialects: the classic runtime; Azure's executor; RCCL, which reads the same XML as Azure's but runs less of it.
-DIALECTS = tuple(LIMITS)
 
 #: Longest value.
 MAX_VALUE = 255
@@ -35,13 +33,12 @@ def program_of(algorithm: Algorithm, *, protocol: str | None = None, dialect: st
     Thread blocks and channels that its traces record are kept; where there are none, or where the traces were changed
     so that they fit no more, `astrasim_py.msccl.lower.lower` assigns them.
 
-    `protocol`: ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own. `dialect`: one of `DIALECTS`, whose
+    `protocol`: ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own. `dialect`: one of `RUNTIMES`, whose
     limits a program that is made here observes; classic by default. Raises AlgorithmError: it cannot be expressed, or
     is beyond what the runtime executes. Raises UsageError: unknown protocol or dialect.
     """
-    if protocol is not None and protocol not in PROTOCOL_SLOTS:
-        raise UsageError("protocol", f'"{protocol}" is none', f"write one of {', '.join(PROTOCOL_SLOTS)}")
-    _check_dialect(dialect)
+    _check_word("protocol", protocol, PROTOCOL_SLOTS)
+    _check_word("dialect", dialect, RUNTIMES)
     program = recorded_program(algorithm)
     if program is None:
         return lower(algorithm, protocol=protocol, dialect=dialect or "classic")
@@ -59,7 +56,7 @@ def write_msccl(
 ) -> MscclProgram:
     """Write an algorithm as MSCCL-IR XML, whole or not at all.
 
-    `dialect`: one of `DIALECTS`; that of the program by default, which is classic unless it was read in another one.
+    `dialect`: one of `RUNTIMES`; that of the program by default, which is classic unless it was read in another one.
     `protocol`: ``Simple``, ``LL`` or ``LL128`` in place of the algorithm's own (Simple where it has none). `min_bytes`,
     `max_bytes`: sizes of the full buffer, in bytes, for which a runtime may select the program; as the program says by
     default. `max_bytes` itself is excluded in the classic dialect and included in the others, where 0 means no limit.
@@ -81,9 +78,9 @@ def write_msccl(
     return program
 
 
-def _check_dialect(dialect: str | None) -> None:
-    if dialect is not None and dialect not in DIALECTS:
-        raise UsageError("dialect", f'"{dialect}" is none', f"write one of {', '.join(DIALECTS)}")
+def _check_word(name: str, word: str | None, among: Iterable[str]) -> None:
+    if word is not None and word not in among:
+        raise UsageError(name, f'"{word}" is none', f"write one of {', '.join(among)}")
 
 
 def program_text(program: MscclProgram, dialect: str | None = None) -> str:
@@ -92,7 +89,7 @@ def program_text(program: MscclProgram, dialect: str | None = None) -> str:
     A program of the other dialect is translated: names of collectives, and the window of sizes, which is half open in
     the classic dialect and closed in the others.
 
-    `dialect`: one of `DIALECTS`; by default the program is written as it is. Raises AlgorithmError: a collective that
+    `dialect`: one of `RUNTIMES`; by default the program is written as it is. Raises AlgorithmError: a collective that
     the dialect does not have, a value too long, an element with too many others in it. Raises UsageError: unknown
     dialect.
 
@@ -100,7 +97,7 @@ def program_text(program: MscclProgram, dialect: str | None = None) -> str:
     >>> print(program_text(program_of(build("ring", "all_gather", 2))).splitlines()[0][:40])
     <algo name="ring" proto="Simple" nchanne
     """
-    _check_dialect(dialect)
+    _check_word("dialect", dialect, RUNTIMES)
     place = program.source or program.name
     lines = [f"<algo{_attributes(_head(program, dialect, place), place)}>"]
     _check_children(len(program.gpus), "gpus", place)
@@ -155,11 +152,8 @@ def _coll(program: MscclProgram, dialect: str, place: str) -> str:
             # It is custom in this dialect, so only the name can identify it.
             if collective_of(program._replace(coll="custom"))[:2] != (collective, root):
                 name = f"{coll.title()}(n={program.ngpus},root={root})"
-                raise AlgorithmError(
-                    place,
-                    f'the classic dialect knows such a {coll} by its name only, which is "{program.name}"',
-                    f"name it {name}, or write the azure dialect",
-                )
+                problem = f'the classic dialect knows such a {coll} by its name only, which is "{program.name}"'
+                raise AlgorithmError(place, problem, f"name it {name}, or write the azure dialect")
             return "custom"
         other = "azure"
     else:
@@ -167,13 +161,11 @@ def _coll(program: MscclProgram, dialect: str, place: str) -> str:
         if coll == "custom" and promise_of(collective).rooted:
             return collective
         other = "classic"
-    known = LIMITS[dialect].collectives
+    known = RUNTIMES[dialect].collectives
     if coll not in known:
-        raise AlgorithmError(
-            place,
-            f"the {dialect} dialect has no {coll} collective, only {', '.join(sorted(known))}",
-            f"write the {other} dialect" if coll in LIMITS[other].collectives else "name one of these",
-        )
+        problem = f"the {dialect} dialect has no {coll} collective, only {', '.join(sorted(known))}"
+        remedy = f"write the {other} dialect" if coll in RUNTIMES[other].collectives else "name one of these"
+        raise AlgorithmError(place, problem, remedy)
     return coll
 
 
@@ -183,8 +175,7 @@ def _attributes(values: dict[str, object], place: str) -> str:
         text = str(value).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
         text = "".join(c if c.isprintable() else f"&#{ord(c)};" for c in text)
         if len(text.encode()) > MAX_VALUE:
-            raise AlgorithmError(
-                place, f"{name} has {len(text.encode())} bytes, runtimes read {MAX_VALUE}", f"give a shorter {name}"
-            )
+            problem = f"{name} has {len(text.encode())} bytes, runtimes read {MAX_VALUE}"
+            raise AlgorithmError(place, problem, f"give a shorter {name}")
         out.append(f' {name}="{text}"')
     return "".join(out)

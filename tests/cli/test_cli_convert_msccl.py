@@ -8,8 +8,8 @@ from worlds.msccl_programs import same
 from astrasim_py.cli import convert
 from astrasim_py.cli.main import main
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.msccl.well_formed import RUNTIMES
 from astrasim_py.msccl.xml_reader import read_program
-from astrasim_py.msccl.xml_writer import DIALECTS
 from astrasim_py.program.files import read_algorithm
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
@@ -116,7 +116,7 @@ def test_protocol_dialect_and_sizes_of_the_xml(folder, capsys):
     assert read_program("r.xml").proto == "LL"
     converted(capsys, "builder:ring:all_gather:4", "r", "--protocol", "LL")
     assert read_algorithm("r").protocol == "LL"
-    assert convert._RUNTIMES == DIALECTS
+    assert tuple(RUNTIMES) == convert._RUNTIMES
 
 
 def test_a_custom_collective_is_named(folder, capsys):

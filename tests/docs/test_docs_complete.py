@@ -21,7 +21,7 @@ from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core import choices, records
 from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
-from astrasim_py.msccl.xml_writer import DIALECTS
+from astrasim_py.msccl.well_formed import RUNTIMES
 from astrasim_py.report.tables import ROW_KEYS
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.semantics import Semantics
@@ -65,7 +65,7 @@ def test_every_collective_has_its_promise(page):
 
 def test_msccl_ir_is_described(page):
     text = page("msccl.md")
-    assert not missing(text, {*STEP_TYPES, *PROTOCOL_SLOTS, *DIALECTS})
+    assert not missing(text, {*STEP_TYPES, *PROTOCOL_SLOTS, *RUNTIMES})
     for element, names in (("algo", MscclProgram), ("gpu", Gpu), ("tb", ThreadBlock), ("step", MscclStep)):
         written = {"min_bytes": "minBytes", "max_bytes": "maxBytes"}
         own = set(names._fields) - {"gpus", "tbs", "steps", "line", "source", "layout"}

@@ -321,7 +321,6 @@ def test_the_table_says_what_each_step_does_on_its_own_rank():
     assert (steps.place(9), steps.line[9], steps.source) == ("rank 1 tb 1 step 1", 23, "a.xml")
     assert (steps.collective, steps.root, steps.chunks, steps.inputs, steps.outputs) == ("all_reduce", None, 2, 2, 0)
     assert (steps.in_place, steps.protocol) == (True, "LL")
-    assert not steps_from(parse(GOOD), in_place=False).in_place
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, OutputError, UsageError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.ir import MscclProgram
-from astrasim_py.msccl.lower import LIMITS, lower
+from astrasim_py.msccl.lower import lower
 from astrasim_py.msccl.step_table import collective_of, steps_from
 from astrasim_py.msccl.to_traces import algorithm_of
-from astrasim_py.msccl.well_formed import findings
+from astrasim_py.msccl.well_formed import RUNTIMES, findings
 from astrasim_py.msccl.xml_reader import parse_program, read_program
 from astrasim_py.msccl.xml_writer import program_of, program_text, write_msccl
 from astrasim_py.program.algorithm import Algorithm
@@ -36,7 +36,7 @@ def written(program: MscclProgram, dialect: str | None = None) -> MscclProgram:
     found = findings(back)
     assert found.problems == ()
     if dialect is not None:
-        assert not any(LIMITS[dialect].name in warning for warning in found.warnings)
+        assert not any(RUNTIMES[dialect].name in warning for warning in found.warnings)
     return back
 
 
@@ -102,9 +102,9 @@ def test_builders_come_back_from_xml_right_and_as_fast(ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dialect", LIMITS)
+@pytest.mark.parametrize("dialect", RUNTIMES)
 def test_limits_of_runtimes_hold(dialect):
-    limits = LIMITS[dialect]
+    limits = RUNTIMES[dialect]
     for algorithm in (build("ring", "all_reduce", 34), build("ring", "all_gather", 12, chunks=40)):
         program = lower(algorithm, dialect=dialect)
         assert max(len(tb.steps) for gpu in program.gpus for tb in gpu.tbs) <= limits.steps
@@ -162,7 +162,7 @@ def test_channels_that_traces_name_are_kept():
 # --------------------------------------------------------------------------------------------------- text
 
 
-@pytest.mark.parametrize("dialect", LIMITS)
+@pytest.mark.parametrize("dialect", RUNTIMES)
 def test_text_is_what_small_parsers_read(dialect):
     text = program_text(lower(build("halving_doubling", "reduce_scatter", 8), dialect=dialect), dialect)
     element = re.compile(r" *<(?:/(?:algo|gpu|tb)|(algo|gpu|tb|step)((?: [a-zA-Z_]+=\"[^\"<>&]{0,255}\")+)/?)>")
