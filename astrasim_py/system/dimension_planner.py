@@ -10,8 +10,9 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 
 from astrasim_py.core.choices import ALL_REDUCE_WAYS, CHUNK_ROUNDINGS, DIMENSION_ORDERS
 from astrasim_py.core.errors import ScenarioError
@@ -140,15 +141,9 @@ class _Members:
     """The members of a group that fills a sub-grid of the topology."""
 
     def __init__(self, ranks: Sequence[int], npus: Sequence[int], taken: list[list[int]], sizes: Sequence[int]) -> None:
-        self.npus, self.sizes = npus, sizes
         self.extent = [len(coordinates) for coordinates in taken]
         self.rank_at = dict(zip(npus, ranks, strict=True))
-        self._rows: dict[int, tuple[tuple[int, ...], ...]] = {}
-
-    def rows(self, dim: int) -> tuple[tuple[int, ...], ...]:
-        if dim not in self._rows:
-            self._rows[dim] = rows_along(self.npus, dim, self.sizes)
-        return self._rows[dim]
+        self.rows = cache(lambda dim: rows_along(npus, dim, sizes))
 
     def shard(self, size: int, npu: int, cut_by: tuple[int, ...]) -> int:
         """Bytes of an NPU's shard of a buffer of `size` bytes, cut along some dimensions in turn."""
@@ -181,11 +176,10 @@ class DimensionPlanner:
     rate: tuple[Fraction, ...] = ()  # bytes per second of an NPU in each dimension, by which Themis weighs dimensions
     latency_ps: tuple[int, ...] = ()  # latency of one step in each dimension, likewise
     placement: tuple[int, ...] | None = None  # rank → NPU; None where rank r is on NPU r
-    _members: dict[tuple[int, ...], _Members | None] = field(default_factory=dict, repr=False)
-    _phases: dict[tuple, PlannedPhase] = field(default_factory=dict, repr=False)
-    _made: dict[tuple[Algorithm, int | None], Algorithm] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        self._members_of, self._phase, self._with_sizes = map(cache, (self._members_of, self._phase, with_sizes))
+        self._with_delay = cache(lambda algorithm: with_endpoint_delay(algorithm, self.how.endpoint_delay))
         if self.how.order == THEMIS and len(self.rate) != len(self.sizes):
             raise ScenarioError("planning.order", "themis weighs dimensions by their bandwidth", "give one rate each")
 
@@ -222,11 +216,9 @@ class DimensionPlanner:
         return self._with_turns(chunks, members.extent)
 
     def _members_of(self, ranks: tuple[int, ...]) -> _Members | None:
-        if ranks not in self._members:
-            npus = ranks if self.placement is None else tuple(self.placement[rank] for rank in ranks)
-            taken = grid(npus, self.sizes)
-            self._members[ranks] = None if taken is None else _Members(ranks, npus, taken, self.sizes)
-        return self._members[ranks]
+        npus = ranks if self.placement is None else tuple(self.placement[rank] for rank in ranks)
+        taken = grid(npus, self.sizes)
+        return None if taken is None else _Members(ranks, npus, taken, self.sizes)
 
     def _cut(self, request: CollectiveRequest, involved: int) -> tuple[int, ...]:
         """Sizes of the chunks of a call over so many NPUs; of an all_gather a rank has one shard."""
@@ -289,39 +281,20 @@ class DimensionPlanner:
         return tuple(replace(chunk, turns=tuple(turn)) for chunk, turn in zip(chunks, turns, strict=True))
 
     def _phase(
-        self,
-        members: _Members,
-        visit: DimensionVisit,
-        queue: int,
-        direction: int,
-        size: int,
-        cut_by: tuple[int, ...],
+        self, members: _Members, visit: DimensionVisit, queue: int, direction: int, size: int, cut_by: tuple[int, ...]
     ) -> PlannedPhase:
         """The phase of a visit by a chunk of `size` bytes; equal phases are one object."""
-        key = members, visit, queue, direction, size, cut_by
-        if key not in self._phases:
-            rows = members.rows(visit.dim)
-            amounts = [members.shard(size, row[0], cut_by) for row in rows]
-            uneven = len(set(amounts)) > 1
-            self._phases[key] = PlannedPhase(
-                queue=visit.dim * self.how.queues + queue,
-                size=max(amounts),
-                calls=tuple(
-                    (
-                        tuple(members.rank_at[npu] for npu in row[::direction]),
-                        self._algorithm(visit, len(row), amount, uneven=uneven),
-                    )
-                    for row, amount in zip(rows, amounts, strict=True)
-                ),
-                priority=-max(amounts) if self.how.order == THEMIS else 0,
-            )
-        return self._phases[key]
-
-    def _algorithm(self, visit: DimensionVisit, n: int, size: int, *, uneven: bool) -> Algorithm:
-        """The algorithm of a row; sizes are bound to the row's own if rows of one phase differ by a byte."""
-        made = self.make(visit.collective, n, visit.dim, size)
-        if (made, None) not in self._made:
-            self._made[made, None] = with_endpoint_delay(made, self.how.endpoint_delay)
-        if uneven and (made, size) not in self._made:
-            self._made[made, size] = with_sizes(self._made[made, None], size)
-        return self._made[made, size if uneven else None]
+        rows = members.rows(visit.dim)
+        amounts = [members.shard(size, row[0], cut_by) for row in rows]
+        calls = []
+        for row, amount in zip(rows, amounts, strict=True):
+            algorithm = self._with_delay(self.make(visit.collective, len(row), visit.dim, amount))
+            if len(set(amounts)) > 1:  # rows of one phase differ by a byte: sizes are bound to the row's own
+                algorithm = self._with_sizes(algorithm, amount)
+            calls.append((tuple(members.rank_at[npu] for npu in row[::direction]), algorithm))
+        return PlannedPhase(
+            queue=visit.dim * self.how.queues + queue,
+            size=max(amounts),
+            calls=tuple(calls),
+            priority=-max(amounts) if self.how.order == THEMIS else 0,
+        )
