@@ -39,9 +39,6 @@ def run_folded(plan: Plan, level: str) -> Records:
     return unfold(symmetry, records, cpu_s() - begin)
 
 
-# -- the plan of one rank ----------------------------------------------------------------------------------------
-
-
 def fold(symmetry: Symmetry) -> Plan:
     """The plan of rank 0 alone, over the first link of each class."""
     plan, home = symmetry.plan, int(symmetry.plan.npu_of[0])
@@ -86,9 +83,6 @@ def _own_keys(symmetry: Symmetry, program: RankProgram, peers: np.ndarray) -> np
     keys = np.zeros(len(program), dtype=np.int64)
     keys[at] = np.where(((sent == 1) & (received == 1))[inverse], inverse, ~inverse)
     return keys
-
-
-# -- the run -----------------------------------------------------------------------------------------------------
 
 
 class WatchedLink(Link):
@@ -161,9 +155,6 @@ class FoldedSimulation(DialectSimulation):
         if not any(self.progress()) and not waits["unreceived"]:
             return waits
         raise FoldError("fold", "the run gets stuck", "run it without fold to see who waits for whom")
-
-
-# -- records of all ranks ---------------------------------------------------------------------------------------------
 
 
 def unfold(symmetry: Symmetry, records: Records, cpu_s: float) -> Records:

@@ -49,8 +49,6 @@ class Recorder:
         self.members_left = [len(instance.members) for instance in plan.instances]
         self._times = [_RankTimes() for _ in range(plan.ranks)]
 
-    # -- nodes ----------------------------------------------------------------------------------------------
-
     def work_begins(self, graph, node: int, now: int) -> None:
         """Record that a node of a workload begins."""
         kind, times, instance = graph.program.kind[node], self._times[graph.npu.rank], graph.program.instance[node]
@@ -93,8 +91,6 @@ class Recorder:
         """Record that a node is done, and the row of the node that ended it."""
         if self.with_nodes:
             self._end[row], self._ended[row] = now, by
-
-    # -- messages -------------------------------------------------------------------------------------------
 
     def message(self, message, dst: int, now: int) -> int:
         """Record a message sent to a rank; returns its row."""
@@ -140,8 +136,6 @@ class Recorder:
         messages["queued"][message] += start - hops["requested"][row]
         if messages["start"][message] < 0:
             messages["start"][message] = start
-
-    # -- the end --------------------------------------------------------------------------------------------
 
     def records(self, links: Mapping[int, object], outcome: Outcome, **known: Any) -> Records:
         """Return the Records; `known`: other arguments of `make_records`."""

@@ -29,9 +29,6 @@ FIXED, THEMIS = DIMENSION_ORDERS
 PLANNED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
-# -- chunks ------------------------------------------------------------------------------------------------------
-
-
 def cut(size: int, count: int) -> tuple[int, ...]:
     """Cut `size` bytes into `count` chunks that differ by at most a byte and sum to `size`; omit empty chunks.
 
@@ -57,9 +54,6 @@ def cut_rounded_up(size: int, count: int, least: int = 0) -> tuple[int, ...]:
     if chunk < least:
         chunk, size = least, least * count
     return (chunk,) * -(-size // chunk) if chunk else ()
-
-
-# -- phases ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +146,6 @@ class _Members:
             index, n = row.index(npu), len(row)
             size = (index + 1) * size // n - index * size // n
         return size
-
-
-# -- the planner -------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)

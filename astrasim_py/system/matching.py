@@ -103,9 +103,6 @@ def _unmatched(what: str, src: int, dst: int, sent: int, received: int, tag: int
     return AlgorithmError(what, problem, "give every send its receive")
 
 
-# -- rotations ---------------------------------------------------------------------------------------------------
-
-
 class RotatedMatching(Sequence[np.ndarray]):
     """Match keys of a rotation, stored for the first member; used like a `Matching`.
 

@@ -24,9 +24,6 @@ from astrasim_py.system.plan import RECV, SEND, MscclConnections, RankProgram, S
 MAX_PIECES = 2**22
 
 
-# -- steps of several messages ----------------------------------------------------------------------------------
-
-
 def _steps(trace: ExecutionTrace) -> np.ndarray:
     """int64[n]: row of the first node of each node's fused step; its own row if it is in none."""
     own = np.arange(len(trace), dtype=np.int64)
@@ -156,9 +153,6 @@ def _numbers(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     begins = np.flatnonzero(np.diff(rows, prepend=-1))
     counts = np.diff(np.append(begins, len(rows)))
     return np.arange(len(rows)) - np.repeat(begins, counts), np.repeat(counts, counts)
-
-
-# -- slots ------------------------------------------------------------------------------------------------------
 
 
 def connections_of(algorithm: Algorithm, programs: Sequence[RankProgram], model: MscclModel) -> MscclConnections:

@@ -98,8 +98,6 @@ class RankPrograms:
             )
         return self._structures[digest]
 
-    # -- workloads -----------------------------------------------------------------------------------------------
-
     def of_job(self, job: Job, kind_of: np.ndarray, instances: Sequence[np.ndarray]) -> list[RankProgram]:
         """Programs of all ranks of a job; ranks of one kind share a trace, and one program if it has no peers."""
         keys: list = kind_of.tolist()
@@ -144,8 +142,6 @@ class RankPrograms:
             instance=instance[rows],
             counters=counters,
         )
-
-    # -- algorithms ----------------------------------------------------------------------------------------------
 
     def of_algorithm(
         self, algorithm: Algorithm, size: int, speeds: tuple[Fraction, ...], planned: bool, *, rotated: bool

@@ -73,17 +73,9 @@ class Symmetry:
             return not self.plan.computed_routes
         return not self.plan.problem.topology.walked or self.plan.ranks * len(self.route_class) <= MAX_ROUTE_LINKS
 
-    @cached_property
-    def used(self) -> np.ndarray:
-        """int64[c]: classes of links that messages cross, ascending."""
-        return np.unique(self.route_class).astype(np.int64)
-
 
 def symmetry_of(plan: Plan) -> Symmetry:
-    """Show that a plan is symmetric.
-
-    Raises FoldError: the plan is not symmetric, or this cannot be shown; the error states the cause.
-    """
+    """Show that a plan is symmetric. Raises FoldError: it is not, or this cannot be shown, and why."""
     _check_rules(plan)
     first: FoldError | None = None
     for group in _groups(plan):
@@ -140,14 +132,8 @@ def _groups(plan: Plan) -> Iterator[Rotation]:
             yield Rotation(dims)
 
 
-# -- topology ----------------------------------------------------------------------------------------------------
-
-
 def link_classes(topology: Topology, group: Rotation) -> Links:
-    """Classes of links that rotations of the NPUs map to each other.
-
-    Raises FoldError: a rotation maps a link to none, or to one of another bandwidth or latency.
-    """
+    """Classes of links that rotations of the NPUs map to each other, with equal bandwidth and latency."""
     n, src, dst = topology.npus, topology.src.astype(np.int64), topology.dst.astype(np.int64)
     if not len(src):
         return Links(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64))
@@ -156,7 +142,11 @@ def link_classes(topology: Topology, group: Rotation) -> Links:
     if len(between):
         raise refuse(f"{topology.name} has links between switches ({topology.link_name(int(between[0]))})")
     anchor = np.where(down, dst, src)
-    part = _dimension_or_number(topology)
+    router = topology.router
+    if isinstance(router, DimensionOrder) and router.links == topology.links:
+        part = np.repeat(np.arange(len(router.dims)), [dim.links(n) for dim in router.dims])
+    else:
+        part = topology.parallel
     key = (part * 3 + up + 2 * down) * n
     direct = slice(None) if not (up.any() or down.any()) else np.flatnonzero(~(up | down))
     key[direct] += group.unshift(dst[direct], src[direct])
@@ -170,14 +160,6 @@ def link_classes(topology: Topology, group: Rotation) -> Links:
             raise refuse(f"links {pair} of {topology.name} differ in {what}")
     _check_switches(topology, group, links)
     return links
-
-
-def _dimension_or_number(topology: Topology) -> np.ndarray:
-    """int64[links]: the dimension of a link of a regular shape, else its number among parallel ones."""
-    router = topology.router
-    if isinstance(router, DimensionOrder) and router.links == topology.links:
-        return np.repeat(np.arange(len(router.dims)), [dim.links(topology.npus) for dim in router.dims])
-    return topology.parallel
 
 
 def _check_complete(topology: Topology, group: Rotation, links: Links) -> None:
@@ -226,9 +208,8 @@ def _check_placement(plan: Plan, group: Rotation) -> None:
     wrong = np.flatnonzero(placed != group.shift(np.arange(len(placed)), int(placed[0])))
     if len(wrong):
         rank = int(wrong[0])
-        raise refuse(
-            f"the placement is not linear: rank 0 is on NPU {int(placed[0])} and rank {rank} on NPU {int(placed[rank])}"
-        )
+        both = f"rank 0 is on NPU {int(placed[0])} and rank {rank} on NPU {int(placed[rank])}"
+        raise refuse(f"the placement is not linear: {both}")
 
 
 def _check_routes(plan: Plan, group: Rotation, links: Links, called: Mapping, peers: np.ndarray) -> Symmetry:
@@ -267,9 +248,6 @@ def _check_routes(plan: Plan, group: Rotation, links: Links, called: Mapping, pe
                 f"is not that from NPU {home} to NPU {int(to[number])} rotated"
             )
     return Symmetry(plan, group, links, called, peers, ptr, classes, anchors)
-
-
-# -- programs ----------------------------------------------------------------------------------------------------
 
 
 class _Programs:
@@ -358,7 +336,7 @@ class _Programs:
 
     def _check_rotated_call(self, instance: Instance, call: CollectiveCall) -> np.ndarray:
         """Ranks that rank 0 sends to in an algorithm of a rotation among all ranks."""
-        plan, group, what = self.plan, self.group, _name(instance, call)
+        plan, group, what = self.plan, self.group, f"{call.algorithm.name} {instance.type}"
         deltas = np.unique(_destinations(call.base, call.base.peer.astype(np.int64), what))
         ranks = np.arange(plan.ranks, dtype=np.int64)
         if tuple(size for size in call.rotation.dims if size > 1) != group.dims:
@@ -372,7 +350,7 @@ class _Programs:
 
     def _check_calls(self, instance: Instance, call: CollectiveCall, there: list[tuple[int, Phase]]) -> np.ndarray:
         """Ranks that rank 0 sends to in a call, once those of other ranks (rank, phase) are shown to be the same."""
-        what = _name(instance, call)
+        what = f"{call.algorithm.name} {instance.type}"
         program, peers = peers_in(call, call.members.index(0))
         destinations = _destinations(program, peers, what)
         for rank, phase in there:
@@ -397,10 +375,6 @@ def _outline(instance: Instance) -> tuple:
     """Properties besides programs that two symmetric collectives share."""
     chunks = tuple((c.priority, c.turns, tuple((p.queue, p.priority) for p in c.phases)) for c in instance.chunks)
     return instance.type, instance.size, len(instance.members), instance.only_call is None, chunks
-
-
-def _name(instance: Instance, call: CollectiveCall) -> str:
-    return f"{call.algorithm.name} {instance.type}"
 
 
 def _check_even(call: CollectiveCall, instance: Instance) -> None:
