@@ -50,9 +50,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def built(text: str):
-    """The algorithm that ``builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]`` names.
-
-    ``builder:NAME:RANKS`` is the first collective that the builder is for.
+    """The algorithm that ``builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]`` names. ``builder:NAME:RANKS`` is the first
+    collective that the builder is for.
     """
     from astrasim_py.builders.registry import ALGORITHMS, build
 

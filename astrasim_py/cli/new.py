@@ -45,9 +45,8 @@ def listed() -> list[tuple[str, str]]:
 
 
 def copy(name: str, target: str | os.PathLike) -> list[Path]:
-    """Copy a lesson, the files that it names, and the schema for editors; returns the paths.
-
-    Raises UsageError: no such lesson. Raises OutputError: a file is there already, or cannot be written.
+    """Copy a lesson, the files that it names, and the schema for editors; returns the paths. Raises UsageError: no such
+    lesson. Raises OutputError: a file is there already, or cannot be written.
     """
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario

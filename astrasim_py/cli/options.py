@@ -54,9 +54,8 @@ def check_positive(args: argparse.Namespace, *names: str) -> None:
 
 
 def limits_of(args: argparse.Namespace) -> dict[str, int]:
-    """The limits that are given, as keywords of `astrasim_py.system.machine_models.Limits`.
-
-    Raises UsageError, UnitError.
+    """The limits that are given, as keywords of `astrasim_py.system.machine_models.Limits`. Raises UsageError,
+    UnitError.
     """
     check_positive(args, "max_events")
     limits = {}

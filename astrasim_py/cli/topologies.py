@@ -123,11 +123,9 @@ _MOST_MATRIX, _MOST_DIGITS = 2**24, 16
 
 
 def size_matrix(path: str, ranks: int, place: str) -> tuple[tuple[int, ...], ...]:
-    """Block sizes in bytes: a line per sender, a cell per receiver, divided by commas or spaces.
-
-    A cell is a whole number of bytes, or a size with its unit; ``#`` begins a comment.
-
-    Raises UsageError: with the line: not a size, or not a square of `ranks`.
+    """Block sizes in bytes: a line per sender, a cell per receiver, divided by commas or spaces. A cell is a whole
+    number of bytes, or a size with its unit; ``#`` begins a comment. Raises UsageError: with the line: not a size, or
+    not a square of `ranks`.
     """
     data = read_regular(path, _MOST_MATRIX, UsageError, what="a file of block sizes", remedy="use fewer ranks")
     rows: list[tuple[int, ...]] = []

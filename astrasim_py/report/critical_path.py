@@ -157,9 +157,8 @@ class _Walk:
 
 
 def critical_path(records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> tuple[Segment, ...]:
-    """The pieces of the critical path from 0 to the makespan.
-
-    `records`: of level ``messages``. `latency`: link → its latency, ps, where it is known. `longer`: collective
-    instance → ps that each hop of its messages takes beyond the latency of the link.
+    """The pieces of the critical path from 0 to the makespan. `records`: of level ``messages``. `latency`: link → its
+    latency, ps, where it is known. `longer`: collective instance → ps that each hop of its messages takes beyond the
+    latency of the link.
     """
     return _Walk(records, latency, longer).walk()

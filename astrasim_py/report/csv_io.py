@@ -25,6 +25,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 _CHUNK_ROWS = 65536
 _CHUNK_BYTES = 2**22
 _BLANK = b"\xff"
+_COMMA, _NEWLINE = (np.array([[ord(end)]], dtype=np.uint8) for end in ",\n")
 #: Texts of more bytes than these are handled one by one.
 _LONG = 64
 _TEN = np.uint64(10)
@@ -65,8 +66,11 @@ def csv_chunks(table: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     step = max(min(_CHUNK_ROWS, _CHUNK_BYTES // max(widest, 1)), 1)
     for first in range(0, table.height, step):
         part = slice(first, min(first + step, table.height))
-        cells = [cell for make in makers for cell in (make(part), b",")]
-        yield _packed([*cells[:-1], b"\n"], part.stop - part.start)
+        cells = [cell for make in makers for cell in (make(part), _COMMA)]
+        cells[-1] = _NEWLINE
+        rows = part.stop - part.start
+        block = np.concatenate([np.broadcast_to(cell, (rows, cell.shape[1])) for cell in cells], axis=1)
+        yield block.tobytes().translate(None, _BLANK)
 
 
 def _cells(table: Table, name: str):
@@ -96,23 +100,11 @@ def _fractions(column: np.ndarray) -> np.ndarray:
     """Numbers with a point as rows of bytes; most occur in many rows."""
     bits, rows = np.unique(np.ascontiguousarray(column, dtype=np.float64).view(np.int64), return_inverse=True)
     values = bits.view(np.float64).tolist()
-    return _text_cells(["" if v != v else repr(v) for v in values], encode=True)[rows]
+    return _text_cells([b"" if v != v else repr(v).encode() for v in values])[rows]
 
 
-def _packed(cells: Sequence[np.ndarray | bytes], rows: int) -> bytes:
-    """Some rows of a file from their parts, left to right: cells of a column, or bytes common to all rows."""
-    widths = [len(cell) if isinstance(cell, bytes) else cell.shape[1] for cell in cells]
-    block = np.empty((rows, sum(widths)), dtype=np.uint8)
-    at = 0
-    for cell, width in zip(cells, widths, strict=True):
-        block[:, at : at + width] = np.frombuffer(cell, dtype=np.uint8) if isinstance(cell, bytes) else cell
-        at += width
-    return block.tobytes().translate(None, _BLANK)
-
-
-def _text_cells(texts: Sequence, *, encode: bool = False) -> np.ndarray:
+def _text_cells(texts: Sequence[bytes]) -> np.ndarray:
     """Texts of unequal length as rows of bytes, filled up with blanks."""
-    texts = [text.encode() for text in texts] if encode else texts
     width = max(map(len, texts), default=0)
     joined = b"".join([text.ljust(width, _BLANK) for text in texts])
     return np.frombuffer(joined, dtype=np.uint8).reshape(len(texts), width)
@@ -138,10 +130,8 @@ def _digit_cells(column: np.ndarray) -> np.ndarray:
 
 
 def read_csv(data: bytes) -> Table:
-    """The table that `csv_chunks` wrote.
-
-    Columns beside `TEXT_COLUMNS` hold whole numbers, or numbers with a point (empty: NaN). Raises ValueError: rows of
-    unequal length, or a cell that is no number.
+    """The table that `csv_chunks` wrote. Columns beside `TEXT_COLUMNS` hold whole numbers, or numbers with a point
+    (empty: NaN). Raises ValueError: rows of unequal length, or a cell that is no number.
     """
     stream = io.StringIO(data.decode(), newline="")
     names = [csv_text(cell) for line in csv.reader([stream.readline()]) for cell in line]

@@ -104,9 +104,8 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The critical path, exposed communication and link loads of a run.
-
-    `messages`: row of the message table → source rank, destination rank, bytes; for messages on the path.
+    """The critical path, exposed communication and link loads of a run. `messages`: row of the message table → source
+    rank, destination rank, bytes; for messages on the path.
     """
 
     makespan: int  # ps
@@ -138,11 +137,9 @@ def busiest_links(link: Table, names: Mapping[int, str], count: int = 10) -> tup
 
 
 def explain(records: Records, edges: Table | None = None, longer: Mapping[int, int] | None = None) -> Explanation:
-    """Walk the critical path and attribute the time.
-
-    `records`: of level ``messages``. `edges`: ``link``, ``name`` and ``latency`` (ps) of the links: their names, and
-    the exact split of latency and serialization. `longer`: collective instance → extra ps per hop of its messages.
-    Raises UsageError: records of a lower level.
+    """Walk the critical path and attribute the time. `records`: of level ``messages``. `edges`: ``link``, ``name`` and
+    ``latency`` (ps) of the links: their names, and the exact split of latency and serialization. `longer`: collective
+    instance → extra ps per hop of its messages. Raises UsageError: records of a lower level.
     """
     if records.level != "messages":
         raise UsageError("records", f'level "{records.level}" does not hold messages', 'record at level "messages"')

@@ -160,8 +160,7 @@ def _curves(grid: Grid, heading: str, value, ylabel: str, *, bound=None, bound_n
             axes.set_xlabel(clean(name.replace("_", " ")))
     if ticks:  # once every panel has its curves: they share the axis
         ticks(panels, log)
-    panels[0].set_ylabel(ylabel)
-    for axes in panels[1:]:
+    for axes in panels:
         if axes.get_subplotspec().is_first_col():
             axes.set_ylabel(ylabel)
     entries = [(line, named[series]) for series, line in handles.items() if named[series]]
@@ -219,14 +218,13 @@ def _number_ticks(panels, log: bool) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.6g}"))
 
 
+def _ps_in(key: str) -> Callable[[Mapping], float | None]:
+    """The times of a column of the rows; none where they are absent or 0."""
+    return lambda row: float(ps_of(row.get(key)) or 0) or None
+
+
 def _draw_time(grid: Grid, heading: str):
-    def value(row: Mapping) -> float | None:
-        return float(ps_of(row.get("time_ns")) or 0) or None
-
-    def bound(row: Mapping) -> float | None:
-        return float(ps_of(row.get("bound_ns")) or 0) or None
-
-    return _curves(grid, heading, value, "time", bound=bound, ticks=_time_ticks)
+    return _curves(grid, heading, _ps_in("time_ns"), "time", bound=_ps_in("bound_ns"), ticks=_time_ticks)
 
 
 def _draw_busbw(grid: Grid, heading: str):
@@ -244,8 +242,7 @@ def _draw_busbw(grid: Grid, heading: str):
 def _draw_slowdown(grid: Grid, heading: str):
     baseline = grid.spec.get("baseline")
     names = list(dict.fromkeys(series[0] for series in grid.series if series))
-    if baseline is None and names:
-        baseline = names[0]
+    baseline = names[0] if baseline is None and names else baseline
     if grid.points and (not grid.series_key or str(baseline) not in names):
         what = f'"{baseline}" is not a value of {grid.series_key}' if grid.series_key else "there is no series"
         remedy = f"write one of {', '.join(names)}" if grid.series_key else "write e.g. series: topology"
@@ -349,11 +346,10 @@ NEEDS = {"links": "links", "gantt": "nodes"}
 def draw(
     spec: Mapping, rows: Sequence[Mapping], *, panels: Sequence[Panel] = (), title: str = "", place: str = "plots"
 ) -> dict[str, bytes]:
-    """One figure, as SVG and PNG.
-
-    `spec`: an entry of a scenario's ``plots``. `rows`: rows of points in the order of the sweep; unfinished points are
-    left out. `panels`: for ``links`` and ``gantt``. Returns ``svg`` and ``png``; their metadata name the engine. Raises
-    ScenarioError: a key that no row has, or a baseline that is not a value of the series.
+    """One figure, as SVG and PNG. `spec`: an entry of a scenario's ``plots``. `rows`: rows of points in the order of
+    the sweep; unfinished points are left out. `panels`: for ``links`` and ``gantt``. Returns ``svg`` and ``png``; their
+    metadata name the engine. Raises ScenarioError: a key that no row has, or a baseline that is not a value of the
+    series.
     """
     kind = spec["kind"]
     if kind not in KINDS:

@@ -18,9 +18,8 @@ _MAX_LANES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """The input of a figure of records (links, gantt) for one point.
-
-    `tables`: ``link`` and ``vertex``, ``edge`` (links), ``node`` (gantt).
+    """The input of a figure of records (links, gantt) for one point. `tables`: ``link`` and ``vertex``, ``edge``
+    (links), ``node`` (gantt).
     """
 
     title: str

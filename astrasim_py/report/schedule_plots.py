@@ -25,9 +25,8 @@ _UNITS = ((10**12, "s"), (10**9, "ms"), (10**6, "µs"), (10**3, "ns"))
 
 
 def draw_schedule(schedule: Schedule, form: str, title: str = "") -> bytes:
-    """Draw a schedule.
-
-    `schedule`: with its transfers recorded. Raises UsageError: another form, or a schedule without transfers.
+    """Draw a schedule. `schedule`: with its transfers recorded. Raises UsageError: another form, or a schedule without
+    transfers.
     """
     if form not in FORMATS:
         raise UsageError("figure", f'"{form}" is no form of figures', f"write one of {', '.join(FORMATS)}")

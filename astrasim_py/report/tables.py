@@ -234,10 +234,9 @@ def efficiency_of(bound_ps: int | None, time_ps: int) -> Decimal | None:
 
 
 def collective_rows(point: str, table: Table, factors: Mapping[str, Fraction] | None = None) -> list[dict]:
-    """One row per collective instance, with its algorithm and bus bandwidth.
-
-    `point`: name of the point, repeated in every row. `table`: the collective records. `factors`: bus bandwidth over
-    algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md); without an entry the bus bandwidth stays empty.
+    """One row per collective instance, with its algorithm and bus bandwidth. `point`: name of the point, repeated in
+    every row. `table`: the collective records. `factors`: bus bandwidth over algorithm bandwidth (nccl-tests,
+    doc/PERFORMANCE.md); without an entry the bus bandwidth stays empty.
     """
     rows = []
     for c in table.rows():

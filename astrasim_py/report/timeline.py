@@ -49,10 +49,9 @@ def lanes(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def timeline(records: Records, edges: Table | None = None, npus: Sequence[int] = ()) -> Iterator[bytes]:
-    """The timeline of a run, a piece at a time; together one JSON document.
-
-    `records`: of level ``messages``; of level ``nodes`` there are no links and no arrows. `edges`: ``link`` and
-    ``name``: names of links. `npus`: rank → NPU, for the names of lanes.
+    """The timeline of a run, a piece at a time; together one JSON document. `records`: of level ``messages``; of level
+    ``nodes`` there are no links and no arrows. `edges`: ``link`` and ``name``: names of links. `npus`: rank → NPU, for
+    the names of lanes.
     """
     ranks = len(records.finish)
     collectives, links = ranks, ranks + 1

@@ -70,9 +70,8 @@ class Request:
 def run_request(
     request: Request, options: RunOptions, *, out: str | os.PathLike = "results", inputs: Inputs | None = None
 ) -> tuple[AstraResult, StoredPoint]:
-    """Run ASTRA-sim's inputs and store the point under ``OUT/astra_sim``.
-
-    Raises AstraError: what ASTRA-sim would hang or crash on; a folder that cannot be written.
+    """Run ASTRA-sim's inputs and store the point under ``OUT/astra_sim``. Raises AstraError: what ASTRA-sim would hang
+    or crash on; a folder that cannot be written.
     """
     usage = Usage()
     inputs = request.inputs() if inputs is None else inputs

@@ -59,10 +59,8 @@ class Case:
 
 
 def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
-    """Rows of a CSV of cases, in order.
-
-    `path`: files that it names are relative to its folder. `sets`: only these; all where empty. Raises UsageError:
-    ``file:line``: what is wrong.
+    """Rows of a CSV of cases, in order. `path`: files that it names are relative to its folder. `sets`: only these; all
+    where empty. Raises UsageError: ``file:line``: what is wrong.
     """
     place, what = os.fspath(path), "a CSV of cases"
     data = read_regular(path, MAX_BYTES, UsageError, what=what, remedy="cut it into several")
@@ -78,8 +76,6 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
     try:
         heading = next(reader, None)
         _check_heading(heading, f"{place}:1")
-        workloads: dict[tuple[str, int], tuple[Path, ...]] = {}
-        files: dict[str, Path] = {}
         for cells in reader:
             here = f"{place}:{reader.line_num}"
             if not any(cell.strip() for cell in cells):
@@ -90,7 +86,7 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[Case]:
             row = {name: cell.strip() for name, cell in zip(heading, cells, strict=True)}
             known.setdefault(row["set"], len(known))
             if not sets or row["set"] in sets:
-                cases.append(_case(row, here, folder, workloads, files))
+                cases.append(_case(row, here, folder))
     except csv.Error as error:
         raise UsageError(f"{place}:{reader.line_num or 1}", f"is no CSV: {error}", f"name {what}") from None
     for name in sets:
@@ -116,14 +112,12 @@ def _check_heading(heading: list[str] | None, here: str) -> None:
         raise UsageError(here, f'there is no column "{lacking[0]}"', f"write {', '.join(REQUIRED)}")
 
 
-def _case(row: Mapping[str, str], here: str, folder: Path, workloads: dict, files: dict[str, Path]) -> Case:
+def _case(row: Mapping[str, str], here: str, folder: Path) -> Case:
     def existing(key: str, name: str) -> Path:
-        if name not in files:
-            path = folder / name
-            if not name or "\0" in name or not path.is_file():
-                raise UsageError(f"{here}: {key}", f'there is no file "{name}"', f"name a file relative to {folder}")
-            files[name] = path
-        return files[name]
+        path = folder / name
+        if not name or "\0" in name or not path.is_file():
+            raise UsageError(f"{here}: {key}", f'there is no file "{name}"', f"name a file relative to {folder}")
+        return path
 
     if not row["set"]:
         raise UsageError(f"{here}: set", "is empty", "name the group of the row")
@@ -135,9 +129,6 @@ def _case(row: Mapping[str, str], here: str, folder: Path, workloads: dict, file
     if not 1 <= npus <= MAX_NPUS:
         raise UsageError(f"{here}: npus", f"{npus} is out of range", f"write 1 to {MAX_NPUS}")
     finishes = row["outcome"] == OK
-    what = (row["workload"], npus)
-    if what not in workloads:
-        workloads[what] = find_workload(folder, row["workload"], npus, here)
     flags = _flags(row.get("flags", ""), f"{here}: flags")
     groups = flags.pop("groups", None)
     memory = row.get("memory", "")
@@ -150,7 +141,7 @@ def _case(row: Mapping[str, str], here: str, folder: Path, workloads: dict, file
         system=existing("system", row["system"]),
         memory=existing("memory", memory) if memory else None,
         groups=existing("flags", groups) if groups not in (None, "empty") else None,
-        workload=workloads[what],
+        workload=find_workload(folder, row["workload"], npus, here),
         folder=folder,
         npus=npus,
         finishes=finishes,
@@ -161,9 +152,8 @@ def _case(row: Mapping[str, str], here: str, folder: Path, workloads: dict, file
 
 
 def find_workload(folder: Path, name: str, npus: int, here: str) -> tuple[Path, ...]:
-    """Files of a workload, one per rank: its own folder, else the one that serves every rank.
-
-    Raises UsageError: there is neither.
+    """Files of a workload, one per rank: its own folder, else the one that serves every rank. Raises UsageError: there
+    is neither.
     """
     if not name or "/" in name or "\\" in name or "\0" in name:
         raise UsageError(f"{here}: workload", f'"{name}" is no name of a workload', "write the name of its files")

@@ -54,11 +54,10 @@ def panel(point: StoredPoint, kind: str) -> Panel:
 
 
 def draw_figures(folder: Path, title: str, specs: Sequence[Mapping], points: Sequence[StoredPoint]) -> list[Path]:
-    """Draw every figure of a scenario as SVG and PNG.
-
-    `folder`: of the scenario; figures go to ``figures/`` in it. `title`: for figures without one. `specs`: as in the
-    scenario's ``plots``. `points`: in the order of the sweep. Raises OutputError: a figure cannot be written. Raises
-    ScenarioError: a figure asks for something that the points do not have.
+    """Draw every figure of a scenario as SVG and PNG. `folder`: of the scenario; figures go to ``figures/`` in it.
+    `title`: for figures without one. `specs`: as in the scenario's ``plots``. `points`: in the order of the sweep.
+    Raises OutputError: a figure cannot be written. Raises ScenarioError: a figure asks for something that the points do
+    not have.
     """
     rows = []
     for point in points:
@@ -104,7 +103,6 @@ class Drawn(NamedTuple):
 
 def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
     """The scenario's folder and the points that a path names: one for a point's folder, else all of a scenario's.
-
     Raises UsageError: no whole point is there.
     """
     folder = Path(path)
@@ -127,9 +125,8 @@ def find(path: str | os.PathLike) -> tuple[Path, tuple[StoredPoint, ...]]:
 
 
 def explain_folder(path: str | os.PathLike) -> Explained:
-    """Explain the point in a folder; one recorded below level ``messages`` is run again, and the notes say so.
-
-    Raises UsageError: there is no point, or more than one.
+    """Explain the point in a folder; one recorded below level ``messages`` is run again, and the notes say so. Raises
+    UsageError: there is no point, or more than one.
     """
     _, points = find(path)
     if len(points) > 1:
@@ -146,7 +143,6 @@ def explain_folder(path: str | os.PathLike) -> Explained:
 
 def plot_folder(path: str | os.PathLike) -> Drawn:
     """Draw the figures of a scenario's folder again; of one point its links, a Gantt chart and the parts of its time.
-
     Raises UsageError: there is no point, or nothing to draw.
     """
     folder, points = find(path)
@@ -190,9 +186,8 @@ def records_of(stored: StoredPoint) -> Records:
 
 
 def at_level(stored: StoredPoint, level: str, notes: list[str]) -> StoredPoint:
-    """The point with records of at least `level`: as it is, or run again (and the notes say so).
-
-    Raises UsageError: what it was computed from has changed since. Raises AstraError: it cannot be run any more.
+    """The point with records of at least `level`: as it is, or run again (and the notes say so). Raises UsageError:
+    what it was computed from has changed since. Raises AstraError: it cannot be run any more.
     """
     manifest = stored.manifest
     if LEVELS.index(manifest["level"]) >= LEVELS.index(level):

@@ -265,10 +265,9 @@ def _objections(algorithm: Algorithm, verdict: Verdict, msccl: Any) -> tuple[str
 
 @dataclass(frozen=True)
 class PlannedByDimension:
-    """A planner for every case of a job's algorithms, all with the same queues.
-
-    A case without a planner is carried out at once: files, own Python, and builders that go over dimensions themselves
-    (``hierarchical``). `default` is the planner of collectives without cases.
+    """A planner for every case of a job's algorithms, all with the same queues. A case without a planner is carried out
+    at once: files, own Python, and builders that go over dimensions themselves (``hierarchical``). `default` is the
+    planner of collectives without cases.
     """
 
     table: AlgorithmTable
@@ -306,9 +305,8 @@ def plan_by_dimension(
     topology: Topology,
     placement: tuple[int, ...],
 ) -> PlannedByDimension | None:
-    """The planner of a job; None where nothing is cut by dimension.
-
-    Raises ScenarioError: the topology has no dimensions, or not as many as a list of algorithms.
+    """The planner of a job; None where nothing is cut by dimension. Raises ScenarioError: the topology has no
+    dimensions, or not as many as a list of algorithms.
     """
     listed = [choice for cases in choices.values() for choice in cases]
     if run.spec.collectives is None and not any(isinstance(each.said, AlgorithmByDimension) for each in listed):

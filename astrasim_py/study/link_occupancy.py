@@ -34,10 +34,8 @@ def write_occupancy(path: str | os.PathLike, schedule: Schedule) -> None:
 
 
 def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "") -> Occupied:
-    """Read when another schedule holds links.
-
-    `topology`: on which that schedule runs. `place`: before the name of the file, in errors. Raises ScenarioError: not
-    such a file, or one of another topology.
+    """Read when another schedule holds links. `topology`: on which that schedule runs. `place`: before the name of the
+    file, in errors. Raises ScenarioError: not such a file, or one of another topology.
     """
     where = f"{place}: {path}" if place else str(path)
     remedy = "give what synthesize --schedule wrote"

@@ -103,10 +103,9 @@ class _Pool:
 
 
 def run_tasks(function: Callable, tasks: Sequence, workers: int) -> Iterator[tuple[int, object]]:
-    """Call ``function(task)`` for every task in worker processes.
-
-    `function`: importable, and it lets no exception out. `tasks`: picklable. Yields number of the task and its result,
-    in the order in which they end; `Killed` where the worker died twice. Closing the generator kills the workers.
+    """Call ``function(task)`` for every task in worker processes. `function`: importable, and it lets no exception out.
+    `tasks`: picklable. Yields number of the task and its result, in the order in which they end; `Killed` where the
+    worker died twice. Closing the generator kills the workers.
     """
     waiting = deque(range(len(tasks)))
     suspects: deque[int] = deque()
@@ -181,10 +180,9 @@ def check_address(address: str) -> None:
 
 
 def run_on_cluster(tasks: Sequence[Task], address: str, folder: Path) -> Iterator[tuple[int, Result | Killed]]:
-    """Run every task on some worker; yields its number and its result, in the order in which they end.
-
-    Closing the generator takes back what is not begun; points under way end on their workers and are kept. Raises
-    UsageError: the scheduler cannot be reached. Raises CheckFailed: the scheduler, or every worker, is lost.
+    """Run every task on some worker; yields its number and its result, in the order in which they end. Closing the
+    generator takes back what is not begun; points under way end on their workers and are kept. Raises UsageError: the
+    scheduler cannot be reached. Raises CheckFailed: the scheduler, or every worker, is lost.
     """
     with _client(address) as client, store.scratch(Path(os.path.abspath(folder))) as probe:
         if probe is None:

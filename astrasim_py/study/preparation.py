@@ -38,11 +38,10 @@ _ALIGNED = 64
 
 
 def map_shared(folder: Path | None, key: str, make: Callable[[], T]) -> T:
-    """The value of `make`, made by the first process that asks for it.
-
-    `folder`: of this run, which nobody else can write; None: every process makes its own. So it is where files cannot
-    be locked or written, too. `key`: what tells it apart; a name of a file. `make`: gives a value that does not change
-    and can be pickled. Its errors are its caller's.
+    """The value of `make`, made by the first process that asks for it. `folder`: of this run, which nobody else can
+    write; None: every process makes its own. So it is where files cannot be locked or written, too. `key`: what tells
+    it apart; a name of a file. `make`: gives a value that does not change and can be pickled. Its errors are its
+    caller's.
     """
     if folder is None or fcntl is None:
         return make()
@@ -133,12 +132,10 @@ class Preparation:
 def input_digests(
     point: Point, known: MutableMapping[tuple[str, str], Mapping[str, str]] | None = None
 ) -> dict[str, str]:
-    """SHA-256 of every file that a point reads, by its path relative to the scenario.
-
-    A name may be a prefix: ``traces/gpt3`` of ``traces/gpt3.0.et``, ``traces/gpt3.1.et.gz`` … Files that are
-    missing or cannot be read are left out; preparing the point says what is wrong with them.
-
-    `known`: shared by the points of one run, so that each name is looked up once.
+    """SHA-256 of every file that a point reads, by its path relative to the scenario. A name may be a prefix:
+    ``traces/gpt3`` of ``traces/gpt3.0.et``, ``traces/gpt3.1.et.gz`` … Files that are missing or cannot be read are left
+    out; preparing the point says what is wrong with them. `known`: shared by the points of one run, so that each name
+    is looked up once.
     """
     known = {} if known is None else known
     found: dict[str, str] = {}

@@ -51,10 +51,9 @@ _PLACE = "name a folder that you may write with --out"
 
 
 def point_digest(resolved: Mapping, inputs: Mapping[str, str], *, version: str) -> str:
-    """The identity of a point: whatever can change its records changes this. Which engine runs it cannot.
-
-    `resolved`: the resolved scenario of this point, seeds included; plain values. `inputs`: file → SHA-256 of its
-    content. `version`: of this package.
+    """The identity of a point: whatever can change its records changes this. Which engine runs it cannot. `resolved`:
+    the resolved scenario of this point, seeds included; plain values. `inputs`: file → SHA-256 of its content.
+    `version`: of this package.
     """
     return digest(
         {
@@ -79,10 +78,7 @@ def folder_name(point: str, identity: str) -> str:
 
 
 def scenario_folder(out: str | os.PathLike, scenario: str) -> Path:
-    """The folder of a scenario's results.
-
-    Raises UsageError: a name that could leave the results folder or hide in it.
-    """
+    """The folder of a scenario's results. Raises UsageError: a name that could leave that folder or hide in it."""
     if not _NAME.fullmatch(scenario):
         remedy = "write at most 64 of A-Z a-z 0-9 . _ -, not beginning with a point"
         raise UsageError(f"name {scenario!r}"[:80], "is not a name for a folder of results", remedy)
@@ -134,10 +130,9 @@ class RunOptions:
             object.__setattr__(self, "level", "messages")
 
     def met_by(self, manifest: Mapping) -> bool:
-        """True if a stored point satisfies these options.
-
-        A point that ended by a limit is of use only under the very same limits. A full run is as good as a folded one,
-        unless it reached a limit or both engines are to be compared; a folded one never serves for a full one.
+        """True if a stored point satisfies these options. A point that ended by a limit is of use only under the very
+        same limits. A full run is as good as a folded one, unless it reached a limit or both engines are to be
+        compared; a folded one never serves for a full one.
         """
         if LEVELS.index(manifest["level"]) < LEVELS.index(self.level):
             return False
@@ -161,11 +156,10 @@ def write_point(
     options: RunOptions,
     replace: bool = False,
 ) -> Path:
-    """Store a point: the whole folder appears, or nothing does.
-
-    `files`: name → content. `manifest`: plain values; SHA-256 and length of each file are added. `volatile`: host,
-    versions, times: outside every digest. A point that meets `options`, stored by another process meanwhile, stays
-    unless `replace`. Raises OutputError: disk full, read-only, path too long …; everything else is untouched.
+    """Store a point: the whole folder appears, or nothing does. `files`: name → content. `manifest`: plain values;
+    SHA-256 and length of each file are added. `volatile`: host, versions, times: outside every digest. A point that
+    meets `options`, stored by another process meanwhile, stays unless `replace`. Raises OutputError: disk full,
+    read-only, path too long …; everything else is untouched.
     """
     parent = folder.parent
     temporary = parent / temporary_name("tmp")
@@ -231,9 +225,8 @@ def _put_back(aside: Path, folder: Path) -> None:
 
 
 def clean(folder: Path) -> int:
-    """Remove what dead processes left in a scenario's folder, and put back what they had moved aside.
-
-    Returns leftovers removed.
+    """Remove what dead processes left in a scenario's folder, and put back what they had moved aside. Returns leftovers
+    removed.
     """
     try:
         names = sorted(os.listdir(folder))

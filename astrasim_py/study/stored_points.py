@@ -40,10 +40,9 @@ def read_object(path: Path) -> dict:
 
 
 def read_manifest(folder: Path, *, contents: bool = False) -> dict | None:
-    """The manifest of a point's folder, or None if the folder is not a whole point.
-
-    `contents`: compare the SHA-256 of every file. Otherwise only those of the small files that tables over all points
-    are made of, and the length of the others.
+    """The manifest of a point's folder, or None if the folder is not a whole point. `contents`: compare the SHA-256 of
+    every file. Otherwise only those of the small files that tables over all points are made of, and the length of the
+    others.
     """
     try:
         manifest = read_object(folder / MANIFEST)
@@ -82,9 +81,8 @@ class StoredPoint:
         return row
 
     def table(self, name: str) -> Table:
-        """A table of records (collective, link, node, message, hop, rank, vertex).
-
-        Raises KeyError: it was not recorded. Raises OutputError: the file cannot be read any more.
+        """A table of records (collective, link, node, message, hop, rank, vertex). Raises KeyError: it was not
+        recorded. Raises OutputError: the file cannot be read any more.
         """
         file = f"{name}.csv"
         if file not in self.manifest["files"]:
@@ -111,9 +109,8 @@ def read_point(folder: Path, *, contents: bool = False) -> StoredPoint | None:
 
 
 def read_points(folder: Path) -> tuple[StoredPoint, ...]:
-    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored.
-
-    Raises OutputError: the folder cannot be read.
+    """Every whole point of a scenario's folder, in the order of its swept values; the rest is ignored. Raises
+    OutputError: the folder cannot be read.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -153,12 +150,9 @@ def _order(point: StoredPoint) -> tuple:
 
 
 def write_tables(folder: Path, points: Sequence[StoredPoint] | None = None) -> tuple[Path, Path]:
-    """Make ``summary.csv`` and ``collectives.csv`` again from the point folders.
-
-    There is no index that two runs could spoil for each other: both files follow from the folders alone.
-    ``superseded`` says yes for a point of whose name a newer one exists (the scenario was changed meanwhile).
-
-    Raises OutputError.
+    """Make ``summary.csv`` and ``collectives.csv`` again from the point folders. There is no index that two runs could
+    spoil for each other: both files follow from the folders alone. ``superseded`` says yes for a point of whose name a
+    newer one exists (the scenario was changed meanwhile). Raises OutputError.
     """
     points = read_points(folder) if points is None else points
     current = {point.folder.name for point in newest(points)}

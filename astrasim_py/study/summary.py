@@ -61,10 +61,9 @@ _RULES_OF_CLOSED_FORMS = (
 
 
 def closed_form(plan: Plan) -> Fraction | None:
-    """Alpha-beta time (ps) of a plan that is one collective over links that are all alike; else None.
-
-    It is what the algorithm takes when no two of its messages share a link, every message crosses one, and no
-    connection holds them up.
+    """Alpha-beta time (ps) of a plan that is one collective over links that are all alike; else None. It is what the
+    algorithm takes when no two of its messages share a link, every message crosses one, and no connection holds them
+    up.
     """
     instance, topology = only_collective(plan), plan.problem.topology
     if instance is None or instance.algorithm is None or not topology.links:
@@ -87,10 +86,8 @@ def closed_form(plan: Plan) -> Fraction | None:
 
 
 def summary_of(plan: Plan, records: Records, row: Mapping, warnings: Iterable[str] = ()) -> dict:
-    """The summary of a finished simulation.
-
-    `row`: from `empty_row`, with what is known of the point. Returns ``row`` (without ``cpu_s``, which differs from run
-    to run) and what does not fit in a row.
+    """The summary of a finished simulation. `row`: from `empty_row`, with what is known of the point. Returns ``row``
+    (without ``cpu_s``, which differs from run to run) and what does not fit in a row.
     """
     problem, topology = plan.problem, plan.problem.topology
     done = records.outcome.status == "done"
@@ -195,17 +192,14 @@ _PLAIN = re.compile(r"[A-Za-z][\w.]*", re.ASCII)
 
 
 def vertex_table(topology: Topology) -> Table:
-    """Every vertex: its name, its kind (``npu``, ``failed`` or ``switch``) and its coordinates.
-
-    x and y are NaN if the topology has no natural drawing. Names are bytes if they are plain.
+    """Every vertex: its name, its kind (``npu``, ``failed`` or ``switch``) and its coordinates. x and y are NaN if the
+    topology has no natural drawing. Names are bytes if they are plain.
     """
     n = topology.vertices
     place = positions(topology)
     x, y = place if place is not None else (np.full(n, np.nan), np.full(n, np.nan))
-    name = _vertex_names(topology)
-    if name is None:
-        name = np.empty(n, dtype=object)
-        name[:] = [topology.vertex_name(v) for v in range(n)]
+    plain = _vertex_names(topology)
+    name = [topology.vertex_name(v) for v in range(n)] if plain is None else plain
     codes = np.zeros(n, dtype=np.int8)
     codes[topology.npus :] = 1
     codes[list(topology.failed)] = 2
@@ -226,16 +220,14 @@ def _vertex_names(topology: Topology) -> np.ndarray | None:
 
 
 def edge_table(topology: Topology, used: np.ndarray, *, plain: bool = False) -> Table:
-    """Links: name, ends, bandwidth (bytes per second, rounded) and latency (ps).
-
-    `used`: int64: links that carried something; the others are left out of a network of more than `ALL_EDGES` links.
-    `plain`: names as bytes, where they are plain: for writing them.
+    """Links: name, ends, bandwidth (bytes per second, rounded) and latency (ps). `used`: int64: links that carried
+    something; the others are left out of a network of more than `ALL_EDGES` links. `plain`: names as bytes, where they
+    are plain: for writing them.
     """
     links = np.arange(topology.links) if topology.links <= ALL_EDGES else np.flatnonzero(np.bincount(used))
     names = _vertex_names(topology) if plain else None
     if names is None:
-        name = np.empty(len(links), dtype=object)
-        name[:] = [topology.link_name(i) for i in links.tolist()]
+        name = [topology.link_name(i) for i in links.tolist()]
     else:
         name = np.char.add(np.char.add(names[topology.src[links]], b"->"), names[topology.dst[links]])
         number = topology.parallel[links]

@@ -83,9 +83,8 @@ def store_run(
     more: Mapping | None = None,
     replace: bool = False,
 ) -> StoredPoint:
-    """Store a finished simulation.
-
-    `row`: what is known of the point. `facts`: for the manifest. `source`: for ``run.json``. `more`: for the summary.
+    """Store a finished simulation. `row`: what is known of the point. `facts`: for the manifest. `source`: for
+    ``run.json``. `more`: for the summary.
     """
     summary = summary_of(plan, records, row, warnings) | (more or {})
     status = records.outcome.status
@@ -116,9 +115,8 @@ ALGORITHMS = "algorithms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A point to be computed, with everything that another process needs.
-
-    `beside` is where the processes of a run share what they read, if they do.
+    """A point to be computed, with everything that another process needs. `beside` is where the processes of a run
+    share what they read, if they do.
     """
 
     point: Point
@@ -158,10 +156,8 @@ def failed(point: Point, exit_code: int, *lines: str, detail: str = "") -> Resul
 def make_task(
     point: Point, scenario_folder: Path, options: RunOptions, known_inputs: MutableMapping | None = None
 ) -> Task:
-    """Find out where a point belongs (`known_inputs`: see `input_digests`).
-
-    The options are no part of its identity. Raises AstraError: a file that the point reads is missing, or may not be
-    read.
+    """Find out where a point belongs (`known_inputs`: see `input_digests`). The options are no part of its identity.
+    Raises AstraError: a file that the point reads is missing, or may not be read.
     """
     inputs = input_digests(point, known_inputs)
     resolved = {key: value for key, value in point.config.items() if key != "limits"}

@@ -123,9 +123,8 @@ def closed_forms() -> Iterator[ClosedForm]:
 
 @contextmanager
 def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[Case | ClosedForm]]:
-    """The packaged items; the files that they name exist while the context is open.
-
-    `sets`: only these; all where empty. Raises UsageError: there is no such set.
+    """The packaged items; the files that they name exist while the context is open. `sets`: only these; all where
+    empty. Raises UsageError: there is no such set.
     """
     found = json.loads(files("astrasim_py").joinpath("data/validation/astra_sim.json").read_text("utf-8"))
     names = dict.fromkeys([ClosedForm.set, *(one["set"] for one in found["cases"])])
@@ -217,10 +216,8 @@ BATCH = 12
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The comparison of one item.
-
-    `rel_error`: largest of |ours - theirs| / theirs over ranks and figures; 1 where one side alone yields figures; None
-    where neither does.
+    """The comparison of one item. `rel_error`: largest of |ours - theirs| / theirs over ranks and figures; 1 where one
+    side alone yields figures; None where neither does.
     """
 
     place: str
@@ -275,9 +272,8 @@ class Report:
 def validate(
     items: Sequence[Item], *, engine: str = "auto", jobs: int | None = None, progress: Progress | None = None
 ) -> Report:
-    """Run every item.
-
-    `jobs`: worker processes; None is one per core. 1 runs here. Returns findings in the order of the items.
+    """Run every item. `jobs`: worker processes; None is one per core. 1 runs here. Returns findings in the order of the
+    items.
     """
     progress = Progress() if progress is None else progress
     batches = _batches(items)
