@@ -10,13 +10,9 @@ import argparse
 import json
 from contextlib import nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
-
-if TYPE_CHECKING:
-    from astrasim_py.study.validation import Report
 
 #: Rows that are off which text shows; JSON has them all.
 SHOWN = 20
@@ -45,14 +41,14 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK if report.passes else EXIT_CHECK_FAILED
 
 
-def _json(report: Report) -> str:
+def _json(report) -> str:
     total = asdict(report.judged)
     del total["group"], total["judged"]
     rows = {"groups": [asdict(group) for group in report.groups], "off": [asdict(one) for one in report.off]}
     return json.dumps(total | {"engines": report.engines} | rows, indent=2, ensure_ascii=False)
 
 
-def _text(report: Report) -> str:
+def _text(report) -> str:
     from astrasim_py.report.tables import text_table
 
     headings = ("set", "cases", "exact", "median error", "worst error", "")

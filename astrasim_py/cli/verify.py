@@ -9,13 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from astrasim_py.cli.options import format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
-
-if TYPE_CHECKING:
-    from astrasim_py.verification.verifier import Verdict
 
 #: Keys of a verdict in JSON, in this order.
 _KEYS = (
@@ -65,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK if all(verdict.passes for *_, verdict in found) else EXIT_CHECK_FAILED
 
 
-def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, object, Verdict]:
+def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, object, Any]:
     """(source, what was verified, verdict)."""
     from astrasim_py.verification.verifier import verify
 
@@ -85,15 +82,12 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
                 warnings += (f"it says that it works out of place, too, where {other.problem}",)
         verdict = verify(what, slots=args.slots, contract=contract, problems=said.problems, warnings=warnings)
         return source, what, verdict
-    from astrasim_py.cli.convert import built, read
+    from astrasim_py.cli.convert import read
     from astrasim_py.program.interchange import algorithm_from_traces
 
-    if source.startswith("builder:"):
-        what = built(source)
-    else:
-        traces, what, _ = read(source)
-        if what is None:
-            what = algorithm_from_traces(traces, args.collective, source=source, root=args.root)
+    traces, what, _ = read(source)
+    if what is None:
+        what = algorithm_from_traces(traces, args.collective, source=source, root=args.root)
     what = _renamed(what, source, args)
     return source, what, verify(what, slots=args.slots, contract=contract)
 
@@ -121,13 +115,13 @@ def _renamed(what, source: str, args: argparse.Namespace):
     return replace(what, collective=collective, root=root, contract=None)
 
 
-def _row(source: str, what, verdict: Verdict) -> dict[str, object]:
+def _row(source: str, what, verdict) -> dict[str, object]:
     known = {name: getattr(verdict, name) for name in _KEYS}
     known |= {name: list(known[name]) for name in ("problems", "warnings")}
     return {"file": source, "collective": what.collective, "ranks": what.ranks, **known}
 
 
-def _text(source: str, what, verdict: Verdict) -> str:
+def _text(source: str, what, verdict) -> str:
     known = [what.collective, f"{what.ranks} ranks", f"{what.chunks} chunks" if what.chunks else "", what.protocol]
     rows = [
         ("well-formed", verdict.well_formed, ""),
@@ -152,7 +146,7 @@ def _many(number: int | None, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}" if number else ""
 
 
-def _slots(verdict: Verdict) -> str:
+def _slots(verdict) -> str:
     have = f"with {verdict.slots} slot{'s' if verdict.slots > 1 else ''} per connection"
     if verdict.min_slots is None:
         return have if verdict.terminates is None else "with any number of slots per connection"

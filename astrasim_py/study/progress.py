@@ -25,19 +25,18 @@ class Terminal(Progress):
     """A line that changes, drawn by rich."""
 
     def __init__(self, stream: TextIO, title: str) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
 
         self.simulated = 0
-        self.bar = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[simulated]}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("to go"),
-            TimeRemainingColumn(),
+        self.bar = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[simulated]}", markup=False),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("to go"),
+            progress.TimeRemainingColumn(),
             console=Console(file=stream),
             transient=True,
         )

@@ -187,12 +187,8 @@ def write_point(
 def _move_in(temporary: Path, folder: Path, options: RunOptions, replace: bool) -> None:
     """Rename to the final name; the rename of a folder onto a folder that is not empty fails, and is the lock."""
     for _ in range(_TRIES):
-        try:
-            os.rename(temporary, folder)
+        if _renamed(temporary, folder):
             return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
         if not replace:
             there = read_manifest(folder, contents=True)
             if there is not None and options.met_by(there):
@@ -203,20 +199,26 @@ def _move_in(temporary: Path, folder: Path, options: RunOptions, replace: bool) 
         except FileNotFoundError:
             continue  # somebody else has just moved it
         try:
-            os.rename(temporary, folder)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else was quicker
-                _remove(aside)
-                continue
-            _put_back(aside, folder)
-            raise
+            moved = _renamed(temporary, folder)
         except BaseException:
             if os.path.lexists(temporary):
                 _put_back(aside, folder)
             raise
         _remove(aside)
-        return
+        if moved:
+            return
     raise OSError(errno.EBUSY, "other runs keep replacing this point")
+
+
+def _renamed(path: Path, target: Path) -> bool:
+    """Rename a folder; False where another is there."""
+    try:
+        os.rename(path, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 def _put_back(aside: Path, folder: Path) -> None:
@@ -260,8 +262,6 @@ def _in_use(path: Path, pid: int, host: str) -> bool:
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
+    except (OSError, OverflowError) as error:
+        return not isinstance(error, ProcessLookupError)
     return True
