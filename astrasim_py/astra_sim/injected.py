@@ -12,7 +12,7 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import algorithm_from_traces
 from astrasim_py.program.rotation import GivenTraces
 from astrasim_py.system.durations import node_place
-from astrasim_py.system.planner_api import CollectiveRequest
+from astrasim_py.system.problem import CollectiveRequest
 from astrasim_py.verification.verifier import verify
 
 

@@ -40,7 +40,7 @@ from astrasim_py.system.dimension_planner import (
     rows_along,
 )
 from astrasim_py.system.machine_models import MAX_CHUNKS, Collectives
-from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
+from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase
 
 #: Name of the group of all ranks.
 WORLD = ("", "0", "world")

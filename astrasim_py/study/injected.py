@@ -38,7 +38,7 @@ from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request
 from astrasim_py.system.dimension_planner import PLANNED, DimensionPlanner
 from astrasim_py.system.machine_models import Collectives
-from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk
+from astrasim_py.system.problem import CollectiveRequest, PlannedChunk
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import Dim
 from astrasim_py.verification.verifier import Verdict, verify

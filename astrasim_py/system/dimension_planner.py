@@ -19,7 +19,7 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.timed import with_endpoint_delay, with_sizes
 from astrasim_py.system.machine_models import Collectives
-from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
+from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase
 
 EXACT, ROUNDED_UP = CHUNK_ROUNDINGS
 LOCAL_FIRST, BASELINE, TWO_WAY = ALL_REDUCE_WAYS

@@ -12,8 +12,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.collective import COLLECTIVES
 from astrasim_py.core.errors import TraceError
 from astrasim_py.system.durations import node_place
-from astrasim_py.system.planner_api import CollectiveRequest
-from astrasim_py.system.problem import Job
+from astrasim_py.system.problem import CollectiveRequest, Job
 from astrasim_py.system.semantics import Semantics
 
 _CODES = {name: code for code, name in COLLECTIVE_NAMES.items()}

@@ -15,11 +15,18 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.instances import JobInstances
 from astrasim_py.system.matching import Matchings, sizes_are_told_by_tags
 from astrasim_py.system.msccl_connections import connections_of
-from astrasim_py.system.plan import Chunk, CollectiveCall, Instance, MscclConnections, Phase, Plan, RankProgram
-from astrasim_py.system.planner_api import CollectiveRequest, PlannedChunk, PlannedPhase
-from astrasim_py.system.problem import Problem
+from astrasim_py.system.plan import (
+    Chunk,
+    CollectiveCall,
+    Instance,
+    MscclConnections,
+    Phase,
+    Plan,
+    RankProgram,
+    RotatedPrograms,
+)
+from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
 from astrasim_py.system.rank_programs import RankPrograms
-from astrasim_py.system.rotated import RotatedPrograms
 from astrasim_py.system.routes import Traffic
 from astrasim_py.verification.bounds import lower_bound_ps
 

@@ -31,10 +31,10 @@ from astrasim_py.system.plan import (
     SEND,
     Counters,
     RankProgram,
+    RotatedPrograms,
     Structure,
 )
 from astrasim_py.system.problem import Job, Problem
-from astrasim_py.system.rotated import RotatedPrograms
 
 _KIND = np.full(256, INSTANT, dtype=np.int8)
 _KIND[[NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV]] = COMPUTE, SEND, RECV

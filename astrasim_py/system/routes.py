@@ -8,8 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.plan import RECV, SEND, CollectiveCall, RankProgram
-from astrasim_py.system.rotated import RotatedPrograms
+from astrasim_py.system.plan import RECV, SEND, CollectiveCall, RankProgram, RotatedPrograms
 from astrasim_py.topology.model import Topology
 
 #: Maximum links in a table of routes; beyond it routes are computed on demand.

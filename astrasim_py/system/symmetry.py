@@ -15,17 +15,7 @@ import numpy as np
 
 from astrasim_py.core.errors import FoldError
 from astrasim_py.program.rotation import Rotation
-from astrasim_py.system.plan import (
-    KIND_NAMES,
-    MEMORY,
-    SEND,
-    CollectiveCall,
-    Instance,
-    Phase,
-    Plan,
-    RankProgram,
-)
-from astrasim_py.system.rotated import rotate
+from astrasim_py.system.plan import KIND_NAMES, MEMORY, SEND, CollectiveCall, Instance, Phase, Plan, RankProgram, rotate
 from astrasim_py.system.routes import MAX_ROUTE_LINKS
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder

@@ -33,8 +33,7 @@ from astrasim_py.core.errors import AlgorithmError, AstraError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.machine_models import NetworkModel
-from astrasim_py.system.planner_api import CollectiveRequest
-from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.problem import CollectiveRequest, Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.topology.routing import Dim

@@ -21,8 +21,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
-from astrasim_py.system.planner_api import PlannedChunk, PlannedPhase
-from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.problem import Job, PlannedChunk, PlannedPhase, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 

@@ -28,7 +28,7 @@ from astrasim_py.system.dimension_planner import (
     rows_along,
 )
 from astrasim_py.system.machine_models import Collectives
-from astrasim_py.system.planner_api import CollectiveRequest
+from astrasim_py.system.problem import CollectiveRequest
 from astrasim_py.verification.verifier import verify
 
 

@@ -12,7 +12,7 @@ from astrasim_py.builders.registry import build
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.machine_models import MscclModel
-from astrasim_py.system.planner_api import PlannedChunk, PlannedPhase
+from astrasim_py.system.problem import PlannedChunk, PlannedPhase
 
 GB = Fraction(10**9)
 US = 1_000_000
