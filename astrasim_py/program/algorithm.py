@@ -30,12 +30,6 @@ from astrasim_py.program.table import Program, ProgramTraces
 _DIGESTED_NODES = 2**20
 
 
-def _scaled(values: np.ndarray, size: int, made_for: int) -> np.ndarray:
-    distinct, which = np.unique(values, return_inverse=True)
-    # Rounded up: a rescaled algorithm must not move less than its collective needs.
-    return np.array([-(-v * size // made_for) for v in distinct.tolist()], dtype=np.int64)[which]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Algorithm:
     """A collective algorithm of a group: one trace per rank, and what it promises.
@@ -221,8 +215,11 @@ class Algorithm:
                     "write comm_size, or sizes in chunks under native semantics",
                 )
             rest &= absolute > 0
-            given = absolute[rest]
-            out[rest] = given if verbatim or self.made_for is None else _scaled(given, size, self.made_for)
+            out[rest] = given = absolute[rest]
+            if not verbatim and self.made_for is not None:
+                # Rounded up: a rescaled algorithm must not move less than its collective needs.
+                distinct, which = np.unique(given, return_inverse=True)
+                out[rest] = np.array([-(-v * size // self.made_for) for v in distinct.tolist()], dtype=np.int64)[which]
         return out
 
     def same_bytes(self, size: int) -> bool:

@@ -119,6 +119,11 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         index.setdefault(trace, len(index))
     distinct = list(index)
     lengths = np.array([len(trace) for trace in distinct], dtype=np.int64)
+    texts = {
+        "protocol": algorithm.protocol,
+        "contract": None if algorithm.contract is None else algorithm.contract.to_text(),
+        "metadata": [[[a.name, a.kind, a.value] for a in t.metadata if kept_metadata(a)] for t in distinct],
+    }
     arrays: dict[str, np.ndarray] = {
         "version": np.int64(_VERSIONS[-1]),
         "name": np.frombuffer(algorithm.name.encode(), dtype=np.uint8),
@@ -130,7 +135,7 @@ def write_npz(path: str | os.PathLike, algorithm: Algorithm) -> None:
         "made_for": np.int64(-1 if algorithm.made_for is None else algorithm.made_for),
         "trace_of": np.array([index[trace] for trace in traces], dtype=np.int64),
         "lengths": lengths,
-        "texts": np.frombuffer(_texts(algorithm, distinct), dtype=np.uint8),
+        "texts": np.frombuffer(json.dumps(texts, separators=(",", ":")).encode(), dtype=np.uint8),
     }
     if turned is not None:
         arrays["rotation"] = np.array(turned.rotation.dims, dtype=np.int64)
@@ -168,15 +173,6 @@ def kept_metadata(attribute: Attribute) -> bool:
     value, kind = attribute.value, attribute.kind
     fits = type(value) is not int or -(2**31) <= value < 2**31 or (kind.endswith("64_val") and abs(value) < 2**63)
     return type(value) is _KINDS.get(kind) and fits and attribute.name not in STATED
-
-
-def _texts(algorithm: Algorithm, distinct: list[ExecutionTrace]) -> bytes:
-    document = {
-        "protocol": algorithm.protocol,
-        "contract": None if algorithm.contract is None else algorithm.contract.to_text(),
-        "metadata": [[[a.name, a.kind, a.value] for a in t.metadata if kept_metadata(a)] for t in distinct],
-    }
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _parsed_texts(text: bytes, traces: int, place: str) -> tuple[str, Contract | None, list[list[Attribute]]]:

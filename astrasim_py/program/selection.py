@@ -84,10 +84,6 @@ class AlgorithmTable:
         self._default = None if default is None else Case(make=default)
         self._made: dict[tuple, Algorithm] = {}
 
-    @property
-    def by_node(self) -> bool:
-        return any(case.when.node is not None for listed in self._cases.values() for case in listed)
-
     def case(self, collective: str, size: int, ranks: int, group: str, node: int = -1) -> Case:
         """The case that applies to a call; parameters as for `select`."""
         listed = self._cases.get(collective)

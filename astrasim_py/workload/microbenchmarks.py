@@ -52,7 +52,10 @@ def generate(
     for key, listed in groups.items():
         for index, members in enumerate(listed):
             defined[key if len(listed) == 1 else f"{key}.{index}"] = members
-    alike = all(_for_all(item) for item in items)
+    alike = all(
+        item.group in (None, "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
+        for item in items
+    )
     state = [_Rank() for _ in range(1 if alike else ranks)]
     known: list[dict] = []
     names: set[str] = set()
@@ -96,10 +99,6 @@ def generate(
             traces[key] = _trace([known[node] for node in mine.nodes], mine.deps)
     by_rank = [traces[tuple(mine.nodes), tuple(mine.deps)] for mine in state] * (ranks if alike else 1)
     return Workload(traces=tuple(by_rank), groups=defined, name=name)
-
-
-def _for_all(item: Item) -> bool:
-    return item.group in (None, "world") if isinstance(item, Collective) else getattr(item, "ranks", ()) is None
 
 
 def _members(
