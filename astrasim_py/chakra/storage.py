@@ -112,11 +112,6 @@ def as_csr(value: Csr | tuple | None, size: int, what: str) -> Csr:
     return Csr(frozen(ptr), frozen(ids))
 
 
-def same_csr(one: Csr, other: Csr) -> bool:
-    """True if all nodes have the same dependencies."""
-    return one is other or (np.array_equal(one.ptr, other.ptr) and np.array_equal(one.ids, other.ids))
-
-
 def as_groups(pg_name: object, size: int) -> tuple[np.ndarray, tuple[str, ...]]:
     if pg_name is None or isinstance(pg_name, str):
         return (np.array([-1], np.int32), ()) if pg_name is None else (np.array([0], np.int32), (pg_name,))

@@ -321,15 +321,10 @@ def bytes_of_lines(text: bytes, place: str = "") -> bytes:
     return b"".join(out)
 
 
-def parse_jsonl(text: bytes, place: str = "", rank: int | None = None) -> ExecutionTrace:
-    """A trace from JSON lines; raises as `read_jsonl` does."""
-    return parse_trace(bytes_of_lines(text, place), place, rank)
-
-
 def read_jsonl(path: str | os.PathLike, rank: int | None = None) -> ExecutionTrace:
     """Read a trace from JSON lines.
 
     Raises TraceError: a file that cannot be read, or what is wrong with it: ``file:line: …``.
     """
     place = os.fspath(path)
-    return parse_jsonl(read_bytes(place, head=False), place, rank)
+    return parse_trace(bytes_of_lines(read_bytes(place, head=False), place), place, rank)

@@ -26,7 +26,6 @@ from astrasim_py.chakra.storage import (
     compact,
     compact_columns,
     frozen,
-    same_csr,
 )
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TraceError
@@ -141,15 +140,13 @@ class ExecutionTrace:
 
         Names, groups, metadata, start times and attributes beyond the columns do not count.
         """
-        return (
-            all(np.array_equal(getattr(self, n), getattr(other, n)) for n in ("type", "node_id", "duration_micros"))
-            and all(same_csr(getattr(self, n), getattr(other, n)) for n in ("data_deps", "ctrl_deps"))
-            and all(
-                np.array_equal(self._columns.get(name, [MISSING]), other._columns.get(name, [MISSING]))
-                for name in self._columns.keys() | other._columns.keys()
-                if name not in free
-            )
+        mine, theirs = (
+            [trace.type, trace.node_id, trace.duration_micros, *trace.data_deps, *trace.ctrl_deps]
+            for trace in (self, other)
         )
+        names = [name for name in self._columns.keys() | other._columns.keys() if name not in free]
+        columns = ([trace._columns.get(name, [MISSING]) for name in names] for trace in (self, other))
+        return all(map(np.array_equal, mine, theirs)) and all(map(np.array_equal, *columns))
 
     def has_column(self, name: str) -> bool:
         """True if any node has the integer attribute `name`."""

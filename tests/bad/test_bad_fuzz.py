@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from astrasim_py.builders.registry import build
 from astrasim_py.chakra.et_io import parse_trace, read_prefix
-from astrasim_py.chakra.text_io import parse_jsonl, to_lines
+from astrasim_py.chakra.text_io import bytes_of_lines, to_lines
 from astrasim_py.chakra.workload import Workload, groups_from_json
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
@@ -119,7 +119,7 @@ def test_damaged_text_traces(feed, pair):
     other = parse_trace(pair[1], "t.1.et", 1)
     text = "".join(f"{line}\n" for line in to_lines(parse_trace(pair[0], "t.0.et", 0))).encode()
     for content in damaged(text, 500, 3):
-        feed(lambda data: run_traces(parse_jsonl(data, "t.jsonl", 0), other), content)
+        feed(lambda data: run_traces(parse_trace(bytes_of_lines(data, "t.jsonl"), "t.jsonl", 0), other), content)
     assert feed.refused > feed.fed // 2
 
 

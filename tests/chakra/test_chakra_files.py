@@ -587,7 +587,7 @@ def test_flipped_bits_in_text_raise_nothing_but_trace_errors():
         for bit in (0, 3, 6, 7):
             data[position] ^= 1 << bit
             try:
-                text_io.parse_jsonl(bytes(data), "w.jsonl")
+                et_io.parse_trace(text_io.bytes_of_lines(bytes(data), "w.jsonl"), "w.jsonl")
             except TraceError as error:
                 assert str(error).startswith("w.jsonl")
             data[position] ^= 1 << bit
