@@ -440,7 +440,7 @@ class _Building:
         if problem.semantics.rendezvous_bytes:
             constants["request"] = plan.sizes.index(problem.semantics.rendezvous_bytes)
         if connections is not None and connections.channel_bandwidth is not None:
-            constants["pace"] = self.longs.add(times.serialization(connections.channel_bandwidth))
+            constants["pace"] = self.longs.add(times.times(connections.channel_bandwidth))
         if network.model == "analytical":
             classes, delays = times.of_routes(plan, list(self.variants))
             constants |= {"route_class": self.ints.add(classes), "delays": self.longs.add(delays)}

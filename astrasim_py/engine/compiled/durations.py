@@ -7,8 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.core.units import INT64_MAX, PS_PER_NS, transfer_ps
+from astrasim_py.core.units import INT64_MAX
 from astrasim_py.engine.compiled import records
+from astrasim_py.system.durations import message_ps
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.routes import lowest_dimension
@@ -25,31 +26,24 @@ class Times:
     def __init__(self, problem: Problem, sizes: Sequence[int]) -> None:
         self.problem, self.topology, self.sizes = problem, problem.topology, sizes
         self.rates = tuple(problem.topology.bandwidths)
-        self.floor_ns = problem.semantics.rounding == "floor_ns"
+        self.rounding = problem.semantics.rounding
         #: Whether the analytical model charges for the lowest dimension only.
         self.lowest_only = problem.semantics.analytical_route == "lowest_dim" and bool(problem.topology.dims)
 
-    def serialization(self, rate: Fraction) -> np.ndarray:
-        """Times at a rate."""
-        return self.delivery(0.0, 0, rate)
-
-    def delivery(self, latency_ns: float, latency_ps: int, rate: Fraction) -> np.ndarray:
-        """Times at a rate after a latency."""
-        if self.floor_ns:
-            # ASTRA-sim floors each delay once, as a double in nanoseconds.
-            return _fit(int(latency_ns + b / (float(rate) / 1e9)) * PS_PER_NS for b in self.sizes)
-        return _fit(latency_ps + transfer_ps(b, rate) for b in self.sizes)
+    def times(self, rate: Fraction, latency: int = 0, hops: int = 1) -> np.ndarray:
+        """Times at a rate, over so many hops of a latency."""
+        return _fit(message_ps(nbytes, rate, self.rounding, latency, hops) for nbytes in self.sizes)
 
     def links(self, longs) -> np.ndarray:
         """LINK[links]: latency, and the places of the times by size in `longs`."""
         rate_class, latency = np.asarray(self.topology.bandwidth_class), np.asarray(self.topology.latency_ps)
         rows = np.zeros(max(len(latency), 1), dtype=records.LINK)
         rows["first"] = rows["line"] = rows["hop"] = -1
-        hold = np.array([longs.add(self.serialization(rate)) for rate in self.rates], dtype=np.int64)
+        hold = np.array([longs.add(self.times(rate)) for rate in self.rates], dtype=np.int64)
         rows["latency"][: len(latency)], rows["hold"][: len(latency)] = latency, hold[rate_class]
-        if self.floor_ns and self.problem.network.model == "store_and_forward":
+        if self.rounding == "floor_ns" and self.problem.network.model == "store_and_forward":
             both, number = np.unique(np.stack([rate_class, latency]), axis=1, return_inverse=True)
-            hops = [longs.add(self.delivery(ps / PS_PER_NS, ps, self.rates[which])) for which, ps in both.T.tolist()]
+            hops = [longs.add(self.times(self.rates[which], ps)) for which, ps in both.T.tolist()]
             rows["hop"][: len(latency)] = np.array(hops, dtype=np.int64)[number.ravel()]
         return rows
 
@@ -61,12 +55,12 @@ class Times:
         number, classes = self.lowest_classes(plan) if self.lowest_only else self.path_classes(plan)
         table = np.empty((len(classes), len(variants), len(self.sizes), 2), dtype=np.int64)
         for c, (hops, latency, rate) in enumerate(classes):
-            table[c, :, :, 1] = self.serialization(rate)
+            table[c, :, :, 1] = self.times(rate)
             for v, longer in enumerate(variants):
                 total = latency + hops * longer
                 # For lowest_dim, ASTRA-sim multiplies the double of one hop by the number of hops.
-                in_ns = hops * (total // hops / PS_PER_NS) if self.lowest_only else total / PS_PER_NS
-                table[c, v, :, 0] = self.delivery(in_ns, total, rate)
+                each = (total // hops, hops) if self.lowest_only else (total,)
+                table[c, v, :, 0] = self.times(rate, *each)
         return number, table
 
     def lowest_classes(self, plan: Plan) -> tuple[np.ndarray, list[tuple[int, int, Fraction]]]:
