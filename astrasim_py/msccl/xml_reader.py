@@ -229,68 +229,62 @@ class _ProgramParser:
     def __init__(self, place: str, document: bytes, before: int) -> None:
         self.place = place
         self.lines = _lines(document, before)
-        self.depth = 0
+        #: Attributes, line and what is inside of every element that is open; `_LEVELS` says which they are.
+        self.open: list[tuple[Mapping, int, list]] = []
+        self.gpus: dict[int, Gpu] = {}
         self.ignored = 0  # depth within an element that is not known
         self.known = _attributes()
         self.layout = _layout(document[:_SAMPLE])
         self.wide = self.long = 0
-        self.algo = self.gpu = self.tb = (0, {})
-        self.gpus: dict[int, Gpu] = {}
-        self.tbs: list[ThreadBlock] = []
-        self.steps: list[MscclStep] = []
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         line = next(self.lines)
         if self.ignored:
             self.ignored += 1
-            return
-        if tag != _LEVELS[self.depth]:
+        elif tag != _LEVELS[len(self.open)]:
             self._other(tag, line)
             self.ignored = 1
-            return
-        self.depth += 1
-        if len(attributes) > RUNTIME_ATTRIBUTES:
-            self.wide = self.wide or line
-        if self.depth == 4:
-            self.steps.append(MscclStep(**self._values(tag, attributes, line), line=line))
-        elif self.depth == 3:
-            self.tb, self.steps = (line, attributes), []
-        elif self.depth == 2:
-            self.gpu, self.tbs = (line, attributes), []
         else:
-            # libxml2 hands an ampersand on as a reference where it resolves no entities.
-            self.algo = (line, {name: value.replace("&#38;", "&") for name, value in attributes.items()})
+            self.open.append((self._values(tag, attributes, line) if tag == "step" else attributes, line, []))
+            if len(attributes) > RUNTIME_ATTRIBUTES:
+                self.wide = self.wide or line
 
     def end(self, tag: str) -> None:
         if self.ignored:
             self.ignored -= 1
-            return
-        if self.depth == 3:
-            self._end_tb()
-        elif self.depth == 2:
-            self._end_gpu()
-        self.depth -= 1
+        elif tag != "algo":
+            a, line, inside = self.open.pop()
+            if tag == "step":
+                self.open[-1][2].append(MscclStep(**a, line=line))
+            elif tag == "tb":
+                self.open[-1][2].append(ThreadBlock(**self._values(tag, a, line), steps=tuple(inside), line=line))
+            else:
+                gpu = Gpu(**self._values(tag, a, line), tbs=tuple(inside), line=line)
+                if gpu.id in self.gpus:
+                    problem = f'gpu id="{gpu.id}" is there twice, first in line {self.gpus[gpu.id].line}'
+                    self._refuse(line, problem, "write each rank once")
+                self.gpus[gpu.id] = gpu
 
     def close(self) -> None:
         """The parser calls this also after an error, which must not be hidden by another."""
 
     def program(self) -> MscclProgram:
         """The program, once the whole document is read."""
-        line, a = self.algo
+        (a, line, _), gpus = self.open[0], tuple(self.gpus.values())
+        # libxml2 hands an ampersand on as a reference where it resolves no entities.
+        a = {name: value.replace("&#38;", "&") for name, value in a.items()}
         if any(len(value) > RUNTIME_VALUE for value in a.values()):
             self.long = line
         given = self._values("algo", a, line)
         given["name"] = " ".join(given.get("name", "").split())
-        program = MscclProgram(
-            *map(given.get, ALGO_ATTRIBUTES), gpus=tuple(self.gpus.values()), source=self.place, line=line
-        )
+        program = MscclProgram(*map(given.get, ALGO_ATTRIBUTES), gpus=gpus, source=self.place, line=line)
         ngpus = program.ngpus
-        for gpu in program.gpus:
+        for gpu in gpus:
             if gpu.id >= ngpus:
                 self._refuse(gpu.line, f'gpu id="{gpu.id}" is not one of {ngpus} ranks', f"number them 0..{ngpus - 1}")
-        if len(self.gpus) < ngpus:
+        if len(gpus) < ngpus:
             missing = next(rank for rank in range(ngpus) if rank not in self.gpus)
-            problem = f'has {len(self.gpus)} of ngpus="{ngpus}" ranks: <gpu id="{missing}"> is missing'
+            problem = f'has {len(gpus)} of ngpus="{ngpus}" ranks: <gpu id="{missing}"> is missing'
             self._refuse(line, problem, "write a <gpu> for every rank")
         notes = list(self.layout)
         if self.wide:
@@ -298,18 +292,6 @@ class _ProgramParser:
         if self.long:
             notes.append(f"a value of more than {RUNTIME_VALUE} characters (line {self.long})")
         return program._replace(layout=tuple(notes))
-
-    def _end_tb(self) -> None:
-        line, a = self.tb
-        self.tbs.append(ThreadBlock(**self._values("tb", a, line), steps=tuple(self.steps), line=line))
-
-    def _end_gpu(self) -> None:
-        line, a = self.gpu
-        gpu = Gpu(**self._values("gpu", a, line), tbs=tuple(self.tbs), line=line)
-        if gpu.id in self.gpus:
-            problem = f'gpu id="{gpu.id}" is there twice, first in line {self.gpus[gpu.id].line}'
-            self._refuse(line, problem, "write each rank once")
-        self.gpus[gpu.id] = gpu
 
     def _values(self, tag: str, a: Mapping[str, str], line: int) -> dict[str, object]:
         """Attributes of an element that are there, or must be."""
@@ -332,7 +314,7 @@ class _ProgramParser:
             self._refuse(line, problem, "write the program with <step>: ir_to_xml(…, old_format=True)")
         if tag in _PLACES:
             self._refuse(line, f"<{tag}> is at a wrong place", f"write it within {_PLACES[tag]}")
-        if self.depth == 0:
+        if not self.open:
             self._refuse(line, f"<{_shown(tag)}> is not MSCCL-IR", "write <algo …> without a namespace")
 
     def _explain(self, tag: str, a: Mapping[str, str], line: int) -> NoReturn:
