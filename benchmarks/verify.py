@@ -19,7 +19,7 @@ COLUMNS = ("steps", "start", "read", "check", "table", "verify", "total", "peak 
 def measure(case: str) -> dict:
     """Run one case in this process; CPU seconds. `case` is a builder's of CASES, or a folder or file of XML."""
     from astrasim_py.builders.registry import build
-    from astrasim_py.msccl import step_table, well_formed, xml_reader
+    from astrasim_py.msccl import ir, well_formed, xml_reader
     from astrasim_py.program.steps import steps_of
     from astrasim_py.verification.verifier import verify
 
@@ -51,7 +51,7 @@ def measure(case: str) -> dict:
         lap("read")
         noted = well_formed.findings(program)
         lap("check")
-        found = step_table.steps_from(program)
+        found = ir.steps_from(program)
         lap("table")
         verify(found, problems=noted.problems, warnings=noted.warnings)
         lap("verify")

@@ -206,7 +206,7 @@ def _write(args: argparse.Namespace, traces: Sequence, single: bool) -> list[Pat
 def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> list[str]:
     """Write MSCCL-IR; returns what it does not say of the algorithm."""
     from astrasim_py.msccl.from_traces import recorded_program
-    from astrasim_py.msccl.step_table import collective_of
+    from astrasim_py.msccl.ir import collective_of
     from astrasim_py.msccl.xml_writer import write_msccl
 
     window = {name: sizes.get(name) for name in ("min_bytes", "max_bytes")}

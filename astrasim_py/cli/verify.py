@@ -67,7 +67,7 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
     from astrasim_py.verification.verifier import verify
 
     if source.endswith(".xml"):
-        from astrasim_py.msccl.step_table import steps_from
+        from astrasim_py.msccl.ir import steps_from
         from astrasim_py.msccl.well_formed import findings
         from astrasim_py.msccl.xml_reader import read_program
 

@@ -1,10 +1,16 @@
-"""A program in MSCCL-IR, as its XML has it: values and line numbers, without interpretation."""
+"""A program in MSCCL-IR, as its XML has it: values and line numbers; what it promises, and the table of its steps."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
+from astrasim_py.collectives.contract import Contract
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.program.steps import NEVER, Connection, Steps
 
 #: Buffers as columns number them, by their letters in XML; and the reverse.
 BUFFERS = {"i": int(Buffer.INPUT), "o": int(Buffer.OUTPUT), "s": int(Buffer.SCRATCH)}
@@ -95,3 +101,171 @@ class MscclProgram(NamedTuple):
     source: str = ""
     line: int = 0
     layout: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------- collective and steps
+
+#: Cells of a contract that are written out at most.
+MAX_PROMISED = 2**22
+
+_ROOTED = re.compile(r"(Broadcast|Reduce|Gather|Scatter)\(n=(\d{1,9}),\s*root=(\d{1,9})\)")
+_ROOT = re.compile(r"\broot=(\d{1,9})\b")
+_TO_NEXT = re.compile(r"alltonext-(forward|backward)s?(?:\b|(?=_x[0-9]))")
+
+
+def collective_of(program: MscclProgram) -> tuple[str, int | None, Contract | None]:
+    """The promise of a program: collective, root and – for a custom collective with a known name – contract.
+
+    ``coll="custom"`` is known by the names that msccl-tools gives: ``Broadcast(n=8,root=0)…``, Reduce, Gather and
+    Scatter likewise, ``alltonext-forward`` (every rank but the first outputs the input of the rank before it) and
+    ``alltonext-backward``. Without a root in the name, the root of a rooted collective is taken to be 0.
+    """
+    ranks, chunks = program.ngpus, program.nchunksperloop
+    collective = named(program.coll)
+    if collective != CUSTOM:
+        return collective, (stated_root(program) or 0) if promise_of(collective).rooted else None, None
+    if program.coll != CUSTOM:
+        return CUSTOM, None, None
+    if found := _ROOTED.match(program.name):
+        collective, root = found.group(1).lower(), int(found.group(3))
+        whole = not promise_of(collective).sharded or chunks % ranks == 0
+        return (collective, root, None) if int(found.group(2)) == ranks > root and whole else (CUSTOM, None, None)
+    found = _TO_NEXT.match(program.name)
+    if found and ranks * chunks <= MAX_PROMISED:
+        way = -1 if found.group(1) == "forward" else 1
+        outputs = {
+            (rank, k): {(rank + way, k): 1} for rank in range(ranks) if 0 <= rank + way < ranks for k in range(chunks)
+        }
+        return CUSTOM, None, Contract(ranks=ranks, chunks=chunks, outputs=outputs)
+    return CUSTOM, None, None
+
+
+def stated_root(program: MscclProgram) -> int | None:
+    """The root that the name states, if it states one of the ranks."""
+    found = _ROOT.search(program.name)
+    return int(found.group(1)) if found and int(found.group(1)) < program.ngpus else None
+
+
+def named(coll: str) -> str:
+    """A collective as the XML names it, by its name in the package; `CUSTOM` for any other."""
+    try:
+        return collective_name(coll)
+    except AlgorithmError:
+        return CUSTOM
+
+
+#: A step with its gpu, its thread block and the nops before it; without a step: nops at the end of a thread block.
+Walked = tuple[Gpu, ThreadBlock, MscclStep | None, list[MscclStep]]
+
+
+def walk(program: MscclProgram) -> Iterator[Walked]:
+    """All steps but nops: ranks ascending, thread blocks and steps in the order of the document."""
+    for gpu in sorted(program.gpus, key=lambda gpu: gpu.id):
+        for tb in gpu.tbs:
+            nops: list[MscclStep] = []
+            for step in tb.steps:
+                if step.type == "nop":
+                    nops.append(step)
+                else:
+                    yield gpu, tb, step, nops
+                    nops = []
+            if nops:
+                yield gpu, tb, None, nops
+
+
+def steps_from(program: MscclProgram) -> Steps:
+    """The table of all steps of a program, fused or not, in the order of `walk`.
+
+    What a nop waits for is waited for by the next step of its thread block, before its own dependency. `program`:
+    well-formed or not: a peer that is none of the ranks is no connection, a dependency on what is never published is
+    the parent `NEVER`.
+    """
+    collective, root, contract = collective_of(program)
+    number: dict[tuple[int, int, int], int] = {}
+
+    def connect(source: int, target: int, channel: int) -> int:
+        """Number of a connection; -1 where a peer is no other rank."""
+        if source == target or not 0 <= min(source, target) <= max(source, target) < program.ngpus:
+            return -1
+        return number.setdefault((source, target, channel), len(number))
+
+    for gpu, tb, step, _ in walk(program):
+        if step and step.type in SENDING:
+            connect(gpu.id, tb.send, tb.chan)
+    published = _published(program)
+    rows: list[tuple] = []
+    parents: list[tuple[int, ...]] = []
+    waits: list[tuple[int, ...]] = []
+    chain, block = -1, None
+    for gpu, tb, step, nops in walk(program):
+        if step is None:
+            continue
+        g, rank = len(rows), gpu.id
+        before = (g - 1,) if tb is block else ()
+        chain, block = chain + (tb is not block), tb
+        takes, gives, reads, writes, reduces = _DOES[step.type]
+        ends = (connect(tb.recv, rank, tb.chan) if takes else -1, connect(rank, tb.send, tb.chan) if gives else -1)
+        reading = (BUFFERS[step.srcbuf], step.srcoff) if reads else (-1, -1)
+        writing = (BUFFERS[step.dstbuf], step.dstoff) if writes else (-1, -1)
+        rows.append((rank, chain, step.cnt, *ends, reduces, *reading, *writing, step.line, tb.id, step.s))
+        waits.append(
+            tuple(published.get((rank, one.depid), {}).get(one.deps, NEVER) for one in (*nops, step) if one.depid >= 0)
+        )
+        parents.append(before + waits[g])
+
+    *columns, tb_id, s = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(13)]
+    column = dict(zip(_COLUMNS, columns, strict=True))
+    rank = column["rank"]
+    connections = [Connection(source=a, target=b, channel=c) for a, b, c in number]
+    for g, (source, target) in enumerate(zip(column["takes"], column["gives"], strict=True)):
+        if source >= 0:
+            connections[source].receives.append(g)
+        if target >= 0:
+            connections[target].sends.append(g)
+    return Steps(
+        name=program.name,
+        collective=collective,
+        ranks=program.ngpus,
+        chunks=program.nchunksperloop,
+        **column,
+        payload=[-1] * len(rank),
+        parents=parents,
+        waits=waits,
+        connections=connections,
+        place=lambda g: f"rank {rank[g]} tb {tb_id[g]} step {s[g]}",
+        root=root,
+        in_place=bool(program.inplace),
+        contract=contract,
+        protocol=program.proto,
+        inputs=max(gpu.i_chunks for gpu in program.gpus),
+        outputs=max(gpu.o_chunks for gpu in program.gpus),
+        source=program.source,
+    )
+
+
+#: Columns of the table that each step fills.
+_COLUMNS = ("rank", "chain", "count", "takes", "gives", "reduces")
+_COLUMNS += ("read_buf", "read_off", "write_buf", "write_off", "line")
+#: Actions of each type of step: receives, sends, reads, writes, reduces.
+_DOES = {kind: tuple(kind in does for does in (RECEIVING, SENDING, READING, WRITING, REDUCING)) for kind in STEP_TYPES}
+
+
+def _published(program: MscclProgram) -> dict[tuple[int, int], dict[int, int]]:
+    """By rank and thread block: the row that ends a wait for a step, by the number of the step.
+
+    It is the row of that step or, as flags only grow, of the next one that is published.
+    """
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    row = -1
+    for gpu in sorted(program.gpus, key=lambda gpu: gpu.id):
+        for tb in gpu.tbs:
+            rows: dict[int, int] = {}
+            waited: list[int] = []
+            for at, step in enumerate(tb.steps):
+                waited.append(at)
+                row += step.type != "nop"
+                if step.hasdep and step.type != "nop":
+                    rows |= dict.fromkeys(waited, row)
+                    waited = []
+            found.setdefault((gpu.id, tb.id), rows)
+    return found

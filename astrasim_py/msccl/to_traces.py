@@ -21,8 +21,7 @@ from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.ir import BUFFERS, PLAIN_NOP, Gpu, MscclProgram, nop_fields
-from astrasim_py.msccl.step_table import collective_of, steps_from, walk
+from astrasim_py.msccl.ir import BUFFERS, PLAIN_NOP, Gpu, MscclProgram, collective_of, nop_fields, steps_from, walk
 from astrasim_py.msccl.well_formed import refuse_ill_formed
 from astrasim_py.msccl.xml_reader import read_program
 from astrasim_py.program.algorithm import Algorithm

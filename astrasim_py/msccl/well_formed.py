@@ -21,8 +21,9 @@ from astrasim_py.msccl.ir import (
     MscclProgram,
     MscclStep,
     ThreadBlock,
+    named,
+    stated_root,
 )
-from astrasim_py.msccl.step_table import named, stated_root
 
 #: Most chunks of one step, and most steps of one thread block.
 MAX_COUNT, MAX_STEPS = 71, 256

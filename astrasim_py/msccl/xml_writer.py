@@ -14,9 +14,8 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError, UsageError
 from astrasim_py.core.files import write_file
 from astrasim_py.msccl.from_traces import recorded_program
-from astrasim_py.msccl.ir import ALGO_ATTRIBUTES, MscclProgram
+from astrasim_py.msccl.ir import ALGO_ATTRIBUTES, MscclProgram, collective_of
 from astrasim_py.msccl.lower import lower
-from astrasim_py.msccl.step_table import collective_of
 from astrasim_py.msccl.well_formed import MAX_CHILDREN, RUNTIMES
 from astrasim_py.program.algorithm import Algorithm
 

@@ -21,7 +21,7 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.msccl.step_table import steps_from
+from astrasim_py.msccl.ir import steps_from
 from astrasim_py.msccl.well_formed import findings
 from astrasim_py.msccl.xml_writer import program_of
 from astrasim_py.verification.verifier import verify

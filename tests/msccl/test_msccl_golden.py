@@ -8,7 +8,7 @@ import re
 import pytest
 from oracle import msccl_oracle as oracle
 
-from astrasim_py.msccl.step_table import steps_from
+from astrasim_py.msccl.ir import steps_from
 from astrasim_py.msccl.to_traces import algorithm_of
 from astrasim_py.msccl.well_formed import findings
 from astrasim_py.msccl.xml_reader import read_program

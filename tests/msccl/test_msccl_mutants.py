@@ -11,7 +11,7 @@ from oracle import msccl_oracle as oracle
 
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.step_table import steps_from
+from astrasim_py.msccl.ir import steps_from
 from astrasim_py.msccl.well_formed import findings
 from astrasim_py.msccl.xml_reader import parse_program
 from astrasim_py.msccl.xml_writer import program_of, program_text

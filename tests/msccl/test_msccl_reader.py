@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from worlds.msccl_programs import same
 
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.msccl.ir import STEP_TYPES
-from astrasim_py.msccl.step_table import collective_of, steps_from
+from astrasim_py.msccl.ir import STEP_TYPES, collective_of, steps_from
 from astrasim_py.msccl.well_formed import findings
 from astrasim_py.msccl.xml_reader import MAX_FILE, parse_program, read_program
 from astrasim_py.program.steps import NEVER

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from astrasim_py.msccl.step_table import collective_of, steps_from
+from astrasim_py.msccl.ir import collective_of, steps_from
 from astrasim_py.msccl.well_formed import findings
 from astrasim_py.msccl.xml_reader import read_program
 

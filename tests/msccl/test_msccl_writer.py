@@ -19,9 +19,8 @@ from astrasim_py.collectives.collective import promise_of
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError, OutputError, UsageError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.msccl.ir import MscclProgram
+from astrasim_py.msccl.ir import MscclProgram, collective_of, steps_from
 from astrasim_py.msccl.lower import lower
-from astrasim_py.msccl.step_table import collective_of, steps_from
 from astrasim_py.msccl.to_traces import algorithm_of
 from astrasim_py.msccl.well_formed import RUNTIMES, findings
 from astrasim_py.msccl.xml_reader import parse_program, read_program
