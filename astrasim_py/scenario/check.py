@@ -79,33 +79,6 @@ def file_mistakes(typed: Typed, folder: Path, allow_outside: bool, allow_code: b
             yield _wrong(error.problem, error.remedy, *at)
 
 
-# -- machines -----------------------------------------------------------------------------------------------------
-
-
-def _items(typed: Typed) -> Iterator[tuple[Item, Steps, Mapping]]:
-    """Items of all workloads, the keys that lead to them, and the algorithms of their jobs."""
-    jobs = [(typed["workload"], ("workload",), {})]
-    jobs += [(job.workload, ("jobs", name, "workload"), job.algorithms) for name, job in typed["jobs"].items()]
-    for workload, at, algorithms in jobs:
-        for number, item in enumerate(workload if isinstance(workload, tuple) else ()):
-            yield item, (*at, number, item.kind), algorithms
-
-
-def item_mistakes(typed: Typed) -> Iterator[Mistake]:
-    """Items that need a machine which the scenario does not describe, or an algorithm: custom ones have no default."""
-    compute, memory = typed["compute"], typed["memory"]
-    for item, at, own in _items(typed):
-        if item.compute is not None and item.compute.operations is not None and compute and not compute.roofline:
-            remedy = 'write e.g. compute: {peak: "312 TFLOP/s", memory_bandwidth: "2 TB/s"}'
-            yield _wrong("operations take time only on NPUs of a known peak", remedy, *at)
-        if item.memory is not None and memory is not None and memory.kind == "none":
-            remedy = 'write e.g. memory: {kind: per_npu, latency: "1 us", bandwidth: "100 GB/s"}'
-            yield _wrong("the scenario has no remote memory", remedy, *at)
-        if item.custom is not None and CUSTOM not in own and CUSTOM not in typed["algorithms"]:
-            remedy = "write e.g. algorithms: {custom: {file: alltonext.xml}}"
-            yield _wrong("a custom collective needs an algorithm", remedy, *at)
-
-
 # -- jobs ---------------------------------------------------------------------------------------------------------
 
 
@@ -126,14 +99,14 @@ def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:
             dead = f" ({topology.failed_npus} of {topology.npu_count()} failed)" if topology.failed_npus else ""
             problem = f"{ranks} ranks are more than the {npus} NPUs of the topology{dead}"
             yield _wrong(problem, "write fewer ranks or a larger topology", at)
-        yield from _JobCheck(SimpleNamespace(**typed), npus if ranks is None else ranks).mistakes()
+        yield from _JobCheck(SimpleNamespace(**typed), typed, npus if ranks is None else ranks).mistakes()
 
 
 def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
     npus = topology.npu_count() if topology is not None else None
     owner: dict[int, str] = {}
     for name, job in typed["jobs"].items():
-        yield from _JobCheck(job, len(job.placement), ("jobs", name)).mistakes()
+        yield from _JobCheck(job, typed, len(job.placement), ("jobs", name)).mistakes()
         at = ("jobs", name, "placement")
         for npu in job.placement:
             if npu in owner:
@@ -145,17 +118,17 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
         owner.update(dict.fromkeys(job.placement, name))
     if typed["algorithms"]:
         shared = {"workload": None, "groups": {}, "stragglers": Stragglers()}
-        yield from _JobCheck(SimpleNamespace(algorithms=typed["algorithms"], **shared), None).mistakes()
+        yield from _JobCheck(SimpleNamespace(algorithms=typed["algorithms"], **shared), typed, None).mistakes()
 
 
 class _JobCheck:
-    """Checks the workload, groups, algorithms and stragglers of a job against each other.
+    """Checks the workload, groups, algorithms and stragglers of a job against each other and the rest of the scenario.
 
     `job`: with attributes of these names. `ranks`: number of ranks, if known. `at`: keys that lead to the job.
     """
 
-    def __init__(self, job: Any, ranks: int | None, at: Steps = ()) -> None:
-        self.job, self.ranks, self.at = job, ranks, at
+    def __init__(self, job: Any, typed: Typed, ranks: int | None, at: Steps = ()) -> None:
+        self.job, self.typed, self.ranks, self.at = job, typed, ranks, at
         self.known = (*job.groups, "world")
 
     def mistakes(self) -> Iterator[Mistake]:
@@ -201,11 +174,25 @@ class _JobCheck:
                 names[body.name] = number
             if isinstance(body, Collective):
                 yield from self._group_of(body, at)
+            yield from self._needs(item, at)
             if isinstance(body, Compute | Memory):
                 yield from self._outside(body.ranks or (), *at, "ranks")
             if isinstance(body, Send):
                 yield from self._outside((body.source,), *at, "from")
                 yield from self._outside((body.to,), *at, "to")
+
+    def _needs(self, item: Item, at: Steps) -> Iterator[Mistake]:
+        """What an item needs: a machine that the scenario describes, an algorithm where there is no default."""
+        compute, memory = self.typed["compute"], self.typed["memory"]
+        if item.compute is not None and item.compute.operations is not None and compute and not compute.roofline:
+            remedy = 'write e.g. compute: {peak: "312 TFLOP/s", memory_bandwidth: "2 TB/s"}'
+            yield _wrong("operations take time only on NPUs of a known peak", remedy, *at)
+        if item.memory is not None and memory is not None and memory.kind == "none":
+            remedy = 'write e.g. memory: {kind: per_npu, latency: "1 us", bandwidth: "100 GB/s"}'
+            yield _wrong("the scenario has no remote memory", remedy, *at)
+        if item.custom is not None and CUSTOM not in {**self.job.algorithms, **self.typed["algorithms"]}:
+            remedy = "write e.g. algorithms: {custom: {file: alltonext.xml}}"
+            yield _wrong("a custom collective needs an algorithm", remedy, *at)
 
     def _group_of(self, body: Collective, at: Steps) -> Iterator[Mistake]:
         size = self.ranks

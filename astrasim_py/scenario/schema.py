@@ -87,24 +87,19 @@ Axis = Annotated[
 ]
 
 
-def _zip_groups(value: object) -> object:
-    groups = value if isinstance(value, list | tuple) else (value,)
-    for i, group in enumerate(groups):
-        at = (i,) if isinstance(value, list | tuple) else ()
-        if not isinstance(group, Mapping) or not group:
-            raise wrong(f"{shown(group)} is not a group of keys", "write {size: […], npus: […]}", at)
-        for key, axis in group.items():
-            try:
-                _axis(axis)
-            except Exception as error:
-                context = getattr(error, "context", None) or {}
-                raise wrong(context["problem"], context["remedy"], (*at, key, *context["at"])) from None
+def _keys_together(value: object) -> object:
+    if not isinstance(value, Mapping) or not value:
+        raise wrong(f"{shown(value)} is not a group of keys", "write {size: […], npus: […]}")
     return value
 
 
+def _one_or_more(value: object) -> object:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
 ZipGroups = Annotated[
-    Any,
-    BeforeValidator(_zip_groups),
+    tuple[Annotated[dict[str, Axis], BeforeValidator(_keys_together)], ...],
+    BeforeValidator(_one_or_more),
     WithJsonSchema(
         {
             "anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}],

@@ -117,22 +117,11 @@ def _adapter() -> TypeAdapter:
 
 
 def build(spec: Mapping[str, Any], place: str = "", *, name: str = "", written: bool = False) -> Topology:
-    """Make a topology from keys and values.
+    """Make a topology from keys and values: ``shape`` or ``preset``, the keys of that shape, and those that all have.
 
-    Parameters
-    ----------
-    spec : mapping
-        ``shape`` or ``preset``, the keys of that shape, and those that all shapes have. Bandwidths are text with units
-        or `fractions.Fraction` in bytes per second; latencies are text with units or whole picoseconds.
-    place, name : str
-        Prefix of the key's path in errors; name of the topology (default: from the shape).
-    written : bool
-        Whether a user wrote the keys: then a number without a unit is an error.
-
-    Raises
-    ------
-    TopologyError
-        A wrong key or value; too many NPUs or links, or a pair of NPUs without a path.
+    `place`: prefix of the key's path in errors. `name`: by default from the shape. `written`: whether a user wrote the
+    keys; else bandwidths may be `fractions.Fraction` in bytes per second, and latencies whole ps. Raises TopologyError:
+    a wrong key or value; too many NPUs or links, or a pair of NPUs without a path.
     """
     try:
         shape = _adapter().validate_python(tuples(spec), context={"written": written})

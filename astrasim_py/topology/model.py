@@ -87,6 +87,10 @@ class Topology:
     router: Any = field(default=None, repr=False)
     renumbered: np.ndarray | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        for column in (self.src, self.dst, self.latency_ps, self.bandwidth_class):
+            column.setflags(write=False)
+
     @classmethod
     def create(
         cls,
@@ -105,26 +109,22 @@ class Topology:
 
         Raises TopologyError: a route's latency might not fit 63 bits; a pair of NPUs without a path.
         """
-        used = {i: bandwidths[i] for i in np.flatnonzero(np.bincount(bandwidth_class)).tolist()}
-        order = sorted(set(used.values()))
-        position = {rate: i for i, rate in enumerate(order)}
-        recode = np.zeros(len(bandwidths) + 1, dtype=np.int32)
-        recode[list(used)] = [position[rate] for rate in used.values()]
-        latency = np.ascontiguousarray(latency_ps, dtype=np.int64)
-        if len(latency) and int(latency.max()) * vertices > INT64_MAX:
-            problem = f"a latency of {int(latency.max())} ps over up to {vertices} hops does not fit 63 bits"
-            raise TopologyError(place, problem, "write a shorter latency")
+        rates = sorted({bandwidths[i] for i in np.unique(bandwidth_class).tolist()})
+        position = {rate: code for code, rate in enumerate(rates)}
+        recode = np.array([position.get(rate, -1) for rate in bandwidths], dtype=np.int32)
         columns = {
             "src": np.ascontiguousarray(src, dtype=np.int32),
             "dst": np.ascontiguousarray(dst, dtype=np.int32),
-            "latency_ps": latency,
-            "bandwidth_class": recode[bandwidth_class],
+            "latency_ps": np.ascontiguousarray(latency_ps, dtype=np.int64),
+            "bandwidth_class": recode[np.asarray(bandwidth_class, dtype=np.int64)],
         }
-        for column in columns.values():
-            column.setflags(write=False)
+        longest = int(columns["latency_ps"].max(initial=0))
+        if longest * vertices > INT64_MAX:
+            problem = f"a latency of {longest} ps over up to {vertices} hops does not fit 63 bits"
+            raise TopologyError(place, problem, "write a shorter latency")
         if vertices > npus:
             more.setdefault("switches", (("switch", vertices - npus),))
-        topology = cls(npus=npus, vertices=vertices, bandwidths=tuple(order), **columns, **more)
+        topology = cls(npus=npus, vertices=vertices, bandwidths=tuple(rates), **columns, **more)
         # A shape with closed-form routes is connected unless links or NPUs were removed.
         if topology.router is None or topology.renumbered is not None or topology.failed:
             topology._check_connected(place)
@@ -284,10 +284,8 @@ class Topology:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __setstate__(self, state: dict) -> None:
-        for value in state.values():
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
         self.__dict__.update(state)
+        self.__post_init__()
 
     def changed(
         self,

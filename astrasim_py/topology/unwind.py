@@ -24,14 +24,10 @@ def unwound(topology: Topology, degree: int, *, place: str = "") -> Topology:
 
     Switches are removed one after the other, the last first. The neighbours with links to and from a switch form a
     circle, by number, and each is linked to the next `degree`; neighbours with links in one direction only are linked
-    to, or from, as many of those. The latency of a link from u to v is the sum of the two links that it replaces; its
-    bandwidth is the lesser of u's link into the switch and v's link out of it, each divided by its number of new links.
-    New links between the same two vertices become one, with the sum of their bandwidths and the longer latency; so do
-    parallel links of a switch.
-
-    `degree`: at least 1; from the number of ports less one on, every port is linked to every other. `place`: for
-    errors. The result has the same NPUs (failed ones stay failed), no dimensions, and shortest-path routes. Raises
-    TopologyError: a topology without switches, or more than `MAX_LINKS` links.
+    to, or from, as many of those. A link from u to v has the sum of the latencies of the two links that it replaces,
+    and the lesser of their bandwidths, each divided by its number of new links. Links between the same two vertices
+    become one, with the sum of their bandwidths and the longer latency. The result has no dimensions, and shortest-path
+    routes. Raises TopologyError: a topology without switches, or more than `MAX_LINKS` links.
     """
     if degree < 1:
         raise TopologyError(place, f"unwinds to a degree of {degree}", "write 1 or more")
