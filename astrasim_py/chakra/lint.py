@@ -148,88 +148,83 @@ def _static_order(trace: ExecutionTrace) -> np.ndarray:
 # -- messages -----------------------------------------------------------------------------------------------------
 
 
-class _Ends:
-    """All sends, or all receives, in order of issue per rank."""
+#: Rows of a table of sends or receives.
+_RANK, _ROW, _PEER, _TAG, _SIZES = 0, 1, 2, 3, slice(4, 7)
 
-    def __init__(self, traces: Traces, kind: NodeType, peer: str) -> None:
-        self.traces, self.name = traces, peer
-        parts: list[list[np.ndarray]] = []
-        for rank, trace in enumerate(traces):
-            if trace is not None:
-                rows = np.flatnonzero((trace.type == kind) & (trace.column(peer) != MISSING))
-                rows = rows[np.argsort(_static_order(trace)[rows], kind="stable")]
-                columns = [trace.column(name)[rows] for name in (peer, "comm_tag", *_MESSAGE_SIZES)]
-                parts.append([np.full(len(rows), rank, dtype=np.int64), rows, *columns])
-        self.columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        self.rank, self.row, self.peer, self.tag, *self.sizes = self.columns
 
-    def node(self, i: int) -> int:
-        return int(self.traces[self.rank[i]].node_id[self.row[i]])
-
-    def place(self, i: int) -> str:
-        rank = int(self.rank[i])
-        return f"{label_of(self.traces[rank], rank)}: node {self.node(i)}"
-
-    def keep(self, chosen: np.ndarray) -> None:
-        self.rank, self.row, self.peer, self.tag, *self.sizes = [column[chosen] for column in self.columns]
+def _ends(traces: Traces, kind: NodeType, peer: str) -> np.ndarray:
+    """All sends, or all receives, in order of issue per rank: int64[7, m]."""
+    parts = []
+    for rank, trace in enumerate(traces):
+        if trace is not None:
+            rows = np.flatnonzero((trace.type == kind) & (trace.column(peer) != MISSING))
+            rows = rows[np.argsort(_static_order(trace)[rows], kind="stable")]
+            columns = [trace.column(name)[rows] for name in (peer, "comm_tag", *_MESSAGE_SIZES)]
+            parts.append(np.array([np.full(len(rows), rank), rows, *columns]))
+    return np.concatenate(parts, axis=1)
 
 
 def check_messages(traces: Traces) -> list[Finding]:
     """Peers that do not exist, sends and receives without a partner, and partners of unequal size."""
     found: list[Finding] = []
-    sends, recvs = _Ends(traces, NodeType.COMM_SEND, "comm_dst"), _Ends(traces, NodeType.COMM_RECV, "comm_src")
+    ranks = len(traces)
     readable = np.array([trace is not None for trace in traces], dtype=bool)
-    for ends in (sends, recvs):
-        beyond = np.flatnonzero(ends.peer >= len(traces))
+
+    def node(end: np.ndarray) -> int:
+        return int(traces[end[_RANK]].node_id[end[_ROW]])
+
+    def add(rule: str, end: np.ndarray, text: str) -> None:
+        rank = int(end[_RANK])
+        found.append(Finding("error", rule, f"{label_of(traces[rank], rank)}: node {node(end)}", text))
+
+    sides = []
+    for kind, name in ((NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")):
+        ends = _ends(traces, kind, name)
+        beyond = np.flatnonzero(ends[_PEER] >= ranks)
         if len(beyond):
-            text = f"{ends.name} {int(ends.peer[beyond[0]])} is not one of ranks 0..{len(traces) - 1}"
-            place = ends.place(int(beyond[0]))
-            found.append(Finding("error", "bad-peer", place, text + more_of(len(beyond), "nodes")))
-        peer = np.clip(ends.peer, 0, len(traces) - 1)
-        ends.keep((ends.peer == peer) & readable[peer])
+            first = ends[:, beyond[0]]
+            text = f"{name} {first[_PEER]} is not one of ranks 0..{ranks - 1}{more_of(len(beyond), 'nodes')}"
+            add("bad-peer", first, text)
+        peer = np.clip(ends[_PEER], 0, ranks - 1)
+        sides.append(ends[:, (ends[_PEER] == peer) & readable[peer]])
+    sends, recvs = sides
     # The k-th send of (source, destination, tag) meets the k-th receive of it.
-    tags, tag = np.unique(np.concatenate([sends.tag, recvs.tag]), return_inverse=True)
-    source = np.concatenate([sends.rank, recvs.peer])
-    target = np.concatenate([sends.peer, recvs.rank])
-    keys, key = np.unique((source * len(traces) + target) * len(tags) + tag, return_inverse=True)
-    send_key, recv_key = np.split(key, [len(sends.tag)])
+    triples = np.concatenate([sends[[_RANK, _PEER, _TAG]], recvs[[_PEER, _RANK, _TAG]]], axis=1)
+    tags, tag = np.unique(triples[2], return_inverse=True)
+    keys = (triples[0] * ranks + triples[1]) * len(tags) + tag
+    _, at, key = np.unique(keys, return_index=True, return_inverse=True)
+    send_key, recv_key = np.split(key, [sends.shape[1]])
     send_nth, recv_nth = _numbers(send_key), _numbers(recv_key)
-    sent, received = np.bincount(send_key, minlength=len(keys)), np.bincount(recv_key, minlength=len(keys))
-
-    def pair(k: int) -> tuple[int, int, str]:
-        ends, rest = divmod(int(keys[k]), len(tags))
-        return *divmod(ends, len(traces)), "no tag" if tags[rest] == MISSING else f"tag {tags[rest]}"
-
+    sent, received = np.bincount(send_key, minlength=len(at)), np.bincount(recv_key, minlength=len(at))
     uneven = np.flatnonzero(sent != received)
     if len(uneven):
-        k = int(uneven[0])
-        sides = ("send", sends, send_key, send_nth), ("receive", recvs, recv_key, recv_nth)
-        what, ends, key, nth = sides[0 if sent[k] > received[k] else 1]
+        k = uneven[0]
+        more = ("send", sends, send_key, send_nth), ("receive", recvs, recv_key, recv_nth)
+        what, ends, key, nth = more[0 if sent[k] > received[k] else 1]
         first = np.flatnonzero((key == k) & (nth == min(sent[k], received[k])))[0]
-        one, other, tagged = pair(k)
-        text = f"rank {one} sends {sent[k]} messages with {tagged} to rank {other}, which receives {received[k]}"
-        text += more_of(len(uneven), "such triples")
-        found.append(Finding("error", f"unmatched-{what}", ends.place(int(first)), text))
+        source, target, tagged = _triple(triples[:, at[k]])
+        text = f"rank {source} sends {sent[k]} messages with {tagged} to rank {target}, which receives {received[k]}"
+        add(f"unmatched-{what}", ends[:, first], text + more_of(len(uneven), "such triples"))
     ids = [key * (len(tag) + 1) + nth for key, nth in ((send_key, send_nth), (recv_key, recv_nth))]
     _, one, other = np.intersect1d(*ids, assume_unique=True, return_indices=True)
-    wrong = np.zeros(len(one), dtype=bool)
-    for a, b in zip(sends.sizes, recvs.sizes, strict=True):
-        wrong |= (a[one] != b[other]) & (a[one] != MISSING) & (b[other] != MISSING)
-    if wrong.any():
-        bad = np.flatnonzero(wrong)
-        i, j = int(one[bad[0]]), int(other[bad[0]])
-        source, target, tagged = pair(int(send_key[i]))
-        what, a, b = next(
-            (name, a[i], b[j])
-            for name, a, b in zip(_MESSAGE_SIZES, sends.sizes, recvs.sizes, strict=True)
-            if a[i] != b[j]
-        )
+    a, b = sends[_SIZES, one], recvs[_SIZES, other]
+    differ = (a != b) & (a != MISSING) & (b != MISSING)
+    bad = np.flatnonzero(differ.any(axis=0))
+    if len(bad):
+        i, size = one[bad[0]], int(np.argmax(differ[:, bad[0]]))
+        source, target, tagged = _triple(triples[:, i])
         text = (
-            f"message {int(send_nth[i])} from rank {source} to rank {target} with {tagged}: the send has {what} "
-            f"{int(a)}, its receive (node {recvs.node(j)}) {int(b)}{more_of(len(bad), 'messages')}"
+            f"message {send_nth[i]} from rank {source} to rank {target} with {tagged}: the send has "
+            f"{_MESSAGE_SIZES[size]} {a[size, bad[0]]}, its receive (node {node(recvs[:, other[bad[0]]])}) "
+            f"{b[size, bad[0]]}{more_of(len(bad), 'messages')}"
         )
-        found.append(Finding("error", "size-mismatch", sends.place(i), text))
+        add("size-mismatch", sends[:, i], text)
     return found
+
+
+def _triple(triple: np.ndarray) -> tuple[int, int, str]:
+    source, target, tag = triple.tolist()
+    return source, target, "no tag" if tag == MISSING else f"tag {tag}"
 
 
 def _numbers(key: np.ndarray) -> np.ndarray:

@@ -139,6 +139,8 @@ def test_chunk_counts_of_both_ends_are_compared():
     second = build([6], comm_src=0, comm_tag=0, msg_chunk_idx=1, msg_chunk_cnt=2, total_chunk_cnt=4)
     assert rules(lint([first, second])) == ["size-mismatch"]
     assert rules(lint([first, second.replace(msg_chunk_cnt=1)])) == []
+    (finding,) = lint([first, second.replace(comm_size=7)])
+    assert "the send has msg_chunk_cnt 1, its receive (node 0) 2" in finding.message
 
 
 def test_peers_beyond_the_last_rank_are_told():
