@@ -38,6 +38,15 @@ _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(
 _WIRES = np.array([ATTRIBUTE.get(number, ("", 255))[1] for number in range(33)], dtype=np.uint8)
 
 
+#: Scalars of a node, and its part of the dependencies: up to where they go.
+_ROW = np.dtype(
+    [(name, "u8") for name in ("id", "start_time_micros", "duration_micros")]
+    + [(name, "i8") for name in ("name_at", "name_length", "ctrl_end", "data_end")]
+    + [("code", "i4"), ("type", "i1")],
+    align=True,
+)
+
+
 class Source(NamedTuple):
     """A file, the names of the wanted attributes (the text one last) and some zeros; the 64-bit word at each byte."""
 
@@ -50,20 +59,11 @@ class Source(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Columns of the n nodes of a file."""
+    """The n nodes of a file."""
 
-    start: np.ndarray
-    stop: np.ndarray
-    node_id: np.ndarray
-    type: np.ndarray
-    started: np.ndarray
-    duration: np.ndarray
-    name_at: np.ndarray
-    name_length: np.ndarray
-    codes: np.ndarray
-    ctrl_ptr: np.ndarray
+    bounds: np.ndarray  # int64[2, n]: where each begins and ends
+    rows: np.ndarray  # of `_ROW`
     ctrl_deps: np.ndarray
-    data_ptr: np.ndarray
     data_deps: np.ndarray
     ints: np.ndarray  # int64[k, n]; rows that are not `used` hold anything
     used: np.ndarray  # bool[k]
@@ -91,48 +91,39 @@ def decode(data: bytes, place: str, ints: Sequence[str], text: str) -> dict[str,
     if size < 0:
         return None
     begin, end = metadata.tolist()
-    raw = RawFile(data, (begin, end), *bounds[:, :size].copy())
+    bounds = bounds[:, :size].copy()
     version = check_metadata(data, begin, end, place)
-    nodes = _empty(raw, len(ints), 8 * size)
+    nodes = _empty(bounds, len(ints), 8 * size)
     found = _read(source, nodes)
     if found == _FULL:
-        nodes = _empty(raw, len(ints), len(data))
+        nodes = _empty(bounds, len(ints), len(data))
         found = _read(source, nodes)
     if found == _UNUSUAL:
         return None
     labels = nodes.texts[nodes.texts[:, _CODE] >= 0]
     used = {name: nodes.ints[index] for index, name in enumerate(ints) if nodes.used[index]}
+    column = {name: np.ascontiguousarray(nodes.rows[name]) for name in _ROW.names}
+    ends = [np.concatenate([[0], column[name]]) for name in ("ctrl_end", "data_end")]
     return {
-        "raw": raw,
+        "raw": RawFile(data, (begin, end), *bounds),
         "version": version,
-        "node_id": nodes.node_id,
-        "type": nodes.type,
-        "start_time_micros": nodes.started,
-        "duration_micros": nodes.duration,
-        "names": _cut(data, nodes.name_at, nodes.name_length),
-        "ctrl_deps": Csr(nodes.ctrl_ptr, nodes.ctrl_deps[: nodes.ctrl_ptr[-1]].copy()),
-        "data_deps": Csr(nodes.data_ptr, nodes.data_deps[: nodes.data_ptr[-1]].copy()),
+        "node_id": column["id"],
+        **{name: column[name] for name in ("type", "start_time_micros", "duration_micros")},
+        "names": _cut(data, column["name_at"], column["name_length"]),
+        "ctrl_deps": Csr(ends[0], nodes.ctrl_deps[: ends[0][-1]].copy()),
+        "data_deps": Csr(ends[1], nodes.data_deps[: ends[1][-1]].copy()),
         "_columns": compact_columns(used, size),
-        "_groups": (nodes.codes, _cut(data, *labels[labels[:, _CODE].argsort()].T[:2])),
+        "_groups": (column["code"], _cut(data, *labels[labels[:, _CODE].argsort()].T[:2])),
     }
 
 
-def _empty(raw: RawFile, columns: int, room: int) -> Nodes:
-    size, number = len(raw.start), np.uint64
+def _empty(bounds: np.ndarray, columns: int, room: int) -> Nodes:
+    size = bounds.shape[1]
     return Nodes(
-        start=raw.start,
-        stop=raw.end,
-        node_id=np.empty(size, number),
-        type=np.empty(size, np.int8),
-        started=np.empty(size, number),
-        duration=np.empty(size, number),
-        name_at=np.empty(size, np.int64),
-        name_length=np.empty(size, np.int64),
-        codes=np.empty(size, np.int32),
-        ctrl_ptr=np.zeros(size + 1, np.int64),
-        ctrl_deps=np.empty(room, number),
-        data_ptr=np.zeros(size + 1, np.int64),
-        data_deps=np.empty(room, number),
+        bounds=bounds,
+        rows=np.zeros(size, _ROW),
+        ctrl_deps=np.empty(room, np.uint64),
+        data_deps=np.empty(room, np.uint64),
         ints=np.empty((columns, size), np.int64),
         used=np.zeros(columns, dtype=bool),
         seen=np.full(columns + 1, -1),
@@ -322,7 +313,7 @@ def _keep_text(source, nodes, row, at, length):
             return False
         nodes.texts[cell, _AT], nodes.texts[cell, _LENGTH], nodes.texts[cell, _CODE] = at, length, nodes.known[0]
         nodes.known[0] += 1
-    nodes.codes[row] = nodes.texts[cell, _CODE]
+    nodes.rows[row].code = nodes.texts[cell, _CODE]
     return True
 
 
@@ -364,11 +355,10 @@ def _read(source, nodes):
         )
         at += source.name_length[code]
     n_ctrl = n_data = 0
-    for row in range(len(nodes.start)):
-        at, end = nodes.start[row], nodes.stop[row]
-        own_id = own_kind = own_begun = own_lasts = np.uint64(0)
-        name, name_length = at, np.int64(0)
-        nodes.codes[row] = -1
+    for row in range(len(nodes.rows)):
+        at, end = nodes.bounds[0, row], nodes.bounds[1, row]
+        own = nodes.rows[row]
+        own.code = -1
         while at < end:
             tag, value, at = _head(data, at, end)
             here = at
@@ -386,27 +376,22 @@ def _read(source, nodes):
                 if n_ctrl < 0:
                     return n_ctrl
             elif tag == 18:
-                name, name_length = here, np.int64(value)
+                own.name_at, own.name_length = here, np.int64(value)
             elif tag == 8:
-                own_id = value
+                own.id = value
             elif tag == 24:
-                own_kind = value & _LOW32
+                own.type = value & _LOW32
+                if value & _LOW32 > _LAST_TYPE:
+                    return _UNUSUAL
             elif tag == 48:
-                own_begun = value
+                own.start_time_micros = value
             elif tag == 56:
-                own_lasts = value
+                own.duration_micros = value
             elif tag < 88 and tag != 66 and tag != 74:  # an unusual wire type, e.g. dependencies that are not packed
                 return _UNUSUAL
             elif tag & 7 == 1 or tag & 7 == 5:
                 at += 8 if tag & 7 == 1 else 4
-        if at != end or own_kind > _LAST_TYPE or not _ascii(source.words, name, name_length):
+        if at != end or not _ascii(source.words, own.name_at, own.name_length):
             return _UNUSUAL
-        nodes.node_id[row] = own_id
-        nodes.type[row] = own_kind
-        nodes.started[row] = own_begun
-        nodes.duration[row] = own_lasts
-        nodes.name_at[row] = name
-        nodes.name_length[row] = name_length
-        nodes.ctrl_ptr[row + 1] = n_ctrl
-        nodes.data_ptr[row + 1] = n_data
+        own.ctrl_end, own.data_end = n_ctrl, n_data
     return 0
