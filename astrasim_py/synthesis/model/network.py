@@ -17,7 +17,6 @@ from astrasim_py.core.errors import TopologyError
 from astrasim_py.synthesis.model.arrays import rows_of
 from astrasim_py.synthesis.model.timing import CostModel, Timing, hop_services, transfer_times
 from astrasim_py.topology.model import Topology
-from astrasim_py.topology.placement import placement
 from astrasim_py.topology.routing import pointers, reachable
 
 
@@ -64,11 +63,10 @@ class Network:
         cost: CostModel | None = None,
         relays: bool = False,
         occupied: Iterable[Occupied] = (),
-        place: str = "",
     ) -> Network:
         """Arcs of a group on a topology, all NPUs that are alive by default. Raises TopologyError."""
-        members = np.array(placement(topology, "linear" if npus is None else list(npus), place=place), dtype=np.int64)
-        source, target, ptr, path = _find_arcs(topology, members, relays, place)
+        members = np.array(topology.alive if npus is None else npus, dtype=np.int64)
+        source, target, ptr, path = _find_arcs(topology, members, relays)
         order = np.lexsort((source, target))
         hop_ptr, at = rows_of(ptr, order)
         links, hop = np.unique(path[at], return_inverse=True)
@@ -190,7 +188,7 @@ def _intervals(links: np.ndarray, occupied: Iterable[Occupied]) -> dict[str, np.
 MAX_PAIRED_RANKS = 2048
 
 
-def _find_arcs(topology: Topology, members: np.ndarray, relays: bool, place: str) -> tuple[np.ndarray, ...]:
+def _find_arcs(topology: Topology, members: np.ndarray, relays: bool) -> tuple[np.ndarray, ...]:
     """(source ranks, target ranks, pointers, links) of every arc of a group of NPUs. Raises TopologyError."""
     n = len(members)
     rank_of = np.full(topology.vertices, -1, dtype=np.int64)
@@ -201,7 +199,7 @@ def _find_arcs(topology: Topology, members: np.ndarray, relays: bool, place: str
         pairs = np.unique(a[inside] * n + b[inside])
     elif n > MAX_PAIRED_RANKS:
         problem = f"{n} ranks behind switches or relays are more than {MAX_PAIRED_RANKS}"
-        raise TopologyError(place or topology.name, problem, "synthesize for a smaller group")
+        raise TopologyError(topology.name, problem, "synthesize for a smaller group")
     else:
         pairs = np.flatnonzero(~np.eye(n, dtype=bool))
     source, target = np.divmod(pairs, n)
@@ -214,11 +212,11 @@ def _find_arcs(topology: Topology, members: np.ndarray, relays: bool, place: str
     good = np.ones(len(source), dtype=bool)
     good[np.repeat(np.arange(len(source)), lengths)[wrong]] = False
     source, target = source[good], target[good]
-    _check_connected(source, target, members, relays, place)
+    _check_connected(source, target, members, relays)
     return source, target, pointers(lengths[good]), path[np.repeat(good, lengths)]
 
 
-def _check_connected(src: np.ndarray, dst: np.ndarray, members: np.ndarray, relays: bool, place: str) -> None:
+def _check_connected(src: np.ndarray, dst: np.ndarray, members: np.ndarray, relays: bool) -> None:
     n = len(members)
     for tails, heads, forward in ((src, dst, True), (dst, src, False)):
         order = np.argsort(tails, kind="stable")
@@ -227,4 +225,4 @@ def _check_connected(src: np.ndarray, dst: np.ndarray, members: np.ndarray, rela
         if len(lost):
             a, b = (members[0], members[lost[0]]) if forward else (members[lost[0]], members[0])
             remedy = "choose other NPUs" if relays else "choose other NPUs, or allow relays"
-            raise TopologyError(place, f"no path leads from NPU {a} to NPU {b} through NPUs of the group", remedy)
+            raise TopologyError("", f"no path leads from NPU {a} to NPU {b} through NPUs of the group", remedy)

@@ -22,7 +22,7 @@ _FAR = np.int64(2**62)
 NOTHING, EXPECTED, HELD = np.uint8(0), np.uint8(1), np.uint8(2)
 _HEAVY = np.int64(2**40)
 #: Counters of a run.
-_COUNTERS = "rows left unasked news matches waiting vacancies lazy repeat"
+_COUNTERS = "rows left news waiting vacancies lazy repeat"
 _STATE = np.dtype([(name, np.int64) for name in _COUNTERS.split()])
 
 #: The network, its classes of arcs (see `SymmetricNetwork`), fastest first, and the chunks to decide for.
@@ -33,7 +33,7 @@ _Problem = namedtuple("_Problem", "net class_of first by_speed delay origin leve
 #: places, and the list of each class. By class of links: when it is free. By row: arrivals.
 _Holdings = namedtuple(
     "_Holdings",
-    "state due since row_at reached present place entries entry_ptr length free heap arrival vacant fresh line matched",
+    "state due since row_at reached present place entries entry_ptr length free heap arrival vacant fresh line",
 )
 
 
@@ -67,14 +67,6 @@ def _add_candidates(p, h, s):
                 h.entries[h.place[cell]] = cell
                 h.length[o] += 1
     s.news = 0
-
-
-@inlined
-def _order_classes(p, h, random):
-    """Fastest first, equals in random order."""
-    for i in range(len(h.line)):
-        h.line[i] = p.by_speed[i]
-    shuffle_equals(h.line, len(h.line), p.delay, random)
 
 
 @inlined
@@ -114,33 +106,11 @@ def _pick(p, options, h, o, random):
 
 
 @inlined
-def _exchange(p, h, s, record, o, t, random):
-    """(candidate, its class): class o takes the match of another one that has another candidate; or -1."""
-    net, n = p.net, len(p.net.in_ptr) - 1
-    for j in range(s.matches):
-        row = h.matched[j]
-        b = np.int64(record.arc[row])
-        other, q = np.int64(p.class_of[b]), np.int64(record.chunk[row])
-        if h.length[other] == 0:
-            continue
-        for i in range(net.in_ptr[net.dst[b]], net.in_ptr[net.dst[b] + 1]):
-            cell = q * n + net.src[i]
-            if p.class_of[i] == o and h.state[cell] == HELD and h.since[cell] <= t:
-                record.arc[row] = i
-                hold(p.net, h.free, p.first[o], t, 0)
-                h.arrival[row] = t + p.delay[o]
-                h.due[q * n + net.dst[i]] = h.arrival[row]
-                return h.entries[h.entry_ptr[other] + random_below(random, h.length[other])], other
-    return np.int64(-1), o
-
-
-@inlined
 def _expect(p, options, h, s, q, v, row):
     """Rank v expects chunk q from now on."""
     n = len(p.net.in_ptr) - 1
     h.state[q * n + v] = EXPECTED
     h.reached[q] += 1
-    s.unasked -= 1
     h.due[q * n + v], h.row_at[q * n + v] = h.arrival[row], row
     _remove(p, h, q, v)
     if options.hierarchy:
@@ -168,7 +138,6 @@ def _overtake(p, options, h, s, record, o, t):
     b = np.int64(p.class_of[record.arc[row]])
     h.state[cell] = NOTHING
     h.reached[q] -= 1
-    s.unasked += 1
     for j in range(h.length[b]):
         one = h.entries[h.entry_ptr[b] + j]
         if h.since[(one // arcs) * n + net.src[one % arcs]] <= record.start[row]:
@@ -184,25 +153,17 @@ def _overtake(p, options, h, s, record, o, t):
 
 
 @inlined
-def _new_row(h, s, record):
-    """A row for a transfer; -1: there is no room."""
-    if s.vacancies:
-        s.vacancies -= 1
-        return h.vacant[s.vacancies]
-    if s.rows == len(record.arc):
-        return np.int64(-1)
-    s.rows += 1
-    return s.rows - 1
-
-
-@inlined
 def _match(p, options, h, s, record, t, random):
     """Match the classes that are free to candidates: (when the next one is free, status)."""
     again, arcs = _FAR, len(p.net.src)
-    s.matches = s.repeat = 0
+    s.repeat = 0
+    # Fastest first, equals in random order.
+    for i in range(len(h.line)):
+        h.line[i] = p.by_speed[i]
+    shuffle_equals(h.line, len(h.line), p.delay, random)
     for i in range(len(h.line)):
         o = h.line[i]
-        if h.length[o] == 0 and s.unasked == 0 and not options.overtake:
+        if h.length[o] == 0 and not options.overtake:
             continue
         ready = _ready(p, h, o, t)
         if ready > t:
@@ -211,33 +172,31 @@ def _match(p, options, h, s, record, t, random):
         if s.lazy and p.level[o] >= 0 and random_below(random, 64) < s.lazy:
             continue
         chosen = _pick(p, options, h, o, random)
-        if chosen < 0 and s.unasked:
-            chosen, o = _exchange(p, h, s, record, o, t, random)
         if chosen < 0 and options.overtake:
             chosen = _overtake(p, options, h, s, record, o, t)
         if chosen < 0:
             continue
         hold(p.net, h.free, p.first[o], t, 0)
-        row = _new_row(h, s, record)
-        if row < 0:
+        if s.vacancies:
+            s.vacancies -= 1
+            row = h.vacant[s.vacancies]
+        elif s.rows == len(record.arc):
             return again, STUCK
+        else:
+            row = s.rows
+            s.rows += 1
         q, a = chosen // arcs, chosen % arcs
         record.arc[row], record.chunk[row], record.start[row] = a, q, t
         h.arrival[row] = t + p.delay[o]
         _expect(p, options, h, s, q, np.int64(p.net.dst[a]), row)
         if not options.overtake and h.arrival[row] >= options.limit:
             return again, WORSE
-        h.matched[s.matches] = row
-        s.matches += 1
-    # Arrivals are final only now: a partner may have changed its class.
-    for i in range(s.matches):
-        push(h.heap, s.waiting, h.arrival[h.matched[i]], np.int64(0), h.matched[i])
+        push(h.heap, s.waiting, h.arrival[row], np.int64(0), row)
         s.waiting += 1
-    if s.unasked or options.overtake:
-        for o in range(len(p.delay)):
-            ready = _ready(p, h, o, t)
-            if ready > t and h.length[o]:
-                again = min(again, ready)
+    for o in range(len(p.delay)):
+        ready = _ready(p, h, o, t)
+        if ready > t and h.length[o]:
+            again = min(again, ready)
     return again, DONE
 
 
@@ -270,12 +229,11 @@ def symmetric_greedy(p, options, h, record, state, random, stop):
             for k in range(len(p.part)):
                 h.present[p.part[k, p.origin[q]], q] = True
     s.news = chunks
-    s.left = s.unasked = chunks * (n - 1)
+    s.left = chunks * (n - 1)
     while True:
         _add_candidates(p, h, s)
         if s.left == 0:
             return t, DONE
-        _order_classes(p, h, random)
         again, status = _match(p, options, h, s, record, t, random)
         if status != DONE:
             return t, status
@@ -285,7 +243,7 @@ def symmetric_greedy(p, options, h, record, state, random, stop):
             if s.lazy:
                 s.lazy = 0
                 continue
-            if again == _FAR or s.unasked == 0:
+            if again == _FAR:
                 return t, STUCK
         now = h.heap[0].key if s.waiting else again
         t = again if t < again < now else now
@@ -311,7 +269,7 @@ def run(
         np.ones(chunks, np.int64), np.zeros((parts, chunks), np.bool_), np.full(chunks * arcs, -1),
         np.empty(entry_ptr[-1], np.int64), entry_ptr, np.zeros(classes, np.int64),
         np.zeros(int(net.hop.max()) + 1, np.int64), np.empty(rows, ENTRY), *np.empty((3, rows), np.int64),
-        *np.empty((2, classes), np.int64),
+        np.empty(classes, np.int64),
     )  # fmt: skip
     delay = net.delay[0, each.first]
     problem = _Problem(
