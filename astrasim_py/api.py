@@ -116,9 +116,10 @@ def collective(
     *,
     algorithm: Algorithm | str | None = None,
     root: int = 0,
+    npus: Sequence[int] | None = None,
     **network: Any,
 ) -> Problem:
-    """One collective of all NPUs, as a problem for `simulate`.
+    """One collective, as a problem for `simulate`.
 
     Parameters
     ----------
@@ -131,6 +132,8 @@ def collective(
         An injected algorithm, or the name of a builder; the builder's default otherwise.
     root : int
         For rooted collectives.
+    npus : sequence of int, optional
+        The group, rank by rank; all NPUs by default.
     **network
         Fields of `astrasim_py.system.machine_models.NetworkModel`: ``model`` (``cut_through``, ``store_and_forward`` or
         ``analytical``), ``link_busy``, ``msccl`` …
@@ -160,7 +163,7 @@ def collective(
         rooted = {"root": root} if promise_of(collective).rooted else {}
         return build(algorithm or default_algorithm(collective), collective, ranks, **rooted)
 
-    npus = placement(topology)
+    npus = placement(topology, "linear" if npus is None else list(npus))
     workload = generate([Collective(type=kind, size=nbytes, root=root)], len(npus), name=kind)
     job = Job(workload=workload, placement=npus, algorithms=AlgorithmTable({kind: [Case(make=make)]}))
     return Problem(topology=topology, jobs=(job,), network=NetworkModel(**network))

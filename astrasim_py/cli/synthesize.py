@@ -11,7 +11,7 @@ import sys
 import time
 from threading import Event, Lock, Thread
 
-from astrasim_py.api import write_algorithm
+from astrasim_py.api import collective, write_algorithm
 from astrasim_py.cli.options import complain, format_option, make_parent
 from astrasim_py.cli.topologies import npu_list, size_matrix, topology_of
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
@@ -19,11 +19,12 @@ from astrasim_py.core.choices import CONTENTION_MODELS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
 from astrasim_py.core.files import write_file
 from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_size, parse_time
+from astrasim_py.engine.simulation import simulate
 from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.report.tables import json_text, ns_number
 from astrasim_py.study.link_occupancy import read_occupancy, write_occupancy
-from astrasim_py.study.synthesized import facts_of, find, measured
+from astrasim_py.study.synthesized import facts_of, find
 from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
 from astrasim_py.synthesis.model.schedule import Schedule
@@ -128,15 +129,15 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
             raise UsageError("--collective", "an all_to_allv has blocks of unequal size", "say them by --blocks FILE")
         args.collective = "all_to_all"
     try:
-        collective = collective_name(args.collective, "--collective")
+        kind = collective_name(args.collective, "--collective")
     except AlgorithmError as error:
         raise UsageError(*error.args) from None
-    if collective in ("barrier", CUSTOM):
-        raise UsageError("--collective", f"a {collective} cannot be synthesized", "name a collective that moves data")
-    if args.blocks is not None and collective != "all_to_all":
-        raise UsageError("--blocks", f"{collective} has no blocks of unequal size", "write --size")
-    if args.root is not None and not promise_of(collective).rooted:
-        raise UsageError("--root", f"{collective} has no root", "drop it")
+    if kind in ("barrier", CUSTOM):
+        raise UsageError("--collective", f"a {kind} cannot be synthesized", "name a collective that moves data")
+    if args.blocks is not None and kind != "all_to_all":
+        raise UsageError("--blocks", f"{kind} has no blocks of unequal size", "write --size")
+    if args.root is not None and not promise_of(kind).rooted:
+        raise UsageError("--root", f"{kind} has no root", "drop it")
     size = 0 if args.size is None else parse_size(args.size, "--size")
     chunks = _chunks(args.chunks)
     budget = None if args.budget is None else parse_time(args.budget, "--budget") / PS_PER_S
@@ -147,19 +148,19 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
         raise UsageError("--exact", problem, "leave it out, or choose a smaller group by --npus")
     if not limit:
         raise UsageError("--exact-limit", "no time at all", 'write e.g. "60 s"')
-    root = (args.root or 0) if promise_of(collective).rooted else None
+    root = (args.root or 0) if promise_of(kind).rooted else None
     if root is not None and not 0 <= root < len(npus):
         raise UsageError("--root", f"{root} is not one of {len(npus)} ranks", f"write 0 to {len(npus) - 1}")
-    parts = (chunks or 1) * (1 if collective in ("broadcast", "reduce") else len(npus))
-    transfers = parts * (len(npus) - 1) * (2 if collective == "all_reduce" else 1)
-    if transfers > MAX_RECORDED and not (args.count and collective in COUNTED):
+    parts = (chunks or 1) * (1 if kind in ("broadcast", "reduce") else len(npus))
+    transfers = parts * (len(npus) - 1) * (2 if kind == "all_reduce" else 1)
+    if transfers > MAX_RECORDED and not (args.count and kind in COUNTED):
         problem = f"about {transfers} transfers are more than {MAX_RECORDED}, which fit in memory"
-        more = ", or count them only (--count)" if collective in COUNTED else ""
+        more = ", or count them only (--count)" if kind in COUNTED else ""
         raise UsageError("--chunks" if parts > len(npus) else "--topology", problem, f"use fewer chunks or NPUs{more}")
     occupied = tuple(read_occupancy(file, topology, "--occupied") for file in args.occupied)
     blocks = None if args.blocks is None else size_matrix(args.blocks, len(npus), "--blocks")
     return Request(
-        topology=topology, npus=npus, collective=collective, size=size, chunks=chunks, root=root,
+        topology=topology, npus=npus, collective=kind, size=size, chunks=chunks, root=root,
         cost=CostModel(model=args.model, link_busy=args.link_busy), relays=args.relays, occupied=occupied,
         seed=args.seed, rounds=args.rounds, budget=budget, exact=limit if args.exact else None, blocks=blocks,
     )  # fmt: skip
@@ -323,15 +324,22 @@ def _verified(algorithm: Algorithm) -> bool:
 
 def _simulated(schedule: Schedule, algorithm: Algorithm, original: Topology) -> dict:
     """Simulate on the topology of the schedule and, if that was unwound, on the one with switches."""
-    took, engine = measured(schedule, algorithm)
-    if took is None:
+    network, demand, times, engines = schedule.network, schedule.demand, [], []
+    cost = {"model": network.cost.model, "link_busy": network.cost.link_busy}
+    for topology in dict.fromkeys((network.topology, original)):
+        problem = collective(
+            algorithm.collective, demand.size, topology, algorithm=algorithm, root=demand.root or 0,
+            npus=network.npus, **cost,
+        )  # fmt: skip
+        records = simulate(problem, level="summary")
+        times.append(records.makespan if records.outcome.status == "done" else None)
+        engines.append(records.engine)
+    if times[0] is None:
         raise InternalError("a synthesized algorithm does not finish")
-    row = {"simulated_ns": ns_number(took), "difference_ns": ns_number(took - schedule.time), "engine": engine}
-    if original is not schedule.network.topology:
-        took, other = measured(schedule, algorithm, original)
-        row["engine"] = ", ".join(dict.fromkeys((engine, other)))
-        row["with_switches_ns"] = None if took is None else ns_number(took)
-    return row
+    row = {"simulated_ns": ns_number(times[0]), "difference_ns": ns_number(times[0] - schedule.time)}
+    if len(times) > 1:
+        row["with_switches_ns"] = None if times[1] is None else ns_number(times[1])
+    return row | {"engine": ", ".join(dict.fromkeys(engines))}
 
 
 def _drawn(schedule: Schedule, kind: str) -> bytes:

@@ -22,12 +22,10 @@ import numpy as np
 from astrasim_py.core.cache import cache_file, cached
 from astrasim_py.core.digest import digest
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.selection import AlgorithmTable, Case
 from astrasim_py.report.tables import json_text, ns_number, parse_json, rounded
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
 from astrasim_py.synthesis.request import Found, Request, solve
-from astrasim_py.topology.model import Topology
 
 #: Largest file of a kept schedule, bytes.
 MAX_BYTES = 2**30
@@ -66,32 +64,6 @@ def find(
         most=MAX_BYTES,
         fresh=fresh,
     )
-
-
-def measured(schedule: Schedule, algorithm: Algorithm, topology: Topology | None = None) -> tuple[int | None, str]:
-    """(time in ps, engine) of an algorithm, simulated in the model of its schedule.
-
-    `algorithm`: made of it. `topology`: another one, with the same NPUs. Returns ps; None where it does not finish.
-    Returns which engine ran.
-    """
-    from astrasim_py.engine.simulation import simulate
-    from astrasim_py.system.machine_models import NetworkModel
-    from astrasim_py.system.problem import Job, Problem
-    from astrasim_py.workload.items import Collective
-    from astrasim_py.workload.microbenchmarks import generate
-
-    network, demand = schedule.network, schedule.demand
-    kind = algorithm.collective
-    item = Collective(type=kind, size=demand.size, root=demand.root or 0)
-    job = Job(
-        workload=generate([item], network.ranks, name=kind),
-        placement=network.npus,
-        algorithms=AlgorithmTable({kind: [Case(make=lambda collective, ranks, root: algorithm)]}),
-    )
-    cost = NetworkModel(model=network.cost.model, link_busy=network.cost.link_busy)
-    problem = Problem(topology=network.topology if topology is None else topology, jobs=(job,), network=cost)
-    records = simulate(problem, engine="auto", level="summary")
-    return records.makespan if records.outcome.status == "done" else None, records.engine
 
 
 # -- files --------------------------------------------------------------------------------------------------------
