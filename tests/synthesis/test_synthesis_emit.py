@@ -6,20 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from worlds.networks import SPREADING, synthesize
+from worlds.networks import SPREADING, measured, synthesize
 
 import astrasim_py as ap
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.study.synthesized import measured as on_its_npus
 from astrasim_py.synthesis.emit.emitter import emit
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.portfolio import TRIED, best_chunks
-from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.topology import Topology, build
 from astrasim_py.verification.verifier import verify
 
@@ -57,17 +55,6 @@ PORTS = {"switch": shape("switch:6"), "leaves": build(
 def made(topology: Topology, kind: str, chunks: int, cost: CostModel, **more) -> Schedule:
     root = 2 if kind in ROOTED else None
     return synthesize(topology, kind, SIZE, chunks=chunks, root=root, cost=cost, rounds=2, jobs=1, **more)
-
-
-def measured(schedule: Schedule, algorithm, engine: str = "simpy") -> int:
-    demand, cost = schedule.demand, schedule.network.cost
-    problem = ap.collective(
-        demand.collective, demand.size, schedule.network.topology, algorithm=algorithm, root=demand.root or 0
-    )
-    problem = replace(problem, network=NetworkModel(model=cost.model, link_busy=cost.link_busy))
-    records = simulate(problem, engine=engine, level="summary")
-    assert records.outcome.status == "done"
-    return records.makespan
 
 
 @pytest.mark.slow
@@ -151,7 +138,7 @@ def test_what_takes_no_time_keeps_its_place_on_a_link():
     columns = [np.array(column) for column in ([near, near, far], [2, 1, 1], [1000, 0, 500_000])]
     schedule = as_schedule(network, demand, copied(columns), Search(seed=1, policy="", rounds=1))
     assert (schedule.start.tolist(), schedule.chunk.tolist()) == ([0, 0, 500_000], [1, 2, 1])
-    assert on_its_npus(schedule, emit(schedule))[0] == schedule.time == 1_000_000
+    assert measured(schedule, emit(schedule)) == schedule.time == 1_000_000
 
 
 def test_formats_keep_it(tmp_path):

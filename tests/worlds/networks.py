@@ -8,6 +8,9 @@ from fractions import Fraction
 import numpy as np
 from worlds.topologies import topology as any_topology
 
+from astrasim_py.api import collective
+from astrasim_py.engine.simulation import simulate
+from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule
@@ -33,6 +36,18 @@ def synthesize(
     network = Network.of(topology, npus, cost=cost, relays=relays, occupied=occupied)
     demand = Demand.of(collective, network.ranks, chunks, size, root)
     return find_schedule(network, demand, Effort(**effort), record=record)
+
+
+def measured(schedule: Schedule, algorithm: Algorithm, engine: str = "simpy") -> int:
+    """Time in ps of an algorithm, simulated in the model of its schedule."""
+    demand, network = schedule.demand, schedule.network
+    problem = collective(
+        demand.collective, demand.size, network.topology, algorithm=algorithm, root=demand.root or 0,
+        npus=network.npus, model=network.cost.model, link_busy=network.cost.link_busy,
+    )  # fmt: skip
+    records = simulate(problem, engine=engine, level="summary")
+    assert records.outcome.status == "done"
+    return records.makespan
 
 
 def edge_list(seed: int, *, most: int = 11, switch: bool = False) -> Topology:
