@@ -16,14 +16,9 @@ from astrasim_py.program.algorithm import Algorithm
 _ALL = tuple(COLLECTIVES)
 #: Builders of collectives for which the user names no algorithm.
 _DEFAULTS = {
-    "all_reduce": "ring",
-    "all_gather": "ring",
-    "reduce_scatter": "ring",
+    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring"),
+    **dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), "binomial_tree"),
     "all_to_all": "direct",
-    "broadcast": "binomial_tree",
-    "reduce": "binomial_tree",
-    "gather": "binomial_tree",
-    "scatter": "binomial_tree",
     "barrier": "dissemination",
 }
 

@@ -42,9 +42,10 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
     n, total = algorithm.ranks, algorithm.chunks
     block = total // n if promise_of(algorithm.collective).sharded else 1 if algorithm.collective == CUSTOM else total
     segments, owner, start, length = _segments(whole, block)
-    first = np.cumsum(segments) - segments
-    segment = ranges(segments)[1]
-    size, rank, kind = len(owner), whole.rank[owner], whole.type[owner]
+    first, segment, size = np.cumsum(segments) - segments, ranges(segments)[1], len(owner)
+    instance = np.arange(k).repeat(size)
+    owner, start, length, segment = (np.tile(each, k) for each in (owner, start, length, segment))
+    rank, kind = whole.rank[owner], whole.type[owner]
     given = {name: column[owner] for name, column in whole.columns.items()}
     scratch = np.zeros(n, dtype=np.int64)
     for side in ("src", "dst"):
@@ -52,42 +53,38 @@ def split(algorithm: Algorithm, k: int, *, verify: bool = True) -> Algorithm:
         np.maximum.at(scratch, rank[mine], (given[f"{side}_off"] + whole.count[owner])[mine])
     # Segments of a node take data of the same segments of others.
     payload, sender = (
-        np.where(rows[owner] < 0, NONE, first[rows[owner]] + segment) for rows in (whole.payload, whole.sender)
+        np.where(rows[owner] < 0, NONE, first[rows[owner]] + segment + instance * size)
+        for rows in (whole.payload, whole.sender)
     )
-    channel = np.maximum(given["channel"], 0) * k
+    channel = np.maximum(given["channel"], 0) * k + instance
     sends, receives = np.flatnonzero(kind == NodeType.COMM_SEND), np.flatnonzero(sender >= 0)
-    numbers = numbered(
-        *(np.tile(key[sends], k) for key in (whole.pair[owner], segment, whole.turn[owner])),
-        (channel[sends] + np.arange(k)[:, None]).ravel(),
-    ).reshape(k, -1)
+    tag = np.full(len(owner), MISSING)
+    tag[sends] = numbered(*(key[sends] for key in (whole.pair[owner], segment, whole.turn[owner], channel)))
+    tag[receives] = tag[sender[receives]]
+
+    def moved(chunk: np.ndarray) -> np.ndarray:
+        """New places of chunks of the full buffer."""
+        at = chunk + start
+        return at // block * (block * k) + instance * block + at % block
+
+    values: dict[str, object] = {
+        "type": kind,
+        "rank": rank,
+        "order": whole.at[owner],
+        "payload": payload,
+        "msg_chunk_idx": np.where(given["msg_chunk_idx"] < 0, MISSING, moved(given["msg_chunk_idx"])),
+        "msg_chunk_cnt": np.where(given["msg_chunk_cnt"] < 0, MISSING, length),
+        "channel": np.where(whole.message[owner], channel, MISSING),
+        "comm_tag": tag,
+        **{name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "source_line")},
+    }
+    for side in ("src", "dst"):
+        buffer, offset = given[f"{side}_buf"], given[f"{side}_off"]
+        own = instance * scratch[rank] + offset + start
+        at = np.where(buffer == Buffer.SCRATCH, own, moved(np.maximum(offset, 0)))
+        values |= {f"{side}_buf": buffer, f"{side}_off": np.where(buffer < 0, MISSING, at)}
     draft = Draft(n, total * k)
-    for instance in range(k):
-
-        def moved(chunk: np.ndarray, instance=instance) -> np.ndarray:
-            """New places of chunks of the full buffer."""
-            at = chunk + start
-            return at // block * (block * k) + instance * block + at % block
-
-        tag = np.full(size, MISSING)
-        tag[sends] = numbers[instance]
-        tag[receives] = tag[sender[receives]]
-        values: dict[str, object] = {
-            "type": kind,
-            "rank": rank,
-            "order": whole.at[owner],
-            "payload": np.where(payload < 0, NONE, payload + instance * size),
-            "msg_chunk_idx": np.where(given["msg_chunk_idx"] < 0, MISSING, moved(given["msg_chunk_idx"])),
-            "msg_chunk_cnt": np.where(given["msg_chunk_cnt"] < 0, MISSING, length),
-            "channel": np.where(whole.message[owner], channel + instance, MISSING),
-            "comm_tag": tag,
-            **{name: given[name] for name in ("comm_src", "comm_dst", "comp_op", "source_line")},
-        }
-        for side in ("src", "dst"):
-            buffer, offset = given[f"{side}_buf"], given[f"{side}_off"]
-            own = instance * scratch[rank] + offset + start
-            at = np.where(buffer == Buffer.SCRATCH, own, moved(np.maximum(offset, 0)))
-            values |= {f"{side}_buf": buffer, f"{side}_off": np.where(buffer < 0, MISSING, at)}
-        draft.extend(size, values)
+    draft.extend(len(owner), values)
     _depend(draft, whole, segments, first, k, size)
     made = finish(
         draft, f"{algorithm.name}_x{k}", algorithm.collective, root=algorithm.root, in_place=algorithm.in_place,
@@ -148,9 +145,9 @@ def _depend(draft: Draft, whole: OrderedProgram, segments: np.ndarray, first: np
     edges = [_pairs(child[~several], parent[~several], segments, first)]
     row, step = ranges(segments[child[alike]])
     edges.append((first[child[alike]][row] + step, first[parent[alike]][row] + step))
-    for j in range(k):
-        for c, p in edges:
-            draft.depend(c + j * size, p + j * size)
+    shift = np.arange(k)[:, None] * size
+    for c, p in edges:
+        draft.depend((c + shift).ravel(), (p + shift).ravel())
     if not joined.any():
         return
     # One node that waits for all of a node's segments, instead of as many edges as there are pairs of segments.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,9 @@ Cell = tuple[int, int]
 #: Largest file that `read_contract` reads, bytes; and promised output chunks of a contract at most.
 MAX_FILE = 64 * 2**20
 MAX_OUTPUTS = 2**22
+
+#: ``RANK:CHUNK`` or ``TIMES*RANK:CHUNK``.
+_TERM = re.compile(r"(?:([0-9]{1,7})\s*\*\s*)?([0-9]{1,7})\s*:\s*([0-9]{1,7})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,14 +220,12 @@ def _ranked(value: object, key: str, ranks: int, bad) -> Iterable[tuple[int, obj
 
 def _terms(text: object, ranks: int, chunks: int, bad) -> dict[Cell, int]:
     found: dict[Cell, int] = {}
-    for term in str(text).split("+"):
-        times, star, cell = term.strip().rpartition("*")
-        rank, colon, chunk = cell.strip().partition(":")
-        numbers = (rank.strip(), chunk.strip(), times.strip() if star else "1")
-        if not colon or not all(number.isascii() and number.isdecimal() and len(number) < 8 for number in numbers):
-            raise bad(f'"{term.strip()[:40]}" is no chunk of a rank', 'write RANK:CHUNK in quotes, e.g. "0:0 + 1:0"')
-        r, k, often = map(int, numbers)
+    for term in map(str.strip, str(text).split("+")):
+        match = _TERM.fullmatch(term)
+        if match is None:
+            raise bad(f'"{term[:40]}" is no chunk of a rank', 'write RANK:CHUNK in quotes, e.g. "0:0 + 1:0"')
+        often, r, k = (int(part or 1) for part in match.groups())
         if r >= ranks or k >= chunks or often < 1:
-            raise bad(f'"{term.strip()}" does not exist', f"write ranks below {ranks} and chunks below {chunks}")
+            raise bad(f'"{term}" does not exist', f"write ranks below {ranks} and chunks below {chunks}")
         found[r, k] = found.get((r, k), 0) + often
     return found

@@ -109,13 +109,9 @@ class AlgorithmTable:
         node: int = -1,
         npus: tuple[int, ...] = (),
     ) -> Algorithm:
-        """The algorithm for a call.
-
-        `size`: full buffer, bytes. `ranks`: size of the group. `group`: its name. `root`: position in the group, for
-        rooted collectives. `node`: id of the workload's node on the first member; -1 where unknown. `npus`: NPUs of the
-        group, in order: for algorithms that are made for them. Raises AlgorithmError: no case holds, or the algorithm
-        is not defined for such a group.
-        """
+        """The algorithm for a call: `size` bytes of the full buffer on a `group` of so many `ranks`, the `npus` in
+        their order; `root` is a position in it, `node` the id of the workload's node on the first member, -1 where
+        unknown. Raises AlgorithmError: no case holds, or the algorithm is not defined for such a group."""
         case = self.case(collective, size, ranks, group, node)
         key = (collective, case, ranks, root, *(() if case.fit is None else (size, npus)))
         if key not in self._made:

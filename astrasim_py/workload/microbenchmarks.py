@@ -38,14 +38,12 @@ def generate(
     name: str = "generated",
     place: str = "workload",
 ) -> Workload:
-    """Make a workload.
+    """Make a workload of items, which run one after the other on every rank, unless `after` says otherwise.
 
-    `items`: run one after the other on every rank that takes part, unless `after` says otherwise. `groups`: each name
-    stands for one group or several disjoint ones; a collective on the name is one collective per group. With several,
-    they are called ``name.0``, ``name.1``, …. `name`, `place`: of the workload; and for error messages. Returns traces
-    in the canonical attributes, and two of our own: ``coll_size`` (the exact full buffer; ``comm_size`` of an
-    all_gather is a shard, rounded up) and ``duration_ps`` (exact; ``duration_micros`` is rounded up). Ranks that do the
-    same share one trace. Raises ScenarioError: a rank, group, name or root that does not exist; too many nodes.
+    `groups`: each name stands for one group or several disjoint ones, then called ``name.0``, ``name.1``, …; a
+    collective on the name is one per group. Traces have two attributes of our own: ``coll_size`` (the exact full
+    buffer) and ``duration_ps``. Ranks that do the same share one trace. Raises ScenarioError: a rank, group, name or
+    root that does not exist; too many nodes.
     """
     groups = {key: tuple(tuple(g) for g in listed) for key, listed in (groups or {}).items()}
     defined: dict[str, tuple[int, ...]] = {}
