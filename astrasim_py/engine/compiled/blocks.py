@@ -85,45 +85,25 @@ def open_call(state, number):
     call, now_at = table.calls(state, number), table.progress(state, number)
     if now_at.start >= 0:
         return
-    members = call.members
     now_at.start = state.now
-    now_at.left = members
-    if not call.flags & records.EMPTY:
-        now_at.blocks = queue.take(state, members)
-        for i in range(members):
-            table.arena(state)[now_at.blocks + i] = -1
+    now_at.left = call.members
+    now_at.place = queue.take_zeros(state, call.words)
     if call.flags & records.JOINT:
         template = table.templates(state, call.templates)
-        now_at.state_words = (template.nodes * members + 7) >> 3
-        now_at.states = queue.take(state, now_at.state_words)
         for i in range(template.nodes):
-            begin = 8 * now_at.states + i * members
-            for k in range(begin, begin + members):
+            begin = 8 * (now_at.place + call.states) + i * call.members
+            for k in range(begin, begin + call.members):
                 table.states(state)[k] = table.small(state)[template.first + i]
-    if call.channels:
-        now_at.channels = queue.take_zeros(state, 2 * call.channels)
-    words = 2 * call.messages + call.connections
-    if words:
-        now_at.slots = queue.take_zeros(state, words)
 
 
 @lean
 def leave_call(state, number):
     """Record that a member has finished a call."""
-    call, now_at = table.calls(state, number), table.progress(state, number)
+    now_at = table.progress(state, number)
     now_at.left -= 1
-    if now_at.left:
-        return
-    now_at.end = state.now
-    if not call.flags & records.EMPTY:
-        queue.give(state, now_at.blocks, call.members)
-    if call.flags & records.JOINT:
-        queue.give(state, now_at.states, now_at.state_words)
-    if call.channels:
-        queue.give(state, now_at.channels, 2 * call.channels)
-    words = 2 * call.messages + call.connections
-    if words:
-        queue.give(state, now_at.slots, words)
+    if now_at.left == 0:
+        now_at.end = state.now
+        queue.give(state, now_at.place, table.calls(state, number).words)
 
 
 @inlined
@@ -138,12 +118,10 @@ def template_of(state, number, position):
 @inlined
 def block_at(state, call, position):
     """Return the block of a member of a call; its rank or the first message to it makes the block."""
-    place = table.progress(state, call).blocks + position
-    block = table.arena(state)[place]
-    if block < 0:
-        block = make_block(state, call, position)
-        table.arena(state)[place] = block
-    return block
+    place = table.progress(state, call).place + position
+    if table.arena(state)[place] == 0:
+        table.arena(state)[place] = make_block(state, call, position) + 1
+    return table.arena(state)[place] - 1
 
 
 @lean
@@ -151,7 +129,7 @@ def make_block(state, number, position):
     """Make the block of a member of a call."""
     call, template = table.calls(state, number), template_of(state, number, position)
     joint = call.flags & records.JOINT
-    words = table.progress(state, number).states if joint else new_states(state, template)
+    words = table.progress(state, number).place + call.states if joint else new_states(state, template)
     block = new_block(state, template, np.int64(table.ints(state)[call.ranks + position]), words)
     row = table.blocks(state, block)
     if joint:
@@ -293,7 +271,7 @@ def channel_of(state, block, node, sends):
     if call.flags & records.ROTATED:
         sender = np.int64(row.position) if sends else peer_of(state, block, node)
         channel += sender * (call.channels // call.members)
-    return table.progress(state, row.call).channels + 2 * channel
+    return table.progress(state, row.call).place + call.members + 2 * channel
 
 
 @lean

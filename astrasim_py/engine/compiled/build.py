@@ -343,7 +343,11 @@ class _Building:
         if not len(call.programs):
             return row
         rotated = None if call.rotation is None else self.rotated(call)
-        return row | (rotated or self.plain(call, shared=self.by_bytes and not planned and call.rotation is None))
+        row |= rotated or self.plain(call, shared=self.by_bytes and not planned and call.rotation is None)
+        slots = row["members"] + 2 * row["channels"]
+        states = slots + 2 * row.get("messages", 0) + row.pop("connections", 0)
+        joint = self.templates[row["templates"]]["nodes"] if row["flags"] & records.JOINT else 0
+        return row | {"slots": slots, "states": states, "words": states - (-joint * row["members"] // 8)}
 
     def plain(self, call: CollectiveCall, *, shared: bool) -> dict[str, int]:
         """Fields of a call of a program per member; `shared`: its messages match in the shared communicator."""
@@ -452,16 +456,11 @@ class _Building:
         words, nodes = (max((row[name] for row in self.templates), default=1) for name in ("words", "nodes"))
         chunks = sum(row.get("chunk_count", 0) for row in instances)
         starts = min(self.most_running, chunks) + 2 if chunks else 2
-        of_call, joint = 0, 0
-        for row in calls:
-            states = 2 * (row.get("channels", 0) + row.get("messages", 0)) + row.get("connections", 0)
-            of_call = max(of_call, row["members"] + states + 12)
-            if row["flags"] & records.JOINT:
-                joint = max(joint, -(-row["members"] * self.templates[row["templates"]]["nodes"] // 8))
+        of_call = max((row.get("words", 0) for row in calls), default=0)
         shares = chunks * (records.RUN_WORDS + 8) + records.SHARE_WORDS + 2 * self.most_queues + 16
         # Arena sizes exceed the request by at most a quarter.
-        step = 2 * (starts * (words + of_call + 64) + shares) + 24 * nodes * (starts + 1) + 1024
-        self.constants["arena_step"] = step + (starts if chunks else 1) * (5 * joint // 4 + 8)
+        step = 2 * (starts * (words + 64) + shares) + 24 * nodes * (starts + 1) + 1024
+        self.constants["arena_step"] = step + (starts if chunks else 1) * (5 * of_call // 4 + 8)
         self.constants["block_step"] = starts + 8
 
 

@@ -31,19 +31,10 @@ def release(state, block, node, cause):
 def refuse(state, rank, kind, node):
     """Queue a ready workload node that found no free slot."""
     slot = table.slots(state, records.SLOT_KINDS * rank + kind)
-    count, room = slot.refused_count, slot.refused_room
-    if count == room:
-        more = max(2 * room, np.int64(4))
-        place = queue.take(state, 3 * more)
-        for i in range(3 * count):
-            table.arena(state)[place + i] = table.arena(state)[slot.refused + i]
-        if room:
-            queue.give(state, slot.refused, 3 * room)
-        slot.refused = place
-        slot.refused_room = more
-        queue.note_ready(state, 3 * more)
-    heap.push(table.arena_heap(state, slot.refused), count, node, np.int64(0), node)
-    slot.refused_count = count + 1
+    if slot.refused == 0:
+        slot.refused = queue.take(state, 3 * table.templates(state, table.ranks(state, rank).template).nodes)
+    heap.push(table.arena_heap(state, slot.refused), slot.refused_count, node, np.int64(0), node)
+    slot.refused_count += 1
 
 
 @lean
@@ -69,7 +60,9 @@ def slot_freed(state, rank, kind, node):
 @lean
 def slot_of(state, block, message):
     """Return the slot of a message of a connection."""
-    return table.message_slots(state, table.progress(state, table.blocks(state, block).call).slots + 2 * message)
+    call = table.blocks(state, block).call
+    place = table.progress(state, call).place + table.calls(state, call).slots
+    return table.message_slots(state, place + 2 * message)
 
 
 @lean

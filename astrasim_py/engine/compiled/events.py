@@ -164,7 +164,7 @@ def enter_connection(state, e):
     row = table.blocks(state, event.block)
     template, call = table.templates(state, row.template), table.calls(state, row.call)
     connection = table.ints(state)[template.connections + 2 * template.nodes + event.node]
-    place = table.progress(state, row.call).slots + 2 * call.messages + connection
+    place = table.progress(state, row.call).place + call.slots + 2 * call.messages + connection
     pace = table.longs(state)[state.pace + event.size]
     hold = table.longs(state)[table.links(state, next_link(state, event.route)).hold + event.size]
     enters = max(table.arena(state)[place], state.now)

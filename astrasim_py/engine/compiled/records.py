@@ -66,8 +66,9 @@ WAITING = _record("word room first count")
 
 # One algorithm among some ranks. ranks: in `ints`, members by position; templates: in `ints` by position, of a
 # rotated call the template itself; dims: in `ints`, number of dimensions, these, digits of each position; extra_bytes:
-# in `small`, by position and node, added to its size; rows: in `longs`, first row of the node table.
-CALL = _record("instance members ranks templates flags channels dims extra_bytes messages connections rows")
+# in `small`, by position and node, added to its size; rows: in `longs`, first row of the node table; words, slots,
+# states: of the arena, see PROGRESS.
+CALL = _record("instance members ranks templates flags channels dims extra_bytes messages rows words slots states")
 # JOINT: the states of its blocks are interleaved node by node: members run in step, so that states used together share
 # a cache line.
 ROTATED, SHARED, EMPTY, JOINT = map(np.int64, (1, 2, 4, 16))
@@ -114,7 +115,7 @@ RANK = _record(
     itemsize=320,
 )
 #: The slots of one kind of a rank, which has SLOT_KINDS, the first unused. refused: place of a heap of waiting nodes.
-SLOT = _record("used refused refused_room refused_count")
+SLOT = _record("used refused refused_count")
 SLOT_KINDS = np.int64(4)
 
 # hold, hop: in `longs`, ps by size, hop -1: hold + latency; first, last: of its WAITs; free_scheduled, free_number:
@@ -125,9 +126,9 @@ LINK = _record(
 )
 WAIT = _record("start next")
 
-# Progress of a call or an instance. start: -1 before the first member; blocks: place of the block of each position;
-# slots: place of one MESSAGE_SLOT per message, then one word per connection; states: place of joint states.
-PROGRESS = _record("start left end blocks channels slots states state_words")
+# Progress of a call or an instance. start: -1 before the first member; place: of a call: by position its block + 1, then
+# CHANNELs, from `slots` on a MESSAGE_SLOT per message and a word per connection, from `states` on joint states.
+PROGRESS = _record("start left end place")
 CHANNEL = _record("first last")  # matches + 1 that are incomplete
 #: A slot of a connection. state: TAKEN, FREE, or the entry of the waiting send + WAITED; since: start of its wait.
 MESSAGE_SLOT = _record("state since")

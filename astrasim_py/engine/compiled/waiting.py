@@ -95,8 +95,9 @@ class Waiting:
         found = []
         progress = self.tables["progress"][: len(self.plan.calls)]
         for index in np.flatnonzero((progress["left"] > 0) & (progress["start"] >= 0)).tolist():
-            messages, begin = int(self.tables["calls"]["messages"][index]), int(progress["slots"][index])
-            slots = self.tables["arena"][begin : begin + 2 * messages].view(records.MESSAGE_SLOT)
+            call = self.tables["calls"][index]
+            begin = int(progress["place"][index]) + int(call["slots"])
+            slots = self.tables["arena"][begin : begin + 2 * int(call["messages"])].view(records.MESSAGE_SLOT)
             for waiting, since in slots[slots["state"] >= records.WAITED].tolist():
                 block, node = _split(waiting - records.WAITED)
                 found.append(Posted.of(self.plan, int(self.blocks["rank"][block]), index, node, since))
