@@ -60,6 +60,18 @@ def state_of(state, block, node):
     return (np.int64(row.words) << 3) + row.offset + node * np.int64(row.step)
 
 
+@inlined
+def meets(state, block, node, other, own):
+    """Whether the other side of a message has come (flag `other`, which ends); else note that this side has (`own`)."""
+    at = state_of(state, block, node)
+    came = table.states(state)[at] & other != 0
+    if came:
+        table.states(state)[at] &= ~np.uint8(other)
+    else:
+        table.states(state)[at] |= np.uint8(own)
+    return came
+
+
 @lean
 def free_block(state, block):
     """Free a block that has ended and has no references left."""
@@ -108,7 +120,6 @@ def leave_call(state, number):
 
 @inlined
 def template_of(state, number, position):
-    """Return the template of a member of a call."""
     call = table.calls(state, number)
     if call.flags & records.ROTATED:
         return call.templates
@@ -126,7 +137,6 @@ def block_at(state, call, position):
 
 @lean
 def make_block(state, number, position):
-    """Make the block of a member of a call."""
     call, template = table.calls(state, number), template_of(state, number, position)
     joint = call.flags & records.JOINT
     words = table.progress(state, number).place + call.states if joint else new_states(state, template)
@@ -175,7 +185,6 @@ def splice(state, call, position, rank, node, run, cause):
 
 @lean
 def position_in(state, number, rank):
-    """Return the position of a rank in an instance."""
     instance = table.instances(state, number)
     low, high = np.int64(0), instance.members
     while low < high:
@@ -297,10 +306,3 @@ def new_match(state, place, flags):
         channel.first = number + 1
     channel.last = number + 1
     return number
-
-
-@lean
-def free_match(state, number):
-    """Free a complete match."""
-    table.matches(state, number).flags = -1
-    queue.give_row(state, table.matches, records.MATCHES, number)

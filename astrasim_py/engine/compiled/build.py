@@ -458,9 +458,9 @@ class _Building:
         starts = min(self.most_running, chunks) + 2 if chunks else 2
         of_call = max((row.get("words", 0) for row in calls), default=0)
         shares = chunks * (records.RUN_WORDS + 8) + records.SHARE_WORDS + 2 * self.most_queues + 16
-        # Arena sizes exceed the request by at most a quarter.
+        # Places of the arena are at most twice as large as requested.
         step = 2 * (starts * (words + 64) + shares) + 24 * nodes * (starts + 1) + 1024
-        self.constants["arena_step"] = step + (starts if chunks else 1) * (5 * of_call // 4 + 8)
+        self.constants["arena_step"] = step + (starts if chunks else 1) * (2 * of_call + 8)
         self.constants["block_step"] = starts + 8
 
 

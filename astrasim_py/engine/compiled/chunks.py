@@ -15,7 +15,6 @@ from astrasim_py.engine.compiled.queue import NONE, give, take, take_zeros
 
 @lean
 def chunk_of(state, run):
-    """Return the chunk of a run."""
     row = table.runs(state, run)
     return table.chunks(
         state, table.instances(state, table.shares(state, row.share).instance).chunks + records.CHUNK_WORDS * row.chunk
@@ -24,7 +23,6 @@ def chunk_of(state, run):
 
 @lean
 def phase_of(state, run):
-    """Return the current phase of a run."""
     return table.phases(state, chunk_of(state, run).phases + records.PHASE_WORDS * table.runs(state, run).phase)
 
 
@@ -47,7 +45,6 @@ def goes_first(state, a, b):
 
 @lean
 def stand_in_line(state, place, run):
-    """Add a run to the waiting line of a queue."""
     queue, row = table.queues(state, place), table.runs(state, run)
     row.next = 0
     if queue.line == 0:
@@ -170,7 +167,6 @@ def end_share(state, share, cause):
 
 @lean
 def end_run(state, run, cause):
-    """End a chunk on this rank."""
     share = table.runs(state, run).share
     give(state, run, records.RUN_WORDS)
     table.shares(state, share).left -= 1

@@ -59,7 +59,6 @@ def slot_freed(state, rank, kind, node):
 
 @lean
 def slot_of(state, block, message):
-    """Return the slot of a message of a connection."""
     call = table.blocks(state, block).call
     place = table.progress(state, call).place + table.calls(state, call).slots
     return table.message_slots(state, place + 2 * message)
@@ -120,7 +119,6 @@ def admit_workload(state, rank, node, kind, slot_kind):
 
 @lean
 def issue(state):
-    """Issue the next node of the dispatching rank's wave."""
     rank, entry = state.rank, table.wave(state, state.wave_next)[0].item
     state.wave_next += 1
     block, node = entry >> 32, entry & queue.NODE_MASK
@@ -184,13 +182,10 @@ def may_send(state, block, node, number):
             match.flags |= records.UNASKED
             return False
         request = match.row
-    else:
-        own = blocks.state_of(state, block, node)
-        if not table.states(state)[own] & records.ARRIVED:
-            table.states(state)[own] |= np.uint8(records.POSTED)
-            return False
-        table.states(state)[own] &= ~np.uint8(records.ARRIVED)
+    elif blocks.meets(state, block, node, records.ARRIVED, records.POSTED):
         request = stored_row(state, row.row + node)
+    else:
+        return False
     if state.record_messages:
         table.message_rows(state, request).receiver = row.row + node
     if not state.scheduled:
@@ -238,39 +233,29 @@ def receive_match(state, block, node, number):
     match.receive = queue.entry_of(block, node)
     if not match.flags & records.HAS_ARRIVED:
         return False
-    size = np.int64(match.size)
-    if size != blocks.size_of(state, block, node):
-        sender, call = np.int64(match.rank), np.int64(match.call)
-        events.unequal(state, match.receive, sender, call, match.send & queue.NODE_MASK, size)
     if state.record_messages:
         table.message_rows(state, match.row).receiver = table.blocks(state, block).row + node
-    blocks.free_match(state, number)
+    events.close_match(state, number, np.int64(match.size))
     return True
 
 
 @lean
 def receive_partner(state, block, node):
     """Whether the only message that a receive can match has arrived."""
-    own, row = blocks.state_of(state, block, node), table.blocks(state, block)
-    if not table.states(state)[own] & records.ARRIVED:
-        table.states(state)[own] |= np.uint8(records.POSTED)
+    row = table.blocks(state, block)
+    if not blocks.meets(state, block, node, records.ARRIVED, records.POSTED):
         return False
-    table.states(state)[own] &= ~np.uint8(records.ARRIVED)
     if state.record_messages:
         table.message_rows(state, stored_row(state, row.row + node)).receiver = row.row + node
     peer = blocks.peer_of(state, block, node)
+    sender, partner = blocks.rank_at(state, block, peer), np.int64(table.nodes(state, row.first + node).partner)
     size = blocks.sent_size(state, block, node, peer)
-    if size != blocks.size_of(state, block, node):
-        partner = np.int64(table.nodes(state, row.first + node).partner)
-        events.unequal(
-            state, queue.entry_of(block, node), blocks.rank_at(state, block, peer), np.int64(row.call), partner, size
-        )
+    events.check_size(state, block, node, sender, np.int64(row.call), partner, size)
     return True
 
 
 @lean
 def issue_timed(state, rank, block, node, kind):
-    """Begin a computation or a memory request."""
     duration = table.longs(state)[state.duration + table.nodes(state, table.blocks(state, block).first + node).size]
     end = state.now + duration
     if kind == MEMORY and state.has_servers:
@@ -294,7 +279,6 @@ def issue_timed(state, rank, block, node, kind):
 
 @lean
 def issue_collective(state, rank, block, node):
-    """Begin a rank's part of a collective."""
     row = table.blocks(state, block)
     number = np.int64(table.nodes(state, row.first + node).size)
     instance = table.instances(state, number)

@@ -6,7 +6,7 @@ import numpy as np
 
 from astrasim_py.core.jit import inlined, lean
 from astrasim_py.engine.compiled import blocks, queue, records, table
-from astrasim_py.engine.compiled.routes import next_link, set_out
+from astrasim_py.engine.compiled.routes import first_hop, set_out
 from astrasim_py.system.plan import COLLECTIVE, COMPUTE, RECV, SEND
 
 # -- common -----------------------------------------------------------------------------------------------
@@ -14,7 +14,6 @@ from astrasim_py.system.plan import COLLECTIVE, COMPUTE, RECV, SEND
 
 @lean
 def fail(state, status):
-    """Stop the run with an error status."""
     if state.status == records.RUNNING:
         state.status = status
         state.budget = 0
@@ -22,7 +21,6 @@ def fail(state, status):
 
 @lean
 def new_event(state, kind, block, node):
-    """Make an event of a node."""
     e = np.int64(queue.take_row(state, table.events, records.EVENTS))
     event = table.events(state, e)
     event.block = block
@@ -77,7 +75,6 @@ def complete_next(state, block, node, cause):
 
 @lean
 def end_later(state, block, node, time):
-    """Schedule the end of a node."""
     ended = new_event(state, records.END, block, node)
     number_event(state, ended)
     if state.counts_references:
@@ -125,7 +122,6 @@ def new_message(state, block, node, match, size, asks):
 
 @lean
 def record_message(state, block, node, size, hops):
-    """Add a row to the message table; returns its number."""
     number, sender = state.message_row_count, table.blocks(state, block)
     state.message_row_count = number + 1
     row = table.message_rows(state, number)
@@ -146,7 +142,6 @@ def record_message(state, block, node, size, hops):
 
 @lean
 def send(state):
-    """Issue the message that is due."""
     block = state.sender
     state.sender = -1
     e = new_message(
@@ -166,7 +161,8 @@ def enter_connection(state, e):
     connection = table.ints(state)[template.connections + 2 * template.nodes + event.node]
     place = table.progress(state, row.call).place + call.slots + 2 * call.messages + connection
     pace = table.longs(state)[state.pace + event.size]
-    hold = table.longs(state)[table.links(state, next_link(state, event.route)).hold + event.size]
+    link, _ = first_hop(state, event.route)
+    hold = table.longs(state)[table.links(state, link).hold + event.size]
     enters = max(table.arena(state)[place], state.now)
     if pace < 0 or hold < 0 or enters + pace < 0:
         fail(state, records.OVERFLOW)
@@ -182,100 +178,97 @@ def enter_connection(state, e):
 
 
 @lean
-def unequal(state, receive, sender, call, node, size):
-    """Stop the run: a matched send and receive have unequal bytes."""
-    if state.status == records.RUNNING:
-        state.wrong_receive = receive
-        state.wrong_sender = sender
+def check_size(state, block, node, rank, call, sent, size):
+    """Stop the run if a receive has other bytes than its message; `rank`, `call`, `sent`: of the send."""
+    if blocks.size_of(state, block, node) != size and state.status == records.RUNNING:
+        state.wrong_receive = queue.entry_of(block, node)
+        state.wrong_sender = rank
         state.wrong_call = call
-        state.wrong_node = node
+        state.wrong_node = sent
         state.wrong_size = size
-    fail(state, records.UNEQUAL_BYTES)
+        fail(state, records.UNEQUAL_BYTES)
 
 
 @lean
 def message_arrives(state, e):
     """Deliver a message: complete its receive if posted and, under `delivery`, its send."""
     event = table.events(state, e)
-    block, node, size = np.int64(event.block), np.int64(event.node), np.int64(event.size)
+    block, node = np.int64(event.block), np.int64(event.node)
+    row = table.blocks(state, block)
     if event.match >= 0:
-        other, partner = matched_arrival(state, e)
+        posted, other, partner = matched_arrival(state, e)
     else:
-        other, partner = blocks.partner_block(state, block, node), np.int64(partner_of(state, block, node))
-        own = blocks.state_of(state, other, partner)
-        if table.states(state)[own] & records.POSTED:
-            table.states(state)[own] &= ~np.uint8(records.POSTED)
-            if blocks.size_of(state, other, partner) != size:
-                row = table.blocks(state, block)
-                unequal(state, queue.entry_of(other, partner), np.int64(row.rank), np.int64(row.call), node, size)
-        else:
-            table.states(state)[own] |= np.uint8(records.ARRIVED)
-            if state.record_messages:
-                # Store the message's row in the receive's row until it is posted.
-                table.node_rows(state, table.blocks(state, other).row + partner).ended = -2 - event.row
-            other = queue.NONE
-    if other >= 0:
+        posted, other, partner = partner_arrival(state, e)
+        if posted:
+            check_size(state, other, partner, np.int64(row.rank), np.int64(row.call), node, np.int64(event.size))
+    if posted:
         if state.record_messages:
             table.message_rows(state, event.row).receiver = table.blocks(state, other).row + partner
-        complete_next(state, other, partner, table.blocks(state, block).row + node)
+        complete_next(state, other, partner, row.row + node)
     if not state.injected:
         complete_next(state, block, node, queue.NONE)
     if state.counts_references:
         blocks.release_block(state, block)
 
 
-@inlined
-def partner_of(state, block, node):
-    """Return the partner's node in its template, for a node with exactly one partner."""
-    return table.nodes(state, table.blocks(state, block).first + node).partner
+@lean
+def partner_arrival(state, e):
+    """Deliver a message to the only node that can match it. Returns whether that is posted, its block and itself."""
+    event = table.events(state, e)
+    block, node = np.int64(event.block), np.int64(event.node)
+    other = np.int64(blocks.partner_block(state, block, node))
+    partner = np.int64(table.nodes(state, table.blocks(state, block).first + node).partner)
+    posted = blocks.meets(state, other, partner, records.POSTED, records.ARRIVED)
+    if not posted and state.record_messages:
+        # Store the message's row in the node's row until it is posted.
+        table.node_rows(state, table.blocks(state, other).row + partner).ended = -2 - event.row
+    return posted, other, partner
 
 
 @lean
 def matched_arrival(state, e):
-    """Return the receive (block, node) of a message on a channel; block -1: not posted."""
+    """Deliver a message on a channel. Returns whether its receive is posted, the receive's block and itself."""
     event = table.events(state, e)
-    number, size = np.int64(event.match), np.int64(event.size)
-    match = table.matches(state, number)
+    match = table.matches(state, event.match)
     if not match.flags & records.RECEIVE_POSTED:
         match.flags |= records.HAS_ARRIVED
-        match.size = size
+        match.size = event.size
         match.row = event.row
-        return queue.NONE, queue.NONE
-    other, partner = match.receive >> 32, match.receive & queue.NODE_MASK
-    if blocks.size_of(state, other, partner) != size:
-        unequal(state, match.receive, np.int64(match.rank), np.int64(match.call), match.send & queue.NODE_MASK, size)
-    blocks.free_match(state, number)
-    return other, partner
+        return False, queue.NONE, queue.NONE
+    close_match(state, np.int64(event.match), np.int64(event.size))
+    return True, match.receive >> 32, match.receive & queue.NODE_MASK
+
+
+@lean
+def close_match(state, number, size):
+    """Free a complete match of a message of some size."""
+    match = table.matches(state, number)
+    block, node, sent = match.receive >> 32, match.receive & queue.NODE_MASK, match.send & queue.NODE_MASK
+    check_size(state, block, node, np.int64(match.rank), np.int64(match.call), sent, size)
+    match.flags = -1
+    queue.give_row(state, table.matches, records.MATCHES, number)
 
 
 @lean
 def request_arrives(state, e):
     """Under the rendezvous: deliver a receiver's request; the sender's message leaves if it is posted."""
     event = table.events(state, e)
-    block, node = np.int64(event.block), np.int64(event.node)
     if event.match >= 0:
         match = table.matches(state, event.match)
-        if match.flags & records.UNASKED:
+        posted, block, node = match.flags & records.UNASKED != 0, match.send >> 32, match.send & queue.NODE_MASK
+        if posted:
             match.flags &= ~records.UNASKED
-            state.sender = match.send >> 32
-            state.send_node = match.send & queue.NODE_MASK
         else:
             match.flags |= records.ASKED
             match.row = event.row
     else:
-        other, partner = blocks.partner_block(state, block, node), np.int64(partner_of(state, block, node))
-        own = blocks.state_of(state, other, partner)
-        if table.states(state)[own] & records.POSTED:
-            table.states(state)[own] &= ~np.uint8(records.POSTED)
-            state.sender = other
-            state.send_node = partner
-        else:
-            table.states(state)[own] |= np.uint8(records.ARRIVED)
-            if state.record_messages:
-                table.node_rows(state, table.blocks(state, other).row + partner).ended = -2 - event.row
-    state.send_match = event.match
-    if state.sender >= 0 and state.record_messages:
-        table.message_rows(state, event.row).receiver = table.blocks(state, state.sender).row + state.send_node
+        posted, block, node = partner_arrival(state, e)
+    if posted:
+        state.sender = block
+        state.send_node = node
+        state.send_match = event.match
+        if state.record_messages:
+            table.message_rows(state, event.row).receiver = table.blocks(state, block).row + node
 
 
 @lean
@@ -335,7 +328,6 @@ def begin_rank(state, rank):
 
 @lean
 def apply(state, e):
-    """Apply an event of the current time."""
     event = table.events(state, e)
     kind, block, node = event.kind, np.int64(event.block), np.int64(event.node)
     state.taken_scheduled = event.scheduled

@@ -6,7 +6,7 @@ import numpy as np
 
 from astrasim_py.core.jit import lean
 from astrasim_py.engine.compiled import events, queue, records, table
-from astrasim_py.engine.compiled.routes import after_hop, at_end, next_link
+from astrasim_py.engine.compiled.routes import at_end, first_hop
 
 
 @lean
@@ -26,7 +26,7 @@ def deliver_later(state, e):
     event, now = table.events(state, e), state.now
     left = event.route
     while not at_end(left):
-        link = next_link(state, left)
+        link, left = first_hop(state, left)
         hold = table.longs(state)[table.links(state, link).hold + event.size]
         reserve(
             state,
@@ -36,7 +36,6 @@ def deliver_later(state, e):
             now + hold if hold >= 0 else queue.NONE,
             table.longs(state)[state.nbytes + event.size],
         )
-        left = after_hop(state, left)
     if state.record_messages:
         table.message_rows(state, event.row).start = now
     row, variant = table.blocks(state, event.block), np.int64(0)
@@ -59,7 +58,7 @@ def take_link(state, e):
     Returns the injection time if this is the first link, else -1.
     """
     event, now = table.events(state, e), state.now
-    number = next_link(state, event.route)
+    number, route = first_hop(state, event.route)
     link, row = table.links(state, number), table.blocks(state, event.block)
     hold = table.longs(state)[link.hold + event.size]
     if hold < 0:
@@ -100,7 +99,6 @@ def take_link(state, e):
     if state.scheduled:
         events.reschedule(state, e, start)
     injection = queue.NONE if event.moved else end
-    route = after_hop(state, event.route)
     event.route = route
     event.moved = 1
     arrived = at_end(route)
@@ -156,7 +154,6 @@ def count_use(state, number, requested, start, free):
 
 @lean
 def record_hop(state, e, link, requested, start, free):
-    """Add a row to the hop table."""
     event = table.events(state, e)
     message = table.message_rows(state, event.row)
     if not event.moved:
@@ -184,7 +181,6 @@ def is_free(state, number):
 
 @lean
 def wait_in_line(state, e, number):
-    """Add a message to the waiting line of a link."""
     event, link = table.events(state, e), table.links(state, number)
     event.tail = state.now
     event.next = -1

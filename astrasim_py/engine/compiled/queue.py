@@ -1,6 +1,6 @@
 """The kernel's memory, its queue of events, and the ranks that must dispatch.
 
-*Arena*: words of 64 bits, handed out in sizes of four steps to each power of two; every size has a list of free places.
+*Arena*: words of 64 bits, handed out in powers of two; every size has a list of free places.
 Events, matches, blocks and so on are rows of pools of their own, whose free rows are linked.
 
 *Queue*: events of one time form a list, the bucket of that time. A heap holds the distinct times, a hash table finds
@@ -29,7 +29,6 @@ AFTER_CALLS = np.int64(1 << 30)
 
 @inlined
 def entry_of(block, node):
-    """Pack block and node into one number."""
     return (np.int64(block) << 32) | np.int64(node)
 
 
@@ -38,16 +37,12 @@ def entry_of(block, node):
 
 @lean
 def size_class(words):
-    """Return the size of the arena's places that hold `words` words, and its number."""
-    if words <= 4:
-        return np.int64(4), np.int64(0)
-    power, level = np.int64(4), np.int64(0)
-    while power * 2 < words:
-        power *= 2
-        level += 1
-    quarter = power >> 2
-    step = (words - power + quarter - 1) // quarter
-    return power + step * quarter, 4 * level + step
+    """Return the size of the arena's places that hold `words` words, a power of two, and its number."""
+    size, number = np.int64(4), np.int64(0)
+    while size < words:
+        size *= 2
+        number += 1
+    return size, number
 
 
 @lean
@@ -74,7 +69,6 @@ def take_zeros(state, words):
 
 @lean
 def give(state, place, words):
-    """Free words allocated by `take`."""
     _, number = size_class(words)
     table.arena(state)[place] = table.free_words(state)[number]
     table.free_words(state)[number] = place
@@ -94,7 +88,6 @@ def take_row(state, rows, pool):
 
 @inlined
 def give_row(state, rows, pool, row):
-    """Free a row of a pool."""
     rows(state, row).next = table.pools(state, pool).free
     table.pools(state, pool).free = row
 
@@ -113,7 +106,6 @@ def before(state, a, b):
 
 @inlined
 def push(state, time, e):
-    """Schedule an event."""
     if time == state.last_time:
         append(state, state.last_bucket, e)
     else:
@@ -122,7 +114,6 @@ def push(state, time, e):
 
 @inlined
 def append(state, number, e):
-    """Append an event to a bucket."""
     bucket = table.buckets(state, number)
     table.events(state, e).next = -1
     if bucket.first < 0:

@@ -126,8 +126,8 @@ LINK = _record(
 )
 WAIT = _record("start next")
 
-# Progress of a call or an instance. start: -1 before the first member; place: of a call: by position its block + 1, then
-# CHANNELs, from `slots` on a MESSAGE_SLOT per message and a word per connection, from `states` on joint states.
+# Progress of a call or an instance. start: -1 before the first member; place: of a call: by position its block + 1,
+# then CHANNELs, from `slots` on a MESSAGE_SLOT per message and a word per connection, from `states` on joint states.
 PROGRESS = _record("start left end place")
 CHANNEL = _record("first last")  # matches + 1 that are incomplete
 #: A slot of a connection. state: TAKEN, FREE, or the entry of the waiting send + WAITED; since: start of its wait.
@@ -196,7 +196,7 @@ VARIABLES = _words(
 STATE = _record(" ".join([*CONSTANTS, *(f"at_{name}" for name in ADDRESSES), *VARIABLES]))
 
 #: Maximum completions due at once, and number of free lists of the arena.
-MOST_DUE, SIZE_CLASSES = map(np.int64, (8, 176))
+MOST_DUE, SIZE_CLASSES = map(np.int64, (8, 64))
 #: Pools grow unless they have room for SPARE steps; a step can take ROWS rows of events, matches, waits and tables.
 SPARE, ROWS = map(np.int64, (16, 8))
 #: Fibonacci hashing of times: 2^64 / golden ratio, as a signed number.

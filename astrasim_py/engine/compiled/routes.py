@@ -16,7 +16,6 @@ _LOW = np.int64(0xFFFFFFFF)
 
 @lean
 def route_number(state, source, target):
-    """Return the number of the route between two NPUs."""
     low, high = table.longs(state)[state.route_first + source], table.longs(state)[state.route_first + source + 1]
     while low < high:
         middle = (low + high) >> 1
@@ -47,55 +46,27 @@ def set_out(state, e, block, node):
     return table.longs(state)[place + 1] - table.longs(state)[place]
 
 
+@inlined
+def first_hop(state, route):
+    """Return the first link of a route, and the rest of the route."""
+    if state.computed:
+        return computed_hop(state, route)
+    return np.int64(table.path(state)[route >> 32]), route + (np.int64(1) << 32)
+
+
 @lean
-def computed_step(state, npu, target):
-    """Return the next hop's dimension (the lowest in which two NPUs differ), 0 up or 1 down, size and weight."""
-    weight = np.int64(1)
-    for d in range(state.dims):
+def computed_hop(state, route):
+    """Return the first link of a computed route, in the lowest dimension in which the NPUs differ, and the rest."""
+    npu, target, d, weight = route >> 32, route & _LOW, np.int64(0), np.int64(1)
+    size = np.int64(table.ints(state)[state.shape])
+    while npu // weight % size == target // weight % size:
+        d, weight = d + 1, weight * size
         size = np.int64(table.ints(state)[state.shape + d])
-        a, b = npu // weight % size, target // weight % size
-        if a != b:
-            up, down = b - a, a - b
-            if table.ints(state)[state.wraps + d]:
-                up, down = up % size, down % size
-                return np.int64(d), np.int64(0 if up <= down else 1), size, weight
-            return np.int64(d), np.int64(0 if up > 0 else 1), size, weight
-        weight *= size
-    return np.int64(0), np.int64(0), np.int64(1), np.int64(1)
-
-
-@inlined
-def next_link(state, route):
-    """Return the next link of a route."""
-    if state.computed:
-        return computed_link(state, route)
-    return np.int64(table.path(state)[route >> 32])
-
-
-@lean
-def computed_link(state, route):
-    """Return the next link of a computed route."""
-    npu = route >> 32
-    d, down, _, _ = computed_step(state, npu, route & _LOW)
-    return np.int64(table.ints(state)[state.steps + 2 * (npu * state.dims + d) + down])
-
-
-@inlined
-def after_hop(state, route):
-    """Drop the first link of a route."""
-    if state.computed:
-        return computed_after_hop(state, route)
-    return route + (np.int64(1) << 32)
-
-
-@lean
-def computed_after_hop(state, route):
-    """Drop the first link of a computed route."""
-    npu, target = route >> 32, route & _LOW
-    _, down, size, weight = computed_step(state, npu, target)
-    digit = npu // weight % size
-    moved = (digit + size - 1) % size if down else (digit + 1) % size
-    return ((npu + (moved - digit) * weight) << 32) | target
+    a, b = npu // weight % size, target // weight % size
+    down = (b - a) % size > (a - b) % size if table.ints(state)[state.wraps + d] else b < a
+    link = np.int64(table.ints(state)[state.steps + 2 * (npu * state.dims + d) + down])
+    moved = (a + (size - 1 if down else 1)) % size
+    return link, ((npu + (moved - a) * weight) << 32) | target
 
 
 @lean
@@ -113,5 +84,4 @@ def computed_hops(state, route):
 
 @inlined
 def at_end(route):
-    """Whether a route has no link left."""
     return (route >> 32) == (route & _LOW)

@@ -38,7 +38,7 @@ class State:
         channels = 2 * max(int(s["shared_channels"]), 0)
         s["channels"], s["arena_top"] = 8, 8 + channels
         template = given.tables["templates"][ranks["template"][:n]]
-        own = int(template["words"].sum()) * 5 // 4 + n * 16 + 4 * int(template["root_count"].sum())
+        own = int(template["words"].sum()) * 2 + n * 16 + 4 * int(template["root_count"].sum())
         own += int(ranks["queues"].sum()) * records.QUEUE_WORDS * 2
         arena = _lines(_power(8 + channels + own + 2 * int(s["arena_step"]) + 4096))
         arena[: 8 + channels] = 0
