@@ -105,12 +105,12 @@ BLOCK = _record(
 #: Flags beside those of the template. SPLICED: its rank has begun it.
 ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 9, 1 << 10, 1 << 11))
 
-# entry: the first ready node; others: place of the others, with `room`; timers: the first of those that are the first
+# entries: place of the ready nodes, with `room`; timers: the first of those that are the first
 # of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
 # rank of its job; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table. The size
 # is no power of two: the first lines of all rows would share a few places of the cache.
 RANK = _record(
-    "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
+    "entries ready room awake next_awake npu timers finish computing communicating accounted compute exposed"
     " compute_sum server channels queues queue arrivals template first delay capacities row",
     itemsize=320,
 )
