@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -28,11 +29,23 @@ UNAWARE, AWARE, AWARE_MULTIDIM = "congestion_unaware", "congestion_aware", "cong
 BACKENDS = (UNAWARE, AWARE, AWARE_MULTIDIM)
 #: ASTRA-sim's word for no communicator groups.
 EMPTY = "empty"
-#: Arguments of `read_inputs`; requests and measured cases have attributes of these names.
-ARGUMENTS = (
-    "workload", "system", "network", "memory", "groups", "backend", "queues_per_dim", "injection_scale",
-    "rendezvous", "folder",
-)  # fmt: skip
+Name = str | os.PathLike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """ASTRA-sim's command line, as far as it decides what is simulated."""
+
+    workload: Name | Sequence[Name] = field(repr=False)  # prefix of ``PREFIX.<rank>.et``, or a file per rank
+    system: Name
+    network: Name
+    memory: Name | None = None
+    groups: Name | None = None  # by default those that METADATA nodes declare; ``"empty"`` is none
+    backend: str = UNAWARE  # one of `BACKENDS`
+    queues_per_dim: int = 1
+    injection_scale: float | Fraction | Decimal | str = Fraction(1)  # multiplies the endpoint delay
+    rendezvous: bool = False
+    folder: Name = "."  # what relative prefixes of injected algorithms start from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,75 +75,59 @@ class Inputs:
         return int(self.system.endpoint_delay * float(self.injection_scale))
 
 
-def read_inputs(
-    workload: str | os.PathLike | Sequence[str | os.PathLike],
-    *,
-    system: str | os.PathLike,
-    network: str | os.PathLike,
-    memory: str | os.PathLike | None = None,
-    groups: str | os.PathLike | None = None,
-    backend: str = UNAWARE,
-    queues_per_dim: int = 1,
-    injection_scale: float | Fraction = 1,
-    rendezvous: bool = False,
-    folder: str | os.PathLike | None = None,
-    cache: MutableMapping | None = None,
-) -> Inputs:
+def read_inputs(given: Arguments, cache: MutableMapping | None = None) -> Inputs:
     """Read all files of a run.
 
-    `workload`: the prefix of ``PREFIX.<rank>.et``, or one file per rank, which may repeat. `groups`: by default those
-    that METADATA nodes declare; ``"empty"`` is none. `folder`: where relative prefixes of injected algorithms start.
     `cache`: traces read before, shared between calls; only while the files do not change. Raises ScenarioError,
     TraceError, UsageError: a file that is missing, cannot be read, or says what ASTRA-sim could not use.
     """
-    if backend not in BACKENDS:
-        raise UsageError("--backend", f'"{backend}" is unknown', f"write {UNAWARE} or {AWARE}")
-    if not 1 <= queues_per_dim <= MAX_QUEUES:
-        raise UsageError("--num-queues-per-dim", f"{queues_per_dim} is out of range", f"write 1 to {MAX_QUEUES}")
-    scale = Fraction(str(injection_scale)) if isinstance(injection_scale, float) else Fraction(injection_scale)
+    if given.backend not in BACKENDS:
+        raise UsageError("--backend", f'"{given.backend}" is unknown', f"write {UNAWARE} or {AWARE}")
+    queues, scale = given.queues_per_dim, Fraction(str(given.injection_scale))
+    if not 1 <= queues <= MAX_QUEUES:
+        raise UsageError("--num-queues-per-dim", f"{queues} is out of range", f"write 1 to {MAX_QUEUES}")
     if not 0 <= scale <= 10**9:
-        raise UsageError("--injection-scale", f"{injection_scale} is out of range", "write a number from 0, e.g. 1")
+        problem = f"{given.injection_scale} is out of range"
+        raise UsageError("--injection-scale", problem, "write a number from 0, e.g. 1")
     warnings: list[str] = []
-    found_network = read_network(network, warnings)
-    found_system = read_system(system, warnings)
-    npus = found_network.npus
-    if memory is None:
+    network = read_network(given.network, warnings)
+    system = read_system(given.system, warnings)
+    if given.memory is None:
         warnings.append("no remote memory configuration: there is none, as under NO_MEMORY_EXPANSION")
-    found_memory = NO_MEMORY if memory is None else read_memory(memory, npus, warnings)
-    base = Path(folder) if folder is not None else Path()
-    files = [os.fspath(f) for f in (system, network, memory) if f is not None]
-    given = None if groups is None or os.fspath(groups) == EMPTY else os.fspath(groups)
-    found_workload = _workload(workload, given, npus, warnings, cache)
+    memory = NO_MEMORY if given.memory is None else read_memory(given.memory, network.npus, warnings)
+    files = [os.fspath(file) for file in (given.system, given.network, given.memory) if file is not None]
+    groups = None if given.groups in (None, EMPTY) else os.fspath(given.groups)
+    workload = _workload(given.workload, groups, network.npus, warnings, cache)
     per_node: dict[int, str] = {}
-    if found_system.per_node_custom_implementation:
-        name = base / found_system.per_node_custom_implementation
+    if system.per_node_custom_implementation:
+        name = given.folder / Path(system.per_node_custom_implementation)
         per_node = read_per_node(name)
         files.append(os.fspath(name))
         called = {
             int(node)
-            for trace in dict.fromkeys(found_workload.traces)
+            for trace in dict.fromkeys(workload.traces)
             for node in trace.node_id[trace.type == NodeType.COMM_COLL]
         }
         for node in sorted(per_node.keys() - called):
             warnings.append(f"{os.fspath(name)}: {node}: no collective of the workload is a node {node}")
     return Inputs(
-        workload=found_workload,
-        network=found_network,
-        system=found_system,
-        memory=found_memory,
+        workload=workload,
+        network=network,
+        system=system,
+        memory=memory,
         per_node=per_node,
-        backend=backend,
-        queues_per_dim=queues_per_dim,
+        backend=given.backend,
+        queues_per_dim=queues,
         injection_scale=scale,
-        rendezvous=rendezvous,
-        folder=base,
+        rendezvous=given.rendezvous,
+        folder=Path(given.folder),
         warnings=tuple(warnings),
-        files=tuple(files if given is None else [*files, given]),
+        files=tuple(files if groups is None else [*files, groups]),
     )
 
 
 def _workload(
-    given: str | os.PathLike | Sequence[str | os.PathLike],
+    given: Name | Sequence[Name],
     groups: str | None,
     npus: int,
     warnings: list[str],
@@ -160,9 +157,7 @@ def _workload(
     return Workload(traces, found, name)
 
 
-def read_set(
-    prefix: str | os.PathLike, ranks: int, whose: str, cache: MutableMapping | None = None
-) -> tuple[ExecutionTrace, ...]:
+def read_set(prefix: Name, ranks: int, whose: str, cache: MutableMapping | None = None) -> tuple[ExecutionTrace, ...]:
     """Read ``PREFIX.<rank>.et`` of ranks 0..`ranks` - 1; others are ignored, as ASTRA-sim ignores them.
 
     Raises TraceError: missing files, by name, or as `read_traces`.

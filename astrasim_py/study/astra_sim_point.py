@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from decimal import Decimal
+from dataclasses import asdict, dataclass, replace
 
-from astrasim_py.astra_sim.input_set import ARGUMENTS, Inputs, read_inputs
+from astrasim_py.astra_sim.input_set import EMPTY, Arguments, Inputs, read_inputs
 from astrasim_py.astra_sim.run_inputs import AstraResult, run_inputs
 from astrasim_py.core.digest import file_digest
 from astrasim_py.study import store, stored_points
@@ -21,29 +20,17 @@ SCENARIO = FRONT_END = "astra_sim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Arguments):
     """ASTRA-sim's arguments, as given; paths are relative to `folder`."""
 
-    workload: str
-    system: str
-    network: str
-    memory: str | None = None
-    groups: str | None = None
-    backend: str = "congestion_unaware"
-    queues_per_dim: int = 1
-    injection_scale: str = "1"
-    rendezvous: bool = False
     corrected: bool = False
-    folder: str = "."
 
     def inputs(self) -> Inputs:
         """The files, read."""
-        given = {name: getattr(self, name) for name in ARGUMENTS} | {"injection_scale": Decimal(self.injection_scale)}
+        paths = {name: getattr(self, name) for name in ("workload", "system", "network", "memory", "groups")}
         if self.folder != ".":
-            for name in ("workload", "system", "network", "memory", "groups"):
-                if given[name] not in (None, "empty"):
-                    given[name] = os.path.join(self.folder, given[name])
-        return read_inputs(**given)
+            paths = {k: v if v in (None, EMPTY) else os.path.join(self.folder, v) for k, v in paths.items()}
+        return read_inputs(replace(self, **paths))
 
     def files(self, inputs: Inputs) -> dict[str, str]:
         """SHA-256 of every file that decides the result."""

@@ -7,13 +7,13 @@ import io
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 
-from astrasim_py.astra_sim.input_set import AWARE_MULTIDIM, BACKENDS
+from astrasim_py.astra_sim.input_set import AWARE_MULTIDIM, BACKENDS, Arguments
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import read_regular
 
@@ -31,23 +31,13 @@ MAX_NPUS = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Arguments):
     """One measured run. `times`, `exposed`: ns per rank; empty where it did not finish."""
 
     place: str  # ``file:line`` of its row
     set: str
     label: str = ""  # what it is about, for people
-    backend: str  # one of `BACKENDS`
-    network: Path
-    system: Path
-    memory: Path | None = None
-    groups: Path | None = None
-    workload: tuple[Path, ...] = field(repr=False)  # one file per rank; the same one may serve several
-    folder: Path  # what relative names inside the system file refer to
     npus: int
-    queues_per_dim: int = 1
-    injection_scale: Fraction = Fraction(1)
-    rendezvous: bool = False
     finishes: bool = True  # whether ASTRA-sim yielded a number
     times: tuple[int, ...] = ()
     exposed: tuple[int, ...] = ()

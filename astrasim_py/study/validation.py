@@ -23,7 +23,7 @@ from statistics import median
 import numpy as np
 import yaml
 
-from astrasim_py.astra_sim.input_set import ARGUMENTS, read_inputs
+from astrasim_py.astra_sim.input_set import read_inputs
 from astrasim_py.astra_sim.run_inputs import run_inputs
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING, NodeType
@@ -342,7 +342,7 @@ def find(item: Item, engine: str = "auto") -> Finding:
 
 def _run(case: Case, engine: str) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
     """Finish and exposed communication of every rank, ns; which engine ran; and why it did not end, if so."""
-    inputs = read_inputs(**{name: getattr(case, name) for name in ARGUMENTS}, cache=_read)
+    inputs = read_inputs(case, _read)
     result = run_inputs(inputs, engine=engine, cache=_read)
     if result.outcome.status == "limit":
         raise InternalError(result.outcome.cause)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from astrasim_py.astra_sim.input_set import Inputs, read_inputs
+from astrasim_py.astra_sim.input_set import Arguments, Inputs, read_inputs
 from astrasim_py.astra_sim.run_inputs import AstraResult, run_inputs
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.chakra.schema import MISSING, CommType, NodeType
@@ -100,14 +100,15 @@ class Folder:
         return str(self.path / name)
 
     def inputs(self, *traces, **more) -> Inputs:
-        return read_inputs(
-            self.workload(*traces) if traces else str(self.path / "work"),
+        arguments = Arguments(
+            workload=self.workload(*traces) if traces else str(self.path / "work"),
             system=self.path / "system.json",
             network=self.path / "network.yml",
             memory=self.path / "memory.json",
             folder=self.path,
             **more,
         )
+        return read_inputs(arguments)
 
     def run(self, *traces, corrected=False, level="summary", **more) -> AstraResult:
         return run_inputs(self.inputs(*traces, **more), corrected=corrected, engine="both", level=level)

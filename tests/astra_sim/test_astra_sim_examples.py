@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from astrasim_py.astra_sim.input_set import read_inputs
+from astrasim_py.astra_sim.input_set import Arguments, read_inputs
 from astrasim_py.astra_sim.run_inputs import run_inputs
 from astrasim_py.core.errors import AstraError
 
@@ -91,7 +91,7 @@ def test_every_sample_set_runs_or_names_the_node(golden, folder):
             "groups": groups if "/stg/" in prefix else None,
         }
         try:
-            result = run_inputs(read_inputs(prefix, **given), engine="both")
+            result = run_inputs(read_inputs(Arguments(workload=prefix, **given)), engine="both")
         except AstraError as error:
             assert name in REFUSED and REFUSED[name] in str(error), (name, str(error))
             continue
