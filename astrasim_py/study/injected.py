@@ -59,24 +59,19 @@ class Choice(NamedTuple):
     place: str
 
 
-def choices_of(run: Preparation, job: Any, key: str, topology: Topology) -> dict[str, list[Choice]]:
-    """The cases of a job's algorithms by collective; those of the scenario where the job has none."""
-    chosen = {**run.spec.algorithms, **job.algorithms}
-    choices: dict[str, list[Choice]] = {}
-    for collective, listed in chosen.items():
+def algorithms_of(run: Preparation, job: Any, key: str, topology: Topology) -> tuple[AlgorithmTable, list[Choice]]:
+    """The algorithm table of a job, and its cases; those of the scenario where the job has none."""
+    cases: dict[str, list[Case]] = {}
+    choices: list[Choice] = []
+    for collective, listed in {**run.spec.algorithms, **job.algorithms}.items():
         below = key if collective in job.algorithms else ""
-        choices[collective] = []
         for i, said in enumerate(listed):
             place = run.at(below, f"algorithms.{collective}{f'[{i}]' if len(listed) > 1 else ''}")
             fit = _synthesizer(run, said, topology, place) if isinstance(said, AlgorithmSynthesis) else None
             case = Case(make=maker(run, said, place), when=said.when or When(), fit=fit)
-            choices[collective].append(Choice(case, said, place))
-    return choices
-
-
-def table_of(choices: dict[str, list[Choice]]) -> AlgorithmTable:
-    """The algorithm table of a job."""
-    return AlgorithmTable({name: [each.case for each in listed] for name, listed in choices.items()}, default=_default)
+            cases.setdefault(collective, []).append(case)
+            choices.append(Choice(case, said, place))
+    return AlgorithmTable(cases, default=_default), choices
 
 
 def maker(run: Preparation, said: Any, place: str) -> Callable[[str, int, int], Algorithm]:
@@ -300,7 +295,7 @@ class PlannedByDimension:
 
 def plan_by_dimension(
     run: Preparation,
-    choices: Mapping[str, Sequence[Choice]],
+    choices: Sequence[Choice],
     table: AlgorithmTable,
     topology: Topology,
     placement: tuple[int, ...],
@@ -308,8 +303,7 @@ def plan_by_dimension(
     """The planner of a job; None where nothing is cut by dimension. Raises ScenarioError: the topology has no
     dimensions, or not as many as a list of algorithms.
     """
-    listed = [choice for cases in choices.values() for choice in cases]
-    if run.spec.collectives is None and not any(isinstance(each.said, AlgorithmByDimension) for each in listed):
+    if run.spec.collectives is None and not any(isinstance(each.said, AlgorithmByDimension) for each in choices):
         return None
     spec, place = run.spec.collectives or Collectives(), run.at("collectives")
     dims = () if spec.flat else topology.dims
@@ -333,7 +327,7 @@ def plan_by_dimension(
         )
 
     planners: dict[Case, DimensionPlanner | None] = {}
-    for case, said, where in listed:
+    for case, said, where in choices:
         planners[case] = None
         if isinstance(said, AlgorithmByDimension):
             if len(said.dims) != len(sizes):
@@ -350,7 +344,7 @@ def _algorithm(
     run: Preparation, builder: Builder | None, collective: str, ranks: int, dim: int, where: str
 ) -> Algorithm:
     if builder is None:
-        return build(default_algorithm(collective), collective, ranks).with_verdict(True)
+        return _default(collective, ranks, 0)
     try:
         return maker(run, builder, where)(collective, ranks, 0)
     except AlgorithmError as error:

@@ -78,7 +78,6 @@ def _read(path: Path) -> object:
     return pickle.loads(body, buffers=[data[place] for place in places])
 
 
-T = TypeVar("T")
 _OF_A_PREFIX = re.compile(r"\.\d+\.et(\.gz)?")
 
 
@@ -141,9 +140,7 @@ def input_digests(
     found: dict[str, str] = {}
     for _, name in named_files(list(vars(point.spec).values())):
         key = (point.folder, name.file)
-        if key not in known:
-            known[key] = _digests(*key)
-        found.update(known[key])
+        found |= known[key] if key in known else known.setdefault(key, _digests(*key))
     return dict(sorted(found.items()))
 
 

@@ -20,7 +20,7 @@ from astrasim_py.core.fields import CodeText
 from astrasim_py.core.registry import names, provided
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import Partition, TraceWorkload
-from astrasim_py.study.injected import choices_of, plan_by_dimension, table_of
+from astrasim_py.study.injected import algorithms_of, plan_by_dimension
 from astrasim_py.study.preparation import Preparation
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import Limits, NetworkModel
@@ -57,7 +57,7 @@ def prepare(
     synthesized : list of dict, optional
         Facts of each synthesized algorithm are added once a plan asks for it.
     beside : Path, optional
-        Folder in which processes share the files that they read (`trace_maps`).
+        Folder in which processes share the files that they read.
 
     Raises
     ------
@@ -66,10 +66,8 @@ def prepare(
     TraceError, AlgorithmError
         A file that cannot be read, or a wrong algorithm; with ``verify: strict`` also one that cannot be verified.
     """
-    lists = {
-        "warnings": [] if warnings is None else warnings,
-        "synthesized": [] if synthesized is None else synthesized,
-    }
+    lists = {"warnings": warnings, "synthesized": synthesized}
+    lists = {name: [] if given is None else given for name, given in lists.items()}
     run = Preparation(point=point, kept=kept, beside=beside, **lists)
     spec, topology = run.spec, _topology(run)
     jobs = tuple(_job(run, topology, name, f"jobs.{name}", job) for name, job in spec.jobs.items())
@@ -140,8 +138,7 @@ def _job(run: Preparation, topology: Topology, name: str, key: str, job: Any) ->
     stragglers = (*job.stragglers.compute_speed, *job.stragglers.start_delay)
     _refuse_beyond(stragglers, count, run.at(key, "stragglers"))
     placed = placement(topology, kind, count, where)
-    choices = choices_of(run, job, key, topology)
-    table = table_of(choices)
+    table, choices = algorithms_of(run, job, key, topology)
     return Job(
         name=name,
         workload=workload,
@@ -189,11 +186,8 @@ def _members(group: Any, ranks: int) -> tuple[tuple[int, ...], ...]:
         if ranks % (size * stride):
             problem = f"size {size} x stride {stride} does not divide {ranks} ranks"
             raise ScenarioError("groups", problem, "choose a divisor, or list the ranks")
-        return tuple(
-            tuple(range(block + offset, block + size * stride, stride))
-            for block in range(0, ranks, size * stride)
-            for offset in range(stride)
-        )
+        firsts = [block + offset for block in range(0, ranks, size * stride) for offset in range(stride)]
+        return tuple(tuple(range(first, first + size * stride, stride)) for first in firsts)
     return group if group and isinstance(group[0], tuple) else (group,)
 
 
