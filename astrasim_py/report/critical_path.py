@@ -48,8 +48,10 @@ def _plain(column: np.ndarray) -> Sequence[int]:
     return memoryview(np.ascontiguousarray(column, dtype=np.int64))
 
 
-class _Walk:
-    """State of the walk: columns of the records, and the messages by send node."""
+class CriticalPath:
+    """The walk along the critical path. `records`: of level ``messages``. `latency`: link → its latency, ps, where known.
+    `longer`: collective instance → ps that each hop of its messages takes beyond the latency of the link.
+    """
 
     def __init__(self, records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> None:
         node, message, hop = records.node, records.message, records.hop
@@ -111,7 +113,7 @@ class _Walk:
         self.add(posted, until, "serialization", send, message)
 
     def walk(self) -> tuple[Segment, ...]:
-        """Walk from the end of the run back to 0."""
+        """The pieces of the path from 0 to the makespan, found from the end of the run back."""
         if self.latest < 0:
             self.add(0, self.makespan, "waiting", -1)
             return tuple(self.segments)
@@ -154,11 +156,3 @@ class _Walk:
         if self.end[before] < now:
             self.add(self.end[before], now, "waiting", row)
         return min(now, self.end[before]), before
-
-
-def critical_path(records: Records, latency: Mapping[int, int], longer: Mapping[int, int]) -> tuple[Segment, ...]:
-    """The pieces of the critical path from 0 to the makespan. `records`: of level ``messages``. `latency`: link → its
-    latency, ps, where it is known. `longer`: collective instance → ps that each hop of its messages takes beyond the
-    latency of the link.
-    """
-    return _Walk(records, latency, longer).walk()

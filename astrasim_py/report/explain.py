@@ -10,7 +10,7 @@ import numpy as np
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.records import Records, Table, empty_table
 from astrasim_py.core.units import format_size, format_time
-from astrasim_py.report.critical_path import CATEGORIES, Segment, critical_path
+from astrasim_py.report.critical_path import CATEGORIES, CriticalPath, Segment
 from astrasim_py.report.tables import text_table
 
 
@@ -48,6 +48,16 @@ def covered(start: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray
     return total[index] - over
 
 
+def called_instances(node: Table) -> np.ndarray:
+    """The instance that each node of a collective calls; -1 for others: it released the algorithm's first nodes."""
+    called = np.full(node.height, -1, dtype=np.int64)
+    instance, released = node["instance"], node["released_by"]
+    inner = np.flatnonzero((instance >= 0) & (released >= 0))
+    inner = inner[instance[released[inner]] < 0]
+    called[released[inner]] = instance[inner]
+    return called
+
+
 def exposures_of(records: Records, path: Sequence[Segment]) -> tuple[Exposure, ...]:
     node, collective = records.node, records.collective
     instance, rank, start, end = (node[name] for name in ("instance", "rank", "start", "end"))
@@ -57,15 +67,10 @@ def exposures_of(records: Records, path: Sequence[Segment]) -> tuple[Exposure, .
     own = own[np.argsort(rank[own], kind="stable")]
     compute = own[codes[own] == known.get("compute", -1)]
     p2p = own[(codes[own] == known.get("send", -1)) | (codes[own] == known.get("recv", -1))]
-    # A collective's node released the first nodes of its algorithm on that rank.
-    inner = np.flatnonzero((instance >= 0) & (node["released_by"] >= 0))
-    inner = inner[instance[node["released_by"][inner]] < 0]
-    caller, first = np.unique(node["released_by"][inner], return_index=True)
-    of_instance = instance[inner][first]
-    ended = end[caller] >= 0
-    caller, of_instance = caller[ended], of_instance[ended]
-    order = np.argsort(rank[caller], kind="stable")
-    caller, of_instance = caller[order], of_instance[order]
+    called = called_instances(node)
+    caller = np.flatnonzero((called >= 0) & (end >= 0))
+    caller = caller[np.argsort(rank[caller], kind="stable")]
+    of_instance = called[caller]
     longest: dict[int, tuple[int, int]] = {}
     for r in np.unique(rank[np.concatenate([p2p, caller])]).tolist():
         computing, calls, sent = (slice(*np.searchsorted(rank[rows], (r, r + 1))) for rows in (compute, caller, p2p))
@@ -147,7 +152,7 @@ def explain(records: Records, edges: Table | None = None, longer: Mapping[int, i
     names, latency = (
         dict(zip(edges["link"].tolist(), edges[name].tolist(), strict=True)) for name in ("name", "latency")
     )
-    path = critical_path(records, latency, longer or {})
+    path = CriticalPath(records, latency, longer or {}).walk()
     totals = dict.fromkeys(CATEGORIES, 0)
     for piece in path:
         totals[piece.category] += piece.end - piece.start

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from astrasim_py.core.records import Table, empty_table
+from astrasim_py.report.explain import called_instances
 from astrasim_py.report.figure_style import canvas, clean, legend_below, say_nothing_finished, time_ticks
 
 #: Maximum points in a figure of links or a Gantt chart.
@@ -162,7 +163,7 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
         done = (node["start"] >= 0) & (node["end"] > node["start"]) & (node["rank"] < _MAX_LANES)
         rank, start, end = (node[name][done] for name in ("rank", "start", "end"))
         kind, instance = node["kind"][done], node["instance"][done]
-        first_of = _called(node)[done]
+        first_of = called_instances(node)[done]
         for label, chosen, low, tall, colour, hatch in _bars(kind, instance, first_of, panel):
             if not chosen.any():
                 continue
@@ -193,16 +194,6 @@ def draw_gantt(panels: Sequence[Panel], heading: str):
 
 def _ranks(node: Table) -> int:
     return int(node["rank"].max()) + 1 if node.height else 1
-
-
-def _called(node: Table) -> np.ndarray:
-    """The instance that each node of a collective calls; -1 for other nodes."""
-    called = np.full(node.height, -1, dtype=np.int64)
-    instance, released = node["instance"], node["released_by"]
-    inner = np.flatnonzero((instance >= 0) & (released >= 0))
-    inner = inner[instance[released[inner]] < 0]
-    called[released[inner]] = instance[inner]
-    return called
 
 
 _COLLECTIVE_COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#F0E442")

@@ -127,12 +127,8 @@ def point_names(folder: Path) -> frozenset[str]:
 
 def newest(points: Sequence[StoredPoint]) -> tuple[StoredPoint, ...]:
     """The point computed last of each name; a changed scenario leaves several."""
-    best: dict[str, StoredPoint] = {}
-    for point in points:
-        name = point.manifest["point"]
-        if name not in best or _finished(point) > _finished(best[name]):
-            best[name] = point
-    return tuple(best.values())
+    best = {point.manifest["point"]: point for point in sorted(points, key=_finished)}
+    return tuple(point for point in points if best[point.manifest["point"]] is point)
 
 
 def _finished(point: StoredPoint) -> tuple[Decimal, str]:
