@@ -49,7 +49,7 @@ def _plain(column: np.ndarray) -> Sequence[int]:
 
 
 class CriticalPath:
-    """The walk along the critical path. `records`: of level ``messages``. `latency`: link → its latency, ps, where known.
+    """A walk along the critical path. `records`: of level ``messages``. `latency`: link → its latency, ps, where known.
     `longer`: collective instance → ps that each hop of its messages takes beyond the latency of the link.
     """
 
