@@ -18,8 +18,8 @@ from astrasim_py.core.jit import kernel, lean
 
 #: Most different texts of one file, and most probes of a hash table: a hostile file may hold texts that collide.
 MAX_TEXTS, _MAX_TRIES = 1024, 64
-#: Columns of a hash table of texts: where each is, its bytes, and its number, -1 in an empty cell.
-_AT, _LENGTH, _CODE = range(3)
+#: A cell of a hash table of texts: where one is, its bytes, and its number, -1 in an empty cell.
+_CELL = np.dtype([("at", "i8"), ("length", "i8"), ("code", "i8")])
 #: Zero bytes behind the file, so that eight bytes can be loaded anywhere.
 _PAD = 32
 #: Results of `_read`: the file is unusual; its dependencies need more room.
@@ -100,7 +100,7 @@ def decode(data: bytes, place: str, ints: Sequence[str], text: str) -> dict[str,
         found = _read(source, nodes)
     if found == _UNUSUAL:
         return None
-    labels = nodes.texts[nodes.texts[:, _CODE] >= 0]
+    labels = np.sort(nodes.texts[nodes.texts["code"] >= 0], order="code")
     used = {name: nodes.ints[index] for index, name in enumerate(ints) if nodes.used[index]}
     column = {name: np.ascontiguousarray(nodes.rows[name]) for name in _ROW.names}
     ends = [np.concatenate([[0], column[name]]) for name in ("ctrl_end", "data_end")]
@@ -113,7 +113,7 @@ def decode(data: bytes, place: str, ints: Sequence[str], text: str) -> dict[str,
         "ctrl_deps": Csr(ends[0], nodes.ctrl_deps[: ends[0][-1]].copy()),
         "data_deps": Csr(ends[1], nodes.data_deps[: ends[1][-1]].copy()),
         "_columns": compact_columns(used, size),
-        "_groups": (column["code"], _cut(data, *labels[labels[:, _CODE].argsort()].T[:2])),
+        "_groups": (column["code"], _cut(data, labels["at"], labels["length"])),
     }
 
 
@@ -127,8 +127,8 @@ def _empty(bounds: np.ndarray, columns: int, room: int) -> Nodes:
         ints=np.empty((columns, size), np.int64),
         used=np.zeros(columns, dtype=bool),
         seen=np.full(columns + 1, -1),
-        names=np.full((256, 3), -1),
-        texts=np.full((4 * MAX_TEXTS, 3), -1),
+        names=np.full(256, -1, _CELL),
+        texts=np.full(4 * MAX_TEXTS, -1, _CELL),
         known=np.zeros(1, np.int64),
     )
 
@@ -185,11 +185,11 @@ def _cell(words, table, at, length):
     last_cell = len(table) - 1
     cell = np.int64(key >> np.uint64(32)) & last_cell
     for _ in range(_MAX_TRIES):
-        if table[cell, _CODE] < 0:
+        known, i = table[cell], 0
+        if known.code < 0:
             return cell
-        known, i = table[cell, _AT], 0
-        if table[cell, _LENGTH] == length:
-            while i < length and not (words[known + i] ^ words[at + i]) << _unused(length - i):
+        if known.length == length:
+            while i < length and not (words[known.at + i] ^ words[at + i]) << _unused(length - i):
                 i += 8
             if i >= length:
                 return cell
@@ -282,7 +282,7 @@ def _keep(source, nodes, row, begin, end):
     sound, label, length, member, content, payload = _attribute(source, begin, end)
     if not sound:
         return False
-    column = nodes.names[_cell(source.words, nodes.names, label, length), _CODE]
+    column = nodes.names[_cell(source.words, nodes.names, label, length)].code
     if column < 0:
         return _ascii(source.words, label, length)
     # The last of several attributes of one name counts, and an unset one hides those before it.
@@ -308,12 +308,13 @@ def _keep_text(source, nodes, row, at, length):
     cell = _cell(source.words, nodes.texts, at, length)
     if cell < 0:
         return False
-    if nodes.texts[cell, _CODE] < 0:
+    text = nodes.texts[cell]
+    if text.code < 0:
         if nodes.known[0] == MAX_TEXTS or not _ascii(source.words, at, length):
             return False
-        nodes.texts[cell, _AT], nodes.texts[cell, _LENGTH], nodes.texts[cell, _CODE] = at, length, nodes.known[0]
+        text.at, text.length, text.code = at, length, nodes.known[0]
         nodes.known[0] += 1
-    nodes.rows[row].code = nodes.texts[cell, _CODE]
+    nodes.rows[row].code = text.code
     return True
 
 
@@ -346,14 +347,10 @@ def _read(source, nodes):
     """Parse the nodes of a file; returns 0, `_UNUSUAL` or `_FULL`."""
     data = source.data
     at = source.size
-    for code in range(len(source.name_length)):
-        cell = _cell(source.words, nodes.names, at, source.name_length[code])
-        nodes.names[cell, _AT], nodes.names[cell, _LENGTH], nodes.names[cell, _CODE] = (
-            at,
-            source.name_length[code],
-            code,
-        )
-        at += source.name_length[code]
+    for code, length in enumerate(source.name_length):
+        name = nodes.names[_cell(source.words, nodes.names, at, length)]
+        name.at, name.length, name.code = at, length, code
+        at += length
     n_ctrl = n_data = 0
     for row in range(len(nodes.rows)):
         at, end = nodes.bounds[0, row], nodes.bounds[1, row]
