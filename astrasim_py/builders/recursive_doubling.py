@@ -103,28 +103,19 @@ def _halve_and_double(collective: str, levels: int, which: np.ndarray) -> Draft:
     draft = Draft(len(which), n)
     buffer = Buffer.OUTPUT if collective == "all_gather" else Buffer.INPUT
     r = which[:, None]
-    done, before, tag = np.array([NONE]), np.array([NONE]), 0
-    if collective != "all_gather":
+    halves = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
+    done = before = np.array([NONE])
+    for number, half in enumerate(halves):
+        summed, gathers = done, half == "all_gather"
         for k in range(levels):
-            distance = n >> (k + 1)
+            distance = 1 << k if gathers else n >> (k + 1)
             kept = r & ~(distance - 1)
-            given = kept ^ distance
-            span = {"peer": r ^ distance, "tag": tag, "cnt": distance}
-            draft.send(idx=given, src=(buffer, given), after=(done,), **span)
-            before = draft.recv(idx=kept, after=(before,), **span)
-            # After the reduction before, which wrote the same cells and more.
-            done = draft.reduce(
-                payload=before, idx=kept, cnt=distance, src=(buffer, kept), dst=(buffer, kept), after=(done,)
-            )
-            tag += 1
-    summed = done
-    if collective != "reduce_scatter":
-        for k in range(levels):
-            distance = 1 << k
-            mine = r & ~(distance - 1)
-            theirs = mine ^ distance
-            span = {"peer": r ^ distance, "tag": tag, "cnt": distance}
-            draft.send(idx=mine, src=(buffer, mine), after=(summed, done), **span)
-            done = before = draft.recv(idx=theirs, dst=(buffer, theirs), after=(before,), **span)
-            tag += 1
+            sent, got = (kept, kept ^ distance) if gathers else (kept ^ distance, kept)
+            span = {"peer": r ^ distance, "tag": number * levels + k, "cnt": distance}
+            cells = (buffer, got)
+            draft.send(idx=sent, src=(buffer, sent), after=(summed, done), **span)
+            before = draft.recv(idx=got, dst=cells if gathers else None, after=(before,), **span)
+            # A reduction comes after the one before, which wrote the same cells and more.
+            reduced = {"payload": before, "idx": got, "cnt": distance, "src": cells, "dst": cells, "after": (done,)}
+            done = before if gathers else draft.reduce(**reduced)
     return draft

@@ -49,7 +49,8 @@ def read_algorithm(path: str | os.PathLike, collective: str | None = None, **pro
     collective : str, optional
         May be left out where the file states it.
     **promises
-        ``made_for``, ``root``, ``in_place`` and ``name``, as of `astrasim_py.program.files.read_algorithm`.
+        ``made_for`` (full buffer, bytes, for which absolute sizes were computed), ``root``, ``in_place`` and ``name``,
+        in place of what the file states.
 
     Raises
     ------

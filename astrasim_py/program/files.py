@@ -348,23 +348,8 @@ def _rotated(
 
 
 def read_algorithm(prefix: str | os.PathLike, collective: str | None = None, **stated: object) -> Algorithm:
-    """Read an algorithm: ``PREFIX.<rank>.et`` for every rank (gzip'd or not), or one ``.npz`` file.
-
-    Parameters
-    ----------
-    collective : str, optional
-        May be left out where the file states it.
-    **stated
-        ``made_for`` (full buffer, bytes, for which absolute sizes were computed), ``root``, ``in_place`` and ``name``,
-        in place of what the file states.
-
-    Raises
-    ------
-    TraceError
-        Files that are missing or cannot be decoded.
-    AlgorithmError
-        An ill-formed algorithm, or one of another collective.
-    """
+    """Read an algorithm: ``PREFIX.<rank>.et`` for every rank (gzip'd or not), or one ``.npz`` file. `stated`:
+    ``made_for``, ``root``, ``in_place`` and ``name``, in place of what the file states."""
     source = os.fspath(prefix)
     if source.endswith(".npz"):
         return promised(read_npz(source), collective, **stated)
