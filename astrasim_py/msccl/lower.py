@@ -74,8 +74,12 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     except Unusable as error:
         raise AlgorithmError(place, error.problem, "mend the algorithm: see what verify says of it") from None
     gpus = _within(limits, algorithm.ranks, graph, place)
+    name = algorithm.name
+    if promise_of(algorithm.collective).rooted:
+        # Readers take the root of a rooted collective from the name.
+        name = f"{algorithm.collective.title()}(n={algorithm.ranks},root={algorithm.root})"
     return MscclProgram(
-        name=_name(algorithm),
+        name=name,
         proto=protocol or algorithm.protocol or "Simple",
         nchannels=1 + max((tb.chan for gpu in gpus for tb in gpu.tbs), default=0),
         nchunksperloop=algorithm.chunks,
@@ -226,20 +230,12 @@ def _within(limits: Runtime, ranks: int, graph: OperationGraph, place: str) -> l
     return gpus
 
 
-def _name(algorithm: Algorithm) -> str:
-    """Name in the XML: readers take the root of a rooted collective from it."""
-    if promise_of(algorithm.collective).rooted:
-        return f"{algorithm.collective.title()}(n={algorithm.ranks},root={algorithm.root})"
-    return algorithm.name
-
-
 def _sized(gpu: Gpu, algorithm: Algorithm) -> Gpu:
     """A gpu with its i_chunks and o_chunks: 0 where a buffer is not used, else all of it, as runtimes check."""
-    per = algorithm.chunks // algorithm.ranks
-    full = {
-        "i": per if algorithm.collective == "all_gather" else algorithm.chunks,
-        "o": per if algorithm.collective == "reduce_scatter" else algorithm.chunks,
-    }
+    full = {"i": algorithm.chunks, "o": algorithm.chunks}
+    part = {"all_gather": "i", "reduce_scatter": "o"}.get(algorithm.collective)
+    if part:
+        full[part] //= algorithm.ranks
     used = {"i": 0, "o": 0, "s": 0}
     for step in (step for tb in gpu.tbs for step in tb.steps if step.cnt):
         for letter, offset in ((step.srcbuf, step.srcoff), (step.dstbuf, step.dstoff)):

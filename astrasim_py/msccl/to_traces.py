@@ -91,16 +91,19 @@ def algorithm_of(program: MscclProgram) -> Algorithm:
         "in_place": bool(program.inplace),
         "protocol": program.proto,
     }
-    metadata = {"collective": collective, "algorithm": name, **stated}
-    metadata["msccl_name"] = program.name if program.name != name else None
-    metadata |= {f"msccl_{field}": getattr(program, field) for field in _RECORDED}
-    metadata["msccl_source"] = os.path.basename(program.source) or None
+    metadata = {
+        "collective": collective,
+        "algorithm": name,
+        **stated,
+        "msccl_name": program.name if program.name != name else None,
+        **{f"msccl_{field}": getattr(program, field) for field in _RECORDED},
+        "msccl_source": os.path.basename(program.source) or None,
+    }
+    metadata = {key: value for key, value in metadata.items() if value is not None}
     return Algorithm(
         name=name,
         collective=collective,
-        traces=GivenTraces(
-            traces_of(program, collective, {key: value for key, value in metadata.items() if value is not None})
-        ),
+        traces=GivenTraces(traces_of(program, collective, metadata)),
         source=program.source,
         contract=contract,
         **stated,
@@ -187,7 +190,11 @@ class _Nodes:
             both = min(len(out), len(into))
             index[into[:both]] = index[out[:both]]
         longest = max([1, *(max(len(each.sends), len(each.receives)) for each in steps.connections)])
-        self._check_tags(int(chan.max(initial=0)), longest)
+        channel = int(chan.max(initial=0))
+        if (channel + 1) * longest > _MOST:
+            problem = f"{longest} messages on a connection of channel {channel} need more tags than there are"
+            place = f"{self.program.source or self.program.name}:{self.program.line}"
+            raise AlgorithmError(place, problem, "number channels from 0")
 
         def of(nodes: np.ndarray, values: np.ndarray | int) -> np.ndarray:
             return np.where(nodes, values, MISSING)
@@ -230,12 +237,6 @@ class _Nodes:
         shards = [BUFFERS["i"]] * promise.gathers + [BUFFERS["o"]] * promise.scatters
         at = offset + np.where(np.isin(buffer, shards) & (offset + count <= per), rank * per, 0)
         return np.where((buffer == BUFFERS["s"]) | (offset < 0) | (at + count > chunks), 0, at)
-
-    def _check_tags(self, channel: int, longest: int) -> None:
-        if (channel + 1) * longest > _MOST:
-            problem = f"{longest} messages on a connection of channel {channel} need more tags than there are"
-            place = f"{self.program.source or self.program.name}:{self.program.line}"
-            raise AlgorithmError(place, problem, "number channels from 0")
 
     def parents(self) -> tuple[list[list[int]], dict[int, list]]:
         """The nodes that each waits for; and by rank the nops that these do not lead back to."""

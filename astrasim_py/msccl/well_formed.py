@@ -12,6 +12,7 @@ from typing import NamedTuple
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.ir import (
+    ALGO_ATTRIBUTES,
     READING,
     RECEIVING,
     REDUCING,
@@ -307,15 +308,13 @@ class _Check:
 
     def _runtimes(self) -> None:
         program = self.program
-        most_tbs = max(program.gpus, key=lambda gpu: len(gpu.tbs))
-        longest = max((tb for gpu in program.gpus for tb in gpu.tbs), key=lambda tb: len(tb.steps), default=None)
-        steps = len(longest.steps) if longest else 0
+        most = max(program.gpus, key=lambda gpu: len(gpu.tbs))
+        blocks, steps = len(most.tbs), max((len(tb.steps) for gpu in program.gpus for tb in gpu.tbs), default=0)
         minded: dict[str, list[str]] = {}
         for runtime in RUNTIMES.values():
             minds = []
-            if len(most_tbs.tbs) > runtime.thread_blocks:
-                limit = runtime.thread_blocks
-                minds.append(f"{len(most_tbs.tbs)} thread blocks on rank {most_tbs.id} (at most {limit})")
+            if blocks > runtime.thread_blocks:
+                minds.append(f"{blocks} thread blocks on rank {most.id} (at most {runtime.thread_blocks})")
             if runtime.steps < steps <= MAX_STEPS:
                 minds.append(f"{steps} steps in a thread block (at most {runtime.steps})")
             if self.channels > runtime.channels:
@@ -326,20 +325,17 @@ class _Check:
             if minds:
                 minded.setdefault("; ".join(minds), []).append(runtime.name)
         for number, (minds, names) in enumerate(minded.items()):
-            text = f"{' and '.join(names)} {'do' if len(names) > 1 else 'does'} not take it: {minds}"
-            self.add(f"runtime {number}", text)
+            do = "do" if len(names) > 1 else "does"
+            self.add(f"runtime {number}", f"{' and '.join(names)} {do} not take it: {minds}")
         self._parser()
 
     def _azure(self) -> list[str]:
-        program = self.program
-        stated = {"outofplace": program.outofplace, "minBytes": program.min_bytes, "maxBytes": program.max_bytes}
-        lacking = [name for name, value in stated.items() if value is None]
+        stated = dict(zip(ALGO_ATTRIBUTES, self.program, strict=False))
+        lacking = [name for name in ("outofplace", "minBytes", "maxBytes") if stated[name] is None]
         return ["no " + ", ".join(lacking)] if lacking else []
 
     def _classic(self) -> list[str]:
-        program, minds = self.program, []
-        if not program.name:
-            minds.append("no name")
+        program, minds = self.program, [] if self.program.name else ["no name"]
         chunks, ranks = program.nchunksperloop, program.ngpus
         for letter, part in (("i", "allgather"), ("o", "reduce_scatter")):
             share = ranks if program.coll == part else 1

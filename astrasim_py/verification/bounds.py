@@ -250,31 +250,21 @@ class Capacities:
     def _cuts(self) -> list[tuple[np.ndarray, Fraction, Fraction]]:
         """Some cuts: (bool[npus] inside, bytes per second out, bytes per second in)."""
         topology = self.topology
-        n = topology.npus
+        n, block, sides = topology.npus, 1, []
         ids = np.arange(n)
-        sides: list[np.ndarray] = []
-        block = 1
         for dim in topology.dims:
-            coordinate = ids // block % dim.size
-            if dim.size > 1:
-                sides.append(coordinate < dim.size // 2)
+            sides += [ids // block % dim.size < dim.size // 2, ids < block * dim.size]
             block *= dim.size
-            if block < n:
-                sides.append(ids < block)
-        if n > 1:
-            sides.append(ids < n // 2)
+        sides.append(ids < n // 2)
         result = []
-        seen: set[bytes] = set()
-        for inside in sides:
-            if inside.tobytes() in seen or not inside.any() or inside.all():
+        for inside in {side.tobytes(): side for side in sides}.values():
+            if not inside.any() or inside.all():
                 continue
-            seen.add(inside.tobytes())
             member = np.zeros(topology.vertices, dtype=bool)
             member[:n] = inside
             # A switch goes where most of its neighbours are; any assignment gives a true bound.
             for _ in range(3 if topology.vertices > n else 0):
-                weight = np.zeros(topology.vertices, dtype=np.int64)
-                np.add.at(weight, topology.src, np.where(member[topology.dst], 1, -1))
+                weight = np.bincount(topology.src, np.where(member[topology.dst], 1, -1), topology.vertices)
                 member[n:] = weight[n:] > 0
             out = member[topology.src] & ~member[topology.dst]
             back = ~member[topology.src] & member[topology.dst]
@@ -301,18 +291,16 @@ class Capacities:
 
     def _by_dimension(self, source: int, targets: np.ndarray) -> int:
         """Greatest latency from a vertex to some others, as a sum over dimensions."""
-        # Among all NPUs some are the farthest in every dimension.
-        everybody = len(targets) == self.topology.npus
-        total = np.zeros(1 if everybody else len(targets), dtype=np.int64)
+        total = np.zeros(len(targets), dtype=np.int64)
         for dim in self.topology.dims:
             source, a = divmod(source, dim.size)
-            targets, b = (targets, np.arange(dim.size)) if everybody else np.divmod(targets, dim.size)
+            targets, b = np.divmod(targets, dim.size)
             hops = (a != b).astype(np.int64) * (2 if dim.kind == "switch" else 1)
             if dim.kind == "ring":
                 hops = np.minimum((b - a) % dim.size, (a - b) % dim.size) if dim.bidirectional else (b - a) % dim.size
             elif dim.kind == "mesh":
                 hops = np.abs(b - a)
-            total += (hops.max() if everybody else hops) * dim.latency_ps
+            total += hops * dim.latency_ps
         return int(total.max(initial=0))
 
     def _search(self, source: int) -> np.ndarray:
