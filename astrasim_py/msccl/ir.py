@@ -154,12 +154,11 @@ def named(coll: str) -> str:
         return CUSTOM
 
 
-#: A step with its gpu, its thread block and the nops before it; without a step: nops at the end of a thread block.
-Walked = tuple[Gpu, ThreadBlock, MscclStep | None, list[MscclStep]]
+def walk(program: MscclProgram) -> Iterator[tuple[Gpu, ThreadBlock, MscclStep | None, list[MscclStep]]]:
+    """All steps but nops, ranks ascending, otherwise in the order of the document: gpu, thread block, step, nops before.
 
-
-def walk(program: MscclProgram) -> Iterator[Walked]:
-    """All steps but nops: ranks ascending, thread blocks and steps in the order of the document."""
+    Without a step: nops at the end of a thread block.
+    """
     for gpu in sorted(program.gpus, key=lambda gpu: gpu.id):
         for tb in gpu.tbs:
             nops: list[MscclStep] = []

@@ -34,7 +34,6 @@ MAX_NAME = 256
 _MOST = 2**31 - 1
 _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
 _REDUCE, _COPY = int(CompOp.REDUCE), int(CompOp.COPY)
-_NO_CELLS = (MISSING, MISSING)
 #: Fields of a program that are kept in the metadata as they are.
 _RECORDED = ("coll", "nchannels", "inplace", "outofplace", "min_bytes", "max_bytes", "nthreads")
 
