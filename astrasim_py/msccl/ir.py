@@ -155,7 +155,7 @@ def named(coll: str) -> str:
 
 
 def walk(program: MscclProgram) -> Iterator[tuple[Gpu, ThreadBlock, MscclStep | None, list[MscclStep]]]:
-    """All steps but nops, ranks ascending, otherwise in the order of the document: gpu, thread block, step, nops before.
+    """All steps but nops, ranks ascending, else in the order of the document: gpu, thread block, step, nops before.
 
     Without a step: nops at the end of a thread block.
     """
