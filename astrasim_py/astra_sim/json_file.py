@@ -67,14 +67,11 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
     """
     file = os.fspath(path)
 
+    twice: list[str] = []
+
     def last_counts(pairs: list[tuple[str, object]]) -> dict:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            key = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-            at = _line_of(text, key)
-            where = f"{file}:{at}" if at else file
-            warnings.append(f"{where}: the key {shown(key)} is there twice: the last counts, as it does for ASTRA-sim")
-        return found
+        twice.extend(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        return dict(pairs)
 
     data = read_regular(file, MAX_BYTES, ScenarioError, what=what, remedy=f"write {example}")
     try:
@@ -94,12 +91,11 @@ def read_json(path: str | os.PathLike, what: str, example: str, warnings: list[s
         raise ScenarioError(file, f"is not JSON: {reason}", f"write {example}") from None
     if not isinstance(value, dict):
         raise ScenarioError(f"{file}:1", f"holds {shown(value)}, not an object", f"write {example}")
-    return JsonFile(file, value, _key_lines(text), warnings)
-
-
-def _line_of(text: str, key: str) -> int:
-    at = text.rfind(json.dumps(key, ensure_ascii=False))
-    return text.count("\n", 0, at) + 1 if at >= 0 else 0
+    lines = _key_lines(text)
+    for key in twice:
+        where = f"{file}:{lines[key]}" if key in lines else file
+        warnings.append(f"{where}: the key {shown(key)} is there twice: the last counts, as it does for ASTRA-sim")
+    return JsonFile(file, value, lines, warnings)
 
 
 def _key_lines(text: str) -> dict[str, int]:

@@ -77,23 +77,12 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
         return made[key, value]
 
     points = []
-    folder = str(scenario.folder)
     for index, (assignment, labels) in enumerate(variables.assignments(scenario.axes)):
-        config: dict[str, Any] = {}
-        places: dict[str, str] = {}
-        for key in resolver.sections:
-            value = resolver.section(key, assignment)
-            if value is None or value.data is None or key in ("topologies", "topology"):
-                continue
-            config[key], below = section(key, value)
-            places.update(below)
-        topologies = resolver.section("topologies", assignment)
-        chosen = resolver.section("topology", assignment)
-        written = chosen is not None and chosen.data is not None
-        name = variables.label_of(chosen) if written else next(iter(topologies.data))
-        config["topology"], below = section("topology", topologies.data[name])
-        config["topology_name"] = name
-        places.update(below)
+        values = {key: resolver.section(key, assignment) for key in resolver.users}
+        values = {key: value for key, value in values.items() if value is not None and value.data is not None}
+        topologies, chosen = values.pop("topologies"), values.pop("topology", None)
+        name = next(iter(topologies.data)) if chosen is None else variables.label_of(chosen)
+        sections = {key: section(key, value) for key, value in (*values.items(), ("topology", topologies.data[name]))}
         shown = ",".join(f"{key}={label}" for key, label in labels.items())
         points.append(
             Point(
@@ -101,11 +90,11 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
                 index=index,
                 name=shown or scenario.name,
                 values=labels,
-                config=config,
-                folder=folder,
+                config={key: plain for key, (plain, _) in sections.items()} | {"topology_name": name},
+                folder=str(scenario.folder),
                 allow_outside=scenario.allow_outside,
                 allow_code=scenario.allow_code,
-                places=places,
+                places={path: place for _, places in sections.values() for path, place in places.items()},
             )
         )
     return tuple(points)

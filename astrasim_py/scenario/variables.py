@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import product
 from typing import NamedTuple
@@ -202,8 +202,9 @@ class Resolver:
 
     document: Value
     axes: tuple[Axis, ...]
-    _sections: dict
-    _users: dict
+    #: Top-level keys of a point, and the swept keys that each depends on.
+    users: dict[str, tuple[str, ...]]
+    _sections: dict = field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Value, axes: Sequence[Axis]) -> Resolver:
@@ -228,26 +229,21 @@ class Resolver:
             into = [path for path, steps in paths.items() if steps and steps[0] == key]
             sources += [value for path in into for value in values[path]]
             users[key] = (*into, *closure(sources, {}))
-        return cls(document, tuple(axes), {}, users)
+        return cls(document, tuple(axes), users)
 
     def unused(self) -> list[str]:
         """Swept keys that nothing uses."""
-        used = {name for names in self._users.values() for name in names}  # membership only
+        used = {name for names in self.users.values() for name in names}  # membership only
         return [key for axis in self.axes for key in axis.keys if key not in used]
-
-    @property
-    def sections(self) -> tuple[str, ...]:
-        """Top-level keys of a point."""
-        return tuple(self._users)
 
     def section(self, key: str, assignment: Mapping[str, Value]) -> Value | None:
         """The value of a top-level key at a point; the same object for equal points.
 
         Raises ScenarioError: a variable that is not swept, or a path that leads nowhere.
         """
-        if key not in self._users:
+        if key not in self.users:
             return None
-        used = self._users[key]
+        used = self.users[key]
         memo = (key, *(assignment.get(name) for name in used))
         if memo not in self._sections:
             self._sections[memo] = self._resolve(key, used, assignment)

@@ -3,7 +3,7 @@
 from astrasim_py.topology.edge_list import read_edge_list
 from astrasim_py.topology.export import node_link_json, to_networkx
 from astrasim_py.topology.from_keys import build
-from astrasim_py.topology.hardware import Compute, Preset, preset, preset_names
+from astrasim_py.topology.hardware import preset, preset_names
 from astrasim_py.topology.model import Routing, Topology
 from astrasim_py.topology.placement import placement
 from astrasim_py.topology.routing import Dim
@@ -11,9 +11,7 @@ from astrasim_py.topology.shapes import SHAPES
 
 __all__ = [
     "SHAPES",
-    "Compute",
     "Dim",
-    "Preset",
     "Routing",
     "Topology",
     "build",
