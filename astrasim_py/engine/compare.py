@@ -26,8 +26,12 @@ def _values(name: str, a: Any, b: Any) -> list[str]:
     if isinstance(a, np.ndarray):
         return _columns(f"{name} of rank", a, b)
     if isinstance(a, Outcome):
-        return _outcomes(a, b)
+        pairs = [(field.name, getattr(a, field.name), getattr(b, field.name)) for field in fields(Outcome)]
+        return [line for each, mine, theirs in pairs for line in _values(f"{each} of the outcome", mine, theirs)]
     if not isinstance(a, Table):
+        if a != b and name.startswith("waiting"):
+            lengths = f"{len(a)} entries", f"{len(b)} entries"
+            a, b = next((pair for pair in zip(a, b, strict=False) if pair[0] != pair[1]), lengths)
         return [] if a == b else [f"{name}: {a} and {b}"]
     if list(a) != list(b):
         return [f"columns of table {name}: {', '.join(a)} and {', '.join(b)}"]
@@ -45,19 +49,6 @@ def _columns(what: str, a: np.ndarray, b: np.ndarray) -> list[str]:
     at = int(differing[0])
     more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
     return [f"{what} {at}: {a[at]} and {b[at]}{more}"]
-
-
-def _outcomes(a: Outcome, b: Outcome) -> list[str]:
-    found = []
-    for field in fields(Outcome):
-        mine, theirs = getattr(a, field.name), getattr(b, field.name)
-        if mine == theirs:
-            continue
-        if field.name == "waiting":
-            lengths = f"{len(mine)} entries", f"{len(theirs)} entries"
-            mine, theirs = next((pair for pair in zip(mine, theirs, strict=False) if pair[0] != pair[1]), lengths)
-        found.append(f"{field.name} of the outcome: {mine} and {theirs}")
-    return found
 
 
 def run_both(run: Callable[[str], Records], place: str, names: tuple[str, str] = (SIMPY, COMPILED)) -> Records:
