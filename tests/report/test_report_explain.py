@@ -20,7 +20,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.report.critical_path import CATEGORIES
 from astrasim_py.report.explain import busiest_links, covered, explain, explanation_text, union
 from astrasim_py.study.summary import edge_table
-from astrasim_py.system.machine_models import NetworkModel
+from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.workload.items import Collective, Compute, Send
@@ -101,6 +101,15 @@ def test_a_ring_is_latency_and_serialization_and_nothing_else():
     assert {piece.instance for piece in explanation.path} == {0}
     (only,) = explanation.exposures
     assert (only.duration, only.exposed, only.on_path) == (records.makespan,) * 3
+
+
+def test_what_a_broken_off_collective_has_done_is_beyond_the_makespan():
+    topology = shapes.Ring(npus=4, bandwidth=RATE, latency=500).build()
+    items = [Compute(time=US), Collective(type="all_reduce", size=4000)]
+    records = run(topology, items, limits=Limits(max_sim_time_ps=US + 2_500_000))
+    assert records.makespan == US < int(records.node["end"].max())
+    explanation = explain(records)
+    assert contiguous(explanation) and explanation.totals["compute"] == US
 
 
 def test_waiting_for_a_link_is_charged_to_that_link():

@@ -39,6 +39,18 @@ def test_a_collective_of_one_s_own(algorithm):
     assert records.collective["type"].tolist() == ["all_reduce"]
 
 
+def test_a_collective_takes_every_field_of_the_network():
+    topology = ap.build_topology(shape="ring", npus=4, bandwidth="50 GB/s", latency="500 ns")
+    times = []
+    for network in ({}, {"link_busy": "latency+bytes"}, {"send_completes": "injected", "msccl": {"slots": 1}}):
+        problem = ap.collective("all_to_all", 2**20, topology, model="cut_through", **network)
+        assert problem.network.model_fields_set == {"model", *network}
+        times.append(ap.simulate(problem).makespan)
+    assert times[1] > times[0]
+    with pytest.raises(ap.AstraError, match="link_bsuy"):
+        ap.collective("all_to_all", 2**20, topology, link_bsuy="bytes")
+
+
 def test_an_algorithm_is_verified_from_python():
     assert ap.verify(ap.build_algorithm("ring", "all_gather", 5)).correct is True
 
