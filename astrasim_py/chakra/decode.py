@@ -23,6 +23,8 @@ from astrasim_py.core.errors import TraceError
 KERNEL_BYTES = 6 * 2**20
 #: The same where it is loaded already.
 LOADED_KERNEL_BYTES = 2**16
+#: Larger files are refused for damaged records before compiled code copies them.
+COPIED_BYTES = 4 * 2**20
 _KERNEL_MODULE = "astrasim_py.chakra.decode_large"
 
 _INTEGERS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64")
@@ -63,6 +65,8 @@ def decode(
         if kernel:
             from astrasim_py.chakra import decode_large  # loads numba
 
+            if len(data) > COPIED_BYTES:
+                frame(data, place)
             columns = decode_large.decode(data, place, ints, text)
         out.append(_by_protobuf(data, place, known) if columns is None else columns)
     return out
