@@ -15,18 +15,10 @@ from astrasim_py.verification.bounds import Capacities, demand, member_times
 def problem_bound(plan: Plan) -> int | None:
     """Lower bound of the makespan, ps; None where no bound applies.
 
-    The greatest of
-
-    * the longest path through the workload, in which a message takes the latency and serialization of its route,
-      and a member leaves a collective only after its links have carried their least bytes and the members that it
-      depends on could reach it;
-    * for every collective, the earliest start of a member plus the collective's own bound;
-    * for every NPU, all bytes that must enter or leave it over the rate of its links; for all NPUs together, all
-      bytes over the rate of all their links;
-    * for every rank, its compute over its slots.
-
-    The bounds of successive collectives are not simply added: one may begin on some members while another still
-    ends on others, and the links that they share are counted above.
+    The greatest of the longest path through the workload (a member leaves a collective only after its links have
+    carried their least bytes, and the members that it depends on could reach it), the bounds of single collectives, the
+    bytes of an NPU's links, and of all, over their rates, and the compute of a rank over its slots. Bounds of
+    successive collectives are not added: one may begin on some members while another still ends on others.
     """
     problem = plan.problem
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances):

@@ -53,8 +53,7 @@ class JobInstances:
 
     def _match_calls(self, name: str) -> None:
         """Order the calls of a group so that its members agree: by dependencies, else by node id."""
-        kinds = self.kinds(name)
-        nothing = np.zeros(0, dtype=np.int64)
+        kinds, nothing = self.kinds(name), np.zeros(0, dtype=np.int64)
         by_dependencies = {kind: self.rows[kind].get(name, nothing) for kind in kinds}
         by_id = {k: r[np.argsort(self.traces[k].node_id[r], kind="stable")] for k, r in by_dependencies.items()}
         for rows in (by_dependencies, by_id):
@@ -101,17 +100,12 @@ class JobInstances:
         """Refuse calls of undefined groups, and calls by ranks that are not members."""
         wrong = []
         for at, (row, name) in enumerate(used):
-            rank = int(self.first[kind])
-            members = self.job.workload.groups.get(name)
-            if members is None and name == WORLD:
-                continue
+            ranks, members = [int(self.first[kind])], self.job.workload.groups.get(name)
             if members is not None:
-                sharing = np.flatnonzero(self.kind_of == kind) if len(self.traces) < self.job.ranks else [rank]
-                outside = np.setdiff1d(sharing, members)
-                if not len(outside):
-                    continue
-                rank = int(outside[0])
-            wrong.append((rank, at, row, name))
+                sharing = np.flatnonzero(self.kind_of == kind) if len(self.traces) < self.job.ranks else ranks
+                ranks = np.setdiff1d(sharing, members).tolist()
+            if ranks and (members is not None or name != WORLD):
+                wrong.append((ranks[0], at, row, name))
         if not wrong:
             return
         rank, _, row, name = min(wrong)
@@ -145,7 +139,7 @@ class JobInstances:
         if len(odd):
             at = int(odd[0])
             values = (int(column[at]) for column in (code, size, root))
-            raise TraceError(node_place(trace, int(rows[at]), f"rank {rank}"), *_wrong(*values, n))
+            raise _wrong(node_place(trace, int(rows[at]), f"rank {rank}"), *values, n)
         if large.any():
             place = node_place(trace, int(rows[np.argmax(large)]), f"rank {rank}")
             raise TraceError(place, "moves 2^62 B or more", "write its bytes")
@@ -209,12 +203,12 @@ class JobInstances:
         )
 
 
-def _wrong(code: int, size: int, root: int, n: int) -> tuple[str, str]:
-    """The fault of a collective call, and the remedy."""
+def _wrong(place: str, code: int, size: int, root: int, n: int) -> TraceError:
+    """The error for a collective call without a known type, size or root."""
     if code not in COLLECTIVE_NAMES:
         what = "lacks comm_type" if code == MISSING else f"comm_type {code} is unknown"
-        return what, "write one of 0..9 (ALL_REDUCE is 0)"
+        return TraceError(place, what, "write one of 0..9 (ALL_REDUCE is 0)")
     if size < 0:
         what = "lacks comm_size" if size == MISSING else f"comm_size {size} is negative"
-        return what, "write its bytes, 0 or more"
-    return f"root {root} is not a position in a group of {n}", ""
+        return TraceError(place, what, "write its bytes, 0 or more")
+    return TraceError(place, f"root {root} is not a position in a group of {n}")
