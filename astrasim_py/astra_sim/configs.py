@@ -6,7 +6,7 @@ Keys that ASTRA-sim does not know, or knows and ignores, are warned about, never
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from math import isfinite, prod
@@ -252,9 +252,8 @@ class SystemConfig:
     g: Fraction = _key(_number, Fraction(0))
     G: Fraction = _key(_number, Fraction(0))
     local_reduction_delay: int = _key(_whole, 1)
-    place: str = ""
     #: Where each key is written, for messages.
-    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, hash=False)
+    file: JsonFile = field(default=JsonFile("", {}, {}, []), compare=False, repr=False)
 
     def implementation(self, collective: str) -> tuple[Implementation, ...]:
         """What runs a collective (our name of it) in each dimension; empty where absent."""
@@ -266,7 +265,7 @@ class SystemConfig:
 
     def at(self, name: str) -> str:
         """``file:line: key`` of a field."""
-        return self.places.get(name, f"{self.place}: {name.replace('_', '-')}")
+        return self.file.place(name.replace("_", "-"))
 
 
 _SYSTEM_KEYS: dict[str, Callable] = {
@@ -289,8 +288,7 @@ def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
             values[key.replace("-", "_")] = _SYSTEM_KEYS[key](json, key, value)
     if values.get("model_shared_bus") and "endpoint_delay" in values:
         warnings.append(f"{json.place('model-shared-bus')}: takes the place of endpoint-delay")
-    places = {name: json.place(name.replace("_", "-")) for name in values}
-    return SystemConfig(**values, place=json.file, places=places)
+    return SystemConfig(**values, file=json)
 
 
 # -- remote memory ----------------------------------------------------------------------------------------------

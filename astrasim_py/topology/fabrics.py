@@ -43,11 +43,7 @@ def _table(count: int, *columns: tuple[np.ndarray, np.ndarray]) -> Routes:
 
 
 class Fabric:
-    """A switched network without failures."""
-
-    def blocks(self) -> list[Block]:
-        """All links, in order."""
-        raise NotImplementedError
+    """A switched network without failures, by the `blocks` of its links."""
 
     def ends(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Source, destination and level (int32 each) of every link."""

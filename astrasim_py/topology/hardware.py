@@ -1,14 +1,7 @@
 """Hardware presets: nodes, links and NPUs of real systems, as data files that cite their sources.
 
-Each JSON file in ``astrasim_py/data/hardware`` holds one preset::
-
-    {"title": …, "source": [{"what": …, "where": …}, …],
-     "topology": {"shape": …, …},        # as `from_keys.build` reads it; optional
-     "link": {"bandwidth": …, "latency": …},   # optional
-     "compute": {"npu": …, "peak": {"bf16": …}, "memory_bandwidth": …, "memory": …, "source": [...]}}   # optional
-
-Bandwidths are those of one direction. Vendors often state both directions added up; the sources say what was
-stated.
+Each JSON file in ``astrasim_py/data/hardware`` holds one `Preset`. Bandwidths are those of one direction. Vendors often
+state both directions added up; the sources say what was stated.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_every_key_of_a_system_has_a_field(tmp_path):
         **{f"{name}-implementation-custom": [name] for name in ("all-reduce", "all-gather", "all-to-all")},
         "reduce-scatter-implementation-custom": ["x"],
     }
-    assert {key.replace("-", "_") for key in values} == {f.name for f in fields(SystemConfig)} - {"place", "places"}
+    assert {key.replace("-", "_") for key in values} == {f.name for f in fields(SystemConfig)} - {"file"}
     warnings = []
     system = read_system(written(tmp_path, json.dumps(values)), warnings)
     assert warnings == [w for w in warnings if "model-shared-bus" in w]
