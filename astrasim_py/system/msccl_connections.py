@@ -48,19 +48,6 @@ def messages_of_steps(trace: ExecutionTrace, most: int) -> np.ndarray:
     return parts
 
 
-def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:
-    """Messages of one call of an algorithm on a full buffer of `size` bytes."""
-    most = model.max_count_for(algorithm, size)
-
-    def sent(trace: ExecutionTrace) -> int:
-        return int(messages_of_steps(trace, most)[trace.type == NodeType.COMM_SEND].sum())
-
-    if algorithm.rotation is not None:
-        return algorithm.ranks * sent(algorithm.traces[0])
-    counts = {trace: sent(trace) for trace in dict.fromkeys(algorithm.traces)}
-    return sum(counts[trace] for trace in algorithm.traces)
-
-
 def cut_steps(
     program: RankProgram, size: int, most: int, place: str, structure: Callable[..., Structure]
 ) -> RankProgram:

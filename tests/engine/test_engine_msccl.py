@@ -25,7 +25,7 @@ from astrasim_py.report.explain import explain
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
-from astrasim_py.system.msccl_connections import messages_of
+from astrasim_py.system.msccl_connections import messages_of_steps
 from astrasim_py.system.plan import SEND
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
@@ -232,6 +232,13 @@ def sender(count: int, chunks: int, messages: int = 1) -> Algorithm:
         blocks.step(0, 0, give=(1, 0), count=count)
         blocks.step(1, 0, take=(0, 0), count=count)
     return blocks.algorithm()
+
+
+def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:
+    """Messages of one call on a full buffer of `size` bytes."""
+    most = model.max_count_for(algorithm, size)
+    sent = [messages_of_steps(trace, most)[trace.type == NodeType.COMM_SEND].sum() for trace in algorithm.traces]
+    return int(sum(sent))
 
 
 def test_a_step_of_many_chunks_is_several_messages_and_loses_no_byte():
