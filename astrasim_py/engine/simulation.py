@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import numpy as np
@@ -150,7 +151,17 @@ def _engine(name: str) -> Callable[[Plan, str], Records]:
     if name == FOLDED:
         return run_folded
     if name == SIMPY:
-        return lambda plan, level: DialectSimulation(plan, level).run()
+        return _run_simpy
     from astrasim_py.engine.compiled.engine import run
 
     return run
+
+
+def _run_simpy(plan: Plan, level: str) -> Records:
+    collects = gc.isenabled()
+    gc.disable()  # reference counts free the events of a run; the search for cycles would take a quarter of its time
+    try:
+        return DialectSimulation(plan, level).run()
+    finally:
+        if collects:
+            gc.enable()

@@ -43,7 +43,7 @@ class Simulation:
         self.open_calls: dict[int, OpenCall] = {}
         #: Remote memory → time (ps) at which it has served all that is issued.
         self.memory_free: dict[int, int] = {}
-        self.program = cache(ProgramLists)
+        self.program, self.route = cache(ProgramLists), cache(self.route)
         #: Under ``message_match: bytes`` collectives share mailboxes with the workload.
         self.shared = Communicator(self.env) if plan.problem.semantics.message_match == "bytes" else None
         self.npus = [self.npu_class(self, rank) for rank in range(plan.ranks)]
@@ -120,9 +120,10 @@ class Simulation:
     def outcome(self) -> Outcome:
         """Run until nothing is left to do, or a limit is reached."""
         limit = self.plan.problem.limits.max_sim_time_ps
-        beyond = inf if limit is None else limit + 1
         try:
-            while self.env.peek() < beyond:
+            if limit is None:
+                self.env.run()
+            while limit is not None and self.env.peek() <= limit:
                 self.env.step()
             if self.env.peek() != inf:
                 raise LimitReached(f"simulated time went beyond {limit} ps (--max-sim-time)")
