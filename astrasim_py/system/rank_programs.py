@@ -100,17 +100,12 @@ class RankPrograms:
 
     def of_job(self, job: Job, kind_of: np.ndarray, instances: Sequence[np.ndarray]) -> list[RankProgram]:
         """Programs of all ranks of a job; ranks of one kind share a trace, and one program if it has no peers."""
-        keys: list = kind_of.tolist()
-        if job.compute_speed:
-            keys = [(kind, job.compute_speed.get(rank, 1)) for rank, kind in enumerate(keys)]
-        programs = []
-        shared: dict[object, RankProgram] = {}
-        for rank, key in enumerate(keys):
-            program = shared.get(key)
-            if program is None:
-                program = self._of_rank(job, rank, instances[kind_of[rank]])
-                if not (program.peer >= 0).any():
-                    shared[key] = program
+        programs, shared = [], {}
+        for rank, kind in enumerate(kind_of.tolist()):
+            key = kind, job.compute_speed.get(rank, 1)
+            program = shared[key] if key in shared else self._of_rank(job, rank, instances[kind])
+            if key not in shared and not (program.peer >= 0).any():
+                shared[key] = program
             programs.append(program)
         return programs
 
