@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -168,14 +167,13 @@ class _Building:
         *,
         workload: bool = False,
         nbytes: np.ndarray | None = None,
-        connections: tuple[np.ndarray, ...] = (),
-        latency: int = 0,
+        connections: MscclConnections | None = None,
+        position: int = 0,
     ) -> int:
         """Add a program from which blocks are made; returns its number.
 
         `partner`: int[n]: node of the matching receive or send in the peer's program; ``~channel`` if several messages
-        can match. `workload`: its nodes take slots. `nbytes`: replaces the program's. `connections`, `latency`:
-        under the MSCCL link model the columns of the program in `MscclConnections`, and extra ps per hop.
+        can match. `workload`: its nodes take slots. `nbytes`: replaces the program's. `position`: in `connections`.
         """
         structure, kind, n = program.structure, program.structure.kind, len(program)
         many = np.flatnonzero(structure.need >= records.MOST_NEEDS)
@@ -203,11 +201,13 @@ class _Building:
             if program.counters.detached.any():
                 flags |= records.ADMITTED
                 self.constants["counts_references"] = 1
-        if connections:
+        if connections is not None:
             flags |= records.PACED
-            if max(column.max(initial=-1) for column in connections[:2]) >= 0:
+            all_ranks, latency = (connections.needs, connections.frees, connections.connection), connections.latency_ps
+            columns = np.stack([column[position] for column in all_ranks])
+            if columns[:2].max(initial=-1) >= 0:
                 flags |= records.CONNECTED | records.ADMITTED
-            row |= {"connections": self.ints.add(np.stack(connections)), "longer": latency}
+            row |= {"connections": self.ints.add(columns), "longer": latency}
             row["variant"] = self.variants.setdefault(latency, len(self.variants))
         self.states.add(np.minimum(structure.need, records.MOST_NEEDS))
         self.nodes.append(nodes)
@@ -345,10 +345,10 @@ class _Building:
         key = call.programs, call.matching, connections
         if key not in self.template_of:
             partners, channels = self.partners(call.programs, call.matching)
-            numbers = []
-            for position, (program, partner) in enumerate(zip(call.programs, partners, strict=True)):
-                fields = _connections(connections, position) if connections else {}
-                numbers.append(self.template(program, partner, **fields))
+            numbers = [
+                self.template(program, partner, connections=connections, position=position)
+                for position, (program, partner) in enumerate(zip(call.programs, partners, strict=True))
+            ]
             self.template_of[key] = self.ints.add(numbers), channels
         templates, channels = self.template_of[key]
         row = {"templates": templates, "flags": 0, "channels": channels}
@@ -458,9 +458,3 @@ def _digits(dims: tuple[int, ...], ranks: int) -> np.ndarray:
     """The number of dimensions, these, and the digits of each position; a delta has those of the equal position."""
     digits = np.unravel_index(np.arange(ranks), dims, order="F")
     return np.concatenate([[len(dims)], dims, np.stack(digits, axis=1).ravel()])
-
-
-def _connections(connections: MscclConnections, position: int) -> dict[str, Any]:
-    """Arguments of a template for the connections of one member."""
-    columns = connections.needs, connections.frees, connections.connection
-    return {"connections": tuple(column[position] for column in columns), "latency": connections.latency_ps}

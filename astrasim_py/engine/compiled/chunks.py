@@ -131,12 +131,8 @@ def serve_queue(state, rank, number, cause):
         row = table.runs(state, run)
         queue.line = row.next
         queue.running += 1
-        row.next_running = 0
-        if queue.first:
-            table.runs(state, queue.last).next_running = run
-        else:
-            queue.first = run
-        queue.last = run
+        table.ranks(state, rank).arrivals += 1
+        row.begun = table.ranks(state, rank).arrivals
         row.cause = cause
         row.next = 0
         if state.begin:
@@ -180,15 +176,6 @@ def end_phase(state, rank, run, cause):
     row = table.runs(state, run)
     number = phase_of(state, run).queue
     queue = table.queues(state, queue_of(state, rank, number))
-    behind, user = np.int64(0), queue.first
-    while user != run:
-        behind, user = user, table.runs(state, user).next_running
-    if behind:
-        table.runs(state, behind).next_running = row.next_running
-    else:
-        queue.first = row.next_running
-    if queue.last == run:
-        queue.last = behind
     queue.running -= 1
     serve_queue(state, rank, number, cause)
     if row.phase + 1 < chunk_of(state, run).phase_count:

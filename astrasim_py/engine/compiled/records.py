@@ -145,10 +145,10 @@ DUE = _record("block node cause")  # cause: row of the node that caused the comp
 
 #: One rank's part in a planned collective; behind it the turns taken of each queue, then the next share of each.
 SHARE = _record("instance node left early next cause rank")
-#: One chunk on one rank.
-RUN = _record("share chunk phase arrival next next_running cause")
-#: A queue: runs that run, runs that wait, and shares with turns left.
-QUEUE = _record("running first last line line_last shares shares_last capacity")
+#: One chunk on one rank. arrival, begun: order among the rank's chunks.
+RUN = _record("share chunk phase arrival begun next cause")
+#: A queue: number of runs that run, runs that wait, and shares with turns left.
+QUEUE = _record("running line line_last shares shares_last capacity")
 SHARE_WORDS, RUN_WORDS, QUEUE_WORDS, CHUNK_WORDS, PHASE_WORDS = (
     np.int64(kind.itemsize // 8) for kind in (SHARE, RUN, QUEUE, CHUNK, PHASE)
 )

@@ -135,16 +135,19 @@ class Waiting:
         found = []
         for number in np.flatnonzero(self.tables["ranks"]["queues"][: self.plan.ranks]).tolist():
             rank = self.tables["ranks"][number]
+            places = self.blocks["run"][self.begun & (self.blocks["rank"] == number)]
+            runs = [self.arena_row(int(place), records.RUN) for place in places[places > 0]]
             for which in range(int(rank["queues"])):
                 queue = self.arena_row(int(rank["queue"]) + records.QUEUE_WORDS * which, records.QUEUE)
-                users = self.chain(queue["first"], "next_running")
+                users = [run for run in runs if self.phase(run).queue == which]
+                users.sort(key=lambda run: run["begun"])
                 running = tuple(self.call_of(run, number) for run in users)
                 # Of the held-back chunks, report those whose collective runs in this queue.
                 early = []
                 for share in dict.fromkeys(int(run["share"]) for run in users):
-                    held = self.chain(self.arena_row(share, records.SHARE)["early"], "next")
+                    held = self.chain(self.arena_row(share, records.SHARE)["early"])
                     early += [run for run in reversed(held) if self.phase(run).queue == which]
-                line = self.chain(queue["line"], "next")
+                line = self.chain(queue["line"])
                 found += [(number, self.call_of(run, number), which, running) for run in (*line, *early)]
         return found
 
@@ -152,12 +155,12 @@ class Waiting:
         """The record at a place of the arena."""
         return self.tables["arena"][place : place + dtype.itemsize // 8].view(dtype)[0]
 
-    def chain(self, first: int, link: str) -> list[np.void]:
+    def chain(self, first: int) -> list[np.void]:
         """Runs of a linked list."""
         runs = []
         while first:
             runs.append(self.arena_row(int(first), records.RUN))
-            first = runs[-1][link]
+            first = runs[-1]["next"]
         return runs
 
     def phase(self, run: np.void):
