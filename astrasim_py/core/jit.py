@@ -1,8 +1,7 @@
-"""Functions compiled by numba: compiled once, cached on disk for all processes, never charged to the run.
+"""Functions compiled by numba, cached on disk for all processes; compiling is never charged to the run.
 
-A module of compiled functions imports `kernel` and `lean` from here instead of numba's ``njit``. Numba is then imported
-when a kernel is first called. Its cache lies in ``ASTRASIM_CACHE``, else in the user's cache folder, by a hash over the
-sources of all functions that a kernel calls, which numba's own index does not see.
+Modules use `kernel` and `lean` instead of ``njit``: numba is imported when a kernel is first called. The cache goes by
+a hash over the sources of all functions that a kernel calls, which numba's own index does not see.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from astrasim_py.core.cache import cache_folder
 #: Called with a line of text before a function is compiled; None: no announcements.
 announce: Callable[[str], None] | None = None
 
-#: CPU and wall-clock seconds spent on compiling and loading, and when the present compilation began, if there is one.
-_spent, _halted = 0.0, 0.0
-_since: float | None = None
-#: One thread compiles or loads at a time; the other lock protects the numbers above.
-_turn, _numbers = threading.RLock(), threading.Lock()
+#: Spent on compiling and loading: CPU seconds; wall-clock seconds, and when the present compilation began, if any.
+_spent = 0.0
+_paused: tuple[float, float | None] = 0.0, None
+#: One thread compiles or loads at a time.
+_turn = threading.RLock()
 
 #: Options of functions that allocate no memory, and of those that only compiled code calls.
 _LEAN = {"_nrt": False, "error_model": "numpy"}
@@ -47,27 +46,26 @@ def cpu_s() -> float:
 
 def clock() -> float:
     """Wall-clock seconds since some moment; the clock stands still while code is compiled or loaded."""
-    with _numbers:
-        return (time.monotonic() if _since is None else _since) - _halted
+    halted, since = _paused
+    return (time.monotonic() if since is None else since) - halted
 
 
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
     """Let one thread compile or load, and stop the clocks of this module."""
-    global _spent, _halted, _since
+    global _spent, _paused
     with _turn:
-        if _since is not None:
+        halted, since = _paused
+        if since is not None:
             yield
             return
-        cpu = time.process_time()
-        with _numbers:
-            _since = time.monotonic()
+        cpu, begin = time.process_time(), time.monotonic()
+        _paused = halted, begin
         try:
             yield
         finally:
-            with _numbers:
-                _halted, _since = _halted + time.monotonic() - _since, None
-                _spent += time.process_time() - cpu
+            _paused = halted + time.monotonic() - begin, None
+            _spent += time.process_time() - cpu
 
 
 def lean(function: Callable) -> Function:
@@ -269,16 +267,12 @@ def _make_empty(folder: Path) -> bool:
 @contextlib.contextmanager
 def _lock(folders: list[Path], what: str) -> Iterator[None]:
     """Lock a function's folder across processes, where the file system has locks; announce before waiting."""
-    try:
-        import fcntl
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, OSError, IndexError):
+            import fcntl
 
-        folders[0].parent.mkdir(parents=True, exist_ok=True)
-        file = open(folders[0].with_suffix(".lock"), "w")  # noqa: SIM115
-    except (ImportError, OSError, IndexError):
-        yield
-        return
-    with file:
-        with contextlib.suppress(OSError):  # file systems without locks
+            folders[0].parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(folders[0].with_suffix(".lock"), "w"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
