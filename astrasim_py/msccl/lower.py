@@ -34,16 +34,9 @@ from astrasim_py.program.table import Unusable
 
 #: Names of collectives in XML. Those without one are custom, and the name of the program says which.
 COLL_NAMES = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "reduce_scatter": "reduce_scatter",
-    "all_to_all": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "custom",
-    "scatter": "custom",
-    "custom": "custom",
-}
+    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall",
+    "broadcast": "broadcast", "reduce": "reduce", "gather": "custom", "scatter": "custom", "custom": "custom",
+}  # fmt: skip
 
 #: Most nodes of an algorithm to be lowered: each takes about 1.6 kB meanwhile.
 MAX_TRACE_NODES = 2**20
@@ -149,31 +142,19 @@ def _out_of_place(steps: Steps) -> None:
 def _check(algorithm: Algorithm, limits: Runtime, place: str) -> None:
     """Refuse, before any work, what MSCCL-IR cannot express, and what is beyond the limits whatever is assigned."""
     collective, chunks, ranks = algorithm.collective, algorithm.chunks, algorithm.ranks
-    others = ", ".join(name for name in COLL_NAMES if name != "custom")
-    for bad, problem, remedy in (
-        (
-            collective not in COLL_NAMES,
-            f"MSCCL-IR has no {collective}: its steps move at least one chunk",
-            f"keep it as .et, or write one of {others}",
-        ),
-        (
-            not algorithm.has_cells,
-            "does not state in chunks which cells its steps read and write, as MSCCL-IR must",
-            "give src_buf/src_off and dst_buf/dst_off, as builders do",
-        ),
-        (
-            promise_of(collective).sharded and chunks % ranks,
-            f"its {chunks} chunks do not divide among {ranks} ranks",
-            f"use a multiple of {ranks} chunks",
-        ),
-        (
-            algorithm.nodes > MAX_TRACE_NODES,
-            f"has {algorithm.nodes} nodes, more than {MAX_TRACE_NODES}",
-            "use fewer ranks or chunks, or keep it as .et",
-        ),
-    ):
-        if bad:
-            raise AlgorithmError(place, problem, remedy)
+    if collective not in COLL_NAMES:
+        others = ", ".join(name for name in COLL_NAMES if name != "custom")
+        problem = f"MSCCL-IR has no {collective}: its steps move at least one chunk"
+        raise AlgorithmError(place, problem, f"keep it as .et, or write one of {others}")
+    if not algorithm.has_cells:
+        problem = "does not state in chunks which cells its steps read and write, as MSCCL-IR must"
+        raise AlgorithmError(place, problem, "give src_buf/src_off and dst_buf/dst_off, as builders do")
+    if promise_of(collective).sharded and chunks % ranks:
+        problem = f"its {chunks} chunks do not divide among {ranks} ranks"
+        raise AlgorithmError(place, problem, f"use a multiple of {ranks} chunks")
+    if algorithm.nodes > MAX_TRACE_NODES:
+        problem = f"has {algorithm.nodes} nodes, more than {MAX_TRACE_NODES}"
+        raise AlgorithmError(place, problem, "use fewer ranks or chunks, or keep it as .et")
     for rank, trace in enumerate(algorithm.traces):
         columns = (NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")
         peers = [trace.column(column)[trace.type == kind] for kind, column in columns]

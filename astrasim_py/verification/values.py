@@ -30,8 +30,7 @@ class Values:
         self.chunks = chunks
         self.leaves = ranks * chunks
         self.terms: list[tuple[int, int]] = []
-        self.chunk: list[int] = []
-        self.members: list[int] = []
+        self._summary: list[tuple[int, int]] = []
         self._known: dict[tuple[int, int], int] = {}
 
     def leaf(self, rank: int, chunk: int) -> int:
@@ -41,8 +40,7 @@ class Values:
     def summary(self, value: int) -> tuple[int, int]:
         """(chunk, bit set of ranks) of a value; (-1, 0) where it is not of that form."""
         if value > self.leaves:
-            at = value - self.leaves - 1
-            return self.chunk[at], self.members[at]
+            return self._summary[value - self.leaves - 1]
         rank, chunk = divmod(value - 1, self.chunks)
         return (chunk, 1 << rank) if value else (-1, 0)
 
@@ -57,8 +55,7 @@ class Values:
             if chunk != other or chunk < 0 or mine & theirs:
                 chunk, mine, theirs = -1, 0, 0
             self.terms.append(key)
-            self.chunk.append(chunk)
-            self.members.append(mine | theirs)
+            self._summary.append((chunk, mine | theirs))
             known = self._known[key] = self.leaves + len(self.terms)
         return known
 

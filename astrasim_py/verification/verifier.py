@@ -294,18 +294,9 @@ class _Examination:
             place, line = steps.place(last), steps.line[last] or None
         written = f", written by {steps.label(last)}" if line else ""
         index = offset if steps.in_place else wrong.chunk
-        self.no(
-            "post-condition",
-            f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{written}",
-            "\n".join(lines),
-            rank=wrong.rank,
-            buffer=buffer,
-            chunk=offset,
-            holds=holds,
-            expected=expected,
-            step=place,
-            line=line,
-        )
+        problem = f"rank {wrong.rank} chunk {index} {values.fault(run.values, wrong)}{written}"
+        known = {"rank": wrong.rank, "buffer": buffer, "chunk": offset, "holds": holds, "expected": expected}
+        self.no("post-condition", problem, "\n".join(lines), **known, step=place, line=line)
 
     def _judge_barrier(self) -> None:
         """A rank may leave a barrier when it has heard from all: what a step knows of is what it waited for."""
@@ -349,15 +340,8 @@ class _Examination:
         labels = [steps.label(g) for g in pair]
         does = ["writes" if 0 <= where.writes[g] <= cell < where.writes[g] + steps.count[g] else "reads" for g in pair]
         name = f"{buffer} chunk {offset}"
-        lines = [f"  {label} {verb} it" for label, verb in zip(labels, does, strict=True)]
-        self.no(
-            "race",
-            f"race: {labels[0]} {does[0]} {name}, {labels[1]} {does[1]} it, and nothing says which is first",
-            "\n".join([f"rank {rank}, {name}: nothing says which of these is first", *lines]),
-            rank=rank,
-            buffer=buffer,
-            chunk=offset,
-            step=steps.place(pair[0]),
-            line=steps.line[pair[0]] or None,
-            chain=labels,
-        )
+        lines = [f"rank {rank}, {name}: nothing says which of these is first"]
+        lines += [f"  {label} {verb} it" for label, verb in zip(labels, does, strict=True)]
+        problem = f"race: {labels[0]} {does[0]} {name}, {labels[1]} {does[1]} it, and nothing says which is first"
+        known = {"rank": rank, "buffer": buffer, "chunk": offset, "step": steps.place(pair[0])}
+        self.no("race", problem, "\n".join(lines), **known, line=steps.line[pair[0]] or None, chain=labels)
