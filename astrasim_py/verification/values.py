@@ -129,28 +129,28 @@ def execute(where: Layout, flow: Flow, sequence: list[int] | None = None) -> Exe
     # Data of every step: values of its chunks.
     held: list[list[int]] = [[]] * len(steps)
     undefined: list[int] = []
+
+    def cells(first: int, count: int) -> list[int]:
+        # An ill-formed step does not say which cells it reads: nobody knows what it moves.
+        return contents[first : first + count] if first >= 0 else [0] * count
+
     for g in sequence:
         count, target = steps.count[g], writes[g]
         if count <= 0:
             continue
-
-        def cells(first: int, count: int = count) -> list[int]:
-            # An ill-formed step does not say which cells it reads: nobody knows what it moves.
-            return contents[first : first + count] if first >= 0 else [0] * count
-
         operand = reads[g]
         if steps.takes[g] >= 0:
             data = held[sender[g]]
         elif steps.payload[g] >= 0:
             data = held[steps.payload[g]]
         else:
-            data = cells(operand)
+            data = cells(operand, count)
             if operand >= 0 and 0 in data:
                 undefined.append(g)
             # A reduction that was handed nothing adds to the cells that it writes.
             operand = target
         if steps.reduces[g]:
-            own = cells(operand)
+            own = cells(operand, count)
             if 0 in own:
                 undefined.append(g)
             data = list(map(values.add, data, own))
