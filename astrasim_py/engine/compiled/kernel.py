@@ -119,18 +119,16 @@ def begin_run(state):
     state.status = records.RUNNING
     for number in range(state.rank_count):
         rank = table.ranks(state, number)
-        block = table.blocks(
-            state, blocks.new_block(state, rank.template, number, blocks.new_states(state, rank.template))
-        )
+        words = blocks.new_states(state, rank.template)
+        block = table.blocks(state, blocks.new_block(state, rank.template, number, words))
         block.ranks = rank.first
         block.flags |= records.SPLICED
         block.row = rank.row if state.record_nodes else queue.NONE
         if rank.queues:
             rank.queue = queue.take_zeros(state, records.QUEUE_WORDS * rank.queues)
             for i in range(rank.queues):
-                table.queues(state, rank.queue + records.QUEUE_WORDS * i).capacity = table.longs(state)[
-                    rank.capacities + i
-                ]
+                line = table.queues(state, rank.queue + records.QUEUE_WORDS * i)
+                line.capacity = table.longs(state)[rank.capacities + i]
     for number in range(state.rank_count):
         if table.ranks(state, number).delay:
             e = events.new_event(state, records.BEGIN, np.int64(0), number)

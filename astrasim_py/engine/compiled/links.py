@@ -121,14 +121,8 @@ def reserve(state, number, requested, start, free, nbytes):
     link.bytes += nbytes
     if link.bytes < 0 or free < 0:
         events.fail(state, records.OVERFLOW)
-    if state.record_links:
-        count_use(state, number, requested, start, free)
-
-
-@lean
-def count_use(state, number, requested, start, free):
-    """Count a message on a link, and the messages waiting for it."""
-    link = table.links(state, number)
+    if not state.record_links:
+        return
     link.messages += 1
     link.busy += free - start
     while link.first >= 0 and table.waits(state, link.first).start <= requested:

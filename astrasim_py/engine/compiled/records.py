@@ -14,19 +14,11 @@ import numpy as np
 from astrasim_py.core.heap import ENTRY as ENTRY
 
 
-def _record(names: str, kind: str = "i8", *, itemsize: int | None = None, **others: str) -> np.dtype:
-    """A record of fields of one kind, then `others` as names by kind; `itemsize`: its bytes."""
+def _record(names: str, kind: str = "i8", **others: str) -> np.dtype:
+    """A record of fields of one kind, then `others` as names by kind."""
     fields = [(name, kind) for name in names.split()]
     fields += [(name, other) for other, more in others.items() for name in more.split()]
-    made = np.dtype(fields, align=True)
-    if itemsize is None:
-        return made
-    layout = {
-        "names": made.names,
-        "formats": [f for _, f in fields],
-        "offsets": [made.fields[n][1] for n in made.names],
-    }
-    return np.dtype(layout | {"itemsize": itemsize}, align=True)
+    return np.dtype(fields, align=True)
 
 
 def _words(text: str) -> list[str]:
@@ -111,8 +103,7 @@ ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 
 # is no power of two: the first lines of all rows would share a few places of the cache.
 RANK = _record(
     "entries ready room awake next_awake npu timers finish computing communicating accounted compute exposed"
-    " compute_sum server channels queues queue arrivals template first delay capacities row",
-    itemsize=320,
+    " compute_sum server channels queues queue arrivals template first delay capacities row"
 )
 #: The slots of one kind of a rank, which has SLOT_KINDS, the first unused. refused: place of a heap of waiting nodes.
 SLOT = _record("used refused refused_count")
