@@ -17,7 +17,7 @@ from astrasim_py.synthesis.model.schedule import Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.search.greedy_search import GreedyRuns, policies, search
 from astrasim_py.synthesis.search.multi_start import Effort
-from astrasim_py.synthesis.search.symmetric_network import arc_labels
+from astrasim_py.synthesis.search.symmetric import arc_labels
 from astrasim_py.topology import Topology, build
 from astrasim_py.topology.symmetry import find_rotations
 

@@ -7,9 +7,8 @@ from collections import namedtuple
 import numpy as np
 
 from astrasim_py.core.jit import kernel
-from astrasim_py.synthesis.model.arrays import rows_of
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.graphs import distances_to
+from astrasim_py.synthesis.model.graphs import distances_to, rows_of
 from astrasim_py.synthesis.model.insertion import FAR, GO, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import shuffle
@@ -56,9 +55,9 @@ class Messages:
         self.kind = np.ascontiguousarray(demand.size_class[self.chunk], dtype=np.int32)
         self.timing = timing = network.timing(demand.sizes)
         # A chunk of the smallest class is the fastest: no path is shorter than its.
-        self.ahead = distances_to(network, timing.delay[-1])
+        self.ahead = distances_to(timing, timing.delay[-1])
         #: Most arcs of a shortest path.
-        self.hops = max(int(distances_to(network, np.ones(network.arcs, dtype=np.int64)).max()), 1)
+        self.hops = max(int(distances_to(timing, np.ones(network.arcs, dtype=np.int64)).max()), 1)
         self.stride = min(2 * self.hops + 4, network.ranks)
 
     def balanced_paths(self, passes: int, seed: int, stop: np.ndarray | None = None) -> Paths | None:
@@ -71,7 +70,7 @@ class Messages:
         # Mean load of a link if every message took the path of the least holds.
         weight = np.zeros(network.arcs, dtype=np.int64)
         np.add.at(weight, np.repeat(np.arange(network.arcs), np.diff(network.hop_ptr)), cheap.hold[0])
-        whole = float(distances_to(network, weight)[self.receiver, self.origin].astype(np.float64).sum())
+        whole = float(distances_to(timing, weight)[self.receiver, self.origin].astype(np.float64).sum())
         mean = max(int(whole) // max(len(network.links), 1), 1)
         random = np.random.Generator(np.random.PCG64(seed))
         order, state, stride = random.permutation(count), random.integers(1, 2**63, 1, dtype=np.uint64), self.stride

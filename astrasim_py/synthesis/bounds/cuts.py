@@ -156,7 +156,7 @@ def routing_cut(network: Network, timing: Timing, demand: Demand, floor: int, st
     best = floor
     if stop[0]:
         return floor
-    for inside in _cuts(network, rooms, between, stop):
+    for inside in _cuts(network, timing, rooms, between, stop):
         chunks = int(between[np.ix_(inside, ~inside)].sum())
         crossing = inside[network.src] & ~inside[network.dst]
         # A resource takes a chunk across if any arc that crosses uses it; of each arc the most constrained would do.
@@ -173,7 +173,7 @@ def _crossing(rooms: _Rooms, used: np.ndarray, chunks: int, floor: int) -> int:
     return _least(lambda time: int(rooms.within(time)[used].sum()) >= chunks, floor)
 
 
-def _cuts(network: Network, rooms: _Rooms, between: np.ndarray, stop: np.ndarray):
+def _cuts(network: Network, timing: Timing, rooms: _Rooms, between: np.ndarray, stop: np.ndarray):
     """Parts (bool[n]) from which much must leave over little, the worst first."""
     n = network.ranks
     first = network.hop[network.hop_ptr[:-1]]
@@ -182,7 +182,7 @@ def _cuts(network: Network, rooms: _Rooms, between: np.ndarray, stop: np.ndarray
     share = np.bincount(first, minlength=len(network.links))[first]
     rate[network.src, network.dst] = 1 / np.maximum(rooms.hold[first], 1) / share
     slow = np.maximum(rooms.hold[first], 1)
-    reach = distances_to(network, slow)
+    reach = distances_to(timing, slow)
     orders = [np.argsort(reach[r], kind="stable") for r in np.unique(np.linspace(0, n - 1, _ORDERS).astype(int))]
     both = rate + rate.T
     values, vectors = np.linalg.eigh(np.diag(both.sum(axis=1)) - both)
@@ -247,7 +247,7 @@ def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray
             weight = np.round(1024 * (loads / max(loads.max(), 1)) ** power).astype(np.int64)
         cost = np.zeros(network.arcs, dtype=np.int64)
         np.add.at(cost, arc, weight[network.hop] * (hold >> shift))
-        far = distances_to(network, cost)[pairs % network.ranks, pairs // network.ranks]
+        far = distances_to(timing, cost)[pairs % network.ranks, pairs // network.ranks]
         used = int((far.astype(object) * parts).sum() >> _SCALE) << shift
         best = max(best, _filled(used, weight, idle))
     return best

@@ -206,7 +206,7 @@ def _paths(network: Network, timing: Timing, demand: Demand) -> int:
     for _ in range(min(most, len(sources))):
         source = next(v for v in order if v not in seen)
         seen.add(source)
-        reach = distances_from(network, timing.delay[0], source)
+        reach = distances_from(timing, timing.delay[0], source)
         wanted = reach if demand.receivers is None else reach[demand.receivers[demand.origin == source]]
         best = max(best, int(wanted.max(initial=0)) + lag[source])
         if len(sources) > most:

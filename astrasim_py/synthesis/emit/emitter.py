@@ -22,8 +22,8 @@ from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.synthesis.model.arrays import index_in_group
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.graphs import index_in_group
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule
 

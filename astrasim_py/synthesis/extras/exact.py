@@ -28,7 +28,7 @@ from astrasim_py.synthesis.model.graphs import distances_to
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Columns, Schedule, Transfers, as_schedule, chained, copied, mirrored
 from astrasim_py.synthesis.model.timing import Timing
-from astrasim_py.synthesis.search.symmetric_network import SymmetricNetwork, symmetric_network
+from astrasim_py.synthesis.search.symmetric import SymmetricNetwork, symmetric_network
 from astrasim_py.topology.symmetry import Rotations
 
 #: The solver stops after this part of the remaining time.

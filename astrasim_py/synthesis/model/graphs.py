@@ -1,11 +1,10 @@
-"""Components and distances of networks."""
+"""Rows of unequal length (CSR), and components and distances of networks stored so."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from astrasim_py.core.jit import kernel
-from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.topology.routing import pointers, reachable
 
@@ -13,12 +12,34 @@ from astrasim_py.topology.routing import pointers, reachable
 _FAR = np.int64(2**62)
 
 
-def components(network: Network, keep: np.ndarray) -> tuple[np.ndarray, int]:
+def rows_of(ptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(pointers, indices) of some rows, one after the other."""
+    lengths = np.diff(ptr)[rows]
+    new = pointers(lengths)
+    return new, np.arange(new[-1]) + np.repeat(ptr[:-1][rows] - new[:-1], lengths)
+
+
+def by_time(start: np.ndarray) -> np.ndarray:
+    """Order of rows by time, equals as they are."""
+    if (start[1:] >= start[:-1]).all():
+        return np.arange(len(start))
+    return np.argsort(start, kind="stable")
+
+
+def index_in_group(key: np.ndarray) -> np.ndarray:
+    """int64[rows]: how many rows before each have its key."""
+    order = np.argsort(key, kind="stable")
+    out = np.empty(len(key), dtype=np.int64)
+    out[order] = np.arange(len(key)) - np.searchsorted(key[order], key[order])
+    return out
+
+
+def components(net: Timing, keep: np.ndarray) -> tuple[np.ndarray, int]:
     """(int32[n] labels, number) of the strongly connected components over the arcs that are kept (bool[arcs])."""
-    label, found, ways = np.full(network.ranks, -1, dtype=np.int32), 0, []
-    for tails, heads in ((network.src, network.dst), (network.dst, network.src)):
+    label, found, ways = np.full(len(net.in_ptr) - 1, -1, dtype=np.int32), 0, []
+    for tails, heads in ((net.src, net.dst), (net.dst, net.src)):
         arcs = np.flatnonzero(keep)[np.argsort(tails[keep], kind="stable")]
-        ways.append((pointers(np.bincount(tails[arcs], minlength=network.ranks)), heads[arcs]))
+        ways.append((pointers(np.bincount(tails[arcs], minlength=len(label))), heads[arcs]))
     while (label < 0).any():
         first = int(label.argmin())
         label[reachable(*ways[0], first) & reachable(*ways[1], first)] = found
@@ -52,13 +73,13 @@ def _distances(n, ptr, arcs, ends, cost, roots):
     return reach
 
 
-def distances_from(network: Network, delay: np.ndarray, source: int) -> np.ndarray:
+def distances_from(net: Timing, delay: np.ndarray, source: int) -> np.ndarray:
     """int64[n]: sums of delays (int64[arcs]) over the shortest paths from a rank."""
-    delay = np.ascontiguousarray(delay)
-    return _distances(network.ranks, *network.out, network.dst, delay, np.array([source]))[0]
+    n, delay = len(net.in_ptr) - 1, np.ascontiguousarray(delay)
+    return _distances(n, net.out_ptr, net.out_arc, net.dst, delay, np.array([source]))[0]
 
 
-def distances_to(network: Network | Timing, cost: np.ndarray) -> np.ndarray:
+def distances_to(net: Timing, cost: np.ndarray) -> np.ndarray:
     """int64[n, n]: the least sum of costs (int64[arcs]) from rank v to rank r, at [r, v]; 2**62: there is no path."""
-    arcs, n = np.arange(len(network.src), dtype=np.int32), len(network.in_ptr) - 1
-    return _distances(n, network.in_ptr, arcs, network.src, np.ascontiguousarray(cost), np.arange(n))
+    arcs, n = np.arange(len(net.src), dtype=np.int32), len(net.in_ptr) - 1
+    return _distances(n, net.in_ptr, arcs, net.src, np.ascontiguousarray(cost), np.arange(n))

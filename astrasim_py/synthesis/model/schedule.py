@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.core.jit import kernel
-from astrasim_py.synthesis.model.arrays import by_time, rows_of
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.graphs import by_time, rows_of
 from astrasim_py.synthesis.model.insertion import calendars, ordered
 from astrasim_py.synthesis.model.network import Network, Occupied
 from astrasim_py.synthesis.model.queueing import Queues

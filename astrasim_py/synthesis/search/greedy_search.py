@@ -18,12 +18,12 @@ from astrasim_py.synthesis.model.insertion import GO, calendars
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import generator
 from astrasim_py.synthesis.model.schedule import Columns, Found
-from astrasim_py.synthesis.search import symmetric_greedy
+from astrasim_py.synthesis.search import symmetric
 from astrasim_py.synthesis.search.greedy import DONE, FULL, Options, Policy, Record, greedy
 from astrasim_py.synthesis.search.greedy_state import STATE, Problem, agenda, holdings
 from astrasim_py.synthesis.search.multi_start import Effort, Outcome, compete, search_of, seed_of
 from astrasim_py.synthesis.search.polish import polish
-from astrasim_py.synthesis.search.symmetric_network import symmetric_network
+from astrasim_py.synthesis.search.symmetric import symmetric_network
 
 #: Most levels of speed of slow arcs.
 MAX_LEVELS = 6
@@ -78,7 +78,7 @@ class GreedyRuns:
         if len(slow) > MAX_LEVELS:
             slow = slow[np.linspace(0, len(slow) - 1, MAX_LEVELS).astype(int)]
         for least in slow.tolist():
-            label, found = components(network, delay < least)
+            label, found = components(self.timing, delay < least)
             if found < network.ranks:
                 level[delay >= least] = len(rows)
                 rows.append(label + np.int32(parts))
@@ -100,7 +100,7 @@ class GreedyRuns:
         options = Options(policy.samples, hierarchy, overtake, limit)
         stop = GO if stop is None else stop
         if policy.symmetric:
-            time, status, kept, rows = symmetric_greedy.run(
+            time, status, kept, rows = symmetric.run(
                 self.symmetric, options, self._problem.level, self._problem.part, policy.lazy, generator(seed), stop
             )
             transfers = int((kept.arc[:rows] >= 0).sum()) * self.symmetric.group.order

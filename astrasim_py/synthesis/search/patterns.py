@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.synthesis.model.arrays import index_in_group
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.graphs import components
+from astrasim_py.synthesis.model.graphs import components, index_in_group
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
@@ -79,7 +78,7 @@ def groupings(network: Network, sizes: Sequence[int]) -> list[list[np.ndarray]]:
             steps = steps[np.linspace(0, len(steps) - 1, _MAX_LEVELS).astype(int)]
         levels: list[np.ndarray] = []
         for step in steps[::-1].tolist():
-            label, parts = components(network, distance <= step)
+            label, parts = components(network.timing(sizes), distance <= step)
             if 1 < parts < network.ranks and not any(np.array_equal(label, other) for other in levels):
                 levels.append(np.asarray(label, dtype=np.int64))
         if levels and not any(np.array_equal(levels, other) for other in found):

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean
-from astrasim_py.synthesis.model.arrays import by_time
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.graphs import by_time
 from astrasim_py.synthesis.model.insertion import FAR, GO, NEVER, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below, shuffle
