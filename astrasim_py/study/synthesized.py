@@ -50,11 +50,9 @@ def find(
     jobs: int | None = None,
     progress: Callable | None = None,
 ) -> Found:
-    """The schedule of a request: from the cache where it was found before.
+    """The schedule of a request, from the cache where it was found before, unless `fresh`.
 
-    `fresh`: search in any case. `record`: false: only count the transfers; nothing is kept. `jobs`: threads.
-    `progress`: called after every run; see `astrasim_py.synthesis.search.multi_start.Progress`. Raises TopologyError,
-    AlgorithmError.
+    Without `record` transfers are only counted, and nothing is kept. See `request.solve`.
     """
     return cached(
         cache_file("schedules", (request.key(), _edition()), ".npz") if record else None,
@@ -113,11 +111,7 @@ class Synthesized:
 
 
 def algorithm_of(request: Request, *, clock: bool | None, folder: Path | None) -> Synthesized:
-    """The algorithm of a request, from the folder of a scenario's results where it is there.
-
-    `clock`: see `astrasim_py.synthesis.emit.emitter.emit`. `folder`: where it is kept beside the results; None:
-    nowhere.
-    """
+    """The algorithm of a request, from the folder of a scenario's results where it is there (None: there is none)."""
     from astrasim_py.program.files import write_npz
     from astrasim_py.synthesis.emit.emitter import emit
 

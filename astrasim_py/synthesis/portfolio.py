@@ -217,19 +217,18 @@ class _Portfolio:
         if known is None:
             return schedule
         seconds = schedule.search.seconds + known.search.seconds
-        policy = known.search.policy if known.time <= schedule.time else schedule.search.policy
         best = known if known.time <= schedule.time else schedule
-        return replace(best, search=replace(schedule.search, seconds=seconds, policy=policy))
+        return replace(best, search=replace(schedule.search, seconds=seconds, policy=best.search.policy))
 
     def _straight(self) -> Schedule:
         """Everything straight from where it is to where it is needed, by turns: found without a search."""
         network, demand = self.network, self.demand
-        found = self._composed(lambda net, half: _direct(net, demand, self.effort.seed))
         how = Search(seed=self.effort.seed, policy="direct, by turns", rounds=1)
+        found = self._composed(lambda net, half: _direct(net, demand, how))
         return as_schedule(network, demand, found.columns, how, lower_bounds(network, demand, cuts=False)[0])
 
 
-def _direct(network: Network, demand: Demand, seed: int) -> Found:
+def _direct(network: Network, demand: Demand, how: Search) -> Found:
     """Everything straight from its origin, each rank to the one after it first: where all ranks have arcs to all."""
     n = network.ranks
     shift, chunk = np.divmod(np.arange((n - 1) * demand.count), demand.count)
@@ -239,9 +238,7 @@ def _direct(network: Network, demand: Demand, seed: int) -> Found:
     arc = target * (n - 1) + source - (source > target)
     delay = network.timing(demand.sizes).delay[demand.size_class[chunk], arc]
     start = shift * int(delay.max())
-    columns = arc.astype(np.int32), chunk.astype(np.int32), start
-    how = Search(seed=seed, policy="direct, by turns", rounds=1)
-    return Found(int((start + delay).max()), columns, len(arc), how)
+    return Found(int((start + delay).max()), (arc.astype(np.int32), chunk.astype(np.int32), start), len(arc), how)
 
 
 #: Numbers of chunks per shard that are tried, in this order.
@@ -257,11 +254,8 @@ _SHARE = 10
 def best_chunks(
     run: Callable[[int, int, float | None], Schedule], rounds: int, budget: float | None
 ) -> tuple[Schedule, int]:
-    """The fastest schedule over numbers of chunks, and that number, by ``run(chunks, rounds, budget)``.
-
-    More chunks fill the pipes better and pay the latency more often, so times fall and then rise again: short searches
-    find the number, and a long one uses it.
-    """
+    """The fastest schedule over numbers of chunks, and that number, by ``run(chunks, rounds, budget)``."""
+    # More chunks fill the pipes better and pay the latency more often, so times fall and then rise again.
     made: list[tuple[Schedule, int]] = []
 
     def seconds() -> float:

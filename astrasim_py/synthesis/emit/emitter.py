@@ -43,10 +43,9 @@ def clock_needed(network: Network) -> bool:
 
 
 def emit(schedule: Schedule, *, clock: bool | None = None) -> Algorithm:
-    """The algorithm of a schedule with recorded transfers.
+    """The algorithm of a schedule; a `clock` posts every send at its claimed start, by default where `clock_needed`.
 
-    A `clock` posts every send at its claimed start; by default where `clock_needed`. Blocks of stated sizes make a
-    custom algorithm with a `Contract`. Raises AlgorithmError: transfers counted only, or too many.
+    Blocks of stated sizes make a custom algorithm with a `Contract`. Raises AlgorithmError: transfers counted only.
     """
     network, demand = schedule.network, schedule.demand
     if not schedule.recorded:

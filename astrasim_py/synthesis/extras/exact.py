@@ -408,10 +408,7 @@ def _last(network: Network, demand: Demand, transfers: tuple) -> int:
 def _fastest(
     network: Network, demand: Demand, floor: int, most: int, seed: int, seconds: float
 ) -> tuple[Columns | None, int, bool]:
-    """(columns, bound, cut) of the fastest copying schedule: first one as symmetric as the network, then any.
-
-    No columns: none faster than `most` was found.
-    """
+    """(columns or None, bound, cut) of the fastest schedule that copies: first one as symmetric as the network."""
     begin = time.monotonic()
     best, cut = None, False
     symmetric = symmetric_network(network, demand) if len(demand.sizes) == 1 else None

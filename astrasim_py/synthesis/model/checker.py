@@ -94,16 +94,17 @@ def _courses(schedule: Schedule, found: list[str]):
         head[rows], tail[rows] = start[at_hop] + latency[at_hop], sent + latency[at_hop]
         end[at_hop] = tail[rows] if network.cost.link_busy == "latency+bytes" else sent
     waits = not len(network.occupied_start) and bool((count > 1).any())
-    if waits and _meetings(links, start, end).any():
+    if waits and len(_meetings(links, start, end)[0]):
         tail = _queue(network.cost, links, ptr, starts, alone, latency, (start, end), network.topology, found)
     return links, ptr, tails[which], heads[which], (start, end), tail
 
 
-def _meetings(links: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Whether each hold, by link and time, meets the next one."""
+def _meetings(links: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of holds, by link and time, that meet."""
     order = np.lexsort((end, start, links))
     links, start, end = links[order], start[order], end[order]
-    return (links[1:] == links[:-1]) & (start[1:] < end[:-1])
+    row = np.flatnonzero((links[1:] == links[:-1]) & (start[1:] < end[:-1]))
+    return order[row], order[row + 1]
 
 
 def _queue(cost, links, ptr, starts, alone, latency, hold, topology, found: list[str]) -> np.ndarray:
@@ -144,15 +145,10 @@ def _check_links(schedule: Schedule, links: np.ndarray, ptr: np.ndarray, hold, f
         start = np.concatenate([start, network.occupied_start])
         end = np.concatenate([end, network.occupied_end])
         owner = np.concatenate([owner, np.full(len(theirs), -1)])
-    meet = np.flatnonzero(_meetings(links, start, end))
-    order = np.lexsort((end, start, links))
-    links, start, end, owner = links[order], start[order], end[order], owner[order]
-    for row in meet[:_MOST].tolist():
-        name = network.topology.link_name(int(links[row]))
-        pair = [(f"transfer {o}" if o >= 0 else "another schedule") for o in owner[row : row + 2].tolist()]
-        found.append(
-            f"link {name} is held by {pair[0]} until {int(end[row])} ps and by {pair[1]} from {int(start[row + 1])} ps"
-        )
+    for a, b in np.stack(_meetings(links, start, end), axis=1)[:_MOST].tolist():
+        name = network.topology.link_name(int(links[a]))
+        one, other = (f"transfer {o}" if o >= 0 else "another schedule" for o in (owner[a], owner[b]))
+        found.append(f"link {name} is held by {one} until {int(end[a])} ps and by {other} from {int(start[b])} ps")
 
 
 def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -> None:

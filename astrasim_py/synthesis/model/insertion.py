@@ -60,16 +60,22 @@ def calendars(network: Network, room: int = 0) -> Calendars:
 
 
 @lean
-def _turn(calendar, r, moment):
-    """Put a moment into a calendar, or out of it if it is there; False: there is no room."""
-    points, filled = calendar.points, calendar.filled
-    low, high = np.int64(0), filled[r]
+def _place(calendar, r, moment):
+    """How many moments of a calendar are before this one."""
+    low, high = np.int64(0), calendar.filled[r]
     while low < high:
         middle = (low + high) >> 1
-        if points[r, middle] < moment:
+        if calendar.points[r, middle] < moment:
             low = middle + 1
         else:
             high = middle
+    return low
+
+
+@lean
+def _turn(calendar, r, moment):
+    """Put a moment into a calendar, or out of it if it is there; False: there is no room."""
+    points, filled, low = calendar.points, calendar.filled, _place(calendar, r, moment)
     if low < filled[r] and points[r, low] == moment:
         filled[r] -= 1
         for i in range(low, filled[r]):
@@ -100,15 +106,7 @@ def hold(net, calendar, a, t, z, sign):
 @lean
 def _free(calendar, r, t, length, forward):
     """The moment nearest to t, from there on or up to there, from which on link r is free for so long."""
-    points, filled = calendar.points, calendar.filled
-    low, high = np.int64(0), filled[r]
-    bar = t + 1 if forward else t + length
-    while low < high:
-        middle = (low + high) >> 1
-        if points[r, middle] < bar:
-            low = middle + 1
-        else:
-            high = middle
+    points, filled, low = calendar.points, calendar.filled, _place(calendar, r, t + 1 if forward else t + length)
     if forward:
         if low & 1:
             t = points[r, low]

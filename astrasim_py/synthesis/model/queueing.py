@@ -98,7 +98,7 @@ def _serve(ports, posts, state, times, i, t, step, size):
 def execute(ports, posts, state, times, apart, until):
     """Execute transfers until a time: (how many arrived, whether the order of two requests was open).
 
-    The first of the transfers that may be posted on a link is posted; with `apart` no two at once.
+    With `apart` no two are posted at the same moment.
     """
     m, size, made = len(posts.arc), np.int64(0), np.int64(0)
     open_order, step = False, np.int64(m + len(state.free) + 1)
@@ -155,10 +155,7 @@ class Queues:
         )  # fmt: skip
 
     def course(self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62) -> Course | None:
-        """The course of transfers, the most urgent first; None: some are not done by `until`, in ps.
-
-        None is posted before its `release`; with `apart` no two are posted at the same moment.
-        """
+        """The course of transfers, the most urgent first, none before its `release`; None: not done by `until`."""
         network, count = self.network, self.demand.count
         arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
         reduces, m = np.ascontiguousarray(reduces, dtype=np.bool_), len(arc)

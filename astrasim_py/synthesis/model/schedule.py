@@ -149,10 +149,7 @@ class Found:
 
 
 def mirrored(network: Network, demand: Demand, columns: Columns) -> Transfers:
-    """A schedule that copies on the reversed network, as one that reduces on `network`.
-
-    Reversing a broadcast tree gives a reduce tree: a transfer that ends s before the end begins s after the beginning.
-    """
+    """A schedule that copies on the reversed network, as one that reduces on `network`: what ended last begins."""
     back = network.reversed
     arc, chunk, start = columns
     arrival = start + back.timing(demand.sizes).delay[demand.size_class[chunk], arc]

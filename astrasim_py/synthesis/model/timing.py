@@ -53,10 +53,7 @@ def hop_services(topology: Topology, links: np.ndarray, sizes: Sequence[int]) ->
 def transfer_times(
     cost: CostModel, hop_ptr: np.ndarray, alone: np.ndarray, latency: np.ndarray, waits: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(offset, hold, delay) of a `Timing`, from what `hop_services` gives.
-
-    With `waits` a link that is faster than the one before it is held only as long as it needs, at the end.
-    """
+    """(offset, hold, delay) of a `Timing`; with `waits` a fast link behind a slow one is held as long as it needs."""
     lengths, arcs = np.diff(hop_ptr), len(hop_ptr) - 1
     offset = np.zeros(alone.shape, dtype=np.int64)
     hold, delay = np.zeros_like(offset), np.zeros((len(alone), arcs), dtype=np.int64)

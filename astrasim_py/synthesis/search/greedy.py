@@ -33,7 +33,7 @@ _52 = np.uint64(52)
 DONE, WORSE, STUCK, FULL = range(4)
 
 #: Preferences (see `Policy`), and the time limit in ps.
-Options = namedtuple("Options", "samples hierarchy overtake limit")
+Options = namedtuple("Options", "samples hierarchy overtake spread limit")
 #: The transfers of a run (arc -1: none), where they are recorded, and rows that are vacant.
 Record = namedtuple("Record", "arc chunk start vacant")
 
@@ -434,10 +434,12 @@ class Policy:
     hierarchy: bool = False
     overtake: bool = False
     lazy: int = 0  # in 64ths: how often a slow arc waits for the next moment
-    symmetric: bool = False  # decides for the chunks of one rank (see `symmetric_greedy`)
+    spread: int = 0  # of symmetric runs: how much it counts to how many ranks a target can pass the chunk on
+    symmetric: bool = False  # decides for the chunks of one rank (see `symmetric`)
 
     def __str__(self) -> str:
         parts = [f"samples {self.samples}"]
         parts += ["hierarchy"] * self.hierarchy + [f"lazy {self.lazy}/64"] * bool(self.lazy)
+        parts += [f"spread {self.spread}"] * bool(self.spread)
         kind = "symmetric" if self.symmetric else "greedy"
         return f"{kind}: {', '.join(parts + ['overtaking'] * self.overtake)}"

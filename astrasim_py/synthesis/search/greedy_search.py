@@ -88,16 +88,13 @@ class GreedyRuns:
     def run(
         self, policy: Policy, seed: int, limit: int = _NEVER, *, stop: np.ndarray | None = None, record: bool = True
     ) -> Made:
-        """One run; given up when it cannot be done before `limit` ps, or when ``stop[0]`` is not 0.
-
-        The columns of a symmetric run are made whole by `SymmetricNetwork.rotated`.
-        """
+        """One run, given up when it cannot be done before `limit` ps; see `SymmetricNetwork.rotated`."""
         chunks = len(self.symmetric.origin) if policy.symmetric else self.demand.count
         # Symmetric runs try many pairs of a chunk and an arc.
         cells = (self.network.arcs if policy.symmetric else self.network.ranks) * chunks
         overtake = policy.overtake and self._slow and cells <= MAX_OVERTAKING
         hierarchy = policy.hierarchy and len(self._problem.part) > 0
-        options = Options(policy.samples, hierarchy, overtake, limit)
+        options = Options(policy.samples, hierarchy, overtake, policy.spread, limit)
         stop = GO if stop is None else stop
         if policy.symmetric:
             time, status, kept, rows = symmetric.run(
@@ -172,7 +169,8 @@ def policies(runs: GreedyRuns) -> list[Policy]:
         for lazy in (8, 32):
             found += [Policy(hierarchy=True, lazy=lazy), Policy(samples=1, overtake=True, lazy=lazy)]
     else:
-        few = found = [Policy(), Policy(samples=1), Policy(samples=32)]
+        found = [Policy(), Policy(samples=1), Policy(samples=32)]
+        few = [Policy(), Policy(spread=1), *found[1:]]
     return [*(replace(policy, symmetric=True) for policy in few if runs.symmetric), *found]
 
 

@@ -28,18 +28,15 @@ _PATIENCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a search; times in ps, `best` 0 while there is none.
+    """The state of a search; times in ps."""
 
-    `search` names one of several searches, as ``half with sums``, whose times these are.
-    """
-
-    best: int
+    best: int  # 0 while there is none
     bound: int
     rounds: int
     of: int
     part: float | None = None  # how much of a long run under way is done; None when a run has ended
     stage: str = ""  # another activity than searching: ``bound`` or ``check``
-    search: str = ""
+    search: str = ""  # which of several searches, as ``half with sums``
 
     @property
     def gap(self) -> float:

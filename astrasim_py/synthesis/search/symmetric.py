@@ -195,9 +195,14 @@ def _ready(p, h, o, t):
 @inlined
 def _score(p, options, h, o, q, v):
     """How little it helps to send chunk q to rank v over class o."""
+    net, score = p.net, h.reached[q]
     if options.hierarchy and p.level[o] >= 0 and h.present[p.part[p.level[o], v], q]:
-        return h.reached[q] + _HEAVY
-    return h.reached[q]
+        score += _HEAVY
+    if options.spread:
+        for j in range(net.out_ptr[v], net.out_ptr[v + 1]):
+            if h.state[q * (len(net.in_ptr) - 1) + net.dst[net.out_arc[j]]] == NOTHING:
+                score -= options.spread
+    return score
 
 
 @inlined

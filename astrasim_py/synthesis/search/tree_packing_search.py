@@ -94,10 +94,8 @@ def _meets(net, rows, c, used):
 
 @lean
 def _grow_from(net, calendar, tree, chunks, memory, c, root, until):
-    """Grow what a chunk needs from a root: (last arrival, copies; negative: no room, or it never succeeds).
-
-    Galloping from the chunk before finds the earliest grain at which the sum can be whole; copies spread from there.
-    """
+    """Grow what a chunk needs from a root: (last arrival, copies; negative: no room, or it never succeeds)."""
+    # Galloping from the chunk before finds the earliest grain at which the sum can be whole; copies spread from there.
     z, goal, edges = np.int64(chunks.size_class[c]), np.int64(chunks.goal[c]), len(net.in_ptr) - 2
     if not chunks.sums:
         last, got = grow(net, calendar, tree, root, goal, np.int64(0), True, until, z)
@@ -333,13 +331,11 @@ SUMS = tuple(TreePolicy(0, *each) for each in ((64, True), (1, False), (0, True)
 
 
 def tree_packing_search(network: Network, demand: Demand, bound: int, effort: Effort) -> Found | None:
-    """The fastest packing of trees found, of a demand that reduces; None: too large, or too little time.
-
-    As much work goes into repairing the best runs as into those that begin anew.
-    """
+    """The fastest packing of trees found, of a demand that reduces; None: too large, or too little time."""
     each = demand.count * network.arcs
     if each > LARGEST or network.ranks < 2:
         return None
+    # As much work goes into repairing the best runs as into those that begin anew.
     runs = max(1, min(effort.rounds, WORK // each))
     starts = max(1, runs // 2)
     # A repair inserts five of the chunks anew, a run all of them.
