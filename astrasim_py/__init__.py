@@ -20,8 +20,6 @@ Or put a problem together:
 imported when they are used: ``import astrasim_py`` costs nothing.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -3,8 +3,6 @@
 Keys that ASTRA-sim does not know, or knows and ignores, are warned about, never refused: it reads on, too.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields

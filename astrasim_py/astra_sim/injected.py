@@ -1,7 +1,5 @@
 """Injected algorithms: which files carry out a collective, and what ASTRA-sim makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping
 
 from astrasim_py.astra_sim.input_set import Inputs, read_set

@@ -1,7 +1,5 @@
 """Everything that an ASTRA-sim command line names, read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field

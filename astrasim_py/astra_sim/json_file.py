@@ -1,7 +1,5 @@
 """A JSON file of somebody else's: bounded, an object at its top, and every key of that with its line."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -1,7 +1,5 @@
 """Plans of ASTRA-sim's collectives: chunks, phases and queues by its rules, quirks included; and corrected."""
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ A quirk is reproduced wherever ASTRA-sim yields a number; where it hangs, crashe
 instead. ``--corrected`` does without all of them; `PAGE` says what it does in their place.
 """
 
-from __future__ import annotations
-
 from astrasim_py.astra_sim.native_algorithms import LOCAL_DELAY_NS
 
 #: Where all of them are explained.

@@ -1,7 +1,5 @@
 """ASTRA-sim's inputs as a Problem of ours, as ASTRA-sim would run them or corrected; and what it would have said."""
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """ASTRA-sim's workload layer: what it does with a trace that is not what the trace says, and what it cannot do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

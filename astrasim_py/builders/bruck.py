@@ -5,8 +5,6 @@ as described by Thakur, Rabenseifner & Gropp 2005 (§3.1, §3.4); Hensgen, Finke
 barrier synchronization").
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One algorithm after the other, as one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm

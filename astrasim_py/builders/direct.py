@@ -5,8 +5,6 @@ two-phase form of MSCCL's all-pairs: a direct reduce_scatter and a direct all_ga
 §3.2 there.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -14,8 +14,6 @@ each other. Dependencies and payloads lie on the node's own rank.
 drafted only for the ranks that are asked for, by a function of them: `finish_rotated`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 

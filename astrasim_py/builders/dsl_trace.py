@@ -1,7 +1,5 @@
 """One run of the function of an algorithm: what is in every cell, the steps so far, and in the end a trace per rank."""
 
-from __future__ import annotations
-
 import os
 import sys
 from array import array

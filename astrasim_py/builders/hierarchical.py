@@ -5,8 +5,6 @@ that differ in one coordinate only. Sources: Cho et al. 2019 ("BlueConnect", red
 dimensions); Chan et al. 2007 (§ on multidimensional meshes); the two-phase all_to_all of MSCCL and of hypercubes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from math import lcm, prod

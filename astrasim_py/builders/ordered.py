@@ -1,7 +1,5 @@
 """Programs that are checked and in order, for making other algorithms of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

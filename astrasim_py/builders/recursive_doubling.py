@@ -5,8 +5,6 @@ power of two are folded as there: of the first 2·rem ranks the even ones hand t
 get the result after.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

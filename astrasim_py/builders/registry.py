@@ -1,7 +1,5 @@
 """The table of builders, by name."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -5,8 +5,6 @@ followed by all-gather on a logical ring); Thakur, Rabenseifner & Gropp 2005 (ri
 reduce the pipelined chain of Chan et al. 2007.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

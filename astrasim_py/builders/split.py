@@ -1,7 +1,5 @@
 """Several instances of an algorithm side by side."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish

@@ -4,8 +4,6 @@ Sources: Thakur, Rabenseifner & Gropp 2005 (§3.3), Chan et al. 2007 (minimum-sp
 Träff 2009 ("Two-tree algorithms for full bandwidth broadcast, reduction and scan").
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

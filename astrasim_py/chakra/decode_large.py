@@ -4,8 +4,6 @@ It gives up a file that is damaged, or that holds what the format allows but no 
 such a file by protobuf, and words the error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Differences between two traces."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

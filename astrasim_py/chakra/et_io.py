@@ -4,8 +4,6 @@ Protobuf serializes every distinct value of a field once. A node is the fields o
 them: in ascending order, zero scalars left out.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import zlib

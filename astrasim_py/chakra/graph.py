@@ -1,7 +1,5 @@
 """Dependency graphs as CSR arrays of row numbers: orders and cycles, without recursion."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection, Mapping, Sequence
 

@@ -3,8 +3,6 @@
 A bad file raises nothing here: damage becomes a finding, and lint goes on with the other files.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest

@@ -3,8 +3,6 @@
 An error makes some consumer refuse the trace, hang, or compute nonsense; a warning may; an info is a hint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

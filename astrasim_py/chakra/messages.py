@@ -1,7 +1,5 @@
 """Single messages of protobuf: nodes, metadata and their attributes."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Names and numbers of Chakra: node types, collectives, attributes with a column."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum

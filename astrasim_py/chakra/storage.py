@@ -1,7 +1,5 @@
 """Columns of traces: compact and read-only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple

@@ -12,8 +12,6 @@ them, as base64 under ``raw``; an unusual length prefix is kept under ``prefix``
 text and back byte for byte.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

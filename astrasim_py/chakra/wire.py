@@ -4,8 +4,6 @@ A file is ``varint(length) GlobalMetadata`` and then ``varint(length) Node`` to 
 "Encoding". Protobuf itself decodes sound records (`messages`).
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator
 

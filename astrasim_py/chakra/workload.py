@@ -1,7 +1,5 @@
 """`Workload`: the traces of all ranks, in the units that they were written in, and their communicator groups."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The command line: the only place that reads argv, prints, and turns errors into exit codes."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -4,8 +4,6 @@ Whatever makes ASTRA-sim hang or crash is an error here; one warning tells of ea
 --corrected gives the physics instead.
 """
 
-from __future__ import annotations
-
 import argparse
 from decimal import Decimal, InvalidOperation
 

@@ -3,8 +3,6 @@
 Nothing is simulated. Every error is printed with its place.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -5,8 +5,6 @@ IN is MSCCL-IR (X.xml), a set of .et files (its prefix, gzip'd or not), one .et 
 *.xml, X.jsonl (of several traces X.<rank>.jsonl), else a prefix of .et files.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -2,8 +2,6 @@
 collective, the busiest links.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from astrasim_py.cli.options import check_positive, complain, engines_text

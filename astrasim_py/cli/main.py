@@ -1,7 +1,5 @@
 """From argv to an exit code. stdout carries the result, stderr progress and errors."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import importlib

@@ -1,7 +1,5 @@
 """Copy a packaged lesson to start from; without NAME, list the lessons."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

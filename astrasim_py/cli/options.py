@@ -1,7 +1,5 @@
 """Options and messages that several verbs share."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Draw the figures of a finished scenario again; of the folder of one point, its links and a Gantt chart."""
 
-from __future__ import annotations
-
 import argparse
 
 from astrasim_py.cli.options import complain

@@ -2,8 +2,6 @@
 OUT/<scenario>/.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

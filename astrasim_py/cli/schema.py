@@ -2,8 +2,6 @@
 # yaml-language-server: $schema=scenario.schema.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 

@@ -4,8 +4,6 @@ TOPOLOGY is an edge list (.csv, .yaml, .json), a YAML file that says what a scen
 SHAPE:SIZE,KEY=VALUE,… as in "torus:8x8,bandwidth=50 GB/s,latency=500 ns".
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """Topologies and groups of NPUs as they are written on a command line."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A trace is named by the prefix of a set (PREFIX.0.et, PREFIX.1.et, …) or by one file (.et, .et.gz, .jsonl).
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

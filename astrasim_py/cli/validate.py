@@ -4,8 +4,6 @@ CASES.csv names measured runs of ASTRA-sim, one a row, with files relative to it
 closed forms of our own algorithms, and figures of ASTRA-sim. Exits with 1 if a figure differs, be it by 1 ns.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from contextlib import nullcontext

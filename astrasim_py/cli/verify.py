@@ -4,8 +4,6 @@ ALGORITHM is MSCCL XML (X.xml), a prefix of .et files, an .npz, or builder:NAME:
 Exits with 1 if one of the four verdicts is no, and then shows a counterexample.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import replace

@@ -4,8 +4,6 @@ Connections of MSCCL-style runtimes hold 8 steps, as in NCCL (NCCL_STEPS); an op
 protocol Simple and one under LL and LL128.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

@@ -18,8 +18,6 @@ custom         its contract's                its contract's
 ============== ============================= ==================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Caches: files by key in the user's cache folder, and values by key in memory."""
 
-from __future__ import annotations
-
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

@@ -1,7 +1,5 @@
 """Names that a user chooses from: engines, record levels, network models, and plans of collectives by dimension."""
 
-from __future__ import annotations
-
 AUTO, SIMPY, COMPILED, BOTH = "auto", "simpy", "compiled", "both"
 #: ``auto`` picks one of the next two; ``both`` runs them and compares their records.
 ENGINES = (AUTO, SIMPY, COMPILED, BOTH)

@@ -1,7 +1,5 @@
 """The one digest function: a stable hash of plain values, arrays and bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

@@ -3,8 +3,6 @@
 Every error is rebuilt by ``type(e)(*e.args)``: SimPy and process pools rely on that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 EXIT_OK = 0

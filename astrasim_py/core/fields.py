@@ -4,8 +4,6 @@ Fields are read in one of two ways. Written input (a scenario; the validation co
 with a unit. Python code may pass exact numbers as well: picoseconds, bytes, bytes per second, operations.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

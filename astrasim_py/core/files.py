@@ -1,7 +1,5 @@
 """Reading of files that the user names, and atomic writing."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -3,8 +3,6 @@
 Entries are ordered by (key, tie). The caller keeps the size, and provides room for what it pushes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean

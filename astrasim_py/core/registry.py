@@ -9,8 +9,6 @@ Other packages add to it through entry points of the group ``astrasim_py.produce
 Nothing is imported before it is used.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The base of all parameter models: strict, frozen, with helpful errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 

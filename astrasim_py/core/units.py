@@ -5,8 +5,6 @@ fractions (bytes per second, operations per second). A bare number is never acce
 "64 KiB", "400 Gb/s", "312 TFLOP/s".
 """
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from fractions import Fraction

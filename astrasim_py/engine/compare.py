@@ -1,7 +1,5 @@
 """Comparison of two engines: the differences between their records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any

@@ -4,8 +4,6 @@ Up to some instant all ranks have behaved alike; then only the order of messages
 time, and that ask for one link at one time, depends on who is who. The run detects and refuses this (docs/engines.md).
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Records of a run, from an engine's counts. The Plan fixes the rows of the node table, whatever order nodes run in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any

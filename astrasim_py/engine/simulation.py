@@ -1,7 +1,5 @@
 """`simulate`: one call for every engine."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 

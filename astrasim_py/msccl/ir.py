@@ -1,7 +1,5 @@
 """A program in MSCCL-IR, as its XML has it: values and line numbers; what it promises, and the table of its steps."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

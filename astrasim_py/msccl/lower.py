@@ -3,8 +3,6 @@
 For operations see `astrasim_py.msccl.operations`, for thread blocks and channels `astrasim_py.msccl.thread_blocks`.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import numpy as np

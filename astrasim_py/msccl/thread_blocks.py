@@ -10,8 +10,6 @@ A range of several chunks may need many slots in large buffers: its send is done
 never shares a thread block with the receiving side and is never fused.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush

@@ -6,8 +6,6 @@ of the next step. The k-th message of a connection has tag chan * K + k, K being
 so that messages pair as they do in the FIFO of a channel. For the way back see `astrasim_py.msccl.from_traces`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import defaultdict

@@ -4,8 +4,6 @@ Runtimes are named by what they are: *classic* is the runtime that MSCCL began w
 its place, *RCCL* AMD's. Their limits differ; only what none of them accepts makes a program ill-formed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import NamedTuple
 

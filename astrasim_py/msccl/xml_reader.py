@@ -7,8 +7,6 @@ it stands, so the parser sees elements and attributes only; it keeps no tree, op
 What can be written down as a `MscclProgram` is read, right or wrong; `astrasim_py.msccl.well_formed` judges it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Their parsers are small: attributes in double quotes with single spaces between 
 of at most 255 characters, no entities. So that is what is written.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Files of algorithms: one ``.et`` per rank, or one ``.npz`` of their columns, the fast form for very large ones."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

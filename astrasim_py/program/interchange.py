@@ -1,7 +1,5 @@
 """Algorithms as Chakra ETs: what an algorithm is and promises stands in the metadata of its traces."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace as dataclass_replace

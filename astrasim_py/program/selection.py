@@ -1,7 +1,5 @@
 """Which algorithm carries out which collective call."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence

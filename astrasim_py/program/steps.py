@@ -8,8 +8,6 @@ reduce, broadcast, all_to_all and custom collectives output k is input k; for al
 output r·per + k; for reduce_scatter and scatter output k of rank r is input r·per + k, with per = chunks / ranks.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Algorithms with something bound to them that their producer leaves open: a delay per message, sizes in bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ then the walk goes to the node whose completion let this one start. The pieces a
 to the makespan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ bytes that UTF-8 never uses, removed from the whole block at once. The standard 
 long, and a folded run writes hundreds of megabytes. numpy reads the tables.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import warnings

@@ -1,7 +1,5 @@
 """Explanation of a run's time: critical path across ranks, exposed communication, busiest links."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Colours are those of Okabe and Ito (2008), told apart by colour-blind readers; m
 and series that coincide are drawn inside each other, so that each is seen.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 matplotlib is imported when one is drawn, not before.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal

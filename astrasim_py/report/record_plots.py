@@ -1,7 +1,5 @@
 """Figures of the records of single points: use of links, and Gantt charts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

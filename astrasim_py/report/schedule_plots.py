@@ -5,8 +5,6 @@ every NPU and every time the share of its incoming links in use; neighbouring NP
 `MAX_ROWS`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.errors import UsageError

@@ -3,8 +3,6 @@
 Everything here is a pure function of its arguments: the same rows give the same characters on every machine.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Context, Decimal

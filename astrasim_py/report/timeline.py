@@ -5,8 +5,6 @@ microseconds; ours are exact decimals of whole picoseconds. One process per NPU 
 the collectives, one for the links.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Checks of a point across its keys: jobs against their topology, machines, files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Checks of a scenario as a whole: its keys, its sweep, its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from astrasim_py.core.document import Value

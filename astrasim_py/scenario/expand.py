@@ -1,7 +1,5 @@
 """Expand a scenario into points: resolved, frozen, small enough to be sent to other processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Models of what a job says: its workload, groups and stragglers, and the algorithms of its collectives."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

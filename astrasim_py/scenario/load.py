@@ -1,7 +1,5 @@
 """Load a scenario: read, override, resolve and check it, and say everything that is wrong at once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

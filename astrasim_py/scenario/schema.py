@@ -4,8 +4,6 @@ The models are validated once variables (``$name``) have their values, so every 
 `json_schema` adds the variables back for editors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

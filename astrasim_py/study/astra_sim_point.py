@@ -1,7 +1,5 @@
 """ASTRA-sim's inputs as a point: run, stored as points of scenarios are, and run again for finer records."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace

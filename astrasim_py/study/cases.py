@@ -1,7 +1,5 @@
 """Measured cases: a CSV of runs of ASTRA-sim, each with its input files and what it printed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """Look at stored results again: explain a point, draw figures. A point recorded too coarsely is run again."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Where calls are cut by dimension, the planner that each of them gets.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace

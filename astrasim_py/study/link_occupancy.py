@@ -1,7 +1,5 @@
 """When a schedule holds which link, as CSV: for people, and for another tenant's synthesis."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -7,8 +7,6 @@ each point checks that before it is computed. A point whose worker is lost is gi
 reached, for want of workers, the next run computes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import multiprocessing

@@ -4,8 +4,6 @@ The worker processes of a run share large traces by memory-mapped files: the fir
 its columns into a folder that only this run uses; the others wait, and map them: one copy in memory for all workers.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import pickle

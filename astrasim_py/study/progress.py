@@ -1,7 +1,5 @@
 """Progress of a sweep on a terminal: points done, simulated time, expected end. Silent without a terminal."""
 
-from __future__ import annotations
-
 import sys
 from typing import TextIO
 

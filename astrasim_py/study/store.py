@@ -11,8 +11,6 @@ synced, ``manifest.json`` last with the SHA-256 of each file; then it is renamed
 leaves either the whole folder or none. Readers take only folders whose manifest is there and true.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -3,8 +3,6 @@
 Only folders count whose manifest is there and true (see `astrasim_py.study.store`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The stored form of a finished simulation: its row, its summary, and its records as files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction

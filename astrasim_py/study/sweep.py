@@ -1,7 +1,5 @@
 """Run a scenario: expand it, use finished points again, compute the others, and draw the figures."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

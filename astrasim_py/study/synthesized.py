@@ -5,8 +5,6 @@ they are read. The results of a scenario hold its algorithms, too, which any ver
 search that a limit of time has cut, may find another schedule.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

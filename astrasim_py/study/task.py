@@ -1,7 +1,5 @@
 """One point: its identity, its simulation, its folder with what the run cost, and its result read back."""
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

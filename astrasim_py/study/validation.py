@@ -5,8 +5,6 @@ equal messages that share no link; nothing is taken from the simulator: neither 
 figures of ASTRA-sim are data; the input files that they belong to are written into a temporary folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

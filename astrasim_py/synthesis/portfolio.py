@@ -3,8 +3,6 @@
 Which searches are tried on a problem, in which order, and which share of the time each gets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

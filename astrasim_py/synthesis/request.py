@@ -1,7 +1,5 @@
 """A request for a schedule, and the search that answers it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd

@@ -1,7 +1,5 @@
 """Lower bound of a problem's makespan, whatever algorithms carry out its collectives."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

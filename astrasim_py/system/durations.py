@@ -1,7 +1,5 @@
 """Durations of nodes (recorded, roofline, reduction, remote memory) and messages, as integers of picoseconds."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -3,8 +3,6 @@
 Ranks that share a trace form one *kind*; each kind is read once.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.chakra.schema import COLLECTIVE_NAMES, MISSING, NodeType

@@ -1,7 +1,5 @@
 """Lowering: from a Problem to its Plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache

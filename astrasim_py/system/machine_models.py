@@ -3,8 +3,6 @@
 In the context ``written``, of a scenario, quantities are text with units; Python code may pass exact numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 

@@ -4,8 +4,6 @@ Messages of a connection are numbered in the order of the thread blocks, the k-t
 hold messages: a step of more chunks than fit in a slot is several messages, one after the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ of its ranks: one over all members, or those of a planner's chunks, phase by pha
 calls of chunks).
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A planner cuts a collective into chunks, which wait in queues of each NPU. A chu
 usually one per dimension. In a phase the members form rows, each of which runs one algorithm: a *call*.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction

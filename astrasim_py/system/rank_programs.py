@@ -1,7 +1,5 @@
 """Programs of ranks: traces of workloads and algorithms with bytes, peers and durations bound."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from fractions import Fraction

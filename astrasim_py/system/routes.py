@@ -1,7 +1,5 @@
 """Pairs of NPUs that exchange messages, the message sizes, and the routes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ Every rotation (`astrasim_py.program.rotation.Rotation`) maps links to links of 
 routes, and the program of a rank to that of the rotated rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -15,8 +15,6 @@ Switches are numbered after the NPUs: first those with numbers, ascending, then 
 first appearance. Parallel links are legal, self-loops are not.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

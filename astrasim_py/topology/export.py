@@ -1,7 +1,5 @@
 """Topologies for other tools: networkx graphs and node-link JSON (which `edge_list` reads back)."""
 
-from __future__ import annotations
-
 import json
 from decimal import Context, Decimal, Inexact
 from fractions import Fraction

@@ -11,8 +11,6 @@ Zahavi: D-Mod-K routing providing non-blocking traffic for shift permutations on
 Report 776, Technion 2010.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@
 package; any key can be overridden: ``{preset: dgx_a100, nodes: 2}``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache, reduce
 from operator import or_

@@ -4,8 +4,6 @@ Each JSON file in ``astrasim_py/data/hardware`` holds one `Preset`. Bandwidths a
 state both directions added up; the sources say what was stated.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Coordinates for drawing regular topologies."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.topology.fabrics import Rails, Tree

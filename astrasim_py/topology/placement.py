@@ -1,7 +1,5 @@
 """Placement of ranks on NPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ route of pair i is ``links[ptr[i]:ptr[i + 1]]`` in order of travel and empty whe
 the same NPU. Routes never depend on which other pairs are asked for, on caches, or on hash order.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property

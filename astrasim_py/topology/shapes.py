@@ -5,8 +5,6 @@ as text with units. A new shape is a class here and its name in `SHAPES`: schema
 follow.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import prod
 from typing import Annotated, Any, Literal

@@ -4,8 +4,6 @@ A shape (see `shapes`) is a model of its keys with a method `make`; `Shape.build
 is said here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction

@@ -5,8 +5,6 @@ links, so it also finds the symmetry of an edge list of a torus. Digits in which
 of a mesh of rings) stay fixed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod

@@ -5,8 +5,6 @@ switch for a few direct links per port. With degree d every port sends to the ne
 bandwidth: no NPU ever sends or receives more than its port carries, but a single message is d times as slow.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Closed forms of known algorithms, and lower bounds of collectives on a topology."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -5,8 +5,6 @@ not rest on how small they are. One order of execution is enough to look at: bet
 not ordered there are two neighbours in that order which are not ordered either.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

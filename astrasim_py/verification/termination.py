@@ -8,8 +8,6 @@ free. Slots count messages: a step of several chunks is one message for small bu
 ones.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

@@ -5,8 +5,6 @@ since reducing one twice is an error that a set would hide. Operands of a sum ar
 not depend on their order, but nested sums differ by their nesting, as floating-point sums do.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping

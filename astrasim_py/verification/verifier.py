@@ -9,8 +9,6 @@
 `astrasim_py.collectives.collective` has the table of what collectives promise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace

@@ -1,7 +1,5 @@
 """Items of generated workloads, as scenarios and Python code write them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema

@@ -1,7 +1,5 @@
 """Workloads made from a list of items: collectives, compute, messages and memory requests, as Chakra ETs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

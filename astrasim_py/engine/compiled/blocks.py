@@ -1,7 +1,5 @@
 """Blocks: a rank's instances of templates. Open and leave calls, splice blocks, find peers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean

@@ -4,8 +4,6 @@ A chunk that ends a phase on a rank leaves that queue, starts the queue's first 
 of its next phase. None of this takes simulated time.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import lean

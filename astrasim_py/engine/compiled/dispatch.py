@@ -2,8 +2,6 @@
 
 # ruff: noqa: SIM109
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core import heap

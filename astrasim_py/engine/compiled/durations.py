@@ -1,7 +1,5 @@
 """The kernel's message times by size: links, connections, and whole analytical routes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 

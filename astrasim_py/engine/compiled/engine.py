@@ -1,7 +1,5 @@
 """The compiled engine: runs a Plan with the kernel; its Records equal those of the SimPy engine."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

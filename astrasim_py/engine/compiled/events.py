@@ -1,7 +1,5 @@
 """Messages and events: sending, arrival, freed links, and timers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean

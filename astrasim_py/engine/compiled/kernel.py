@@ -8,8 +8,6 @@ The kernel returns only between steps: after a number of steps, or when a pool c
 the pool and calls it again.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import kernel, lean

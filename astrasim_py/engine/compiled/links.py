@@ -1,7 +1,5 @@
 """Links: reservation, waiting lines, and the hops of messages."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import lean

@@ -8,8 +8,6 @@ the bucket of a time, and a list is sorted when its time comes, if it is not in 
 current time during that time are inserted in order.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core import heap

@@ -7,8 +7,6 @@ one or two cache lines. A *place* is an index into the arena (64-bit words); oth
 Constants are numpy integers: numba would compile functions anew for each Python integer that they are called with.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.heap import ENTRY as ENTRY

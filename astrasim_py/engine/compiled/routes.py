@@ -4,8 +4,6 @@ A route is one number: if tabled, the next link << 32 | the end, both places in 
 current NPU << 32 | the destination.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import inlined, lean

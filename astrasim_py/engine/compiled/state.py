@@ -1,7 +1,5 @@
 """Running the kernel on its input: the state, pools that grow, and when to stop."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.engine.compiled import records

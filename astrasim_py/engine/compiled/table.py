@@ -4,8 +4,6 @@ Functions take this one argument in place of some thirty arrays of seven machine
 call and several times faster to compile. Indices are never negative and not checked.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.engine.compiled import records

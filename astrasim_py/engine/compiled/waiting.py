@@ -1,7 +1,5 @@
 """Unfinished work when the kernel stopped, for the explanation of a stuck run."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.engine.compiled import records

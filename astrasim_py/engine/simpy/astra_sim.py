@@ -5,8 +5,6 @@ when its link begins to serve it; the timers of one rank for one time together w
 makes ready dispatches before the next event.
 """
 
-from __future__ import annotations
-
 import itertools
 
 from astrasim_py.engine.simpy.chunks import ChunkingNpu

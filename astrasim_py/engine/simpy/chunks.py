@@ -5,8 +5,6 @@ a phase on this rank leaves the queue, whose first waiter starts, and joins the 
 takes time.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, deque
 from collections.abc import Iterator

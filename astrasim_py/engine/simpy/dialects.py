@@ -1,7 +1,5 @@
 """The simulation under any rules: which subclass follows which rule."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from functools import cache

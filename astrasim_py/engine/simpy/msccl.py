@@ -4,8 +4,6 @@ The plan numbers the messages of a connection, so that a slot is one fact: wheth
 A send that finds its slot taken is refused, and released by the node that frees the slot.
 """
 
-from __future__ import annotations
-
 from heapq import heappop, heappush
 
 from astrasim_py.engine.simpy.network import Network

@@ -4,8 +4,6 @@ Order at one instant (docs/semantics.md): timed actions end in the order in whic
 this time, ranks dispatch, lowest first; a dispatch issues ready nodes in ascending order, wave after wave.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush

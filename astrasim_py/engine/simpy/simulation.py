@@ -1,7 +1,5 @@
 """A run of the SimPy engine: all NPUs, the network between them, and the records that they leave behind."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import cache

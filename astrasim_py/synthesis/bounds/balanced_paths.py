@@ -1,7 +1,5 @@
 """Paths of messages that share links evenly."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np

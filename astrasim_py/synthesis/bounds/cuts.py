@@ -7,8 +7,6 @@ times the sum of the weights is no less than the work of all chunks on their lig
 flow). All bounds are exact integers; floating-point numbers only choose where to look.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -4,8 +4,6 @@ They are sharper than `collectives.bounds`, which counts bytes, because a link t
 carries two.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 import numpy as np

@@ -4,8 +4,6 @@ It reads the topology and the columns of a schedule, derives the routes, the hol
 cost model on its own, and executes the schedule.
 """
 
-from __future__ import annotations
-
 from heapq import heapify, heappop, heappush
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of unequal length (CSR), and components and distances of networks stored so."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import kernel

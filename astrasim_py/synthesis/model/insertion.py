@@ -5,8 +5,6 @@ and to give it back are the same operation: each end is put into the list, or ou
 chunk from a rank, forward in time to those who need it or backward to those whose parts of a sum it collects.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np

@@ -5,8 +5,6 @@ A schedule says when each transfer is posted. Hop after hop it asks for the next
 the one that was posted first. No two are posted at the same moment: one of them is posted a picosecond later.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random numbers for compiled code: xorshift64*, the same on every machine."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from astrasim_py.core.jit import lean

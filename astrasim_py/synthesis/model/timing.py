@@ -9,8 +9,6 @@ and arrives at ``t + delay``, as in the network models of the engines (`queueing
   has left the far end (latency is serialised with the transfer, the cost model of TACOS, arXiv 2304.05301).
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ that the rank neither holds nor expects. Both are bitsets over chunks, so the ca
 Times are ps; a transfer never begins before its source holds the chunk.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ In the first generation every policy is tried, later ones favour policies that d
 the best schedule of the generations before (see `polish`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property

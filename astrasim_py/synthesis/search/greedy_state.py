@@ -1,7 +1,5 @@
 """The state of a greedy run: bits of held and expected chunks, moments to come, and counters."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np

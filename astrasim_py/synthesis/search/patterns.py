@@ -6,8 +6,6 @@ group by another, so that it crosses the links between groups once. Reductions t
 The transfers are posted in an order of urgency and executed as the engines do (see `queueing`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

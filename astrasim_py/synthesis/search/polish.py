@@ -7,8 +7,6 @@ best known time, summed: 0 is a faster schedule. A worse one is accepted if it i
 (late acceptance: Burke & Bykov, Eur. J. Oper. Res. 2017).
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np

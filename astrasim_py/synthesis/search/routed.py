@@ -6,8 +6,6 @@ earliest arrival that idle intervals allow. *Repairs* take a message that arrive
 some in its way, and route them anew. Each runs forward and, time reversed, from the receivers to the origins.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass, replace
 from threading import Lock

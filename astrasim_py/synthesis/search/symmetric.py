@@ -6,8 +6,6 @@ which the network is not symmetric leave several ranks to decide for. The candid
 are those of `greedy`.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass, replace
 

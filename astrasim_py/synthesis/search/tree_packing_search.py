@@ -11,8 +11,6 @@ undone. No chunk of an all_reduce waits for the sum of another one, so links car
 the barrier construction where the ports of ranks differ.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass, replace
 
