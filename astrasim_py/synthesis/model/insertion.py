@@ -10,7 +10,7 @@ from collections import namedtuple
 import numpy as np
 
 from astrasim_py.core.heap import ENTRY, pop, push
-from astrasim_py.core.jit import lean
+from astrasim_py.core.jit import inlined, lean
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below
 
@@ -122,7 +122,7 @@ def _free(calendar, r, t, length, forward):
     return t
 
 
-@lean
+@inlined
 def nearest(net, calendar, a, z, t, forward):
     """When a transfer over arc a begins: from t on as early, or up to t as late, as its links are free; < 0: never."""
     while True:
@@ -135,7 +135,7 @@ def nearest(net, calendar, a, z, t, forward):
             return t
 
 
-@lean
+@inlined
 def ordered(net, calendar, a, z, t, free):
     """When a transfer over arc a begins at the earliest, after all that its links carried (`free`: until when)."""
     while True:
