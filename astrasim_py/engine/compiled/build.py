@@ -45,6 +45,8 @@ def kernel_input(plan: Plan, *, rows: bool = False) -> tuple[dict[str, int], dic
 
 
 class _Numbers:
+    """A growing flat array."""
+
     def __init__(self, dtype: type) -> None:
         self.dtype = dtype
         self.parts: list[np.ndarray] = []
@@ -114,6 +116,7 @@ class _Building:
         self.most_queues = self.most_running = self.channels = 0
 
     def input(self) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+        """Build the complete input."""
         plan, problem, constants = self.plan, self.problem, self.constants
         ranks = self.ranks()
         fields: dict[CollectiveCall, dict[str, int]] = {}
@@ -286,6 +289,7 @@ class _Building:
     # -- collectives ----------------------------------------------------------------------------------------------
 
     def instance(self, instance: Instance) -> dict[str, int]:
+        """Fields of an instance."""
         members = np.array(instance.members, dtype=np.int64)
         order = np.argsort(members, kind="stable")
         sorted_at = self.ints.once((instance.members, "sorted"), lambda: [members[order], order])

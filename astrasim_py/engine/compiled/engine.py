@@ -46,6 +46,7 @@ def _run(plan: Plan, level: str) -> State:
 
 
 def _unequal(plan: Plan, state: State) -> SimulationError:
+    """The error for a send and a receive of unequal bytes."""
     s = state.scalars
     receive, *send, size = (int(s[f"wrong_{name}"]) for name in ("receive", "sender", "call", "node", "size"))
     block = state.tables["blocks"][receive >> 32]
@@ -57,6 +58,7 @@ def _unequal(plan: Plan, state: State) -> SimulationError:
 
 
 def _outcome(plan: Plan, state: State, level: str) -> Outcome:
+    """The outcome of the run."""
     found = Waiting(plan, state)
     limits = plan.problem.limits
     if state.status in (records.TOO_MANY_EVENTS, records.TOO_LATE):
@@ -133,6 +135,7 @@ def _records(plan: Plan, state: State, level: str, outcome: Outcome, begin: floa
 
 
 def _messages(plan: Plan, state: State) -> Table:
+    """The message table."""
     rows = state.tables["message_rows"][: state.scalars["message_row_count"]]
     instances = np.append(np.array(plan.instance_of, dtype=np.int64), -1)
     columns = {name: rows[name] for name in rows.dtype.names} | {

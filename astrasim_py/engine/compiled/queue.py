@@ -102,30 +102,50 @@ def before(state, a, b):
     return left.number < right.number
 
 
-@lean
+@inlined
 def push(state, time, e):
+    if time == state.last_time:
+        append(state, state.last_bucket, e)
+    else:
+        push_elsewhere(state, time, e)
+
+
+@inlined
+def append(state, number, e):
+    bucket = table.buckets(state, number)
+    table.events(state, e).next = -1
+    if bucket.first < 0:
+        bucket.first = e
+    else:
+        table.events(state, bucket.last).next = e
+        if before(state, e, bucket.last):
+            bucket.ascending = 0
+    bucket.last = e
+
+
+@lean
+def push_elsewhere(state, time, e):
+    """Schedule an event for a time other than that of the last one."""
     if time == state.now:
         join_present(state, e)
         return
     slot = ((time * records.SPREAD) >> 20) & state.hash_mask
-    number = np.int64(table.hashed(state)[slot])
-    while number >= 0 and table.buckets(state, number).time != time:
-        number = table.buckets(state, number).next
-    table.events(state, e).next = -1
-    if number >= 0:
-        bucket = table.buckets(state, number)
-        table.events(state, bucket.last).next = e
-        bucket.last = e
-        return
-    number = take_row(state, table.buckets, records.BUCKETS)
-    bucket = table.buckets(state, number)
-    bucket.time = time
-    bucket.first = e
-    bucket.last = e
-    bucket.next = np.int64(table.hashed(state)[slot])
-    table.hashed(state)[slot] = number
-    heap.push(table.times(state, 0), state.time_count, time, number, number)
-    state.time_count += 1
+    bucket = np.int64(table.hashed(state)[slot])
+    while bucket >= 0 and table.buckets(state, bucket).time != time:
+        bucket = table.buckets(state, bucket).next
+    if bucket < 0:
+        bucket = take_row(state, table.buckets, records.BUCKETS)
+        new = table.buckets(state, bucket)
+        new.time = time
+        new.first = -1
+        new.ascending = 1
+        new.next = np.int64(table.hashed(state)[slot])
+        table.hashed(state)[slot] = bucket
+        heap.push(table.times(state, 0), state.time_count, time, bucket, bucket)
+        state.time_count += 1
+    state.last_time = time
+    state.last_bucket = bucket
+    append(state, bucket, e)
 
 
 @lean
@@ -166,7 +186,11 @@ def advance_time(state):
         while table.buckets(state, behind).next != number:
             behind = table.buckets(state, behind).next
         table.buckets(state, behind).next = bucket.next
-    state.current, state.current_last = sort_events(state, bucket.first)
+    if state.last_time == time:
+        state.last_time = -1
+    state.current, state.current_last = bucket.first, bucket.last
+    if not bucket.ascending:
+        state.current, state.current_last = sort_events(state, bucket.first)
     give_row(state, table.buckets, records.BUCKETS, number)
 
 
@@ -184,11 +208,10 @@ def end_of_run(state, e):
 def sort_events(state, head):
     """Sort a list of events by a stable merge sort of its ascending runs; returns its first and its last."""
     while True:
-        last = end_of_run(state, head)
-        if table.events(state, last).next < 0:
-            return head, last
-        first, tail, rest = NONE, NONE, head
+        first, tail, merges = NONE, NONE, 0
+        rest = head
         while rest >= 0:
+            merges += 1
             a = rest
             last = end_of_run(state, a)
             b = np.int64(table.events(state, last).next)
@@ -212,6 +235,8 @@ def sort_events(state, head):
                 tail = taken
             table.events(state, tail).next = -1
         head = first
+        if merges <= 1:
+            return head, tail
 
 
 @inlined

@@ -124,7 +124,7 @@ MESSAGE_SLOT = _record("state since")
 TAKEN, FREE, WAITED = map(np.int64, range(3))
 COUNTER = _record("count waiting")  # completions, and nodes that wait for a count
 
-BUCKET = _record("time first last next")
+BUCKET = _record("time first last ascending next")
 #: A pool. top: rows used so far; free: first freed row; room: capacity in rows.
 POOL = _record("top free room")
 EVENTS, MATCHES, BLOCKS, BUCKETS, WAITS = map(np.int64, range(5))
@@ -177,7 +177,7 @@ ADDRESSES = _words(
 #: before the kernel returns; budget: steps before it checks its pools; …_room: rows or words.
 VARIABLES = _words(
     "now issued schedulings sent hops status record_links record_nodes record_messages arena_top time_count hash_mask "
-    "current current_last awake awake_last awake_count first_dirty rank wave_next wave_size "
+    "last_time last_bucket current current_last awake awake_last awake_count first_dirty rank wave_next wave_size "
     "wave_room due_count done done_last sender send_node send_match carried taken_scheduled taken_number "
     "message_row_count hop_row_count most_ready wrong_receive wrong_sender wrong_call wrong_node wrong_size begin "
     "begin_last channels steps_left budget arena_limit arena_room row_room"

@@ -28,7 +28,7 @@ class State:
         self.scalars = s = self._held[0]
         for name, value in constants.items():
             s[name] = value
-        for name in ("current", "awake", "rank", "sender", "carried"):
+        for name in ("current", "last_time", "awake", "rank", "sender", "carried"):
             s[name] = -1
         s["record_links"], s["record_nodes"], s["record_messages"] = level != "summary", nodes, messages
         s["status"], s["most_ready"] = records.UNBORN, 4
@@ -74,9 +74,11 @@ class State:
 
     @property
     def status(self) -> int:
+        """Status of the run, one of those in `records`."""
         return int(self.scalars["status"])
 
     def used(self, pool: str) -> np.ndarray:
+        """Used rows of a pool."""
         return self.tables[pool][: self.tables["pools"]["top"][_POOLS.index(pool)]]
 
     def grow(self) -> None:
@@ -129,6 +131,7 @@ class State:
             hashed[slot] = bucket
 
     def run(self) -> None:
+        """Run until `status` is no longer RUNNING."""
         from astrasim_py.engine.compiled.kernel import advance
 
         while self.status in (records.UNBORN, records.RUNNING):

@@ -150,6 +150,7 @@ class Waiting:
         return found
 
     def arena_row(self, place: int, dtype: np.dtype) -> np.void:
+        """The record at a place of the arena."""
         return self.tables["arena"][place : place + dtype.itemsize // 8].view(dtype)[0]
 
     def chain(self, first: int) -> list[np.void]:
