@@ -316,7 +316,7 @@ def _keep_text(source, nodes, row, at, length):
     return True
 
 
-@kernel("the reader of large traces", lean=True)
+@kernel("the index of large traces", lean=True)
 def _frame(source, most, largest, metadata, bounds):
     """Find the records of a file; returns the number of its nodes, -1 to give it up."""
     at = 0

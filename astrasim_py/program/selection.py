@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field
 
 from astrasim_py.core.errors import AlgorithmError, UnitError
-from astrasim_py.core.fields import Name, whole, wrong
+from astrasim_py.core.fields import Name, Scalar, Text, whole, wrong
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.core.units import format_size, parse_size
 from astrasim_py.program.algorithm import Algorithm
@@ -18,7 +18,7 @@ _BOUND = re.compile(r"\s*(<=|>=|==|<|>)\s*(.+?)\s*")
 _HOLDS = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
 
 
-def _comparisons(key: str, read: Callable[[str], int], example: str, schema: Mapping[str, Any]):
+def _comparisons(written: Any, key: str, read: Callable[[str], int], example: str):
     def check(value: object) -> tuple[tuple[str, int], ...]:
         found = []
         for part in str(value).split(" and "):
@@ -31,7 +31,7 @@ def _comparisons(key: str, read: Callable[[str], int], example: str, schema: Map
                 raise wrong(error.problem, error.remedy) from None
         return tuple(found)
 
-    kind = Annotated[tuple[tuple[str, int], ...], PlainValidator(check), WithJsonSchema(dict(schema))]
+    kind = Annotated[written, AfterValidator(check)]
     return Annotated[kind | None, Field(default=None, examples=[f'"{example}"'])]
 
 
@@ -44,8 +44,8 @@ def _count(text: str) -> int:
 class When(StrictModel):
     """When a case applies; conditions such as ``<= 256 KiB``."""
 
-    size: _comparisons("size", parse_size, "<= 256 KiB", {"type": "string", "maxLength": 4000})
-    ranks: _comparisons("ranks", _count, ">= 8", {"type": ["string", "number", "boolean"]})
+    size: _comparisons(Text, "size", parse_size, "<= 256 KiB")
+    ranks: _comparisons(Scalar, "ranks", _count, ">= 8")
     group: Name | None = None
     node: whole(0, 2**63 - 1, "id of a node") | None = Field(
         default=None, description="id of the workload's node on the first rank of its group"
