@@ -1,6 +1,7 @@
 """Convert a Plan to the kernel's input: records of templates, calls, instances and ranks, and arrays of numbers."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,12 +33,23 @@ _MODELS = {
 }
 
 
-def kernel_input(plan: Plan, *, rows: bool = False) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """Convert a Plan to the kernel's input: constants and tables by name (`records`).
+class KernelInput(NamedTuple):
+    """The kernel's input, read-only: constants and tables by name (`records`).
 
-    ``links`` and ``ranks`` are the initial rows of tables that the kernel writes; it does not use ``tags``, by node of
-    a template. `rows`: record nodes. Raises UsageError: a user-defined network model. Raises SimulationError: more than
-    2^31 - 1 nodes or route links.
+    `tables`: ``links`` and ``ranks`` are the initial rows of tables that the kernel writes. `tags`: by node of a
+    template; the kernel does not use them.
+    """
+
+    constants: dict[str, int]
+    tables: dict[str, np.ndarray]
+    tags: np.ndarray
+
+
+def kernel_input(plan: Plan, *, rows: bool = False) -> KernelInput:
+    """Convert a Plan to the kernel's input.
+
+    `rows`: record nodes. Raises UsageError: a user-defined network model. Raises SimulationError: more than 2^31 - 1
+    nodes or route links.
     """
     if plan.problem.network.factory is not None:
         raise UsageError("engine", "a network model of one's own runs on the SimPy engine only", "write --engine simpy")
@@ -115,7 +127,7 @@ class _Building:
         self.variants: dict[int, int] = {0: 0}
         self.most_queues = self.most_running = self.channels = 0
 
-    def input(self) -> tuple[dict[str, int], dict[str, np.ndarray]]:
+    def input(self) -> KernelInput:
         """Build the complete input."""
         plan, problem, constants = self.plan, self.problem, self.constants
         ranks = self.ranks()
@@ -146,7 +158,6 @@ class _Building:
             "capacity": np.array([-1 if c is None else min(c, 2**31) for c in slots], dtype=np.int64),
             "ints": self.ints.array(),
             "longs": self.longs.array(),
-            "tags": np.concatenate([*self.tags, np.zeros(0, np.int64)]),
             "small": np.concatenate([self.states.array(), self.longer.array()]),
             "path": np.zeros(1, np.int32) if plan.route_links is None else np.append(plan.route_links, np.int32(0)),
             "route_targets": np.append(plan.route_pairs % problem.topology.npus, 0).astype(np.int32),
@@ -154,7 +165,7 @@ class _Building:
         # Extra bytes follow the states of the nodes.
         longer = tables["calls"]["extra_bytes"]
         longer[longer >= 0] += self.states.size + 1
-        return constants, tables
+        return KernelInput(constants, tables, np.concatenate([*self.tags, np.zeros(0, np.int64)]))
 
     # -- templates ------------------------------------------------------------------------------------------------
 

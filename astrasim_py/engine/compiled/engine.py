@@ -8,6 +8,7 @@ from astrasim_py.core import jit
 from astrasim_py.core.errors import SimulationError
 from astrasim_py.core.records import HOP_COLUMNS, MESSAGE_COLUMNS, Outcome, Records, Table
 from astrasim_py.engine.compiled import records
+from astrasim_py.engine.compiled.build import kernel_input
 from astrasim_py.engine.compiled.state import State
 from astrasim_py.engine.compiled.waiting import Waiting
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records, node_table, unequal_bytes, used_links
@@ -36,7 +37,10 @@ def run(plan: Plan, level: str) -> Records:
 
 
 def _run(plan: Plan, level: str) -> State:
-    state = State(plan, level)
+    recorded = level in ("nodes", "messages")
+    rows = plan.row_count if recorded else 0
+    given = kernel_input(plan, rows=recorded)
+    state = State(given, nodes=rows, messages=level == "messages", counting=level != "summary")
     state.run()
     if state.status == records.OVERFLOW:
         raise OverflowError
@@ -53,7 +57,7 @@ def _unequal(plan: Plan, state: State) -> SimulationError:
     call = int(block["call"])
     # A block that has just completed its last node is freed and has no rank.
     rank = receive >> 32 if call < 0 else plan.calls[call].members[int(block["position"])]
-    nbytes = int(state.tables["longs"][s["nbytes"] + size])
+    nbytes = int(state.tables["longs"][state.input.constants["nbytes"] + size])
     return unequal_bytes(plan, tuple(send), nbytes, (rank, call, receive & 0xFFFFFFFF))
 
 
@@ -140,7 +144,7 @@ def _messages(plan: Plan, state: State) -> Table:
     instances = np.append(np.array(plan.instance_of, dtype=np.int64), -1)
     columns = {name: rows[name] for name in rows.dtype.names} | {
         "instance": instances[rows["call"]],
-        "tag": state.tables["tags"][rows["node"]],
+        "tag": state.input.tags[rows["node"]],
         "send_node": rows["sender"],
         "recv_node": rows["receiver"],
     }

@@ -295,16 +295,23 @@ def next_awake(state):
 def grow_ready(state, number):
     """Double a rank's room for ready nodes."""
     rank = table.ranks(state, number)
-    count, old = rank.room, rank.entries
-    rank.room = max(2 * count, np.int64(4))
-    rank.entries = take(state, rank.room)
+    count, old = rank.room, rank.others
+    size = max(2 * count, np.int64(4))
+    place = take(state, size)
     for i in range(count):
-        table.arena(state)[rank.entries + i] = table.arena(state)[old + i]
+        table.arena(state)[place + i] = table.arena(state)[old + i]
     if count:
         give(state, old, count)
-    if rank.room > state.most_ready:
-        # The arena must have room for more.
-        state.most_ready = rank.room
+    rank.others = place
+    rank.room = size
+    note_ready(state, size)
+
+
+@lean
+def note_ready(state, count):
+    """Note that a rank has `count` ready nodes: the arena must have room for more."""
+    if count > state.most_ready:
+        state.most_ready = count
         state.budget = 0
 
 
@@ -312,10 +319,14 @@ def grow_ready(state, number):
 def make_ready(state, number, block, node):
     """Add a node to its rank's ready nodes."""
     rank = table.ranks(state, number)
-    if rank.ready == rank.room:
+    count = rank.ready
+    rank.ready = count + 1
+    if count == 0:
+        rank.entry = entry_of(block, node)
+        return
+    if count > rank.room:
         grow_ready(state, number)
-    table.arena(state)[rank.entries + rank.ready] = entry_of(block, node)
-    rank.ready += 1
+    table.arena(state)[rank.others + count - 1] = entry_of(block, node)
 
 
 @lean
@@ -328,7 +339,7 @@ def make_wave(state, number):
     state.wave_size = count
     ascending = True
     for i in range(count):
-        entry = table.arena(state)[rank.entries + i]
+        entry = table.arena(state)[rank.others + i - 1] if i else rank.entry
         block = table.blocks(state, entry >> 32)
         order = block.call + 1
         if state.scheduled and block.run:

@@ -95,12 +95,12 @@ BLOCK = _record(
 #: Flags beside those of the template. SPLICED: its rank has begun it.
 ROTATED_BLOCK, UNEVEN_BLOCK, JOINT_BLOCK, SPLICED = map(np.int64, (1 << 8, 1 << 9, 1 << 10, 1 << 11))
 
-# entries: place of the ready nodes, with `room`; timers: the first of those that are the first
+# entry: the first ready node; others: place of the others, with `room`; timers: the first of those that are the first
 # of their time, + 1; finish … compute_sum: ps and counts of what is reported; queue: place of `queues` QUEUEs; first:
 # rank of its job; capacities: in `longs`, chunks that each queue runs at once; row: first of the node table. The size
 # is no power of two: the first lines of all rows would share a few places of the cache.
 RANK = _record(
-    "entries ready room awake next_awake npu timers finish computing communicating accounted compute exposed"
+    "entry ready others room awake next_awake npu timers finish computing communicating accounted compute exposed"
     " compute_sum server channels queues queue arrivals template first delay capacities row"
 )
 #: The slots of one kind of a rank, which has SLOT_KINDS, the first unused. refused: place of a heap of waiting nodes.

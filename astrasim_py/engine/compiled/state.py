@@ -3,8 +3,7 @@
 import numpy as np
 
 from astrasim_py.engine.compiled import records
-from astrasim_py.engine.compiled.build import kernel_input
-from astrasim_py.system.plan import Plan
+from astrasim_py.engine.compiled.build import KernelInput
 
 #: Steps of the kernel between checks for Ctrl-C: some tenths of a second.
 STEPS = 2**20
@@ -15,29 +14,28 @@ _POOLS = ("events", "matches", "blocks", "buckets", "waits")
 
 
 class State:
-    """The mutable state of the kernel on a Plan, which records at `level`.
+    """The mutable state of the kernel.
 
     `scalars`: the record `records.STATE`. `tables`: the tables of `records.ADDRESSES`. In `progress` instances follow
     the calls; `node_rows`, `message_rows` and `hop_rows` hold the recorded rows, or one row if nothing is recorded.
     """
 
-    def __init__(self, plan: Plan, level: str) -> None:
-        nodes, messages = level in ("nodes", "messages"), level == "messages"
-        constants, given = kernel_input(plan, rows=nodes)
+    def __init__(self, given: KernelInput, *, nodes: int = 0, messages: bool = False, counting: bool = True) -> None:
+        self.input = given
         self._held = np.zeros(1, dtype=records.STATE)
         self.scalars = s = self._held[0]
-        for name, value in constants.items():
+        for name, value in given.constants.items():
             s[name] = value
         for name in ("current", "last_time", "awake", "rank", "sender", "carried"):
             s[name] = -1
-        s["record_links"], s["record_nodes"], s["record_messages"] = level != "summary", nodes, messages
+        s["record_links"], s["record_nodes"], s["record_messages"] = counting, nodes > 0, messages
         s["status"], s["most_ready"] = records.UNBORN, 4
-        ranks = given["ranks"]
+        ranks = given.tables["ranks"]
         n, block_step = int(s["rank_count"]), int(s["block_step"])
         # Word 0 is unused; then the channels of workloads, then the workloads' blocks and queues.
         channels = 2 * max(int(s["shared_channels"]), 0)
         s["channels"], s["arena_top"] = 8, 8 + channels
-        template = given["templates"][ranks["template"][:n]]
+        template = given.tables["templates"][ranks["template"][:n]]
         own = int(template["words"].sum()) * 2 + n * 16 + 4 * int(template["root_count"].sum())
         own += int(ranks["queues"].sum()) * records.QUEUE_WORDS * 2
         arena = _lines(_power(8 + channels + own + 2 * int(s["arena_step"]) + 4096))
@@ -46,12 +44,12 @@ class State:
         pools = np.zeros(len(_POOLS), dtype=records.POOL)
         pools["free"] = -1
         self.tables = {
-            **given,
+            **given.tables,
             "ranks": _copy(ranks),
-            "links": _copy(given["links"]),
+            "links": _copy(given.tables["links"]),
             "slots": _lines(4 * n, records.SLOT, 0),
             "servers": np.zeros(int(ranks["server"].max()) + 1, dtype=np.int64),
-            "progress": _lines(int(s["call_count"]) + len(given["instances"]), records.PROGRESS, 0),
+            "progress": _lines(int(s["call_count"]) + len(given.tables["instances"]), records.PROGRESS, 0),
             "arena": arena,
             "events": _lines(events, records.EVENT),
             "buckets": _lines(events, records.BUCKET),
@@ -65,7 +63,7 @@ class State:
             "wave": np.empty(1024, dtype=records.ENTRY),
             "due": np.zeros(records.MOST_DUE, dtype=records.DUE),
             "free_words": np.zeros(records.SIZE_CLASSES, dtype=np.int64),
-            "node_rows": _lines(max(plan.row_count * nodes, 1), records.NODE_ROW),
+            "node_rows": _lines(max(nodes, 1), records.NODE_ROW),
             "message_rows": np.empty(rows, dtype=records.MESSAGE_ROW),
             "hop_rows": np.empty(rows, dtype=records.HOP_ROW),
         }
