@@ -16,6 +16,7 @@ FLOORS = {
     "collectives": 2,
     "workload": 2,
     "program": 3,
+    "training": 3,
     "verification": 4,
     "builders": 5,
     "msccl": 6,

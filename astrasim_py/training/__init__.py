@@ -1,0 +1,1 @@
+"""Training and inference of models as workloads: shapes, parallelism, schedules, memory, times."""
