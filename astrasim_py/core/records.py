@@ -5,7 +5,7 @@ The engine fills them; later stages only read them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -100,27 +100,40 @@ def _column_of(values: Sequence | np.ndarray | Categorical) -> np.ndarray | Cate
 
 
 class Table(Mapping[str, np.ndarray]):
-    """Named columns of equal length, read-only, in the given order."""
+    """Named columns of equal length, read-only, in the given order.
 
-    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Categorical]) -> None:
-        self._columns = {name: _column_of(values) for name, values in columns.items()}
-        lengths = {len(c) for c in self._columns.values()}
-        if len(lengths) > 1:
-            raise ValueError(f"columns of unequal length: { {n: len(c) for n, c in self._columns.items()} }")
-        self.height = lengths.pop() if lengths else 0
+    A column may be a function that returns columns by name, this one and others: it is called when one is first used.
+    """
+
+    def __init__(self, columns: Mapping[str, Sequence | np.ndarray | Categorical | Callable]) -> None:
+        self._columns = {name: c if callable(c) else _column_of(c) for name, c in columns.items()}
+        lengths = {name: len(c) for name, c in self._columns.items() if not callable(c)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of unequal length: {lengths}")
+        self.height = max(lengths.values(), default=0)
+
+    def __reduce__(self) -> tuple:
+        # What makes a column need not be of a kind that pickle takes.
+        return Table, ({name: self._column(name) for name in self},)
+
+    def _column(self, name: str) -> np.ndarray | Categorical:
+        make = self._columns[name]
+        if callable(make):
+            self._columns |= {other: _column_of(values) for other, values in make().items()}
+        return self._columns[name]
 
     def __getitem__(self, name: str) -> np.ndarray:
-        column = self._columns[name]
+        column = self._column(name)
         return column.texts if isinstance(column, Categorical) else column
 
     def is_text(self, name: str) -> bool:
         """True if a column holds text."""
-        column = self._columns[name]
+        column = self._column(name)
         return isinstance(column, Categorical) or column.dtype == object
 
     def coded(self, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
         """A column of text as (codes, labels): row i holds ``labels[codes[i]]``."""
-        column = self._columns[name]
+        column = self._column(name)
         if not isinstance(column, Categorical):
             column = self._columns[name] = Categorical.of(column.tolist())
         return column.codes, column.labels

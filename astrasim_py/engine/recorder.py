@@ -1,7 +1,7 @@
 """Records of a run, from an engine's counts. The Plan fixes the rows of the node table, whatever order nodes run in."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from astrasim_py.core.records import (
     HOP_COLUMNS,
     LINK_COLUMNS,
     MESSAGE_COLUMNS,
+    NODE_COLUMNS,
     Categorical,
     Outcome,
     Records,
@@ -278,7 +279,8 @@ def unequal_bytes(
 def node_table(plan: Plan, start: np.ndarray, end: np.ndarray, released: np.ndarray, ended: np.ndarray) -> Table:
     """The node table from an engine's measurements, int64[rows] each."""
     measured = {"start": start, "end": end, "released_by": released, "ended_by": ended}
-    return Table(_planned(plan) | measured)
+    # Many a reader wants the times alone: what the Plan knows is as large again as what was measured.
+    return Table(dict.fromkeys(NODE_COLUMNS, partial(_planned, plan)) | measured)
 
 
 def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:

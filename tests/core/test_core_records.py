@@ -38,6 +38,21 @@ def test_another_process_gets_every_column():
     assert {name: there[name].tolist() for name in there} == {name: table[name].tolist() for name in table}
 
 
+def test_columns_of_a_function_are_made_once_when_used():
+    calls = []
+
+    def make() -> dict:
+        calls.append(1)
+        return {"rank": [0, 1, 1], "kind": Categorical.of(["comp", "coll", "comp"])}
+
+    table = Table({"rank": make, "kind": make, "start": [5, 6, 7]})
+    assert (list(table), table.height, table["start"].tolist(), calls) == (["rank", "kind", "start"], 3, [5, 6, 7], [])
+    assert table.is_text("kind") and table["kind"].tolist() == ["comp", "coll", "comp"]
+    assert table["rank"].tolist() == [0, 1, 1] and calls == [1]
+    there = pickle.loads(pickle.dumps(Table({"rank": make, "kind": make})))
+    assert there["rank"].tolist() == [0, 1, 1] and there.coded("kind")[1] == ("comp", "coll")
+
+
 def test_columns_of_unequal_length_are_refused():
     with pytest.raises(ValueError, match="unequal"):
         Table({"rank": np.arange(2), "start": np.arange(3)})
