@@ -21,7 +21,7 @@ _BIG = np.iinfo(np.int64).max
 #: Cells (sources x vertices) of one batch of searches: bounds memory to about 100 MB.
 _BATCH_CELLS = 2**21
 #: Pairs per batch of dimension-order routes: temporary memory is a multiple of the routes.
-_PAIRS_AT_ONCE = 2**16
+_PAIRS_AT_ONCE = 2**12
 
 
 def _repeat_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -178,10 +178,9 @@ class DimensionOrder:
             if len(moving):
                 n = dim.size
                 # Coordinates below are already the destination's, those above still the source's.
+                here = from_[moving] // stride * stride + to[moving] % stride
                 row, step = _repeat_counts(count[moving])
-                pair = moving[row]
-                here = from_[pair] // stride * stride + to[pair] % stride
-                a, b = here // stride % n, to[pair] // stride % n
+                here, a, b = (each[row] for each in (here, here // stride % n, to[moving] // stride % n))
                 if dim.kind == "ring":
                     ahead = (b - a) % n
                     back = (ahead > n - ahead) & dim.bidirectional
@@ -196,7 +195,7 @@ class DimensionOrder:
                     ids = base + here * (n - 1) + b - (b > a)
                 else:
                     ids = base + np.where(step == 0, here, npus + here + (b - a) * stride)
-                links[at[pair] + step] = ids
+                links[at[moving][row] + step] = ids
             at += count
         return ptr, links
 
