@@ -23,20 +23,28 @@ class Workload:
     Attributes
     ----------
     traces : tuple of ExecutionTrace
-        Index is the rank. Ranks with identical traces may share one object.
+        Index is the rank. Ranks with traces that are equal but for groups and peers may share one object.
     groups : mapping of str to tuple of int
         Ranks of each group, in its own order; an empty tuple means all ranks. No group name, ``""`` and
         ``"0"`` always mean all ranks.
+    roles : mapping of str to sequence of (str or None)
+        By name of a role the group of each rank in it, None where it has none. Where a trace names a role in place of
+        a group, each rank calls its own group.
+    shifts : sequence of int
+        By rank, what is added to the `comm_src` and `comm_dst` of its trace; all 0 by default.
 
     Raises
     ------
     TraceError
-        A group with a rank twice or beyond the last one.
+        A group with a rank twice or beyond the last one; a role that is also a group, that gives a rank a group that
+        is unknown or that it is not in, or roles and shifts of another number of ranks.
     """
 
     traces: tuple[ExecutionTrace, ...]
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     name: str = ""
+    roles: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    shifts: Sequence[int] | np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "traces", tuple(self.traces))
@@ -53,6 +61,22 @@ class Workload:
             check_distinct(ranks, f"group {name}")
             groups[str(name)] = ranks
         object.__setattr__(self, "groups", groups)
+        shifts = [0] * self.ranks if self.shifts is None else np.asarray(self.shifts).tolist()
+        object.__setattr__(self, "shifts", tuple(shifts))
+        object.__setattr__(self, "roles", {name: tuple(own) for name, own in self.roles.items()})
+        for what, values in (("shifts", self.shifts), *((f"role {name}", own) for name, own in self.roles.items())):
+            if len(values) != self.ranks:
+                raise TraceError(what, f"has {len(values)} values for {self.ranks} ranks", "write one for every rank")
+        members = {name: frozenset(self.members(name)) for name in ("", "0", *groups)}
+        for name, own in self.roles.items():
+            if name in members:
+                raise TraceError(f"role {name}", "is also the name of a group", "give it a name of its own")
+            for rank, group in enumerate(own):
+                if group is not None and rank not in members.get(group, ()):
+                    wrong = "is not one of its members" if group in members else "there is no such group"
+                    raise TraceError(
+                        f"role {name}", f'gives rank {rank} the group "{group}", and {wrong}', "write its own group"
+                    )
 
     @property
     def ranks(self) -> int:
@@ -72,9 +96,42 @@ class Workload:
             )
         return self.groups[group] or tuple(range(len(self.traces)))
 
+    def group(self, name: str, rank: int) -> str:
+        """The group that a rank calls by a name in its trace: of a role its own, else the one of that name.
+
+        Raises TraceError: the rank has no group in that role.
+        """
+        group = self.roles[name][rank] if name in self.roles else name
+        if group is None:
+            raise TraceError(f"role {name}", f"gives rank {rank} no group, and its trace calls it", "write its group")
+        return group
+
+    def trace(self, rank: int) -> ExecutionTrace:
+        """A rank's own trace, with groups in place of roles, and its own peers.
+
+        Raises TraceError: the rank has no group in a role that its trace names.
+        """
+        trace, shift = self.traces[rank], self.shifts[rank]
+        codes, names = trace.group_of()
+        columns = {
+            name: np.where(trace.column(name) == MISSING, MISSING, trace.column(name) + shift)
+            for name in ("comm_src", "comm_dst")
+            if shift and trace.has_column(name)
+        }
+        if not self.roles.keys().isdisjoint(names):
+            used = np.bincount(codes[codes >= 0], minlength=len(names)) > 0
+            own = [self.group(name, rank) if use else "" for name, use in zip(names, used.tolist(), strict=True)]
+            distinct = {name: code for code, name in enumerate(dict.fromkeys(own))}
+            number = np.array([*(distinct[name] for name in own), -1], dtype=np.int32)
+            columns["pg_name"] = number[codes], tuple(distinct)
+        return trace.replace(rank=rank, **columns) if columns else trace
+
     def digest(self) -> str:
-        """SHA-256 over traces and groups; the name does not count."""
-        return digest({"traces": [trace.digest() for trace in self.traces], "groups": self.groups})
+        """SHA-256 over traces, groups, and roles and shifts if there are any; the name does not count."""
+        value = {"traces": [trace.digest() for trace in self.traces], "groups": self.groups}
+        if self.roles or any(self.shifts):
+            value |= {"roles": self.roles, "shifts": self.shifts}
+        return digest(value)
 
 
 def check_distinct(ranks: Sequence[int], place: str) -> None:

@@ -1,12 +1,14 @@
 """Lowering: from a Problem to its Plan."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import chain
 
 import numpy as np
 
+from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.program.algorithm import Algorithm
@@ -23,7 +25,7 @@ from astrasim_py.system.plan import (
     RankProgram,
     RotatedPrograms,
 )
-from astrasim_py.system.problem import CollectiveRequest, PlannedChunk, PlannedPhase, Problem
+from astrasim_py.system.problem import CollectiveRequest, Job, PlannedChunk, PlannedPhase, Problem
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.routes import Traffic
 from astrasim_py.verification.bounds import lower_bound_ps
@@ -38,6 +40,7 @@ def make_plan(problem: Problem, *, folded: bool = False) -> Plan:
     placement that does not fit.
     """
     check_placement(problem)
+    problem = replace(problem, jobs=tuple(map(_without_roles, problem.jobs)))
     work = _Lowering(problem)
     workload: list[RankProgram] = []
     programs_of: list[Sequence[RankProgram]] = []
@@ -238,6 +241,15 @@ class _Lowering:
 
     def lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...]) -> int:
         return lower_bound_ps(kind, size, self.problem.topology, npus, root)
+
+
+def _without_roles(job: Job) -> Job:
+    """A job in which every rank has its own trace if its workload has roles or shifts."""
+    workload = job.workload
+    if not workload.roles and not any(workload.shifts):
+        return job
+    traces = tuple(map(workload.trace, range(workload.ranks)))
+    return replace(job, workload=Workload(traces, workload.groups, workload.name))
 
 
 def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:
