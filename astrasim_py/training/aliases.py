@@ -1,0 +1,198 @@
+"""Keys of Megatron, TorchTitan and DeepSpeed, translated to ours."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from astrasim_py.core.fields import did_you_mean, shown, wrong
+
+#: Keys that only have another name.
+_RENAMED = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
+    "virtual_pipeline_model_parallel_size": "vp",
+    "micro_batch_size": "mbs",
+    "global_batch_size": "gbs",
+    "seq_length": "seq",
+    "num_distributed_optimizer_instances": "zero_copies",
+    "sequence_parallel": "sp",
+    "tp_comm_overlap": "overlap.tp",
+    "overlap_moe_expert_parallel_comm": "overlap.ep",
+    "tensor_parallel_degree": "tp",
+    "pipeline_parallel_degree": "pp",
+    "context_parallel_degree": "cp",
+    "expert_parallel_degree": "ep",
+    "expert_tensor_parallel_degree": "etp",
+    "seq_len": "seq",
+    "enable_async_tensor_parallel": "overlap.tp",
+    "train_micro_batch_size_per_gpu": "mbs",
+    "train_batch_size": "gbs",
+    "gradient_accumulation_steps": "microbatches",
+    "overlap_comm": "overlap.dp",
+}
+_SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "zbvzerobubble": "zbv"}
+#: Keys that only say more about another one.
+_BESIDE = {
+    "recompute_method": "recompute_granularity",
+    "recompute_num_layers": "recompute_granularity",
+    "recompute_modules": "recompute_granularity",
+    "overlap_param_gather": "overlap_grad_reduce",
+    "data_parallel_replicate_degree": "data_parallel_shard_degree",
+    "fsdp_reshard_after_forward": "data_parallel_shard_degree",
+}
+
+
+def ours(written: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """The keys of a training in our names; keys that nobody knows stay, for the model to refuse.
+
+    Raises
+    ------
+    PydanticCustomError
+        A thing is said twice, or has no counterpart here.
+    """
+    found = {key: value for key, value in written.items() if key in known or key not in _TRANSLATED}
+    said = {key: key for key in found}
+    if isinstance(found.get("overlap"), Mapping):
+        said |= {f"overlap.{key}": "overlap" for key in found["overlap"]}
+    for alias, translate in _TRANSLATED.items():  # those that need others in our names come last
+        if alias not in written:
+            continue
+        for key, value in translate(written[alias], {**written, **found}).items():
+            if key in said:
+                raise wrong(f"says the same as {said[key]}", "write one of the two", (alias, "@key"))
+            said[key] = alias
+            group, dot, inner = key.partition(".")
+            if dot:
+                found[group] = {**found.get(group, {}), inner: value}
+            else:
+                found[key] = value
+    return found
+
+
+def _one_of(value: Any, known: Mapping[Any, Any], key: str) -> Any:
+    name = value.lower() if isinstance(value, str) else value
+    if isinstance(name, int | str) and name in known:
+        return known[name]
+    raise wrong(f"{shown(value)} has no counterpart here", did_you_mean(str(value), map(str, known)), (key,))
+
+
+def _beside(key: str, main: str) -> Callable:
+    def check(value: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+        if main not in written:
+            raise wrong(f"without {main}", f"write {main} besides", (key, "@key"))
+        return {}
+
+    return check
+
+
+def _sharded(on: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    return {"zero": 3} if on else {}
+
+
+def _distributed_optimizer(on: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    more = written.get("use_megatron_fsdp") or written.get("use_torch_fsdp2")
+    return {"zero": 1} if on and not more else {}
+
+
+def _recompute(granularity: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    key = "recompute_granularity"
+    if granularity in (None, "none"):
+        return {"recompute": "none"}
+    if _one_of(granularity, {"full": "full", "selective": "selective"}, key) == "selective":
+        modules = tuple(written.get("recompute_modules") or ("core_attn",))
+        if modules != ("core_attn",):
+            remedy = "write recompute: with the part of a layer that is computed again, e.g. 0.2"
+            raise wrong("only core_attn has a counterpart here", remedy, ("recompute_modules",))
+        return {"recompute": "attn"}
+    layers, method = written.get("recompute_num_layers"), written.get("recompute_method", "uniform")
+    if method == "block" and layers is not None:
+        raise wrong(
+            "block counts layers of a stage", "write recompute: with their part, e.g. 0.25", ("recompute_method",)
+        )
+    if layers not in (None, 1):
+        problem = f"checkpoints every {shown(layers)} layers have no counterpart here"
+        raise wrong(problem, "write 1, or drop it", ("recompute_num_layers",))
+    return {"recompute": "full"}
+
+
+def _activation_checkpoint(value: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    key = "activation_checkpoint"
+    if not isinstance(value, Mapping):
+        raise wrong(f"{shown(value)} is not a mapping", "write {mode: full}", (key,))
+    mode = _one_of(value.get("mode"), {"none": "none", "full": "full", "selective": "selective"}, key)
+    if mode != "selective":
+        return {"recompute": mode}
+    option = str(value.get("selective_ac_option", "op"))
+    if option == "op":
+        return {"recompute": "selective_op"}
+    if not option.isdecimal() or not int(option):
+        raise wrong(f"{shown(option)} is no option", 'write op, or "2" for every second layer', (key,))
+    return {"recompute": {"1": "full", "2": "half"}.get(option, 1 / int(option))}
+
+
+def _reduce_overlap(on: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    sharded = written.get("use_distributed_optimizer") or written.get("zero")
+    if bool(written.get("overlap_param_gather", False if sharded else on)) != bool(on):
+        raise wrong("differs from overlap_param_gather", "write the same for both", ("overlap_grad_reduce", "@key"))
+    return {"overlap.dp": on}
+
+
+def _schedule(name: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    schedule = _one_of(name, _SCHEDULES, "pipeline_parallel_schedule")
+    several = schedule in ("interleaved", "zbv") and "vp" not in written
+    return {"schedule": schedule} | ({"vp": 2} if several else {})
+
+
+def _shard_degree(shard: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    """Degrees multiply; -1 fills."""
+    copies = written.get("data_parallel_replicate_degree", 1)
+    for key, degree in (("data_parallel_shard_degree", shard), ("data_parallel_replicate_degree", copies)):
+        if not isinstance(degree, int) or (degree < 1 and (degree, key) != (-1, "data_parallel_shard_degree")):
+            raise wrong(f"{shown(degree)} is not a degree", "write a whole number from 1, or shard degree -1", (key,))
+    found: dict[str, Any] = {"dp": "fill" if shard == -1 else shard * copies}
+    if shard == 1:
+        return found | {"zero": 0}
+    when = written.get("fsdp_reshard_after_forward", "default")
+    usual = 2 if written.get("pp", 1) > 1 else 3
+    zero = _one_of(when, {"default": usual, "always": 3, "never": 2}, "fsdp_reshard_after_forward")
+    return found | {"zero": zero, **({"zero_copies": copies} if copies > 1 else {})}
+
+
+def _zero_optimization(value: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    key = "zero_optimization"
+    names = {"stage": "zero", "overlap_comm": "overlap.dp"}
+    if not isinstance(value, Mapping) or not all(name in names for name in value):
+        raise wrong("only stage and overlap_comm have a counterpart here", "write {stage: 1}", (key,))
+    return {names[name]: one for name, one in value.items()}
+
+
+def _local_batch(size: Any, written: Mapping[str, Any]) -> dict[str, Any]:
+    """All microbatches of a rank together; TorchTitan takes as many as there are stages."""
+    count = written.get("pp", 1) * written.get("vp", 1) if written.get("pp", 1) > 1 else 1
+    if not isinstance(size, int) or size < 1 or size % count:
+        problem = f"{shown(size)} does not hold {count} microbatches, one per stage"
+        raise wrong(problem, f"write a multiple of {count}, or mbs and gbs", ("local_batch_size",))
+    found = {"mbs": size // count}
+    return found if "gbs" in written else found | {"microbatches": count}
+
+
+def _renamed(key: str) -> Callable:
+    return lambda value, written: {key: value}
+
+
+_TRANSLATED: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
+    **{alias: _renamed(key) for alias, key in _RENAMED.items()},
+    **{key: _beside(key, main) for key, main in _BESIDE.items()},
+    "use_distributed_optimizer": _distributed_optimizer,
+    "use_megatron_fsdp": _sharded,
+    "use_torch_fsdp2": _sharded,
+    "recompute_granularity": _recompute,
+    "activation_checkpoint": _activation_checkpoint,
+    "overlap_grad_reduce": _reduce_overlap,
+    "pipeline_parallel_schedule": _schedule,
+    "data_parallel_shard_degree": _shard_degree,
+    "zero_optimization": _zero_optimization,
+    "local_batch_size": _local_batch,
+}

@@ -1,0 +1,308 @@
+"""How training is laid out over ranks: what users write, and the resolved layout.
+
+Rank order: tensor parallel fastest, then context, data, pipeline. Symbols in formulas: t tensor, c context, D data,
+p pipeline and x expert parallel ranks; v chunks of layers per pipeline rank; b sequences of a microbatch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import Field, ValidationInfo
+
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.fields import Count, Size, Text, choice, shown, whole, wrong
+from astrasim_py.core.strict_model import StrictModel, example
+from astrasim_py.training.aliases import ours
+from astrasim_py.training.models import Model
+from astrasim_py.training.rules import RULES
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zbv")
+ATTENTIONS = ("auto", "eager", "fa1", "fa2", "fa3", "cudnn")
+#: What the backward pass computes again; "part" stands for a number from 0 to 1. `Layout.recompute` is a place here.
+RECOMPUTE = ("none", "attn", "half", "selective_op", "full", "part")
+#: Bytes of an element of activations and weights; 8- and 4-bit formats are used inside matrix products alone.
+ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 2, "fp4": 2, "fp32": 4}
+#: A number, or an int64 array of one value per configuration.
+Numbers = int | np.ndarray
+
+
+class Overlap(StrictModel):
+    """Communication that runs beside computation."""
+
+    _place = "training.overlap"
+
+    tp: bool = False
+    dp: bool = False
+    ep: bool = False
+    pp: bool = False
+
+
+class Routing(StrictModel):
+    """Where tokens go: to all experts alike, or to counts drawn with a seed or read from a file."""
+
+    _place = "training.routing"
+
+    kind: choice("balanced", "random", "file") = "balanced"
+    seed: whole(0, 2**31 - 1) = 0
+    file: Text | None = None
+
+
+class Training(StrictModel):
+    """What users write under ``training:``, in our names or in those of Megatron, TorchTitan or DeepSpeed."""
+
+    _place = "training"
+
+    model: Model = example("llama3-70b")
+    seq: whole(1, 2**31 - 1, example=8192) = Field(default=2048, description="tokens of a sequence")
+    gbs: whole(1, 2**31 - 1, example=512) | None = Field(default=None, description="sequences of an iteration")
+    mbs: Count = Field(default=1, description="sequences of a microbatch")
+    microbatches: whole(1, 2**31 - 1, example=8) | None = Field(default=None, description="of an iteration, for gbs")
+    tp: Count = 1
+    pp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    etp: Count = Field(default=1, description="tensor parallel ranks of an expert")
+    dp: choice("fill", whole_numbers=True) = "fill"
+    vp: Count | None = Field(default=None, description="chunks of layers per pipeline rank")
+    zero: whole(0, 3) = 0
+    zero_group: Count | None = Field(default=None, description="ranks that share one copy of what ZeRO cuts; all")
+    zero_copies: Count | None = Field(default=None, description="copies of what ZeRO cuts; 1")
+    sp: bool | None = Field(default=None, description="sequence parallel; by default where tp is more than 1")
+    recompute: Any = Field(default="none", description="none, attn, half, selective_op, full, or a part such as 0.2")
+    schedule: choice(*SCHEDULES) | None = None
+    overlap: Overlap = Overlap()
+    dtype: choice(*ELEMENT) = "bf16"
+    attention: choice(*ATTENTIONS) = "auto"
+    grad_dtype: choice("bf16", "fp32") = "bf16"
+    fused_loss: bool = False
+    bucket: Size | None = Field(default=None, description="gradients are reduced in messages of this size")
+    nodes: choice("coarse", "fine") = "coarse"
+    routing: Routing = Routing()
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        return ours(value, cls.model_fields) if isinstance(value, Mapping) else value
+
+    def _complete(self) -> None:
+        own = self.__dict__
+        if not (self.recompute in RECOMPUTE[:-1] or _is_part(self.recompute)):
+            remedy = f"write one of {', '.join(RECOMPUTE[:-1])}, or a part of the layers such as 0.2"
+            raise wrong(f"{shown(self.recompute)} is not a recomputation", remedy, ("recompute",))
+        if self.gbs is None and self.microbatches is None:
+            raise wrong('"gbs" is missing', "write e.g. gbs: 512, or microbatches: 8")
+        if self.zero_group and self.zero_copies:
+            raise wrong("both zero_group and zero_copies", "write one", ("zero_copies",))
+        default = "interleaved" if (self.vp or 1) > 1 and self.pp > 1 else "1f1b"
+        own["schedule"] = self.schedule or default
+        own["vp"] = self.vp or (2 if self.schedule in ("interleaved", "zbv") else 1)
+        own["sp"] = self.tp > 1 if self.sp is None else self.sp
+
+    def layout(self, ranks: int) -> "Layout":
+        """This training on `ranks` ranks; raises ScenarioError: they do not fit each other."""
+        found = self.unchecked(ranks)
+        for rule in RULES:
+            if rule.broken(found):
+                raise ScenarioError("training", rule.problem(found), rule.remedy(found))
+        return found
+
+    def unchecked(self, ranks: Numbers) -> "Layout":
+        """The layout by arithmetic alone, which may break `RULES`."""
+        part = not isinstance(self.recompute, str)
+        same = {field.name: getattr(self, field.name) for field in fields(Layout) if hasattr(self, field.name)}
+        dp = self.dp if self.dp != "fill" else max(ranks // (self.tp * self.pp * self.cp), 1)
+        m = self.microbatches or max(self.gbs // (dp * self.mbs), 1)
+        group = dp * self.cp
+        if self.zero and (self.zero_group or self.zero_copies):
+            group = self.zero_group or max(group // self.zero_copies, 1)
+        own = {
+            "ranks": ranks,
+            "dp": dp,
+            "gbs": self.gbs or m * dp * self.mbs,
+            "microbatches": m,
+            "zero_group": group,
+            "recompute": RECOMPUTE.index("part" if part else self.recompute),
+            "recompute_part": round(1000 * self.recompute) if part else 0,
+            "element": ELEMENT[self.dtype],
+            "grad_element": 4 if self.grad_dtype == "fp32" else 2,
+        }
+        return Layout(**(same | own))
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A training on ranks, all resolved: what layers, schedules, memory and prices read.
+
+    Every number may be an int, or an int64 array of one value for each of many configurations; `sp` a bool or a bool
+    array. `schedule`, `attention` and all that is not a number are the same for all configurations.
+    `recompute` is a place in `RECOMPUTE`, `recompute_part` thousandths. `element` and `grad_element` are bytes.
+    """
+
+    model: Model
+    ranks: Numbers
+    seq: Numbers
+    gbs: Numbers
+    mbs: Numbers = 1
+    microbatches: Numbers = 1
+    tp: Numbers = 1
+    pp: Numbers = 1
+    cp: Numbers = 1
+    ep: Numbers = 1
+    etp: Numbers = 1
+    dp: Numbers = 1
+    vp: Numbers = 1
+    zero: Numbers = 0
+    zero_group: Numbers = 1
+    sp: bool | np.ndarray = False
+    recompute: Numbers = 0
+    recompute_part: Numbers = 0
+    element: int = 2
+    grad_element: int = 2
+    schedule: str = "1f1b"
+    overlap: Overlap = Overlap()
+    dtype: str = "bf16"
+    attention: str = "auto"
+    fused_loss: bool = False
+    bucket: int | None = None
+    nodes: str = "coarse"
+    routing: Routing = Routing()
+
+    @property
+    def tokens(self) -> Numbers:
+        """T = b s / c: tokens of a microbatch on a rank."""
+        return self.mbs * self.seq // self.cp
+
+    @property
+    def stage_ranks(self) -> Numbers:
+        """Ranks of a pipeline stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def expert_dp(self) -> Numbers:
+        """Ranks that hold the same experts."""
+        return self.stage_ranks // (self.ep * self.etp)
+
+    @property
+    def fused_attention(self) -> bool:
+        """Whether attention keeps its scores on chip and leaves out what a causal mask hides."""
+        return self.attention != "eager"
+
+    @property
+    def last_stage(self) -> Numbers:
+        """Pipeline rank of the last layers and the loss: the first one on a V."""
+        return 0 * self.pp if self.schedule == "zbv" else self.pp - 1
+
+    def stage_layers(self, stage: Numbers) -> tuple[Numbers, Numbers]:
+        """Dense and MoE layers of a pipeline rank, all its chunks together."""
+        l, p, v = self.model.layers, self.pp, self.vp
+        base, left = _shares(l, p * v)
+        edges = (l % (p * v) != 0) * 1
+        first, last = (stage == 0) * edges, (stage == p - 1) * edges
+        if self.schedule == "zbv":
+            total = 2 * base + (stage < left) + (2 * p - 1 - stage < left) - 2 * first
+        else:
+            total = v * base + np.clip(-((stage - left) // p), 0, v) - first - last
+        dense = 0
+        for layer in range(self.model.dense_layers):
+            dense = dense + (self.stage_of(layer) == stage)
+        if not self.model.experts:
+            return _plain(total), 0 * _plain(total)
+        return _plain(dense), _plain(total - dense)
+
+    def chunk_layers(self, stage: int, chunk: int) -> range:
+        """Layers of one chunk of a pipeline rank, for plain numbers."""
+        virtual = self.virtual_stage(stage, chunk)
+        return range(self._start(virtual), self._start(virtual + 1))
+
+    def virtual_stage(self, stage: Numbers, chunk: Numbers) -> Numbers:
+        """Place of a chunk in the order of the layers."""
+        if self.schedule == "zbv":
+            return stage if chunk == 0 else 2 * self.pp - 1 - stage
+        return chunk * self.pp + stage
+
+    def stage_of(self, layer: int) -> Numbers:
+        """Pipeline rank that holds a layer."""
+        l, n = self.model.layers, self.pp * self.vp
+        base, left = _shares(l, n)
+        place = layer + (l % n != 0)  # counted with the embedding as a layer
+        wide = left * (base + 1)
+        virtual = np.where(place < wide, place // (base + 1), left + (place - wide) // np.maximum(base, 1))
+        virtual = np.minimum(virtual, n - 1)
+        if self.schedule == "zbv":
+            return _plain(np.where(virtual < self.pp, virtual, 2 * self.pp - 1 - virtual))
+        return _plain(virtual % self.pp)
+
+    def _start(self, virtual: int) -> int:
+        """First layer of a virtual stage."""
+        l, n = self.model.layers, self.pp * self.vp
+        base, left = _shares(l, n)
+        return min(max(virtual * base + min(virtual, left) - (l % n != 0), 0), l)
+
+    def at(self, index: int) -> "Layout":
+        """Configuration `index` of arrays, as plain numbers."""
+        picked = {}
+        for key, value in self.__dict__.items():
+            if isinstance(value, np.ndarray):
+                picked[key] = value[index].item()
+        return replace(self, **picked)
+
+    def groups(self) -> "dict[str, Groups]":
+        """Groups of ranks by role, for plain numbers.
+
+        ``tp``, ``cp``, ``ep``, ``etp``; ``dp``: ranks that share one copy of the dense weights' state, in order cp, dp;
+        ``copies``: the ranks with the same part in each copy; ``edp``: the same experts; ``tie``: first and last stage;
+        ``pp``: a pipeline. A role whose groups have one member is left out.
+        """
+        t, c, d, p = self.tp, self.cp, self.dp, self.pp
+        ranks = np.arange(t * c * d * p).reshape(p, d, c, t)
+        in_stage = ranks.reshape(p, -1)
+        x, y, z = self.ep, self.etp, self.zero_group
+        weights = ranks.reshape(p, -1, z, t) if d * c % z == 0 else ranks.reshape(p, 1, -1, t)
+        experts = in_stage.reshape(p, -1, x, y)
+        found = {
+            "tp": ranks.reshape(-1, t),
+            "cp": ranks.transpose(0, 1, 3, 2).reshape(-1, c),
+            "dp": weights.transpose(0, 1, 3, 2).reshape(-1, weights.shape[2]),
+            "copies": weights.transpose(0, 2, 3, 1).reshape(-1, weights.shape[1]),
+            "pp": in_stage.T.copy(),
+        }
+        if self.model.experts:
+            found["ep"] = experts.transpose(0, 1, 3, 2).reshape(-1, x)
+            found["etp"] = experts.reshape(-1, y)
+            found["edp"] = experts.transpose(0, 2, 3, 1).reshape(-1, experts.shape[1])
+        if self.model.tied:
+            found["tie"] = in_stage[[0, -1]].T[:, : min(p, 2)]
+        return {role: Groups.of(members, self.ranks) for role, members in found.items() if members.shape[1] > 1}
+
+
+class Groups(NamedTuple):
+    """Groups of one role: `members` int64[groups, size], and `number` int64[ranks] the group of each rank, or -1."""
+
+    number: np.ndarray
+    members: np.ndarray
+
+    @classmethod
+    def of(cls, members: np.ndarray, ranks: int) -> "Groups":
+        """The groups with these members."""
+        number = np.full(ranks, -1)
+        number[members.ravel()] = np.repeat(np.arange(len(members)), members.shape[1])
+        return cls(number, members)
+
+
+def _shares(layers: int, n: Numbers) -> tuple[Numbers, Numbers]:
+    """Layers of every one of `n` virtual stages, and how many of the first have one more.
+
+    Where `n` does not divide the layers, the embedding and the loss count as layers, as Megatron can do it.
+    """
+    layers = layers + 2 * (layers % n != 0)
+    return layers // n, layers % n
+
+
+def _plain(value: Any) -> Numbers:
+    """An int for an array of one number."""
+    return int(value) if np.ndim(value) == 0 else np.asarray(value, dtype=np.int64)
