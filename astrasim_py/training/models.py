@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import Text, did_you_mean, shown, whole, wrong
-from astrasim_py.core.strict_model import StrictModel, example
+from astrasim_py.core.strict_model import StrictModel, example, tuples
 
 _FOLDER = Path(__file__).parents[1] / "data" / "training"
 #: How publishers count FLOPs.
@@ -251,6 +251,6 @@ def _aliases() -> dict[str, str]:
 
 
 @cache
-def _recommendation() -> dict[str, dict[str, Any]]:
+def _recommendation() -> Any:
     """Keys of each recommendation model, by name."""
-    return json.loads((_FOLDER / "recommendation.json").read_text("utf-8"))
+    return tuples(json.loads((_FOLDER / "recommendation.json").read_text("utf-8")))
