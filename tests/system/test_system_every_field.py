@@ -21,16 +21,20 @@ from worlds.programs import Blocks
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.choices import CONTENTION_MODELS, NETWORK_MODELS
 from astrasim_py.core.errors import FoldError, TraceError, UsageError
 from astrasim_py.core.fields import Time
+from astrasim_py.core.units import parse_time
 from astrasim_py.engine.simpy.network import CutThrough
 from astrasim_py.engine.simulation import simulate
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.prepare import prepare
 from astrasim_py.study.summary import closed_form
-from astrasim_py.synthesis.model.network import CostModel
+from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import (
-    NO_MEMORY,
     ComputeModel,
     Limits,
     MemoryModel,
@@ -56,25 +60,37 @@ class Slow(CutThrough):
         yield from super().carry(message)
 
 
+#: Where the fields of a model stand among the arguments of a problem.
+PLACES: dict[type, tuple[str, ...]] = {
+    NetworkModel: ("network",),
+    MscclModel: ("network", "msccl"),
+    ProtocolLatency: ("network", "msccl", "latency_ps"),
+    Semantics: ("semantics",),
+    ComputeModel: ("compute",),
+    MemoryModel: ("memory",),
+    Limits: ("limits",),
+}
+INJECTED = {"network": {"send_completes": "injected"}}
+PRESET, PEAK = {"compute": {"preset": "dgx_a100"}}, {"compute": {"peak": Fraction(10**12)}}
 #: Model → field → values to try, each with what has to be set beside it.
 FIELDS: dict[type, dict[str, list[tuple]]] = {
     NetworkModel: {
         "model": [("store_and_forward",), ("analytical",)],
         "link_busy": [("latency+bytes",)],
         "send_completes": [("injected",)],
-        "msccl": [(MscclModel(slots=1), {"send_completes": "injected"}), (MscclModel(latency_ps={"Simple": 900}),)],
+        "msccl": [({"slots": 1}, INJECTED), ({"latency_ps": {"Simple": 900}},)],
         "factory": [(Slow,)],
     },
     MscclModel: {
-        "protocol": [("LL",)],
-        "slots": [(1,)],
-        "channel_bandwidth": [(GB / 7,)],
-        "latency_ps": [(ProtocolLatency(Simple=777),)],
+        "protocol": [("LL", INJECTED)],
+        "slots": [(1, INJECTED)],
+        "channel_bandwidth": [(GB / 7, INJECTED)],
+        "latency_ps": [({"Simple": 777}, INJECTED)],
     },
     ProtocolLatency: {
         "Simple": [(777,)],
-        "LL": [(777, "LL")],
-        "LL128": [(777, "LL128")],
+        "LL": [(777, {"network": {"msccl": {"protocol": "LL"}}})],
+        "LL128": [(777, {"network": {"msccl": {"protocol": "LL128"}}})],
     },
     Semantics: {
         "name": [("astra_sim",)],
@@ -87,7 +103,7 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
         "compute_slots": [(2,), (None,)],
         "comm_slots": [(1,), (2,)],
         "injected_sizes": [("verbatim",)],
-        "analytical_route": [("lowest_dim", {"model": "analytical"})],
+        "analytical_route": [("lowest_dim",)],
         "message_match": [("bytes",)],
         "rendezvous_bytes": [(512,)],
         "event_order": [("scheduled",)],
@@ -95,16 +111,16 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
     },
     ComputeModel: {
         "preset": [("dgx_a100",)],
-        "precision": [("fp32", {"preset": "dgx_a100"})],
-        "roofline": [(False, ROOFLINE), (True, ROOFLINE)],
+        "precision": [("fp32", PRESET)],
+        "roofline": [(False, {"compute": ROOFLINE}), (True, {"compute": ROOFLINE})],
         "peak": [(Fraction(10**10),)],
-        "memory_bandwidth": [(GB / 2, {"peak": Fraction(10**12)})],
+        "memory_bandwidth": [(GB / 2, PEAK)],
     },
     MemoryModel: {
         "kind": [("per_node",), ("pool",), ("none",)],
         "latency_ps": [(9999,)],
         "bandwidth": [(GB / 3,)],
-        "npus_per_node": [(2, {"kind": "per_node"})],
+        "npus_per_node": [(2, {"memory": {"kind": "per_node"}})],
     },
     Limits: {"max_events": [(7,)], "max_sim_time_ps": [(1000,)]},
 }
@@ -112,42 +128,43 @@ FIELDS: dict[type, dict[str, list[tuple]]] = {
 READERS_ONLY = {(Semantics, "decimal_bandwidth")}
 #: Rules that decide nothing in these worlds but in what is stuck or ill-formed; other tests show their effect.
 SILENT = {(Semantics, "message_match"), (Semantics, "event_order")}
+#: Rules under which a field has no meaning, and must not change anything.
+MEANINGLESS = {
+    (NetworkModel, "link_busy"): {"model": {"analytical"}},
+    (Semantics, "analytical_route"): {"model": {"cut_through", "store_and_forward"}},
+}
+
+#: Network model and order of events: under each of them other methods of the engines decide.
+RULES = {
+    f"{model}-{order}": {"network": {"model": model}, "semantics": {"event_order": order}}
+    for model, order in itertools.product(NETWORK_MODELS, ("issued", "scheduled"))
+}
+#: What else replaces the methods by which messages move.
+WAYS = {
+    "rounded": {"semantics": {"rounding": "floor_ns"}},
+    "rendezvous": {"semantics": {"rendezvous_bytes": 512}},
+    "lowest_dim": {"semantics": {"analytical_route": "lowest_dim"}},
+    "paced": {"network": {"msccl": {"channel_bandwidth": GB / 7}}},
+    "cut_short": {"limits": {"max_sim_time_ps": 6_000_000}},
+}
 
 
-def changed(model: type, field: str, value, beside=None) -> dict:
-    """Arguments of a problem with one field changed."""
-    beside = beside or {}
-    if model is NetworkModel:
-        more = {"model": "mine"} if field == "factory" else {}
-        return {"network": NetworkModel(**{field: value}, **beside, **more)}
-    if model is MscclModel:
-        return {"network": NetworkModel(msccl=MscclModel(**{field: value}), send_completes="injected")}
-    if model is ProtocolLatency:
-        msccl = MscclModel(protocol=beside or None, latency_ps={field: value})
-        return {"network": NetworkModel(msccl=msccl)}
-    if model is Semantics:
-        return {"semantics": Semantics(**{field: value}), "network": NetworkModel(**beside)}
-    if model is ComputeModel:
-        return {"compute": ComputeModel(**beside, **{field: value})}
-    if model is MemoryModel:
-        kept = {**MEMORY, **beside, field: value}
-        return {"memory": NO_MEMORY if value == "none" else MemoryModel(**kept)}
-    return {"limits": Limits(**{field: value})}
+def merged(*many: dict) -> dict:
+    """Nested arguments, the later ones over the former ones."""
+    result: dict = {}
+    for one in many:
+        for key, value in one.items():
+            old = result.get(key)
+            result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
 
 
-def usual(model: type, beside=None) -> dict:
-    """The arguments with which a change is compared."""
-    if model is NetworkModel and beside:
-        return {"network": NetworkModel(**beside)}
-    if model is MscclModel:
-        return {"network": NetworkModel(msccl=MscclModel(), send_completes="injected")}
-    if model is ProtocolLatency:
-        return {"network": NetworkModel(msccl=MscclModel(protocol=beside or None))}
-    if model is Semantics and beside:
-        return {"network": NetworkModel(**beside)}
-    if model is ComputeModel and beside:
-        return {"compute": ComputeModel(**beside)}
-    return {}
+def with_field(model: type, field: str, value, arguments: dict) -> dict:
+    """The arguments with one field more."""
+    given = {field: value}
+    for step in reversed(PLACES[model]):
+        given = {step: given}
+    return merged(arguments, given)
 
 
 def ring(**rules) -> Problem:
@@ -194,7 +211,7 @@ def busy(**rules) -> Problem:
         placement=(0, 1, 2, 3, 5, 4),
         algorithms=small_problems.Table("ring"),
     )
-    return Problem(**{"topology": topology, "jobs": (job,), "memory": MemoryModel(**MEMORY), **rules})
+    return Problem(topology=topology, jobs=(job,), **rules)
 
 
 class Only:
@@ -223,7 +240,8 @@ def channel(**rules) -> Problem:
         placement=(0, 1),
         algorithms=Only(blocks.algorithm()),
     )
-    return Problem(topology=build({"shape": "ring", "npus": 2, **LINK}), jobs=(job,), **rules)
+    topology = build({"shape": "ring", "npus": 2, **LINK, "bandwidth": 40 * GB})
+    return Problem(topology=topology, jobs=(job,), **rules)
 
 
 def message(**rules) -> Problem:
@@ -235,26 +253,57 @@ def message(**rules) -> Problem:
 
 
 WORLDS = (ring, busy, channel, message)
+PARTS = {"network": NetworkModel, "semantics": Semantics, "compute": ComputeModel, "memory": MemoryModel}
+PARTS |= {"limits": Limits}
 
 
-def seen(problem: Problem, engine: str = "simpy"):
-    """Everything that a run shows."""
-    records = simulate(problem, engine=engine, level="messages")
-    node = records.node
-    return (
-        records.outcome.status,
-        records.makespan,
-        records.exposed_comm.tolist(),
-        *(node[key].tolist() for key in ("rank", "node", "start", "end")),
-    )
+def problem_of(world, arguments: dict) -> Problem:
+    """A world under rules."""
+    return world(**{key: PARTS[key](**given) for key, given in merged({"memory": MEMORY}, arguments).items()})
+
+
+SEEN: dict[tuple, tuple | TraceError] = {}
+
+
+def seen(world, arguments: dict) -> tuple | TraceError:
+    """Everything that a run shows, with status and makespan first; the engines show the same."""
+    key = world.__name__, repr(arguments)
+    if key not in SEEN:
+        engine = "simpy" if "factory" in arguments.get("network", ()) else "both"
+        try:
+            records = simulate(problem_of(world, arguments), engine=engine, level="messages")
+        except TraceError as error:
+            SEEN[key] = error
+        else:
+            columns = (records.node[name].tolist() for name in ("rank", "node", "start", "end"))
+            exposed = records.exposed_comm.tolist()
+            SEEN[key] = records.outcome.status, records.makespan, exposed, *columns
+    return SEEN[key]
+
+
+def rules_of(model: type) -> dict[str, dict]:
+    """The rules under which the fields of a model are tried."""
+    if model is NetworkModel:
+        ways = itertools.product(RULES.items(), WAYS.items())
+        return RULES | {f"{rule}-{way}": merged(given, more) for (rule, given), (way, more) in ways}
+    if PLACES[model][0] in ("network", "semantics"):
+        return RULES
+    return {rule: given for rule, given in RULES.items() if rule.startswith("cut_through")}
 
 
 CASES = [
-    pytest.param(model, field, *(*case, None)[:2], id=f"{model.__name__}.{field}-{number}")
+    pytest.param(model, field, value, merged(given, *beside), id=f"{model.__name__}.{field}-{number}-{rule}")
     for model, walked in FIELDS.items()
     for field, cases in walked.items()
-    for number, case in enumerate(cases)
+    for number, (value, *beside) in enumerate(cases)
+    for rule, given in rules_of(model).items()
 ]
+
+
+def means_nothing(model: type, field: str, arguments: dict) -> bool:
+    """Whether a field has no meaning under these rules."""
+    of_the_network = MEANINGLESS.get((model, field), {})
+    return any(arguments["network"].get(key) in values for key, values in of_the_network.items())
 
 
 @pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)
@@ -268,34 +317,17 @@ def test_every_part_of_a_problem_is_walked():
 
 
 @pytest.mark.parametrize(("model", "field", "value", "beside"), CASES)
-def test_both_engines_use_a_field(model, field, value, beside):
-    given = changed(model, field, value, beside)
-    noticed = False
-    for world in WORLDS:
-        try:
-            engine = "simpy" if field == "factory" else "both"
-            after = seen(world(**given), engine)
-        except TraceError as error:
-            assert (field, value) == ("kind", "none") and world is busy and "remote memory" in str(error)
-            noticed = True
-            continue
-        noticed |= after != seen(world(**usual(model, beside)))
-    if (model, field) not in READERS_ONLY | SILENT and not (field == "roofline" and value):
-        assert noticed, "no world notices the change"
-
-
-@pytest.mark.parametrize("order", ["issued", "scheduled"])
-@pytest.mark.parametrize("network", ["cut_through", "store_and_forward"])
-@pytest.mark.parametrize(("field", "cases"), FIELDS[NetworkModel].items())
-def test_both_engines_use_a_field_of_the_network_under_any_rule(field, cases, network, order):
+def test_both_engines_use_a_field_under_any_rule(model, field, value, beside):
     """Rules replace methods of the engines, which must then use the field, too."""
-    for (value, *beside), limit in itertools.product(cases, (None, 3_000_000)):
-        given = {"model": network, **(beside[0] if beside else {}), field: value}
-        if field == "factory":
-            continue
-        rules = {"semantics": Semantics(event_order=order), "limits": Limits(max_sim_time_ps=limit)}
-        for world in WORLDS:
-            simulate(world(network=NetworkModel(**given), **rules), engine="both", level="messages")
+    given = with_field(model, field, value, beside)
+    noticed = [seen(world, given) != seen(world, beside) for world in WORLDS]
+    for world in WORLDS:
+        if isinstance(error := seen(world, given), TraceError):
+            assert (field, value) == ("kind", "none") and world is busy and "remote memory" in str(error)
+    if means_nothing(model, field, beside):
+        assert not any(noticed)
+    elif (model, field) not in READERS_ONLY | SILENT and given != beside and not (field == "roofline" and value):
+        assert any(noticed), "no world notices the change"
 
 
 def test_random_worlds_draw_every_field_of_the_network():
@@ -306,29 +338,29 @@ def test_random_worlds_draw_every_field_of_the_network():
 
 @pytest.mark.parametrize(("model", "field", "value", "beside"), CASES)
 def test_what_is_not_simulated_equals_the_engine_or_does_not_apply(model, field, value, beside):
-    given = changed(model, field, value, beside)
+    given = with_field(model, field, value, beside)
     for world in WORLDS:
-        problem = world(**given)
-        try:
-            records = simulate(problem, engine="simpy")
-        except TraceError:
+        shown = seen(world, given)
+        if isinstance(shown, TraceError) or shown[0] != "done":
             continue
-        if records.outcome.status != "done":
-            continue
+        makespan, problem = shown[1], problem_of(world, given)
         plan = make_plan(problem)
         bound = problem_bound(plan)
-        assert bound is None or bound <= records.makespan
+        assert bound is None or bound <= makespan
         formula = closed_form(plan)
-        assert formula is None or -(-formula.numerator // formula.denominator) == records.makespan
+        assert formula is None or -(-formula.numerator // formula.denominator) == makespan
         with suppress(FoldError):
-            assert simulate(problem, fold=True).makespan == records.makespan
+            assert simulate(problem, fold=True).makespan == makespan
 
 
-def test_the_closed_form_of_the_walk_is_exact_to_begin_with():
-    problem = ring()
-    records = simulate(problem, engine="simpy")
-    assert closed_form(make_plan(problem)) == records.makespan == simulate(problem, fold=True).makespan
-    assert 0 < problem_bound(make_plan(problem)) <= records.makespan
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_not_simulated_is_exact_to_begin_with(rule):
+    problem, (_, makespan, *_) = problem_of(ring, RULES[rule]), seen(ring, RULES[rule])
+    assert closed_form(make_plan(problem)) == makespan
+    if problem.network.contention:
+        assert 0 < problem_bound(make_plan(problem)) <= makespan
+    if problem.semantics.event_order == "issued":
+        assert simulate(problem, fold=True).makespan == makespan
 
 
 def test_an_engine_that_cannot_run_a_model_refuses_it():
@@ -341,6 +373,41 @@ def test_synthesis_takes_a_stand_on_every_field_of_the_network():
     # Schedules are planned without these; what they cost shows when the algorithm is simulated.
     planned_without = {"send_completes", "msccl", "factory"}
     assert costed | planned_without == set(NetworkModel.model_fields)
+
+
+SYNTHESIS = """
+name: made
+topologies: {switch: {shape: switch, npus: 3, bandwidth: 2 GB/s, latency: 700700 ps}}
+workload: [{all_gather: {size: 9009 B}}]
+algorithms: {all_gather: {synthesize: {rounds: 1, chunks: 2}}}
+"""
+
+
+def planned_and_simulated(folder, network: NetworkModel) -> tuple[int, int]:
+    """Time (ps) that a synthesis expects of its schedule, and that of its simulation."""
+    path = folder / "made.yaml"
+    path.write_text(SYNTHESIS, "utf-8")
+    (point,) = expand(load_scenario(path))
+    point.spec.network, made = network, []
+    records = simulate(prepare(point, synthesized=made), engine="simpy")
+    return parse_time(f"{made[0]['time_ns']} ns"), records.makespan
+
+
+COSTED = [
+    pytest.param(field.name, value, id=field.name)
+    for field in fields(CostModel)
+    for value, *_ in FIELDS[NetworkModel][field.name]
+    if value != "analytical"  # schedules are planned as for cut_through
+]
+
+
+@pytest.mark.parametrize("network", CONTENTION_MODELS)
+@pytest.mark.parametrize(("field", "value"), COSTED)
+def test_synthesis_counts_the_time_that_the_network_takes(tmp_path, field, value, network):
+    plain = planned_and_simulated(tmp_path, NetworkModel(model=network))
+    given = planned_and_simulated(tmp_path, NetworkModel(**{"model": network, field: value}))
+    assert plain[0] == plain[1] and given[0] == given[1]
+    assert given != plain or (field, value) == ("model", network)
 
 
 class Unknown(NetworkModel):
