@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from fractions import Fraction
 
 import numpy as np
@@ -31,6 +31,7 @@ from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.study.prepare import prepare
 from astrasim_py.study.summary import closed_form
+from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
@@ -377,37 +378,53 @@ def test_synthesis_takes_a_stand_on_every_field_of_the_network():
 
 SYNTHESIS = """
 name: made
-topologies: {switch: {shape: switch, npus: 3, bandwidth: 2 GB/s, latency: 700700 ps}}
+topologies: {net: {shape: SHAPE, npus: 3, bandwidth: 2 GB/s, latency: 700700 ps}}
 workload: [{all_gather: {size: 9009 B}}]
 algorithms: {all_gather: {synthesize: {rounds: 1, chunks: 2}}}
 """
 
 
-def planned_and_simulated(folder, network: NetworkModel) -> tuple[int, int]:
+def planned_and_simulated(folder, shape: str, network: NetworkModel) -> tuple[int, int]:
     """Time (ps) that a synthesis expects of its schedule, and that of its simulation."""
     path = folder / "made.yaml"
-    path.write_text(SYNTHESIS, "utf-8")
+    path.write_text(SYNTHESIS.replace("SHAPE", shape), "utf-8")
     (point,) = expand(load_scenario(path))
     point.spec.network, made = network, []
     records = simulate(prepare(point, synthesized=made), engine="simpy")
     return parse_time(f"{made[0]['time_ns']} ns"), records.makespan
 
 
+#: Fields of the cost model, with values that schedules are planned for.
 COSTED = [
     pytest.param(field.name, value, id=field.name)
     for field in fields(CostModel)
     for value, *_ in FIELDS[NetworkModel][field.name]
-    if value != "analytical"  # schedules are planned as for cut_through
+    if value != "analytical"
 ]
 
 
 @pytest.mark.parametrize("network", CONTENTION_MODELS)
 @pytest.mark.parametrize(("field", "value"), COSTED)
 def test_synthesis_counts_the_time_that_the_network_takes(tmp_path, field, value, network):
-    plain = planned_and_simulated(tmp_path, NetworkModel(model=network))
-    given = planned_and_simulated(tmp_path, NetworkModel(**{"model": network, field: value}))
-    assert plain[0] == plain[1] and given[0] == given[1]
-    assert given != plain or (field, value) == ("model", network)
+    """Through a switch, where messages wait for ports, and over links of their own."""
+    plain, given = NetworkModel(model=network), NetworkModel(**{"model": network, field: value})
+    noticed = False
+    for shape in ("switch", "ring"):
+        (before, simulated), (after, simulated_too) = (
+            planned_and_simulated(tmp_path, shape, each) for each in (plain, given)
+        )
+        assert (before, after) == (simulated, simulated_too)
+        noticed |= before != after
+    assert noticed or given == plain
+
+
+@pytest.mark.parametrize(("field", "value"), COSTED)
+def test_every_cost_changes_the_times_of_transfers(field, value):
+    topology = build({"shape": "switch", "npus": 3, **LINK})
+    plain, given = (Network.of(topology, cost=cost) for cost in (CostModel(), CostModel(**{field: value})))
+    for waits in (False, True):
+        times = [np.concatenate(replace(each, waits=waits).timing([1001])[-3:], axis=1) for each in (plain, given)]
+        assert (times[0] != times[1]).any()
 
 
 class Unknown(NetworkModel):
