@@ -208,6 +208,14 @@ FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000), Afte
 CodeName = Annotated[Text, AfterValidator(CodeText)]
 
 
+def code_or_name(value: str) -> str:
+    """A text, which is code if it is written ``file.py:name``."""
+    return CodeText(value) if ".py:" in value else value
+
+
+CodeOrName = Annotated[Text, AfterValidator(code_or_name)]
+
+
 def named_files(value: object, *at: str | int) -> Iterator[tuple[tuple[str | int, ...], FileText]]:
     """Every file that a model names, with the keys that lead to it as written."""
     if isinstance(value, FileText):

@@ -85,6 +85,19 @@ def own_code(path: Path, name: str, place: str) -> Callable:
     return found
 
 
+def made_by(factory: Callable, text: str, kind: type, error: type[AstraError], place: str, *given, **options):
+    """What a producer that is not ours makes; raises `error`: it fails, or makes something else."""
+    try:
+        made = factory(*given, **options)
+    except AstraError:
+        raise
+    except (Exception, SystemExit) as cause:
+        raise error(place, f"{text} failed: {type(cause).__name__}: {cause}", "mend it") from cause
+    if not isinstance(made, kind):
+        raise error(place, f"{text} gave a {type(made).__name__}", f"return a {kind.__name__}")
+    return made
+
+
 def own_line(error: BaseException) -> str:
     """``file:line`` of the last frame of an error in the user's own code; empty if there is none."""
     found, at = "", error.__traceback__

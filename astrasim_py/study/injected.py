@@ -17,7 +17,7 @@ from astrasim_py.collectives.contract import read_contract
 from astrasim_py.core.cache import Memo, cache_file, cached
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError, AstraError, ScenarioError, TopologyError
-from astrasim_py.core.registry import provided
+from astrasim_py.core.registry import made_by, provided
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.program.algorithm import Algorithm
@@ -128,15 +128,8 @@ def _from_files(run: Preparation, said: AlgorithmFile, collective: str, place: s
 
 def _made(run: Preparation, factory, text, said, collective, ranks, rooted, place) -> Algorithm:
     """An algorithm from the user's own function or another package; everything about it is checked."""
-    try:
-        algorithm = factory(collective, ranks, **rooted, **said.options)
-    except AstraError:
-        raise
-    except (Exception, SystemExit) as error:
-        problem = f"{text} failed: {type(error).__name__}: {error}"
-        raise AlgorithmError(place, problem, "mend it") from error
-    if not isinstance(algorithm, Algorithm):
-        raise AlgorithmError(place, f"{text} gave a {type(algorithm).__name__}", "return an Algorithm")
+    given = (collective, ranks)
+    algorithm = made_by(factory, text, Algorithm, AlgorithmError, place, *given, **rooted, **said.options)
     if algorithm.collective != collective:
         raise AlgorithmError(place, f"{text} gave a {algorithm.collective}, not a {collective}", "mend it")
     _check_fit(algorithm, ranks, rooted.get("root"), place)

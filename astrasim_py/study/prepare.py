@@ -14,7 +14,7 @@ from astrasim_py.chakra.workload import Workload, read_workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
-from astrasim_py.core.fields import CodeText
+from astrasim_py.core.fields import CodeText, named_files
 from astrasim_py.core.registry import names, provided
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import Partition, TraceWorkload
@@ -83,9 +83,10 @@ def prepare(
 
 def _topology(run: Preparation) -> Topology:
     shape, place, content = run.spec.topology, run.at("topology"), ""
-    if getattr(shape, "file", None) is not None:
-        path = run.path(shape.file, run.at("topology.file"))
-        shape = shape.model_copy(update={"file": str(path)})
+    for (key,), name in named_files(shape):
+        at = run.at("topology", key)
+        path, code = run.path(name, at), isinstance(name, CodeText)
+        shape = shape.calling(run.code(name, at)) if code else shape.model_copy(update={key: str(path)})
         try:
             content = file_digest(path)
         except TraceError as error:

@@ -20,6 +20,7 @@ from astrasim_py.core.choices import (
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.fields import (
     Bandwidth,
+    CodeOrName,
     CodeText,
     ComputeRate,
     Count,
@@ -115,7 +116,7 @@ class NetworkModel(StrictModel):
     _place = "network"
     _python_only = ("factory",)
 
-    model: Text = Field(
+    model: CodeOrName = Field(
         default="cut_through",
         description="cut_through, store_and_forward, analytical (no contention), or file.py:name of your own",
         examples=["cut_through"],
@@ -140,10 +141,8 @@ class NetworkModel(StrictModel):
 
     def _complete(self) -> None:
         known = (*NETWORK_MODELS, *names("network"))
-        if self.factory is None and self.model not in known and ".py:" not in self.model:
+        if self.factory is None and self.model not in known and not isinstance(self.model, CodeText):
             raise wrong(f"{shown(self.model)} is not a network model", did_you_mean(self.model, known), ("model",))
-        if ".py:" in self.model:
-            self.__dict__["model"] = CodeText(self.model)
 
     @property
     def contention(self) -> bool:

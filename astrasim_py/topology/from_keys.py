@@ -4,7 +4,7 @@
 package; any key can be overridden: ``{preset: dgx_a100, nodes: 2}``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from pydantic import (
     Discriminator,
     Field,
     PlainValidator,
+    PrivateAttr,
     Tag,
     TypeAdapter,
     ValidationError,
@@ -23,13 +24,13 @@ from pydantic import (
 )
 
 from astrasim_py.core.errors import TopologyError
-from astrasim_py.core.fields import Text, did_you_mean, shown, wrong
-from astrasim_py.core.registry import names, provided
+from astrasim_py.core.fields import CodeOrName, CodeText, did_you_mean, shown, wrong
+from astrasim_py.core.registry import made_by, names, provided
 from astrasim_py.core.strict_model import mistakes, tuples
 from astrasim_py.topology.hardware import preset, preset_names
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.shapes import SHAPES
-from astrasim_py.topology.spec import Shape
+from astrasim_py.topology.spec import Shape, below
 
 
 class Preset(Shape):
@@ -60,25 +61,31 @@ def _with_preset(value: Any, info: ValidationInfo) -> Shape:
 
 
 class ForeignShape(Shape):
-    """A shape that another package provides; its own parameters are passed on as they are."""
+    """A shape of another package or of the user's own code; its own parameters are passed on as they are."""
 
     model_config = ConfigDict(
         extra="allow", json_schema_extra={"properties": {"shape": {"not": {"enum": sorted(SHAPES)}}}}
     )
 
-    shape: Text
+    shape: CodeOrName = Field(description="name of a shape, or file.py:name")
+    _function: Callable | None = PrivateAttr(None)
+
+    def calling(self, function: Callable) -> "ForeignShape":
+        """The same with the function that `shape` names, if it is code."""
+        shape = self.model_copy()
+        shape._function = function
+        return shape
 
     def make(self, place: str) -> Topology:
-        try:
-            return provided("shape", self.shape)(**self.model_extra)
-        except TypeError as error:
-            problem = f"shape {self.shape}: {error}"
-            raise TopologyError(place, problem, "see the package that provides it") from None
+        if self._function is None and isinstance(self.shape, CodeText):
+            raise TopologyError(below(place, "shape"), f"{self.shape} is code", "call it, or name it in a scenario")
+        function = self._function or provided("shape", self.shape)
+        return made_by(function, f"shape {self.shape}", Topology, TopologyError, place, **self.model_extra)
 
 
 def _other_shape(value: Any) -> Any:
     shape = value["shape"]
-    if isinstance(shape, str) and shape in names("shape"):
+    if isinstance(shape, str) and (shape in names("shape") or ".py:" in shape):
         return value
     raise wrong(f"{shown(shape)} is not a shape", did_you_mean(str(shape), (*SHAPES, *names("shape"))), ("shape",))
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from astrasim_py.core.errors import InternalError
-from astrasim_py.core.fields import CodeText, FileText
+from astrasim_py.core.errors import InternalError, TopologyError
+from astrasim_py.core.fields import CodeText, FileText, code_or_name
 from astrasim_py.core.strict_model import StrictModel
 from astrasim_py.scenario.check import confined
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
+from astrasim_py.study.prepare import prepare
 from astrasim_py.study.store import RunOptions
 from astrasim_py.study.task import make_task
+from astrasim_py.topology import build
 
 RING = "{shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 1 us}"
 CALL = "[{all_reduce: {size: 1 MiB}}]"
@@ -28,6 +31,7 @@ NAMED = {
     ("AlgorithmFile", "contract"): ({"algorithms": "{all_reduce: {file: ring.xml, contract: c.yaml}}"}, "c.yaml"),
     ("AlgorithmCode", "python"): ({"algorithms": "{all_reduce: {python: 'mine.py:make'}}"}, "mine.py"),
     ("Synthesis", "occupied"): ({"algorithms": "{all_reduce: {synthesize: {occupied: [a.csv]}}}"}, "a.csv"),
+    ("ForeignShape", "shape"): ({"topologies": "{r: {shape: 'mine.py:star', npus: 4}}"}, "mine.py"),
     ("NetworkModel", "model"): ({"network": "{model: 'mine.py:Model'}"}, "mine.py"),
 }
 
@@ -40,7 +44,7 @@ def models(model: type = StrictModel) -> Iterator[type]:
 
 def is_file(part: object) -> bool:
     """Whether a type names a file, anywhere inside it."""
-    if getattr(part, "func", None) in (FileText, CodeText):
+    if getattr(part, "func", None) in (FileText, CodeText, code_or_name):
         return True
     return any(map(is_file, (*get_args(part), *getattr(part, "__metadata__", ()))))
 
@@ -52,8 +56,7 @@ def test_every_field_that_names_a_file_is_tried_here():
         for name, field in model.model_fields.items()
         if is_file(field.annotation) or any(map(is_file, field.metadata))
     }
-    # A network model is a word or code: its validator tells which.
-    assert found | {("NetworkModel", "model")} == NAMED.keys()
+    assert found == NAMED.keys()
 
 
 def identity(folder: Path, keys: dict) -> str:
@@ -86,6 +89,35 @@ def test_files_of_jobs_count_too(tmp_path):
         (point,) = expand(load_scenario(path))
         seen.add(make_task(point, tmp_path / "results", RunOptions(level="links")).identity)
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("build({'shape': 'ring', 'npus': npus, 'bandwidth': '1 GB/s', 'latency': '1 us'})", None),
+        ("npus", "topologies.r: shape mine.py:star gave a int; return a Topology"),
+        ("1 // 0", "topologies.r: shape mine.py:star failed: ZeroDivisionError"),
+        ("build({'shape': 'rung'})", '"rung" is not a shape'),
+    ],
+)
+def test_a_shape_may_be_a_function_of_a_file(tmp_path, made, said):
+    text = f"from astrasim_py.topology import build\n\n\ndef star(npus):\n    return {made}\n"
+    (tmp_path / "mine.py").write_text(text, "utf-8")
+    path = tmp_path / "s.yaml"
+    topology = "{shape: 'mine.py:star', npus: 4, failed: {links: [[0, 1]]}}"
+    path.write_text(f"name: demo\ntopologies: {{r: {topology}}}\nworkload: {CALL}\n", "utf-8")
+    (point,) = expand(load_scenario(path, allow_code=True))
+    if said is None:
+        topology = prepare(point).topology
+        assert (topology.name, topology.npus, topology.links) == ("r", 4, 6)
+    else:
+        with pytest.raises(TopologyError, match=re.escape(said)):
+            prepare(point)
+
+
+def test_only_scenarios_run_the_code_of_a_shape():
+    with pytest.raises(TopologyError, match=r"shape: mine\.py:star is code"):
+        build({"shape": "mine.py:star", "npus": 4})
 
 
 def test_what_is_not_declared_as_a_file_cannot_be_opened(tmp_path):
