@@ -170,8 +170,8 @@ class Draft:
         bounds = np.searchsorted(rank, np.arange(ranks + 1))
         columns = {name: np.atleast_2d(self._column(name))[0, by_row] for name in _FIELDS}
         columns["total_chunk_cnt"] = np.where(columns["msg_chunk_cnt"] == MISSING, MISSING, self.chunks)
-        payload = self._column("payload", NONE)
-        payload = np.where(payload == NONE, NONE, row[payload])[by_row]
+        payload = self._column("payload", NONE)[by_row]
+        columns["payload"] = np.where(payload == NONE, MISSING, row[payload] - bounds[rank])
         child, parent = row[np.concatenate([np.empty((2, 0), dtype=np.int64), *self._edges], axis=1)]
         if bool((rank[child] != rank[parent]).any()):
             raise InternalError("a builder made a node depend on another rank's")
@@ -182,7 +182,7 @@ class Draft:
             bounds=bounds, type=self._column("type")[by_row].astype(np.int8),
             node_id=(np.arange(size) - bounds[rank]).astype(np.uint64),
             columns={name: column for name, column in columns.items() if bool((column != MISSING).any())},
-            ptr=np.searchsorted(child, np.arange(size + 1)), parents=parent, payload=payload,
+            ptr=np.searchsorted(child, np.arange(size + 1)), parents=parent,
         )  # fmt: skip
 
 

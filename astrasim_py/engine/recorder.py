@@ -269,7 +269,7 @@ def unequal_bytes(
 
     program, node = plan.program(*receiver[:2]), receiver[2]
     return SimulationError(
-        program.trace.place or plan.program(*sender[:2]).trace.place,
+        plan.trace(*receiver[:2]).place or plan.trace(*sender[:2]).place,
         f"{side(*sender)} sends {nbytes} B and {side(*receiver)} expects {int(program.nbytes[node])} B "
         f"(tag {int(program.tag[node])})",
         "give both the same size",
@@ -290,24 +290,27 @@ def _planned(plan: Plan) -> dict[str, np.ndarray | Categorical]:
     kind, name = np.empty(total, dtype=np.int8), np.empty(total, dtype=np.int32)
     labels: dict[str, int] = {}
 
+    def code(label: str) -> int:
+        return labels.setdefault(label, len(labels))
+
     @cache
     def codes(trace: ExecutionTrace, prefix: str) -> np.ndarray:
         names = Categorical.of(list(trace.names)) if trace.has_names else Categorical(np.zeros(len(trace), int), ("",))
-        texts = [f"{prefix}{label}".rstrip() if prefix else label for label in names.labels]
-        return np.array([labels.setdefault(text, len(labels)) for text in texts], dtype=np.int32)[names.codes]
+        return np.array([code(f"{prefix}{label}".rstrip() if prefix else label) for label in names.labels])[names.codes]
 
     for index in range(-1, len(plan.calls)):
-        part = plan.calls[index] if index >= 0 else None
+        call = plan.calls[index] if index >= 0 else None
         number, offset = plan.instance_at(index), plan.node_offset.get(index, 0)
         stream = plan.place_of.get(index)
         prefix = "" if stream is None else f"chunk {stream[0]} phase {stream[1]} "
-        for (member, program), row in zip(_running(plan, part), plan.first_rows(index).tolist(), strict=True):
+        named = call is None or (call.algorithm is not None and call.algorithm.named)
+        for (member, program), row in zip(_running(plan, call), plan.first_rows(index).tolist(), strict=True):
             stop = row + len(program)
             rank[row:stop] = member
             instance[row:stop] = number
             node[row:stop] = program.node_id.astype(np.int64) + offset
             kind[row:stop] = program.structure.kind
-            name[row:stop] = codes(program.trace, prefix)[program.rows]
+            name[row:stop] = codes(plan.trace(member, index), prefix)[program.rows] if named else code(prefix.rstrip())
     return {
         "rank": rank,
         "node": node,
@@ -322,6 +325,4 @@ def _running(plan: Plan, part: CollectiveCall | None) -> Iterator[tuple[int, Ran
     if part is None:
         return zip(range(plan.ranks), plan.workload, strict=True)
     base = getattr(part, "base", None)
-    if base is not None and part.programs.own_traces and base.trace.has_names:
-        base = None
     return zip(part.members, part.programs, strict=False) if base is None else ((r, base) for r in part.members)

@@ -126,7 +126,7 @@ def _no_message(receive: Posted, progress: Sequence[int], unreceived: Sequence[P
 
 
 def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode:
-    trace, receives = plan.program(entry.rank, entry.call).trace, entry.kind == RECV
+    trace, receives = plan.trace(entry.rank, entry.call), entry.kind == RECV
     name = trace.names[entry.row] if len(trace.names) else ""
     block, step = (int(trace.column(c)[entry.row]) for c in ("tb_id", "local_time_step"))
     if not name and MISSING not in (block, step):  # an unnamed node of a thread block is named by its place there
@@ -152,7 +152,7 @@ def _waiting(plan: Plan, entry: Posted, reason: str, **more: int) -> WaitingNode
 
 def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
     slots = plan.calls[send.call].connections.slots
-    channel = int(plan.program(send.rank, send.call).trace.column("channel")[send.row])
+    channel = int(plan.trace(send.rank, send.call).column("channel")[send.row])
     hold = f"{slots} slots hold messages" if slots > 1 else "1 slot holds a message"
     reason = f"the connection's {hold} that rank {send.peer} has not taken"
     return _waiting(plan, send, reason, slots=slots, channel=-1 if channel == MISSING else channel)
@@ -160,7 +160,7 @@ def _waiting_for_slot(plan: Plan, send: Posted) -> WaitingNode:
 
 def _waiting_for_count(plan: Plan, node: Posted, counter: int, count: int, wanted: int) -> WaitingNode:
     reason = f"counter {counter} stands at {count} of the {wanted} completions that it waits for"
-    start = int(plan.program(node.rank, node.call).trace.column("count_from")[node.row])
+    start = int(plan.trace(node.rank, node.call).column("count_from")[node.row])
     if start != MISSING:
         reason += f", counted from the end of node {start}"
     return _waiting(plan, node, reason, counter=counter)

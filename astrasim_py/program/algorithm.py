@@ -24,7 +24,7 @@ from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.rotation import GivenTraces, RotatedTraces, Rotation
-from astrasim_py.program.table import Program, ProgramTraces
+from astrasim_py.program.table import Program, ProgramTraces, file_of
 
 #: Nodes, all ranks together, up to which the digest of an algorithm of a rotation reads every rank's trace.
 _DIGESTED_NODES = 2**20
@@ -111,28 +111,36 @@ class Algorithm:
         """The rotation that makes every rank's program of rank 0's; None where there is none."""
         return self.traces.rotation if isinstance(self.traces, RotatedTraces) else None
 
+    @property
+    def given(self) -> Sequence[ExecutionTrace]:
+        """The traces that were given one by one, which may have names; none where a builder makes them."""
+        rotated = isinstance(self.traces, RotatedTraces)
+        return () if isinstance(self.traces, ProgramTraces) or (rotated and not self.traces.given) else self.traces
+
     @cached_property
-    def _shared(self) -> Program | None:
-        """The table of all ranks that a builder made, or of rank 0 of a rotation."""
-        if isinstance(self.traces, ProgramTraces):
-            return self.traces.program
-        rotated = isinstance(self.traces, RotatedTraces) and not self.traces.given
-        return Program.of_traces([self.traces.base]) if rotated else None
+    def named(self) -> bool:
+        """Whether any node of the given traces has a name."""
+        return any(trace.has_names for trace in self.given)
+
+    @cached_property
+    def first(self) -> Program:
+        """The table of rank 0."""
+        return Program.of_traces([self.traces[0]])
 
     @property
     def program(self) -> Program:
         """The nodes of all ranks as one table, which is made anew unless a builder made it."""
-        return self._shared if isinstance(self.traces, ProgramTraces) else self.program_of(range(self.ranks))
+        return self.traces.program if isinstance(self.traces, ProgramTraces) else self.program_of(range(self.ranks))
 
     def program_of(self, ranks: Sequence[int] | np.ndarray) -> Program:
         """The table of some ranks, which become its ranks 0, 1, …"""
-        if self._shared is None:
+        if self.given:
             return Program.of_traces([self.traces[rank] for rank in ranks])
         if self.rotation is None:
-            return self._shared.some(ranks)
+            return self.program.some(ranks)
         self.traces.check_size(len(ranks))
         columns = self.traces.columns(ranks)
-        shared = self._shared.some(np.zeros(len(ranks), dtype=np.int64))
+        shared = self.first.some(np.zeros(len(ranks), dtype=np.int64))
         return shared.with_columns({name: column.ravel() for name, column in columns.items()})
 
     @property
@@ -186,18 +194,21 @@ class Algorithm:
         """int64[n]: bytes that each SEND, RECV and COMP (reduce, copy) node of a rank moves; 0 elsewhere. `size`: full
         buffer, bytes. `verbatim`: take ``comm_size`` as it is written, whatever `size` is. Raises AlgorithmError: a
         message without a size."""
-        return self._bytes(self.traces[rank], rank, size, verbatim)
+        return self.bytes_of(self.traces[rank], size, verbatim=verbatim, rank=rank)
 
-    def _bytes(self, trace: ExecutionTrace, rank: int, size: int, verbatim: bool) -> np.ndarray:
+    def bytes_of(
+        self, trace: ExecutionTrace | Program, size: int, *, verbatim: bool = False, rank: int | None = None
+    ) -> np.ndarray:
+        """`message_bytes` of the trace of a rank, or of a table: int64[rows]."""
         kinds = trace.type
         message = (kinds == NodeType.COMM_SEND) | (kinds == NodeType.COMM_RECV)
         moving = message | ((kinds == NodeType.COMP) & (trace.column("comp_op") != MISSING))
-        index, count = trace.column("msg_chunk_idx"), trace.column("msg_chunk_cnt")
-        total = trace.column("total_chunk_cnt")
+        names = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt", "comm_size", "tensor_size")
+        columns = np.broadcast_arrays(message, moving, *map(trace.column, names))
+        message, moving, index, count, total, stated, tensor = columns
         symbolic = moving & (index >= 0) & (count >= 0) & (total > 0)
-        out = np.zeros(len(trace), dtype=np.int64)
-        stated = trace.column("comm_size")
-        absolute = np.where(stated != MISSING, stated, np.where(message, MISSING, trace.column("tensor_size")))
+        out = np.zeros(index.shape, dtype=np.int64)
+        absolute = np.where(stated != MISSING, stated, np.where(message, MISSING, tensor))
         if verbatim:
             # A size in chunks is the only one of a reduction in most files: only a message must state bytes.
             symbolic = symbolic & (absolute < 0) & ~message
@@ -208,9 +219,10 @@ class Algorithm:
         if rest.any():
             lost = np.flatnonzero(rest & message & (absolute < 0))
             if len(lost):
-                node = int(trace.node_id[lost[0]])
+                row = int(lost[0]) % len(trace)
+                rank = int(trace.rank[row]) if rank is None else rank
                 raise AlgorithmError(
-                    f"{trace.place or self.source or self.name}: rank {rank} node {node}",
+                    f"{file_of(trace, row) or self.source or self.name}: rank {rank} node {int(trace.node_id[row])}",
                     "has no comm_size" if verbatim else "has neither msg_chunk_idx/cnt/total nor comm_size",
                     "write comm_size, or sizes in chunks under native semantics",
                 )
@@ -238,8 +250,8 @@ class Algorithm:
         if self.chunks == 0 or not len(ranks):
             base = self.message_bytes(0, size, verbatim=verbatim)
             return np.broadcast_to(base, (len(ranks), len(base)))
-        traces = zip(self.traces.some(ranks), ranks, strict=True)
-        return np.stack([self._bytes(trace, int(rank), size, verbatim) for trace, rank in traces])
+        columns = self.traces.columns(ranks, ("msg_chunk_idx", "msg_chunk_cnt"))
+        return self.bytes_of(self.first.with_columns(columns), size, verbatim=verbatim)
 
     def stated(self) -> dict[str, object]:
         """Collective, sizes and contract, without name and source."""

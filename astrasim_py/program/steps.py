@@ -113,14 +113,12 @@ def _actions(program: Program) -> np.ndarray:
 
 def _fused_steps(program: Program, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Step of each node, and the first node of each step: nodes of one fused group make one step."""
-    own = np.arange(len(program))
-    first = np.where(program.fused < 0, own, program.fused)
     for kinds, word in (((_SEND,), "sends"), ((_RECV,), "receives"), ((_REDUCE, _COPY), "operations")):
-        of_kind = first[np.isin(action, kinds)]
+        of_kind = program.step[np.isin(action, kinds)]
         twice = np.flatnonzero(np.bincount(of_kind, minlength=len(program)) > 1)
         if len(twice):
             raise Unusable(f"{program.node(int(twice[0]))} begins a fused step of several {word}")
-    firsts, step = np.unique(first, return_inverse=True)
+    firsts, step = np.unique(program.step, return_inverse=True)
     return step, firsts
 
 

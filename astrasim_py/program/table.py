@@ -8,7 +8,7 @@ Columns have the names of Chakra's attributes (`astrasim_py.chakra.schema.INT_CO
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -18,7 +18,6 @@ from astrasim_py.chakra import graph
 from astrasim_py.chakra.schema import INT_COLUMNS, MISSING
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
-from astrasim_py.core.errors import TraceError
 
 
 class Unusable(Exception):
@@ -29,61 +28,46 @@ class Unusable(Exception):
         self.problem, self.unknown = problem, unknown
 
 
+@dataclass(eq=False, kw_only=True)
 class Program:
     """The nodes of all ranks in one table.
 
     `bounds`: int64[ranks + 1]: rank r has rows bounds[r] to bounds[r + 1] - 1; `rank`: of each row. `type`: int8[rows].
-    `node_id`: uint64[rows]. `columns`: int64[rows] each, MISSING where a node has none. `ptr`, `parents`: CSR of the
-    rows that a row waits for, data and control dependencies. `payload`: the row whose data a node takes; `fused`: the
-    first row of the fused step it is part of; -1 for none, as by default. `place`: position in a topological order of
-    the rank, by default that of the rows. `inputs`, `outputs`: declared chunks of the ranks' largest input and output
-    buffer, 0 where nothing is declared.
+    `node_id`: uint64[rows]. `columns`: int64[rows] each, MISSING where a node has none; those that name nodes hold ids.
+    `ptr`, `parents`: CSR of the rows that a row waits for, data and control dependencies. `places`: the ranks' files,
+    empty where a builder made them. `inputs`, `outputs`: declared chunks of the ranks' largest input and output buffer,
+    0 where nothing is declared.
     """
 
-    def __init__(
-        self,
-        *,
-        bounds: np.ndarray,
-        type: np.ndarray,
-        node_id: np.ndarray,
-        columns: Mapping[str, np.ndarray],
-        ptr: np.ndarray,
-        parents: np.ndarray,
-        payload: np.ndarray | None = None,
-        fused: np.ndarray | None = None,
-        place: np.ndarray | None = None,
-        inputs: int = 0,
-        outputs: int = 0,
-    ) -> None:
-        self.bounds, self.type, self.node_id, self.ptr, self.parents = bounds, type, node_id, ptr, parents
-        self._columns = dict(columns)
-        self.inputs, self.outputs = inputs, outputs
-        self.rank = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-        nothing = np.full(len(type), -1, dtype=np.int64)
-        self.payload = nothing if payload is None else payload
-        self.fused = nothing if fused is None else fused
-        self.place = np.arange(len(type)) - bounds[self.rank] if place is None else place
+    bounds: np.ndarray
+    type: np.ndarray
+    node_id: np.ndarray
+    columns: dict[str, np.ndarray]
+    ptr: np.ndarray
+    parents: np.ndarray
+    places: Sequence[str] = ()
+    inputs: int = 0
+    outputs: int = 0
 
     @classmethod
-    def of_traces(cls, traces: Sequence[ExecutionTrace]) -> Program:
-        """The table of one trace per rank; TraceError and Unusable tell of nodes that are named and not there."""
+    def of_traces(cls, traces: Sequence[ExecutionTrace], dependencies: str = "data+ctrl") -> Program:
+        """The table of one trace per rank. Raises TraceError: a dependency on a node that is not there."""
         traces = list(traces)
         bounds = np.cumsum([0, *map(len, traces)])
-        edges, parents, place, payload, fused = [], [], [], [], []
-        for rank, (trace, start) in enumerate(zip(traces, bounds.tolist(), strict=False)):
-            ptr, rows = trace.parents("data+ctrl")
-            edges.append(np.diff(ptr))
-            parents.append(rows + start)
-            place.append(_places(trace))
-            payload.append(_rows_named(trace, "payload", start, rank, "takes data of"))
-            fused.append(_rows_named(trace, "fused", start, rank, "is fused with"))
-        names = [name for name in INT_COLUMNS if any(trace.has_column(name) for trace in traces)]
+        edges = [trace.parents(dependencies) for trace in traces]
+        columns = {
+            name: _joined([trace.column(name) for trace in traces])
+            for name in INT_COLUMNS
+            if any(trace.has_column(name) for trace in traces)
+        }
+        if any(trace.duration_micros.any() for trace in traces):
+            columns["duration_micros"] = _joined([trace.duration_micros for trace in traces])
         return cls(
-            bounds=bounds, type=np.concatenate([trace.type for trace in traces]),
-            node_id=np.concatenate([trace.node_id for trace in traces]),
-            columns={name: np.concatenate([trace.column(name) for trace in traces]) for name in names},
-            ptr=np.concatenate([[0], np.cumsum(np.concatenate(edges))]), parents=np.concatenate(parents),
-            payload=np.concatenate(payload), fused=np.concatenate(fused), place=np.concatenate(place),
+            bounds=bounds, type=_joined([trace.type for trace in traces]),
+            node_id=_joined([trace.node_id for trace in traces]), columns=columns,
+            ptr=np.concatenate([[0], np.cumsum(np.concatenate([np.diff(ptr) for ptr, _ in edges]))]),
+            parents=np.concatenate([rows + start for (_, rows), start in zip(edges, bounds.tolist(), strict=False)]),
+            places=[trace.place for trace in traces],
             inputs=_declared(traces, "msccl_i_chunks"), outputs=_declared(traces, "msccl_o_chunks"),
         )  # fmt: skip
 
@@ -96,22 +80,26 @@ class Program:
 
     def column(self, name: str) -> np.ndarray:
         """int64[rows]: an integer attribute of every node, MISSING where it has none."""
-        if name not in self._columns:
-            self._columns[name] = np.full(len(self), MISSING, dtype=np.int64)
-            if name == "payload":
-                given = np.flatnonzero(self.payload >= 0)
-                self._columns[name][given] = self.node_id[self.payload[given]]
-        return self._columns[name]
+        if name not in self.columns:
+            self.columns[name] = np.full(len(self), MISSING, dtype=np.int64)
+        return self.columns[name]
+
+    @property
+    def duration_micros(self) -> np.ndarray:
+        """uint64[rows]: whole microseconds, 0 where a node states none."""
+        return self.columns.get("duration_micros", np.broadcast_to(np.uint64(0), (len(self),)))
 
     def has(self, name: str) -> bool:
-        return name in self._columns and bool((self._columns[name] != MISSING).any())
+        return name in self.columns and bool((self.columns[name] != MISSING).any())
 
     def with_columns_only(self, names: Collection[str]) -> Program:
         """The same program without its other columns, and without fused steps."""
-        made = copy(self)
-        made._columns = {name: column for name, column in self._columns.items() if name in names}
-        made.fused = np.full(len(self), -1, dtype=np.int64)
-        return made
+        kept = {*names, "payload"} - {"fused"}
+        return replace(self, columns={name: column for name, column in self.columns.items() if name in kept})
+
+    def with_columns(self, columns: Mapping[str, np.ndarray]) -> Program:
+        """The same program with some columns, int64[rows] each, in place of its own."""
+        return replace(self, columns={**self.columns, **columns})
 
     def some(self, ranks: Sequence[int] | np.ndarray) -> Program:
         """The table of some ranks, which become its ranks 0, 1, …; one may come several times."""
@@ -121,26 +109,17 @@ class Program:
         bounds = np.searchsorted(owner, np.arange(len(ranks) + 1))
         shift = (bounds[:-1] - self.bounds[ranks])[owner]
         waiting, at = ranges(np.diff(self.ptr)[row])
-        return Program(
-            bounds=bounds, type=self.type[row], node_id=self.node_id[row],
-            columns={name: column[row] for name, column in self._columns.items()},
+        return replace(
+            self, bounds=bounds, type=self.type[row], node_id=self.node_id[row],
+            columns={name: column[row] for name, column in self.columns.items()},
             ptr=np.searchsorted(waiting, np.arange(len(row) + 1)),
             parents=self.parents[self.ptr[row][waiting] + at] + shift[waiting],
-            payload=np.where(self.payload[row] < 0, -1, self.payload[row] + shift),
-            fused=np.where(self.fused[row] < 0, -1, self.fused[row] + shift), place=self.place[row],
-            inputs=self.inputs, outputs=self.outputs,
+            places=[self.places[rank] for rank in ranks.tolist()] if self.places else (),
         )  # fmt: skip
-
-    def with_columns(self, columns: Mapping[str, np.ndarray]) -> Program:
-        """The same program with some columns, int64[rows] each, in place of its own."""
-        made = copy(self)
-        made._columns = {**self._columns, **columns}
-        return made
 
     def traces(self) -> tuple[ExecutionTrace, ...]:
         """One trace per rank, with rows counted from 0 as ids; ranks of equal structure share it."""
-        self.column("payload")
-        columns = {name: column for name, column in self._columns.items() if self.has(name)}
+        columns = {name: column for name, column in self.columns.items() if self.has(name)}
         structures: dict[bytes, tuple[np.ndarray, Csr, np.ndarray]] = {}
         out = []
         for low, high in pairwise(self.bounds.tolist()):
@@ -156,8 +135,60 @@ class Program:
         return tuple(out)
 
     @cached_property
+    def rank(self) -> np.ndarray:
+        return graph.owners(self.bounds)
+
+    @cached_property
     def child(self) -> np.ndarray:
         return graph.owners(self.ptr)
+
+    @cached_property
+    def by_id(self) -> np.ndarray:
+        """int64[rows]: rows by rank and ascending id."""
+        ascending = (self.node_id[1:] > self.node_id[:-1]) | (self.rank[1:] != self.rank[:-1])
+        return np.arange(len(self)) if ascending.all() else np.lexsort((self.node_id, self.rank))
+
+    @cached_property
+    def place(self) -> np.ndarray:
+        """int64[rows]: place in the topological order of the rank; that of the row where there is a cycle."""
+        own = np.arange(len(self)) - self.bounds[self.rank]
+        order = graph.topological_order(self.ptr, self.parents, np.argsort(self.by_id))
+        whole = np.bincount(self.rank[order], minlength=self.ranks) == np.diff(self.bounds)
+        order = order[whole[self.rank[order]]]
+        order = order[np.argsort(self.rank[order], kind="stable")]
+        place = own.copy()
+        place[order] = own[np.sort(order)]
+        return place
+
+    @cached_property
+    def payload(self) -> np.ndarray:
+        """int64[rows]: the row whose data a node takes, -1 for none. Raises Unusable: it is not there."""
+        return self._named("payload", "takes data of")
+
+    @cached_property
+    def step(self) -> np.ndarray:
+        """int64[rows]: the first row of a node's fused step, else its own. Raises Unusable: it is not there."""
+        fused = self._named("fused", "is fused with")
+        return np.where(fused < 0, np.arange(len(self)), fused)
+
+    def _named(self, name: str, what: str) -> np.ndarray:
+        if not self.has(name):
+            return np.full(len(self), -1, dtype=np.int64)
+        ids, rows = self.column(name), self.rows_named(name)
+        lost = np.flatnonzero((ids != MISSING) & (rows < 0))
+        if len(lost):
+            raise Unusable(f"{self.node(int(lost[0]))} {what} {int(ids[lost[0]])}, which is not there")
+        return rows
+
+    def rows_named(self, name: str) -> np.ndarray:
+        """int64[rows]: the row of the same rank whose id a column has, -1 where there is none."""
+        ids = self.column(name)
+        known, code = np.unique(self.node_id, return_inverse=True)
+        wanted = np.minimum(np.searchsorted(known, np.maximum(ids, 0).astype(np.uint64)), len(known) - 1)
+        keys, key = (self.rank * len(known) + each for each in (code, wanted))
+        at = np.minimum(np.searchsorted(keys[self.by_id], key), len(self) - 1)
+        rows = self.by_id[at]
+        return np.where((ids >= 0) & (self.node_id[rows] == ids.astype(np.uint64)) & (keys[rows] == key), rows, -1)
 
     def node(self, row: int) -> str:
         return f"rank {int(self.rank[row])} node {int(self.node_id[row])}"
@@ -194,6 +225,13 @@ def numbered(group: np.ndarray, *turns: np.ndarray) -> np.ndarray:
     return out
 
 
+def file_of(nodes: ExecutionTrace | Program, row: int) -> str:
+    """The file that a node comes from, empty where it was built."""
+    if isinstance(nodes, Program):
+        return nodes.places[nodes.rank[row]] if nodes.places else ""
+    return nodes.place
+
+
 class ProgramTraces(Sequence[ExecutionTrace]):
     """Traces of a program, made when they are asked for first."""
 
@@ -223,24 +261,5 @@ def _declared(traces: Sequence[ExecutionTrace], name: str) -> int:
     return max((value for value in stated if type(value) is int), default=0)
 
 
-def _places(trace: ExecutionTrace) -> np.ndarray:
-    """Place of each row in the topological order; where there is a cycle, any will do, as it never ends."""
-    at = np.arange(len(trace))
-    try:
-        at[trace.order("data+ctrl")] = np.arange(len(trace))
-    except TraceError:
-        trace.parents("data+ctrl")
-    return at
-
-
-def _rows_named(trace: ExecutionTrace, name: str, start: int, rank: int, what: str) -> np.ndarray:
-    """int64[n]: rows of the nodes that a column of ids names, counted from `start`; -1 where it names none."""
-    if not len(trace) or not trace.has_column(name):
-        return np.full(len(trace), -1, dtype=np.int64)
-    ids = trace.column(name)
-    found = trace.rows_of(np.where(ids < 0, 0, ids).astype(np.uint64))
-    lost = np.flatnonzero((ids != MISSING) & ((found < 0) | (ids < 0)))
-    if len(lost):
-        node = int(trace.node_id[lost[0]])
-        raise Unusable(f"rank {rank} node {node} {what} {int(ids[lost[0]])}, which is not there")
-    return np.where(ids == MISSING, -1, found + start)
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

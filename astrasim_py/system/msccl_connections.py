@@ -10,11 +10,10 @@ from dataclasses import replace
 import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
-from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import chunk_bytes
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.table import Program, Unusable
+from astrasim_py.program.table import Program, Unusable, file_of
 from astrasim_py.system.machine_models import MscclModel
 from astrasim_py.system.plan import RECV, SEND, MscclConnections, RankProgram, Structure
 
@@ -22,64 +21,64 @@ from astrasim_py.system.plan import RECV, SEND, MscclConnections, RankProgram, S
 MAX_PIECES = 2**22
 
 
-def _steps(trace: ExecutionTrace) -> np.ndarray:
-    """int64[n]: row of the first node of each node's fused step; its own row if it is in none."""
-    own = np.arange(len(trace), dtype=np.int64)
-    if not trace.has_column("fused"):
-        return own
-    fused = trace.column("fused")
-    found = trace.rows_of(np.where(fused < 0, 0, fused).astype(np.uint64))
-    return np.where((fused < 0) | (found < 0), own, found)
-
-
-def messages_of_steps(trace: ExecutionTrace, most: int) -> np.ndarray:
-    """int64[n]: number of messages of each node's step, with at most `most` chunks per message."""
-    count = trace.column("msg_chunk_cnt")
-    in_chunks = (trace.column("msg_chunk_idx") >= 0) & (trace.column("total_chunk_cnt") > 0)
-    message = (trace.type == NodeType.COMM_SEND) | (trace.type == NodeType.COMM_RECV)
+def messages_of_steps(table: Program, most: int) -> np.ndarray:
+    """int64[rows]: number of messages of each node's step, with at most `most` chunks per message."""
+    count = table.column("msg_chunk_cnt")
+    in_chunks = (table.column("msg_chunk_idx") >= 0) & (table.column("total_chunk_cnt") > 0)
+    message = (table.type == NodeType.COMM_SEND) | (table.type == NodeType.COMM_RECV)
     several = np.flatnonzero(message & in_chunks & (count > most))
-    parts = np.ones(len(trace), dtype=np.int64)
-    if len(several):
-        step = _steps(trace)
-        np.maximum.at(parts, step[several], -(-count[several] // most))
-        parts = parts[step]
-    return parts
+    parts = np.ones(len(table), dtype=np.int64)
+    np.maximum.at(parts, table.step[several], -(-count[several] // most))
+    return parts[table.step]
 
 
 def cut_steps(
-    program: RankProgram, size: int, most: int, place: str, structure: Callable[..., Structure]
-) -> RankProgram:
-    """The program of a rank with every step cut into messages of at most `most` chunks.
+    programs: tuple[RankProgram, ...], table: Program, size: int, most: int, name: str,
+    structure: Callable[..., Structure],
+) -> tuple[RankProgram, ...]:  # fmt: skip
+    """The programs of the ranks of a table with every step cut into messages of at most `most` chunks.
 
     `size`: full buffer, bytes. `structure`: ``structure(kind, need, child, parent)`` makes the structure of the pieces
-    (`RankPrograms.structure`).
+    (`RankPrograms.structure`). Raises Unusable: a step of a node that is not there.
     """
-    trace, rows = program.trace, program.rows
-    parts = messages_of_steps(trace, most)[rows]
+    parts = messages_of_steps(table, most)
     if int(parts.max(initial=1)) == 1:
-        return program
-    if program.counters is not None:
-        problem = "has counters or detached sends, and steps of several messages"
-        raise AlgorithmError(trace.place or place, problem, "leave msccl out of the network")
-    if int(parts.sum()) > MAX_PIECES:
-        raise AlgorithmError(
-            trace.place or place,
-            f"makes {int(parts.sum()):,} messages and operations of one rank, more than {MAX_PIECES:,}",
-            "use a smaller size or fewer chunks per step",
+        return programs
+    place_of = np.empty(len(table), dtype=np.int64)
+    made = []
+    for rank, (program, low) in enumerate(zip(programs, table.bounds.tolist(), strict=False)):
+        rows = program.rows + low
+        own, place = parts[rows], file_of(table, low) or f"{name} rank {rank}"
+        if int(own.max(initial=1)) == 1:
+            made.append(program)
+            continue
+        if program.counters is not None:
+            problem = "has counters or detached sends, and steps of several messages"
+            raise AlgorithmError(place, problem, "leave msccl out of the network")
+        if int(own.sum()) > MAX_PIECES:
+            raise AlgorithmError(
+                place,
+                f"makes {int(own.sum()):,} messages and operations of one rank, more than {MAX_PIECES:,}",
+                "use a smaller size or fewer chunks per step",
+            )
+        place_of[rows] = np.arange(len(rows))
+        child, parent = _edges_of_pieces(program.structure, place_of[table.step[rows]], own)
+        origin = np.repeat(np.arange(len(own)), own)
+        pieces = {
+            name: getattr(program, name)[origin] for name in ("rows", "node_id", "peer", "tag", "slot", "instance")
+        }
+        number, of = _numbers(pieces["rows"])
+        needs = np.bincount(child, minlength=len(origin))
+        made.append(
+            replace(
+                program,
+                structure=structure(program.structure.kind[origin], needs, child, parent),
+                nbytes=_bytes_of_pieces(table, rows[origin], program.nbytes[origin], size, most),
+                duration=_share(program.duration[origin], number, of),
+                **pieces,
+            )
         )
-    node_of_row = np.empty(len(rows), dtype=np.int64)
-    node_of_row[rows] = np.arange(len(rows))
-    child, parent = _edges_of_pieces(program.structure, node_of_row[_steps(trace)[rows]], parts)
-    origin = np.repeat(np.arange(len(parts)), parts)
-    pieces = {name: getattr(program, name)[origin] for name in ("rows", "node_id", "peer", "tag", "slot", "instance")}
-    number, of = _numbers(pieces["rows"])
-    return replace(
-        program,
-        structure=structure(program.structure.kind[origin], np.bincount(child, minlength=len(origin)), child, parent),
-        nbytes=_bytes_of_pieces(trace, pieces["rows"], program.nbytes[origin], size, most),
-        duration=_share(program.duration[origin], number, of),
-        **pieces,
-    )
+    return tuple(made)
 
 
 def _edges_of_pieces(structure: Structure, step: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -114,9 +113,9 @@ def _edges_of_pieces(structure: Structure, step: np.ndarray, parts: np.ndarray) 
     return child[order], parent[order]
 
 
-def _bytes_of_pieces(trace: ExecutionTrace, rows: np.ndarray, nbytes: np.ndarray, size: int, most: int) -> np.ndarray:
+def _bytes_of_pieces(table: Program, rows: np.ndarray, nbytes: np.ndarray, size: int, most: int) -> np.ndarray:
     """int64[p]: bytes of the pieces of rows of `nbytes`; the pieces of a row sum to its bytes."""
-    index, count, total = (trace.column(c)[rows] for c in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
+    index, count, total = (table.column(c)[rows] for c in ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"))
     number, parts = _numbers(rows)
     out = _share(nbytes, number, parts)
     sized = (parts > 1) & (index >= 0) & (count > 0) & (total > 0)
@@ -202,7 +201,7 @@ class _Nodes:
     def releasing(self, receives: np.ndarray) -> np.ndarray:
         """Nodes that free the slots of the messages of `receives`: the send of the step, else its last node."""
         table = self.table
-        step = np.where(table.fused < 0, np.arange(len(table)), table.fused)
+        step = table.step
         order = np.lexsort((table.place, table.rank))
         last = np.full(len(table), -1, dtype=np.int64)
         last[step[order]] = order

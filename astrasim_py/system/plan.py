@@ -55,9 +55,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankProgram:
-    """One rank's trace with everything bound. Arrays are by node, in ascending node id."""
+    """One rank's program with everything bound. Arrays are by node, in ascending node id."""
 
-    trace: ExecutionTrace
     rows: np.ndarray  # int64[n]: row of the trace
     node_id: np.ndarray  # uint64[n]
     structure: Structure
@@ -95,11 +94,6 @@ class RotatedPrograms(Sequence[RankProgram]):
     def rotation(self) -> Rotation:
         return self.algorithm.rotation
 
-    @property
-    def own_traces(self) -> bool:
-        """Whether each member has its own trace, with names and files."""
-        return self.algorithm.traces.given
-
     def __len__(self) -> int:
         return self.algorithm.ranks
 
@@ -110,7 +104,6 @@ class RotatedPrograms(Sequence[RankProgram]):
         if position not in self._made:
             self._made[position] = replace(
                 self.base,
-                trace=self.algorithm.traces[position] if self.own_traces else self.base.trace,
                 peer=rotate(self.rotation, self.base.peer, position).astype(np.int32),
                 nbytes=self.nbytes_of(position),
             )
@@ -133,7 +126,7 @@ class RotatedPrograms(Sequence[RankProgram]):
         if self.uniform_bytes:
             return sizes
         # Chunks [i, i + c) of a buffer of S bytes in T chunks are ⌊cS/T⌋ bytes or one more, for any i.
-        counts = np.unique(self.base.trace.column("msg_chunk_cnt")[self.base.rows[sends]])
+        counts = np.unique(self.algorithm.first.column("msg_chunk_cnt")[self.base.rows[sends]])
         least = [int(c) * self.size // self.algorithm.chunks for c in counts.tolist() if c >= 0]
         return np.unique(np.concatenate([sizes, np.array([b + more for b in least for more in (0, 1)], np.int64)]))
 
@@ -387,6 +380,12 @@ class Plan:
     def program(self, rank: int, index: int) -> RankProgram:
         """Program of a rank in a call (-1: its workload)."""
         return self.workload[rank] if index < 0 else self.calls[index].programs[self.position(rank, index)]
+
+    def trace(self, rank: int, index: int) -> ExecutionTrace:
+        """Trace of a rank in a call (-1: its workload), which has names and a file."""
+        job = self.problem.jobs[self.job_of[rank]]
+        traces = job.workload.traces if index < 0 else self.calls[index].algorithm.traces
+        return traces[self.position(rank, index)]
 
 
 class _Computed(dict):

@@ -237,8 +237,8 @@ def sender(count: int, chunks: int, messages: int = 1) -> Algorithm:
 def messages_of(algorithm: Algorithm, size: int, model: MscclModel) -> int:
     """Messages of one call on a full buffer of `size` bytes."""
     most = model.max_count_for(algorithm, size)
-    sent = [messages_of_steps(trace, most)[trace.type == NodeType.COMM_SEND].sum() for trace in algorithm.traces]
-    return int(sum(sent))
+    program = algorithm.program
+    return int(messages_of_steps(program, most)[program.type == NodeType.COMM_SEND].sum())
 
 
 def test_a_step_of_many_chunks_is_several_messages_and_loses_no_byte():

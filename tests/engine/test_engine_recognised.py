@@ -128,7 +128,7 @@ def test_records_are_those_of_traces_planned_one_by_one(ranks, verbatim):
         assert make_plan(plain).calls[0].rotation is None
         for rank in range(ranks):
             place = plan.position(rank, 0)
-            assert plan.program(rank, 0).trace is given.traces[place]
+            assert plan.trace(rank, 0) is given.traces[place]
         for engine in ("simpy", "compiled"):
             assert same(outcome(problem, engine), outcome(plain, engine)), algorithm.name
     assert turned >= 6
