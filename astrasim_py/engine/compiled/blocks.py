@@ -251,17 +251,20 @@ def size_of(state, block, node):
 
 
 @lean
-def sent_size(state, block, node, peer):
+def sent_size(state, block, node):
     """Return the size index of the only message that a receive can match."""
     row = table.blocks(state, block)
-    partner = np.int64(table.nodes(state, np.int64(row.first) + node).partner)
-    if row.call < 0:
-        first = table.blocks(state, row.ranks + peer).first
-        return np.int64(table.nodes(state, first + partner).size)
-    template = table.templates(state, template_of(state, np.int64(row.call), peer))
-    size = np.int64(table.nodes(state, template.first + partner).size)
+    first, partner = np.int64(row.first), np.int64(table.nodes(state, np.int64(row.first) + node).partner)
+    if not row.flags & records.ROTATED_BLOCK:
+        peer = peer_of(state, block, node)
+        if row.call < 0:
+            first = np.int64(table.blocks(state, row.ranks + peer).first)
+        else:
+            first = table.templates(state, template_of(state, np.int64(row.call), peer)).first
+    size = np.int64(table.nodes(state, first + partner).size)
     if row.flags & records.UNEVEN_BLOCK:
-        size += table.small(state)[table.calls(state, row.call).extra_bytes + peer * template.nodes + partner]
+        place = peer_of(state, block, node) * table.templates(state, row.template).nodes + partner
+        size += table.small(state)[table.calls(state, row.call).extra_bytes + place]
     return size
 
 

@@ -245,10 +245,11 @@ def receive_partner(state, block, node):
         return False
     if state.record_messages:
         table.message_rows(state, stored_row(state, row.row + node)).receiver = row.row + node
-    peer = blocks.peer_of(state, block, node)
-    sender, partner = blocks.rank_at(state, block, peer), np.int64(table.nodes(state, row.first + node).partner)
-    size = blocks.sent_size(state, block, node, peer)
-    events.check_size(state, block, node, sender, np.int64(row.call), partner, size)
+    size = blocks.sent_size(state, block, node)
+    if blocks.size_of(state, block, node) != size:
+        sender = blocks.rank_at(state, block, blocks.peer_of(state, block, node))
+        partner = np.int64(table.nodes(state, row.first + node).partner)
+        events.check_size(state, block, node, sender, np.int64(row.call), partner, size)
     return True
 
 
