@@ -200,7 +200,7 @@ class Topology:
         for tails, heads, forward in ((self.src, self.dst, True), (self.dst, self.src, False)):
             order = np.argsort(tails, kind="stable")
             ptr = np.searchsorted(tails[order], np.arange(self.vertices + 1))
-            lost = alive[~reachable(ptr, heads[order], first)[alive]]
+            lost = np.setdiff1d(alive, list(reachable(ptr.tolist(), heads[order].tolist(), first)))
             if len(lost):
                 a, b = (first, int(lost[0])) if forward else (int(lost[0]), first)
                 remedy = "add links, or list NPUs that cannot be reached under failed.npus"

@@ -374,16 +374,13 @@ class ShortestPaths:
         return steps
 
 
-def reachable(ptr: np.ndarray, neighbours: np.ndarray, start: int) -> np.ndarray:
-    """bool[V]: vertices reachable from `start` in a CSR adjacency, in O(V + E)."""
-    ends, others = ptr.tolist(), neighbours.tolist()
-    seen = np.zeros(len(ptr) - 1, dtype=bool).tolist()
-    seen[start] = True
-    waiting = [start]
+def reachable(ptr: list[int], neighbours: list[int], start: int) -> set[int]:
+    """Vertices reachable from `start` in a CSR adjacency, in time proportional to them and their links."""
+    seen, waiting = {start}, [start]
     while waiting:
         vertex = waiting.pop()
-        for other in others[ends[vertex] : ends[vertex + 1]]:
-            if not seen[other]:
-                seen[other] = True
+        for other in neighbours[ptr[vertex] : ptr[vertex + 1]]:
+            if other not in seen:
+                seen.add(other)
                 waiting.append(other)
-    return np.array(seen)
+    return seen

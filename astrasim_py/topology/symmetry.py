@@ -16,7 +16,7 @@ MAX_GROUP = 4096
 #: Maximum ranks whose divisors are tried as digits.
 _MAX_RANKS = 2**16
 #: Links on which a rotation is tested before it is tested on all.
-_PROBES = 32
+_PROBES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +60,14 @@ class Rotations:
         table[self.class_of, self.element] = np.arange(len(self.element))
         return table
 
-    def add(self, a: np.ndarray, b: np.ndarray, sign: int = 1) -> np.ndarray:
-        """Element a + b, or a - b; the arrays are broadcast."""
-        total, weight = 0, 1
-        for _, size, rotated in self.digits:
-            if rotated:
-                total = total + (a // weight % size + sign * (b // weight % size)) % size * weight
-                weight *= size
-        return np.asarray(total, dtype=np.int64)
+    @cached_property
+    def sums(self) -> np.ndarray:
+        """int32[order, order]: the element that two elements make, one after the other."""
+        table = np.zeros((1, 1), dtype=np.int32)
+        for size in (size for _, size, rotated in self.digits if rotated):
+            digit = np.add.outer(np.arange(size), np.arange(size)).astype(np.int32) % size * len(table)
+            table = np.add.outer(digit, table).swapaxes(1, 2).reshape(2 * [size * len(table)])
+        return table
 
 
 def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarray) -> list[Rotations]:
@@ -102,10 +102,13 @@ def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarr
         choices = []
         for size in (d for d in divisors if d > 1 and ranks % (stride * d) == 0):
             order, rest = best[stride * size]
-            moves = order * size <= MAX_GROUP and holds(stride, size)
             # Among equal groups prefer fewer digits, then rotated digits.
-            choices.append((order * size if moves else order, -len(rest), moves, size, rest))
-        order, _, moves, size, rest = max(choices)
+            choices.append((order * size, -len(rest), True, size, rest))
+        # Only the best choice left is tested.
+        while (top := max(choices))[2] and not (top[0] <= MAX_GROUP and holds(stride, top[3])):
+            choices.remove(top)
+            choices.append((top[0] // top[3], top[1], False, *top[3:]))
+        order, _, moves, size, rest = top
         best[stride] = order, ((stride, size, moves), *rest)
     order, whole = best[1]
     if order < 2:

@@ -37,12 +37,17 @@ def components(net: Timing, keep: np.ndarray) -> tuple[np.ndarray, int]:
     label, found, ways = np.full(len(net.in_ptr) - 1, -1, dtype=np.int32), 0, []
     for tails, heads in ((net.src, net.dst), (net.dst, net.src)):
         arcs = np.flatnonzero(keep)[np.argsort(tails[keep], kind="stable")]
-        ways.append((pointers(np.bincount(tails[arcs], minlength=len(label))), heads[arcs]))
-    while (label < 0).any():
-        first = int(label.argmin())
-        label[reachable(*ways[0], first) & reachable(*ways[1], first)] = found
-        found += 1
+        ways.append((pointers(np.bincount(tails[arcs], minlength=len(label))).tolist(), heads[arcs].tolist()))
+    for first in range(len(label)):
+        if label[first] < 0:
+            label[list(reachable(*ways[0], first) & reachable(*ways[1], first))] = found
+            found += 1
     return label, found
+
+
+def ranked(values: np.ndarray) -> np.ndarray:
+    """int64[rows]: equal values numbered 0.. in ascending order; faster than ``return_inverse`` where few differ."""
+    return np.searchsorted(np.unique(values), values)
 
 
 @kernel("the synthesizer", threads=True)

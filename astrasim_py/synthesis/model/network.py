@@ -221,7 +221,7 @@ def _check_connected(src: np.ndarray, dst: np.ndarray, members: np.ndarray, rela
     for tails, heads, forward in ((src, dst, True), (dst, src, False)):
         order = np.argsort(tails, kind="stable")
         ptr = np.searchsorted(tails[order], np.arange(n + 1))
-        lost = np.flatnonzero(~reachable(ptr, heads[order].astype(np.int32), 0)[:n])
+        lost = np.setdiff1d(np.arange(n), list(reachable(ptr.tolist(), heads[order].tolist(), 0)))
         if len(lost):
             a, b = (members[0], members[lost[0]]) if forward else (members[lost[0]], members[0])
             remedy = "choose other NPUs" if relays else "choose other NPUs, or allow relays"

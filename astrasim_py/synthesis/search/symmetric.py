@@ -14,7 +14,7 @@ import numpy as np
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import inlined, kernel
 from astrasim_py.synthesis.model.demand import Demand
-from astrasim_py.synthesis.model.graphs import rows_of
+from astrasim_py.synthesis.model.graphs import ranked, rows_of
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import random_below, shuffle_equals
 from astrasim_py.synthesis.model.schedule import Columns
@@ -49,9 +49,7 @@ class SymmetricNetwork:
     def rotated(self, columns: Columns) -> Columns:
         """All rotations of transfers (index into `arcs`, chunk to decide for, start)."""
         arc, chunk, start = columns
-        elements = np.arange(self.group.order)
-        total = self.group.add(elements[:, None], elements[None, :]).astype(np.int32)
-        arcs = self.rotations[arc[:, None], total[self.group.element[self.timing.src[arc]]]]
+        arcs = self.rotations[arc[:, None], self.group.sums[self.group.element[self.timing.src[arc]]]]
         chunks = self.group.rank_at[chunk // self.per_rank] * self.per_rank + (chunk % self.per_rank)[:, None]
         return arcs.reshape(-1), chunks.astype(np.int32).reshape(-1), np.repeat(start, self.group.order)
 
@@ -59,15 +57,14 @@ class SymmetricNetwork:
 def arc_labels(network: Network, timing: Timing) -> np.ndarray:
     """int64[arcs]: equal for arcs whose transfers of the largest chunks take the same course."""
     lengths = np.diff(network.hop_ptr)
-    rows = np.full((network.arcs, 2 * int(lengths.max(initial=0)) + 1), -1, dtype=np.int64)
-    rows[:, 0] = timing.delay[0]
+    label = ranked(timing.delay[0])
     for position in range(int(lengths.max(initial=0))):
         arcs = np.flatnonzero(lengths > position)
-        at = network.hop_ptr[arcs] + position
-        rows[arcs, 2 * position + 1], rows[arcs, 2 * position + 2] = timing.offset[0, at], timing.hold[0, at]
-    if not len(rows) or (rows == rows[0]).all():
-        return np.zeros(len(rows), dtype=np.int64)
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        for times in (timing.offset[0], timing.hold[0]):
+            here = np.full(network.arcs, -1)
+            here[arcs] = times[network.hop_ptr[arcs] + position]
+            label = ranked(label * network.arcs + ranked(here))
+    return label
 
 
 def symmetric_network(network: Network, demand: Demand) -> SymmetricNetwork | None:
@@ -88,31 +85,29 @@ def _symmetric(network: Network, timing: Timing, group: Rotations, per_rank: int
         return None
     order = group.order
     a, b = network.src.astype(np.int64), network.dst.astype(np.int64)
-    step = group.add(group.element[b], group.element[a], -1)
-    kind = (group.class_of[a] * (network.ranks // order) + group.class_of[b]) * order + step
-    first, class_of = np.unique(kind, return_index=True, return_inverse=True)[1:]
-    class_of = class_of.reshape(-1)
-    arc_at = np.empty((len(first), order), dtype=np.int32)
+    step = group.sums[group.element[b], group.sums.argmin(axis=1)[group.element[a]]]
+    class_of = ranked((group.class_of[a] * (network.ranks // order) + group.class_of[b]) * order + step)
+    arc_at = np.empty((class_of.max() + 1, order), dtype=np.int32)
     arc_at[class_of, group.element[a]] = np.arange(network.arcs)
     lengths = np.diff(network.hop_ptr)
     longest = int(lengths.max())
     hop_class = np.repeat(class_of, lengths)
     slots = hop_class * longest + np.arange(len(network.hop)) - np.repeat(network.hop_ptr[:-1], lengths)
-    _, where, repeats = np.unique(hop_class * len(network.links) + network.hop, return_inverse=True, return_counts=True)
-    spoilt = np.unique(hop_class[(repeats > 1)[where.reshape(-1)]])
-    arcs = np.flatnonzero(~np.isin(class_of, spoilt))
+    taken, repeats = np.unique(hop_class * len(network.links) + network.hop, return_counts=True)
+    arcs = np.flatnonzero(~np.isin(class_of, taken[repeats > 1] // len(network.links)))
     if not len(arcs):
         return None
     ptr, hops = rows_of(network.hop_ptr, arcs)
-    links, hop = np.unique(_joined(slots, network.hop, len(first) * longest)[slots[hops]], return_inverse=True)
+    joined = _joined(slots, network.hop, len(arc_at) * longest)[slots[hops]]
+    links = np.unique(joined)
     smaller = replace(
-        network, src=network.src[arcs], dst=network.dst[arcs], hop_ptr=ptr, hop=hop.reshape(-1).astype(np.int32),
+        network, src=network.src[arcs], dst=network.dst[arcs], hop_ptr=ptr, hop=ranked(joined).astype(np.int32),
         links=links, occupied_ptr=np.zeros(len(links) + 1, dtype=np.int64),
     )  # fmt: skip
     times = timing.offset[:1, hops], timing.hold[:1, hops], timing.delay[:1, arcs]
-    first, kind = np.unique(class_of[arcs], return_index=True, return_inverse=True)[1:]
+    kind = ranked(class_of[arcs])
     return SymmetricNetwork(
-        group, per_rank, arcs, kind.reshape(-1).astype(np.int32), first, arc_at[class_of[arcs]],
+        group, per_rank, arcs, kind.astype(np.int32), np.unique(kind, return_index=True)[1], arc_at[class_of[arcs]],
         smaller.with_times(*times),
     )  # fmt: skip
 
