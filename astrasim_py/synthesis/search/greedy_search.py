@@ -27,6 +27,8 @@ from astrasim_py.synthesis.search.symmetric import symmetric_network
 MAX_LEVELS = 6
 #: Ranks × chunks beyond which no run overtakes, for it keeps the time of every arrival.
 MAX_OVERTAKING = 2**24
+#: Ranks × chunks up to which the first run overtakes; beyond, that takes half as long again.
+OVERTAKING_FIRST = 2**18
 #: Ranks × chunks, and words of calendars, beyond which no schedule is polished.
 MAX_POLISHED, MAX_CALENDARS = 2**15, 2**22
 #: Moves × ranks of one polishing, and most moves.
@@ -63,8 +65,7 @@ class GreedyRuns:
     @property
     def uneven(self) -> bool:
         """Whether arcs differ in speed where it can matter."""
-        delay = self.timing.delay[0]
-        return bool(len(delay)) and bool((delay != delay[0]).any())
+        return bool((self.timing.delay[0] != self.timing.delay[0].max(initial=0)).any())
 
     def _levels(self) -> tuple[np.ndarray, np.ndarray, int]:
         """(int32[arcs] level of slow arcs, int32[levels, n] parts joined by faster arcs, number of parts)."""
@@ -149,20 +150,20 @@ class GreedyRuns:
 
 #: Transfers of one run beyond which runs are made one at a time, each on what the last one taught.
 LARGE = 2**22
-_GENERATION = 32
+#: Runs of a generation; of all but the first two one polishes, where that is possible.
+_GENERATION = 16
 #: Runs up to rotations that are made as one, for they are short.
 _ATTEMPTS = 4
-#: One run in so many of a generation polishes, where that is possible: this one.
-_CYCLE, _POLISHES = 16, 7
 
 
 def policies(runs: GreedyRuns) -> list[Policy]:
     """Policies to try, the most promising first."""
     if runs.uneven:
-        few = [Policy(hierarchy=True), Policy(hierarchy=True, overtake=True), Policy(samples=32, overtake=True)]
+        few = [Policy(hierarchy=True, overtake=True), Policy(hierarchy=True), Policy(samples=32, overtake=True)]
         few += [Policy(samples=32, overtake=True, lazy=8), Policy(samples=32, hierarchy=True, overtake=True, lazy=8)]
         few += [Policy(samples=1, overtake=True), Policy(overtake=True, lazy=32)]
-        found = [Policy(hierarchy=True), Policy(hierarchy=True, overtake=True), Policy(overtake=True)]
+        small = runs.network.ranks * runs.demand.count <= OVERTAKING_FIRST
+        found = [Policy(hierarchy=True, overtake=first) for first in (small, not small)] + [Policy(overtake=True)]
         found += [Policy(samples=1, overtake=True), Policy(), Policy(samples=2, overtake=True)]
         for lazy in (8, 32):
             found += [Policy(hierarchy=True, lazy=lazy), Policy(samples=1, overtake=True, lazy=lazy)]
@@ -218,7 +219,7 @@ def _whole(runs: GreedyRuns, found: Outcome) -> Columns | None:
 
 
 def _lineup(offered: Sequence, polishable: bool) -> Callable:
-    """All policies in turn at first; then half in turn, half the best ones so far, and some runs polish."""
+    """All policies in turn at first; then half in turn, half the best ones so far; the first run polishes."""
 
     def lineup(made: int, size: int, best: Outcome | None, scores: dict, dry: int) -> list:
         if made < 2 * len(offered):
@@ -232,8 +233,7 @@ def _lineup(offered: Sequence, polishable: bool) -> Callable:
             ]
         entries: list = [(policy, None) for policy in chosen]
         if polishable and made > 1 and best is not None:
-            polished = f"{str(best.policy).removesuffix(', polished')}, polished", best
-            entries[_POLISHES::_CYCLE] = [polished] * len(entries[_POLISHES::_CYCLE])
+            entries[0] = f"{str(best.policy).removesuffix(', polished')}, polished", best
         return entries
 
     return lineup
