@@ -21,7 +21,8 @@ _FOLDER = Path(__file__).parents[1] / "data" / "hardware"
 class Compute(StrictModel):
     """Compute rates and memory of one NPU.
 
-    `peak`: dense operations per second by number format, e.g. ``bf16``; the training format comes first.
+    `peak`: dense operations per second by number format, e.g. ``bf16``; the training format comes first. `sustained`:
+    share of it that large matrix products reach; `attention`: share of the 16-bit peak by attention kernel.
     """
 
     model_config = ConfigDict(extra="ignore")  # its sources
@@ -30,6 +31,8 @@ class Compute(StrictModel):
     peak: dict[str, ComputeRate]
     memory_bandwidth: MemoryBandwidth
     memory: Size
+    sustained: float = 1.0
+    attention: dict[str, float] = Field(default_factory=dict)
 
 
 class LinkRates(StrictModel):
