@@ -2,6 +2,9 @@
 
 CASES.csv names measured runs of ASTRA-sim, one a row, with files relative to it. Without it the packaged set runs:
 closed forms of our own algorithms, and figures of ASTRA-sim. Exits with 1 if a figure differs, be it by 1 ns.
+
+With --training ROWS.csv rows are published step times of training, and shown is how far off closed forms are. Nothing
+passes or fails there.
 """
 
 import argparse
@@ -10,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 
 from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option
-from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
+from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 
 #: Rows that are off which text shows; JSON has them all.
 SHOWN = 20
@@ -18,6 +21,8 @@ SHOWN = 20
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cases", metavar="CASES.csv", nargs="?", help="by default the packaged set")
+    parser.add_argument("--training", metavar="ROWS.csv", help="published training throughput, instead of cases")
+    parser.add_argument("--calibrate", action="store_true", help="with --training: fit four constants to each source")
     engine_option(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME", help="only this set (repeatable)")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
@@ -27,6 +32,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the cases; 1 if one that counts is off."""
+    if args.training is not None:
+        return _training(args)
+    if args.calibrate:
+        raise UsageError("--calibrate", "there are no rows to fit to", "write --training ROWS.csv, too")
     from astrasim_py.study.cases import read_cases
     from astrasim_py.study.progress import on_terminal
     from astrasim_py.study.validation import packaged_items, validate
@@ -75,3 +84,54 @@ def _percent(error: float | None) -> str:
     if error is None:
         return "-"
     return "0" if error == 0 else f"{100 * error:.3g} %"
+
+
+def _training(args: argparse.Namespace) -> int:
+    """Compare closed forms with published step times."""
+    from astrasim_py.study.training_errors import compare
+    from astrasim_py.study.training_rows import read_rows
+
+    for name, unused in (("CASES.csv", args.cases), ("--jobs", args.jobs)):
+        if unused is not None:
+            raise UsageError("--training", f"goes without {name}", "write one of them")
+    if args.engine != "auto":
+        raise UsageError("--engine", "closed forms have no engine", "drop it")
+    report = compare(read_rows(args.training, args.set), calibrate=args.calibrate)
+    print(_training_json(report) if args.format == "json" else _training_text(report))
+    return EXIT_OK
+
+
+def _training_json(report) -> str:
+    def shown(errors) -> dict:
+        return {key: value for key, value in asdict(errors).items() if value is not None}
+
+    total = shown(report.total)
+    del total["group"]
+    left_out = [
+        {"place": row.place, "id": row.id, "source": row.source, "reason": row.problem} for row in report.unpredicted
+    ]
+    groups = {"groups": [shown(one) for one in report.groups], "summaries": [shown(one) for one in report.summaries]}
+    return json.dumps(total | groups | {"unpredicted": left_out}, indent=2, ensure_ascii=False)
+
+
+def _training_text(report) -> str:
+    from astrasim_py.report.tables import text_table
+
+    fitted = report.total.fitted_median_rel_error is not None
+    headings = ["source", "rows", "median error", "p90"]
+    headings += ["fitted", "p90", "held out", "host", "gemm", "nic", "interference"] if fitted else []
+    rows = []
+    for one in (*report.groups, *report.summaries, report.total):
+        name = f"{one.group} (MoE)" if one.experts and one in report.groups else one.group
+        row = [name, str(one.cases), _percent(one.median_rel_error), _percent(one.p90_rel_error)]
+        if fitted:
+            errors = (one.fitted_median_rel_error, one.fitted_p90_rel_error, one.held_out_median_rel_error)
+            row += [*map(_percent, errors), *(f"{value:.2f}" for value in (one.constants or {}).values())]
+            row += [""] * (len(headings) - len(row))
+        rows.append(tuple(row))
+    lines = [text_table(tuple(headings), rows, (False, *(True,) * (len(headings) - 1)))]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in report.unpredicted:
+        reasons.setdefault((row.source, row.problem), []).append(row.id)
+    lines += [f"not predicted: {source}: {why}: {', '.join(ids)}" for (source, why), ids in reasons.items()]
+    return "\n".join(lines)

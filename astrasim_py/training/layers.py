@@ -211,6 +211,11 @@ def gradient_comms(layout: Layout, kind: str) -> tuple[Comm, ...]:
     return tuple(comm for comm in found if comm.there)
 
 
+def recomputed(layout: Layout) -> float | np.ndarray:
+    """Part of a layer's matrix products that the backward pass repeats, from 0 to 1."""
+    return _share(layout, 0) / 1000
+
+
 def up(number: Numbers, divisor: Numbers) -> Numbers:
     """The quotient, rounded up."""
     return -(-number // divisor)

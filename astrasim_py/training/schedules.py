@@ -65,21 +65,22 @@ def virtual_stage(schedule: str, stages: int, rank, chunk):
     return chunk * stages + rank
 
 
-def bubble(schedule: str, stages: int, chunks: int, times: tuple) -> Fraction:
+def bubble(schedule: str, stages, chunks, times: tuple):
     """Makespan less m (F + I + W): the time that the schedule loses when communication takes none.
 
-    `times`: F, I, W of a micro-batch on one rank, all its chunks together. ``zb_h2`` reaches its form from 2p - 1
+    `times`: F, I, W of a micro-batch on one rank, all its chunks together. With whole numbers the result is an exact
+    Fraction; stages, chunks and times may also be floats or arrays. ``zb_h2`` reaches its form from 2p - 1
     micro-batches on; with equal times always. That of ``zbv`` holds for F = I = W only. Sources: Qi et al., Zero
     Bubble Pipeline Parallelism (2023); Narayanan et al. (2021) for the interleaved schedule.
     """
-    forward, grad, weight = map(Fraction, times)
+    forward, grad, weight = (Fraction(time) if isinstance(time, int | Fraction) else time for time in times)
     last = stages - 1
     forms = {
         "gpipe": last * (forward + grad + weight),
         "1f1b": last * (forward + grad + weight),
         "interleaved": last * (forward + grad + weight) / chunks,
         "zb_h1": last * (forward + grad - weight),
-        "zb_h2": max(last * (forward + grad - 2 * weight), last * forward),
+        "zb_h2": np.maximum(last * (forward + grad - 2 * weight), last * forward),
         "zbv": last * forward / 2,
     }
     return forms[schedule]

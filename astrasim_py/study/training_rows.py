@@ -1,0 +1,270 @@
+"""Published training throughput against closed forms: rows of a CSV, each a run that somebody measured.
+
+A row says model, machine and parallelism; what it does not say is in `SOFTWARE`, by its source: attention kernel,
+what overlaps, how gradients are reduced. Figures are step times.
+"""
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from astrasim_py.core.errors import ScenarioError, UsageError
+from astrasim_py.core.files import read_regular
+from astrasim_py.training.models import model_names
+from astrasim_py.training.prices import Constants
+from astrasim_py.training.strategy import Layout, Training
+from astrasim_py.training.system import System, system
+
+#: Columns that must be there; others are for the reader.
+REQUIRED = (
+    "id", "source", "model", "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "seq", "gpus", "gpu",
+    "nic_gb_s_per_gpu", "dtype", "tp", "pp", "cp", "ep", "vp", "sharding", "recompute", "mbs", "gbs", "step_s",
+)  # fmt: skip
+MAX_BYTES = 2**28
+
+#: GPU of a row → hardware preset.
+GPUS = {
+    "a100": "dgx_a100",
+    "a100-40": "dgx_a100_40gb",
+    "h100": "dgx_h100",
+    "h100-500w": "hgx_h100_500w",
+    "h200": "dgx_h200",
+    "b200": "dgx_b200",
+    "b300": "dgx_b300",
+    "gb200": "gb200_nvl72",
+    "gb300": "gb300_nvl72",
+    "tpu-v5e": "tpu_v5e",
+    "tpu-v5p": "tpu_v5p",
+}
+#: First letters of a number format of a row → ours; scaling recipes of 8 bits are one.
+DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4", "fp32": "fp32"}
+#: Recomputation of a row → ours. `selective`: the MLA up-projection and the MLP's activation, a fifth of a forward
+#: pass; `selective-light`: norms and activations; `minimal` keeps products, so attention is done again.
+RECOMPUTE = {
+    "none": "none",
+    "unknown": "none",
+    "full": "full",
+    "attn": "attn",
+    "selective": 0.2,
+    "selective-light": 0.05,
+    "selective-op": "selective_op",
+    "selective-layer": "half",
+    "minimal": "attn",
+}
+
+
+class Software(NamedTuple):
+    """What a source's rows have in common, beyond their columns: keys of `Training`, and constants."""
+
+    training: Mapping = MappingProxyType({})
+    constants: Mapping = MappingProxyType({})
+
+
+#: Megatron before FlashAttention: scores go to memory; gradients are reduced after the last microbatch.
+_MEGATRON_2021 = Software({"attention": "eager", "sp": False})
+#: Its pipeline sends the whole activation from every rank; in bf16 its elementwise kernels have fp32 intermediates.
+_DEEPSPEED = Software(_MEGATRON_2021.training, {"elementwise": 2.0, "scatter": False})
+_MEGATRON = Software({"attention": "auto", "overlap": {"tp": True, "dp": True, "pp": True}})
+#: Every elementwise operation a kernel of its own.
+_UNFUSED = {"elementwise": 1.7}
+SOFTWARE: dict[str, Software] = {
+    "megatron-sc21": _MEGATRON_2021,
+    "korthikanti-t5": _MEGATRON_2021,
+    "mt-nlg": _DEEPSPEED,
+    "vtrain-multi": _MEGATRON_2021,
+    "vtrain-single": _MEGATRON_2021,
+    "bigscience-tr11": _DEEPSPEED,
+    "internevo": Software({"attention": "fa2", "overlap": {"dp": True}}, _UNFUSED),
+    # Triton's FlashAttention 1, a fused loss; gradients reduced in fp32 unless the parameters are in bf16 alone.
+    "llm-foundry": Software(
+        {"attention": "fa1", "overlap": {"dp": True}, "grad_dtype": "fp32", "fused_loss": True}, _UNFUSED
+    ),
+    "torchtitan": Software({"attention": "fa2", "overlap": {"dp": True}, "grad_dtype": "fp32"}, {"even_cp": False}),
+    "fms-fsdp": Software({"attention": "fa2", "overlap": {"dp": True}}, {"host": 0.5}),
+    "maxtext": Software({"attention": "fa2", "overlap": {"dp": True}}, {"host": 0.0}),
+}
+_GRAPHS = Software({"overlap": {"tp": True, "dp": True, "pp": True, "ep": True}}, {"host": 0.1})
+#: Words in a row's note → what they change.
+NOTES: tuple[tuple[str, Software], ...] = (
+    ("eager", Software({}, _UNFUSED)),
+    ("compile", Software({}, {"host": 0.5})),
+    ("async TP", Software({"overlap": {"tp": True, "dp": True}})),
+    ("pure bf16", Software({"grad_dtype": "bf16"})),
+    # From 26.06 on whole iterations are CUDA graphs, and experts' communication overlaps.
+    ("26.06", _GRAPHS),
+    ("26.08", _GRAPHS),
+    ("02-28", Software({"grad_dtype": "fp32"})),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured run. `problem`: why it cannot be predicted; empty where it can."""
+
+    place: str
+    id: str
+    source: str
+    experts: bool
+    measured: float
+    layout: Layout | None = None
+    system: System | None = None
+    constants: Constants = Constants()
+    problem: str = ""
+
+
+def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Row]:
+    """Rows of a CSV, in order, those that cannot be predicted with the reason; of these `sources`, all where empty.
+
+    Raises UsageError: ``file:line``: what is wrong, and what to write instead.
+    """
+    place, what = os.fspath(path), "a CSV of training throughput"
+    data = read_regular(path, MAX_BYTES, UsageError, what=what, remedy="cut it into several")
+    try:
+        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UsageError(f"{place}:{line}", "is not UTF-8 text", f"name {what}") from None
+    try:
+        heading = reader.fieldnames or ()
+        lacking = [name for name in REQUIRED if name not in heading]
+        if lacking:
+            problem = f'there is no column "{lacking[0]}"'
+            raise UsageError(f"{place}:1", problem, f"write {', '.join(REQUIRED)}")
+        rows = [_row(row, f"{place}:{reader.line_num}") for row in reader]
+    except csv.Error as error:
+        raise UsageError(f"{place}:{reader.line_num or 1}", f"is no CSV: {error}", f"name {what}") from None
+    if not rows:
+        raise UsageError(f"{place}:1", "has no row under its heading", f"name {what}")
+    known = dict.fromkeys(row.source for row in rows)
+    for name in sources:
+        if name not in known:
+            raise UsageError("--set", f'{place} has no source "{name}"', f"write one of {', '.join(known)}")
+    return [row for row in rows if not sources or row.source in sources]
+
+
+def _row(cells: Mapping[str | None, str | None], here: str) -> Row:
+    if None in cells or None in cells.values():
+        raise UsageError(here, "has not one cell per heading", "write one cell per heading")
+    row = {key: (value or "").strip() for key, value in cells.items() if key}
+    measured = _number(row, "step_s", here)
+    if not measured or measured <= 0:
+        raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")
+    found = Row(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
+    problem = _unpredictable(row)
+    if problem:
+        return replace(found, problem=problem)
+    software = _software(row)
+    try:
+        layout = Training(**_training(row, here, software)).layout(_whole(row, "gpus", here))
+    except ScenarioError as error:
+        return replace(found, problem=f"{error.problem}; {error.remedy}")
+    nic = _number(row, "nic_gb_s_per_gpu", here)
+    machine = _machine(GPUS[row["gpu"]], nic)
+    return replace(found, layout=layout, system=machine, constants=Constants(**software.constants))
+
+
+def _unpredictable(row: Mapping[str, str]) -> str:
+    """Why a row is kept out of errors; empty if it is not."""
+    if row.get("predictable") == "0":
+        return f"marked as not predictable ({row.get('note') or 'no note'})"
+    if not row["layers"]:
+        return "the architecture is not published"
+    for key in _COUNTS:
+        if not row[key]:
+            return f"{key} is not stated"
+    if row["sharding"].partition("@")[0] not in _ZERO:
+        return f'the sharding "{row["sharding"]}" is unknown; there are {", ".join(_ZERO)}'
+    if row["gpu"] not in GPUS:
+        return f'no preset for the GPU "{row["gpu"]}"; there are {", ".join(GPUS)}'
+    if _dtype(row) is None:
+        return f'the number format "{row["dtype"]}" is unknown; there are {", ".join(DTYPES)}'
+    if _recompute(row["recompute"]) is None:
+        return f'the recomputation "{row["recompute"]}" is unknown; there are {", ".join(RECOMPUTE)}'
+    return ""
+
+
+def _training(row: Mapping[str, str], here: str, software: Software) -> dict:
+    """Keys of `Training` of a row."""
+
+    def whole(key: str) -> int:
+        return _whole(row, key, here)
+
+    sharding, _, group = row["sharding"].partition("@")
+    if sharding not in _ZERO:
+        raise UsageError(
+            f"{here}: sharding", f'"{sharding}" is unknown', f"write one of {', '.join(_ZERO)}, or zero1@8"
+        )
+    keys = {key: whole(key) for key in _COUNTS[1:]}
+    keys |= {"model": _model(row, here), "dtype": _dtype(row), "recompute": _recompute(row["recompute"])}
+    keys["zero"] = _ZERO[sharding]
+    if sharding == "hsdp":  # a full copy in every node, or in every slice of a torus
+        group = str(_machine(GPUS[row["gpu"]], None).node // keys["tp"])
+    if group:
+        copies = whole("gpus") // keys["pp"] // keys["tp"]
+        keys["zero_group"] = min(int(group), copies)
+    if row["recompute"].endswith("+sp"):
+        software = software._replace(training={**software.training, "sp": True})
+    return {**keys, **software.training}
+
+
+_COUNTS = ("gpus", "seq", "gbs", "mbs", "tp", "pp", "cp", "ep", "vp")
+_ZERO = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3}
+
+
+def _model(row: Mapping[str, str], here: str) -> dict:
+    """A preset's shape, or the plain transformer with a tied embedding; the columns count where they say more."""
+    columns = {"layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"}
+    keys = {key: _whole(row, key, here) for key in columns}
+    if row["model"] in model_names():
+        return {"base": row["model"], **{key: value for key, value in keys.items() if row[key]}}
+    experts = {key: _whole(row, key, here) for key in ("experts", "topk", "moe_ffn") if row.get(key)}
+    return {**keys, **experts, "tied": True}
+
+
+def _software(row: Mapping[str, str]) -> Software:
+    found = SOFTWARE.get(row["source"], _MEGATRON)
+    for word, more in NOTES:
+        if word in row.get("note", ""):
+            found = Software({**found.training, **more.training}, {**found.constants, **more.constants})
+    return found
+
+
+@cache
+def _machine(name: str, nic: float | None) -> System:
+    return system(name, **({"outside": nic * 1e9} if nic else {}))
+
+
+def _dtype(row: Mapping[str, str]) -> str | None:
+    return DTYPES.get(row["dtype"].partition("-")[0])
+
+
+def _recompute(text: str):
+    text = text.removesuffix("+sp")
+    kind, _, part = text.partition(":")
+    if kind == "partial" and part:
+        return min(float(part), 1.0)
+    kind, _, rest = text.partition("-")
+    layers, of, whole = rest.partition("of")
+    if kind == "full" and of:  # full in some of the layers
+        return int(layers) / int(whole)
+    return RECOMPUTE.get(text)
+
+
+def _number(row: Mapping[str, str], key: str, here: str) -> float | None:
+    text = row.get(key, "")
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise UsageError(f"{here}: {key}", f'"{text}" is no number', "write a number, or nothing") from None
+
+
+def _whole(row: Mapping[str, str], key: str, here: str) -> int:
+    value = _number(row, key, here)
+    if value is None or value != int(value) or value < 1:
+        raise UsageError(f"{here}: {key}", f'"{row.get(key, "")}" is no count', "write a whole number from 1 on")
+    return int(value)

@@ -1,0 +1,311 @@
+"""Step times by closed forms, for one layout or for arrays of configurations.
+
+`terms` adds up the operations and collectives that `layers` describes. `step` joins them: the longer of GPU and host
+for a layer, the heaviest pipeline stage, the schedule's bubble, and what of the communication is not hidden. `step` is
+cheap, and it alone reads the constants that are calibrated: it can be run again on the same terms.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.training import layers
+from astrasim_py.training.layers import Op
+from astrasim_py.training.prices import Constants, Prices, Transfer
+from astrasim_py.training.schedules import SCHEDULES, bubble
+from astrasim_py.training.strategy import Layout, Numbers
+
+#: Seconds: a float, or an array of one value per configuration.
+Seconds = float | np.ndarray
+#: Keys of a layout that the operations and collectives of a layer depend on.
+_LAYER_KEYS = ("seq", "mbs", "tp", "cp", "ep", "etp", "sp", "recompute", "recompute_part")
+
+
+class Pass(NamedTuple):
+    """One pass over a layer, in seconds: matrix products at scale 1, attention, the rest, the host at scale 1.
+
+    `tp`, `ep`: what overlap leaves of the communication; `ring`: one step of context parallelism.
+    """
+
+    gemm: Seconds = 0.0
+    attention: Seconds = 0.0
+    other: Seconds = 0.0
+    host: Seconds = 0.0
+    tp: Transfer = Transfer()
+    ep: Transfer = Transfer()
+    ring: Transfer = Transfer()
+
+
+class Passes(NamedTuple):
+    """Forward and backward pass (gradients and what is computed again), and products of the weight gradients alone."""
+
+    forward: Pass = Pass()
+    backward: Pass = Pass()
+    weights: Seconds = 0.0
+
+
+class Gradients(NamedTuple):
+    """Communication of gradients and weights: once an iteration, and (`each_`) with every microbatch."""
+
+    reduce: Transfer = Transfer()
+    gather: Transfer = Transfer()
+    each_forward: Transfer = Transfer()
+    each_backward: Transfer = Transfer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a step time is made of, before the constants that are calibrated; numbers, or arrays of one length.
+
+    `counts`: dense and MoE layers of the first, the second and the last pipeline rank, and their means over ranks;
+    `edges`: whether embedding and logits are on those ranks.
+    """
+
+    microbatches: Numbers
+    stages: Numbers
+    chunks: Numbers
+    context: Numbers
+    schedule: Numbers
+    hidden_dp: bool | np.ndarray
+    counts: tuple[tuple[Numbers, Numbers], ...]
+    edges: tuple[tuple[Numbers, Numbers], ...]
+    dense: Passes
+    moe: Passes
+    embedding: Passes
+    logits: Passes
+    boundary: Transfer
+    steady: Transfer
+    gradients: Gradients
+    optimizer: Seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """An iteration of training, in seconds: the sum of all parts.
+
+    `forward`, `backward` are computation of the heaviest stage; `host` is what the GPU waits for the host; `tp`, `cp`,
+    `ep`, `pp` and `dp` exposed communication by kind.
+    """
+
+    forward: Seconds
+    backward: Seconds
+    host: Seconds
+    tp: Seconds
+    cp: Seconds
+    ep: Seconds
+    pp: Seconds
+    dp: Seconds
+    bubble: Seconds
+    optimizer: Seconds
+
+    @property
+    def seconds(self) -> Seconds:
+        """The whole iteration."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def terms(layout: Layout, prices: Prices) -> Terms:
+    """Terms of a layout, whose numbers may be arrays; `prices` give times of operations and transfers."""
+    one, where = _distinct(layout)
+    kinds = {
+        "dense": _layer(one, "dense", prices),
+        "moe": _layer(one, "moe", prices) if layout.model.experts else Passes(),
+        "embedding": _passes(one, layers.embedding(one), (), prices, 0.0),
+        "logits": _logits(one, prices),
+    }
+    if where is not None:
+        kinds = _mapped(lambda value: value[where] if isinstance(value, np.ndarray) else value, kinds)
+    p, last = layout.pp, layout.last_stage
+    dense_layers = layout.model.layers - layout.model.moe_layers
+    means = (dense_layers / p, layout.model.moe_layers / p)
+    sent = layers.boundary(layout) * (1 if prices.constants.scatter else layout.tp)
+    boundary = prices.message(sent, layout.ranks > prices.system.node) * (np.asarray(p) > 1)
+    exposed = prices.constants.pp_exposed if layout.overlap.pp else (p - 1) / p
+    places = (0, np.minimum(1, p - 1), p - 1)
+    optimizers = [prices.op_seconds(layers.optimizer(layout, stage)) for stage in (0, last)]
+    return Terms(
+        microbatches=layout.microbatches,
+        stages=p,
+        chunks=layout.vp,
+        context=layout.cp,
+        schedule=SCHEDULES.index(layout.schedule),
+        hidden_dp=layout.overlap.dp,
+        counts=(*(layout.stage_layers(stage) for stage in places), means),
+        edges=tuple(((stage == 0) * 1, (stage == last) * 1) for stage in places),
+        boundary=boundary,
+        steady=boundary * exposed,
+        gradients=_gradients(layout, prices),
+        optimizer=np.maximum(*optimizers),
+        **kinds,
+    )
+
+
+def stacked(rows: Sequence[Terms]) -> Terms:
+    """Terms of single layouts, of any models and systems, as arrays."""
+    parts = [[getattr(row, field.name) for row in rows] for field in fields(Terms)]
+    return Terms(**{f.name: _mapped(lambda *v: np.array(v), *p) for f, p in zip(fields(Terms), parts, strict=True)})
+
+
+def taken(found: Terms, chosen: np.ndarray) -> Terms:
+    """Some configurations of terms that are arrays."""
+    return Terms(**{f.name: _mapped(lambda v: v[chosen], getattr(found, f.name)) for f in fields(Terms)})
+
+
+def step(found: Terms, constants: Constants) -> Step:
+    """The step time of terms, with constants of which `host`, `gemm`, `nic` and `interference` are read."""
+    own = constants
+    kinds = {
+        name: [_spent(one, found.context, own) for one in getattr(found, name)[:2]]
+        for name in ("dense", "moe", "embedding", "logits")
+    }
+    whole = {name: [sum(spent) for spent in both] for name, both in kinds.items()}
+
+    def on_stage(values: dict, counts: tuple, first, last) -> Seconds:
+        edges = first * values["embedding"] + last * values["logits"]
+        return counts[0] * values["dense"] + counts[1] * values["moe"] + edges
+
+    both = {name: forward + backward for name, (forward, backward) in whole.items()}
+    totals = [on_stage(both, count, *edge) for count, edge in zip(found.counts[:3], found.edges, strict=True)]
+    heaviest = np.argmax(np.broadcast_arrays(*totals), axis=0)
+
+    def picked(values: Sequence) -> Seconds:
+        return np.choose(heaviest, [np.asarray(value) for value in values])
+
+    counts = [picked([count[kind] for count in found.counts[:3]]) for kind in (0, 1)]
+    ends = [picked([edge[end] for edge in found.edges]) for end in (0, 1)]
+
+    def sums(direction: int, part: int) -> Seconds:
+        return on_stage({name: both[direction][part] for name, both in kinds.items()}, counts, *ends)
+
+    m = found.microbatches
+    forward, backward, host, tp, cp, ep = (
+        sums(0, 0), sums(1, 0), *(sums(0, part) + sums(1, part) for part in (1, 2, 3, 4)),
+    )  # fmt: skip
+    per_stage = 1 / found.stages
+    mean = [on_stage({n: w[d] for n, w in whole.items()}, found.counts[3], per_stage, per_stage) for d in (0, 1)]
+    weights = on_stage({n: getattr(found, n).weights for n in kinds}, found.counts[3], per_stage, per_stage) * own.gemm
+    fill = 2 * (found.stages - 1) * found.boundary.seconds(own.nic)
+    return Step(
+        forward=m * forward,
+        backward=m * backward,
+        host=m * host,
+        tp=m * tp,
+        cp=m * cp,
+        ep=m * ep,
+        pp=2 * m * found.chunks * found.steady.seconds(own.nic) + fill,
+        dp=_exposed_gradients(
+            found, own, *(on_stage({n: w[d] for n, w in whole.items()}, counts, *ends) for d in (0, 1))
+        ),
+        bubble=_bubble(found, mean[0], mean[1] - weights, weights),
+        optimizer=found.optimizer,
+    )
+
+
+def _spent(one: Pass, context, own: Constants) -> tuple[Seconds, ...]:
+    """Seconds of a pass: computation, waiting for the host, exposed TP, CP and EP communication."""
+    busy = own.gemm * one.gemm + one.attention + one.other
+    steps = context - 1
+    cp = steps * np.maximum(one.ring.seconds(own.nic) - one.attention / context, 0.0)
+    return busy, np.maximum(own.host * one.host - busy, 0.0), one.tp.seconds(own.nic), cp, one.ep.seconds(own.nic)
+
+
+def _bubble(found: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:
+    """Bubble of each configuration's schedule."""
+    codes = np.unique(found.schedule).tolist()
+    times = (forward, inputs, weights)
+    forms = [bubble(SCHEDULES[code], found.stages, found.chunks, times) for code in codes]
+    return forms[0] if len(codes) == 1 else np.select([found.schedule == code for code in codes], forms)
+
+
+def _exposed_gradients(found: Terms, own: Constants, forward: Seconds, backward: Seconds) -> Seconds:
+    """Gradient and weight communication that computation of one microbatch on the stage does not hide."""
+
+    def beyond(comm: Seconds, busy: Seconds) -> Seconds:
+        hidden = np.maximum(comm - busy, 0.0) + own.interference * np.minimum(comm, busy)
+        return np.where(found.hidden_dp, hidden, comm)
+
+    one = [transfer.seconds(own.nic) for transfer in found.gradients]
+    each = beyond(one[2], forward) + beyond(one[3], backward)
+    return beyond(one[0], backward) + beyond(one[1], forward) + found.microbatches * each
+
+
+def _layer(layout: Layout, kind: str, prices: Prices) -> Passes:
+    host = prices.host_seconds(layout, kind)
+    return _passes(layout, layers.forward(layout, kind), layers.backward(layout, kind), prices, host)
+
+
+def _logits(layout: Layout, prices: Prices) -> Passes:
+    """The last stage's own: logits and loss, and layers that predict further tokens."""
+    found = _passes(layout, layers.logits(layout), (), prices, 0.0)
+    for _ in range(layout.model.mtp):
+        found = _mapped(np.add, found, _layer(layout, "mtp", prices))
+    return found
+
+
+def _passes(layout: Layout, forward: Sequence, backward: Sequence, prices: Prices, host: Seconds) -> Passes:
+    """Sums over items; items of part F are of the forward pass, all others of the backward pass."""
+    sums: dict[str, dict] = {"forward": {}, "backward": {}}
+    weights: Seconds = 0.0
+    ones = {
+        "tp": 1 - prices.constants.tp_hidden * layout.overlap.tp,
+        "ep": 1 - prices.constants.ep_hidden * layout.overlap.ep,
+    }
+    uneven = 1.0 if prices.constants.even_cp else 2 - 1 / layout.cp
+    for item in (*forward, *backward):
+        into = sums["forward" if item.part == "F" else "backward"]
+        if isinstance(item, Op):
+            key = {"gemm": "gemm", "attention": "attention"}.get(item.kind, "other")
+            value = prices.unscaled(item) * (uneven if item.kind == "attention" else 1.0)
+            weights = weights + value if item.part == "W" and item.kind == "gemm" else weights
+        else:
+            key = {"cp": "ring", "etp": "ep"}.get(item.group, item.group)
+            value = prices.transfer(layout, item) * ones.get(key, 1.0)
+        into[key] = into[key] + value if key in into else value
+    again = layers.recomputed(layout)
+    return Passes(Pass(host=host, **sums["forward"]), Pass(host=(2 + again) * host, **sums["backward"]), weights)
+
+
+def _gradients(layout: Layout, prices: Prices) -> Gradients:
+    """Those of the first or last stage, whichever are more."""
+    model, last = layout.model, layout.last_stage
+    places = {"F": "gather", "W": "reduce"}
+    each = {"F": "each_forward", "I": "each_backward", "W": "each_backward"}
+    stages = []
+    for stage, edge in ((0, "embedding"), (last, "logits")):
+        dense, moe = layout.stage_layers(stage)
+        total: dict[str, Transfer] = {}
+        for kind, count in (("dense", dense), ("moe", moe), (edge, 1)):
+            if kind == "moe" and not model.experts:
+                continue
+            for comm in layers.gradient_comms(layout, kind):
+                name = (places if comm.when == "iteration" else each)[comm.part]
+                total[name] = total.get(name, Transfer()) + prices.transfer(layout, comm) * count
+        stages.append(Gradients(**total))
+    return _mapped(np.maximum, *stages)
+
+
+def _distinct(layout: Layout) -> tuple[Layout, np.ndarray | None]:
+    """The layout with each combination of `_LAYER_KEYS` once, and the place of every configuration in it."""
+    keys = {name: value for name in _LAYER_KEYS if isinstance(value := getattr(layout, name), np.ndarray)}
+    if not keys:
+        return layout, None
+    mixed = np.zeros(1, dtype=np.uint64)
+    for place, value in enumerate(keys.values()):
+        mixed = (mixed ^ value.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15 + 2 * place)
+    _, first, where = np.unique(mixed, return_index=True, return_inverse=True)
+    if any((value[first][where] != value).any() for value in keys.values()):  # two combinations of one hash
+        return layout, None
+    return replace(layout, **{name: value[first] for name, value in keys.items()}), where
+
+
+def _mapped(function, *trees):
+    """`function` on the leaves of equal nestings of tuples and dicts."""
+    tree = trees[0]
+    if isinstance(tree, dict):
+        return {key: _mapped(function, *(one[key] for one in trees)) for key in tree}
+    if isinstance(tree, tuple):
+        parts = [_mapped(function, *part) for part in zip(*trees, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return function(*trees)

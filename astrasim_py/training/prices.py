@@ -1,0 +1,213 @@
+"""Times of operations and collectives on a system: what a trace's nodes take, and what closed forms add up.
+
+Sources of the constants: vendors' peaks; the rest is fitted to published training throughput, one number for each
+cause, and `Constants` says which. `python -m astrasim_py validate --training` shows how well they do.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from astrasim_py.training.layers import Comm, Op
+from astrasim_py.training.strategy import Layout
+from astrasim_py.training.system import System
+
+PS_PER_S = 10**12
+#: Share of the sustained peak that large matrix products reach, by number format.
+GEMM_EFFICIENCY = {"fp8": 0.70, "fp4": 0.55}
+GEMM_16_BIT = 0.85
+#: FLOP at which a product reaches half of its efficiency, on a chip of `HALF_PEAK` FLOP/s: launch and the last wave.
+HALF_FLOPS, HALF_PEAK = 1e9, 312e12
+#: Efficiency by the largest power of two, up to 64, that divides both n and k of a product: tiles of tensor cores.
+_ALIGNED = np.full(65, 0.60)
+_ALIGNED[[8, 16, 32, 64]] = 0.72, 0.85, 0.95, 1.0
+#: Bytes of an element in a matrix product.
+WIDTH = {"fp8": 1.0, "fp4": 0.5}
+#: Blocks whose products run in the 8- or 4-bit format, but for the router.
+_LOW_PRECISION = ("attn", "mlp", "moe", "shared")
+#: Share of the 16-bit peak that attention reaches on a chip without a figure.
+ATTENTION_EFFICIENCY = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What is measured rather than known. The first four are those that `calibrate` fits.
+
+    Attributes
+    ----------
+    host : float
+        Scale of the time in which the host launches a layer; 1 is eager PyTorch on a recent CPU, 0 none.
+    gemm : float
+        Scale of the time of matrix products.
+    nic : float
+        Share of the NIC bandwidth that collectives reach.
+    interference : float
+        Part of the shorter of gradient communication and computation that overlapping them costs.
+    nvlink, memory : float
+        Share of the bandwidth inside a node, and of the memory bandwidth.
+    elementwise : float
+        Scale of the bytes of elementwise operations: 1 fused, about 1.7 one kernel per operation.
+    host_layer, host_moe, host_expert : float
+        Seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.
+    tp_hidden, ep_hidden, pp_exposed : float
+        Part of the communication that overlap hides; of a pipeline's, part that it leaves.
+    scatter : bool
+        Whether tensor parallel ranks send a part each of what passes from stage to stage; otherwise each sends all.
+    even_cp : bool
+        Whether causal attention is dealt evenly to context parallel ranks. Otherwise the last has 2 - 1/c of the mean.
+    """
+
+    host: float = 1.0
+    gemm: float = 1.0
+    nic: float = 0.85
+    interference: float = 0.3
+    nvlink: float = 0.75
+    memory: float = 0.80
+    elementwise: float = 1.0
+    host_layer: float = 0.9e-3
+    host_moe: float = 0.5e-3
+    host_expert: float = 0.11e-3
+    tp_hidden: float = 0.7
+    ep_hidden: float = 0.35
+    pp_exposed: float = 0.15
+    scatter: bool = True
+    even_cp: bool = True
+
+
+#: What a simulation of a generated trace has: links at their nominal bandwidth, nothing that overlap or the host costs.
+SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0)
+
+
+class Transfer(NamedTuple):
+    """Seconds of communication: inside nodes, between nodes at the nominal NIC bandwidth, and latency.
+
+    The two networks work at once, so a collective takes the longer of the first two; of one group's they add up.
+    """
+
+    near: float | np.ndarray = 0.0
+    far: float | np.ndarray = 0.0
+    latency: float | np.ndarray = 0.0
+
+    def __add__(self, other):
+        return Transfer(self.near + other.near, self.far + other.far, self.latency + other.latency)
+
+    def __mul__(self, times):
+        return Transfer(self.near * times, self.far * times, self.latency * times)
+
+    def seconds(self, nic: float):
+        """Time where collectives reach the share `nic` of the NIC bandwidth."""
+        return np.maximum(self.near, self.far / nic) + self.latency
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Times on a system of operations in a number format, with one attention kernel.
+
+    Attributes
+    ----------
+    attention : str
+        A kernel that the chip's figures name; ``auto`` is the best of them.
+    """
+
+    system: System
+    dtype: str = "bf16"
+    attention: str = "auto"
+    constants: Constants = Constants()
+
+    def attention_efficiency(self) -> float:
+        """Share of the 16-bit peak that the attention kernel reaches."""
+        known = self.system.compute.attention
+        best = max(known.values(), default=ATTENTION_EFFICIENCY)
+        return known.get(self.attention, best)
+
+    def op_seconds(self, op: Op):
+        """Seconds of an operation: float, or an array of one value per configuration.
+
+        A matrix product takes (flops + g0) / (peak · efficiency · alignment · sustained) plus its bytes; an 8- or 4-bit
+        one reads and writes its input once more to convert it.
+        """
+        return self.unscaled(op) * (self.constants.gemm if op.kind == "gemm" else 1.0)
+
+    def unscaled(self, op: Op):
+        """Seconds of an operation before the scale of matrix products."""
+        system, rate = self.system, float(self.system.compute.memory_bandwidth) * self.constants.memory
+        if op.kind == "elementwise":
+            return op.nbytes * (self.constants.elementwise / rate)
+        if op.kind == "attention":
+            return op.flops / (system.peak("bf16") * self.attention_efficiency()) + op.nbytes / rate
+        low = self.dtype in WIDTH and op.block in _LOW_PRECISION and op.name != "router"
+        peak = system.peak(self.dtype if low else "bf16")
+        efficiency = (GEMM_EFFICIENCY[self.dtype] if low else GEMM_16_BIT) * system.compute.sustained
+        edges = op.n | op.k
+        flops = op.flops + (op.flops > 0) * (HALF_FLOPS * peak / HALF_PEAK)
+        busy = flops / (peak * efficiency * _ALIGNED[np.minimum(edges & -edges, 64)])
+        return busy + (op.nbytes + ((3 + WIDTH[self.dtype]) * op.m * op.k if low else 0)) / rate
+
+    def op_ps(self, *ops: Op) -> int:
+        """Picoseconds of operations one after the other."""
+        return round(sum(float(self.op_seconds(op)) for op in ops) * PS_PER_S)
+
+    def host_seconds(self, layout: Layout, kind: str):
+        """Seconds, at scale 1, in which the host launches a layer's forward pass; the backward pass takes twice."""
+        own = self.constants
+        conversions = 1.4 if self.dtype in WIDTH else 1.0
+        if kind == "dense" or not layout.model.experts:
+            return own.host_layer * conversions
+        return own.host_layer * conversions + own.host_moe + own.host_expert * (layout.model.experts // layout.ep)
+
+    def transfer(self, layout: Layout, comm: Comm) -> Transfer:
+        """Time of a collective among the ranks of its role, by rings; of one step, if it is the ring of CP."""
+        members, stride = _ROLES[comm.group](layout)
+        if comm.collective == "ring":
+            return self.message(comm.size, members * stride > self.system.node)
+        if comm.collective == "all_to_all":
+            return self._all_to_all(comm.size, members, stride, layout.model.topk)
+        passes = 2 if comm.collective == "all_reduce" else 1
+        return self._ring(passes * comm.size, members, stride, passes)
+
+    def message(self, size, crosses) -> Transfer:
+        """One message of every rank to its neighbour, which is in another node where `crosses`."""
+        there, system = np.asarray(size > 0), self.system
+        near = size / (system.inside * self.constants.nvlink)
+        latency = np.where(crosses, system.far_latency, system.latency)
+        return Transfer(near, np.where(crosses, size / system.outside, 0.0), np.where(there, latency, 0.0))
+
+    def _ring(self, moved, members, stride, passes: int) -> Transfer:
+        """With r members in a node, r rings leave it by r NICs."""
+        system = self.system
+        inside = np.clip(system.node // stride, 1, members)
+        moved = moved * (members - 1) / members
+        far = np.where(members > inside, moved / (inside * system.outside), 0.0)
+        nodes = members / inside
+        hops = np.where(members > inside, nodes * system.far_latency + (members - nodes) * system.latency, 0.0)
+        hops = np.where(members > inside, hops, (members - 1) * system.latency)
+        near = moved / (system.inside * self.constants.nvlink)
+        return Transfer(near, far, np.where(moved > 0, passes * hops, 0.0))
+
+    def _all_to_all(self, size, members, stride, topk: int) -> Transfer:
+        """A token that goes to several experts of a node crosses the fabric once.
+
+        Of n nodes, n (1 - (1 - 1/n)^k) are met by k choices.
+        """
+        system = self.system
+        inside = np.clip(system.node // stride, 1, members)
+        nodes = members / inside
+        met = nodes * (1 - (1 - 1 / nodes) ** topk) / topk
+        near = size * (members - 1) / members / (system.inside * self.constants.nvlink)
+        far = size * met * (nodes - 1) / nodes / system.outside
+        latency = np.where(nodes > 1, system.far_latency, system.latency)
+        return Transfer(near, far, np.where(size > 0, latency, 0.0))
+
+
+#: Role → members of a group, and how far apart in ranks they are.
+_ROLES = {
+    "tp": lambda o: (o.tp, 1),
+    "cp": lambda o: (o.cp, o.tp),
+    "dp": lambda o: (o.zero_group, o.tp),
+    "copies": lambda o: (o.dp * o.cp // o.zero_group, o.tp * o.zero_group),
+    "ep": lambda o: (o.ep, o.etp),
+    "etp": lambda o: (o.etp, 1),
+    "edp": lambda o: (o.expert_dp, o.ep * o.etp),
+    "tie": lambda o: (np.minimum(o.pp, 2), o.stage_ranks * np.maximum(o.pp - 1, 1)),
+}

@@ -1,0 +1,101 @@
+"""What closed forms know of a machine: its nodes, an NPU's bandwidth inside and outside them, and its rates."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from astrasim_py.core.errors import TopologyError
+from astrasim_py.topology.from_keys import build
+from astrasim_py.topology.hardware import Compute, preset
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.routing import Dim
+
+#: Latency of a step of a collective as measured, in s: NVLink inside a node, a NIC between nodes. Software is included,
+#: so it is more than what the links of a topology take.
+MEASURED_LATENCY = (1e-6, 5e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A machine of equal nodes.
+
+    Attributes
+    ----------
+    compute : Compute
+        Rates and memory of an NPU.
+    node : int
+        NPUs that the fast network joins; consecutive ranks share a node.
+    inside, outside : float
+        Bytes per second of one NPU in one direction, in its node and out of it.
+    latency, far_latency : float
+        Seconds of one step of a collective, inside a node and between nodes.
+    """
+
+    compute: Compute
+    node: int
+    inside: float
+    outside: float
+    latency: float = MEASURED_LATENCY[0]
+    far_latency: float = MEASURED_LATENCY[1]
+
+    def peak(self, dtype: str) -> float:
+        """FLOP per second in a number format; the formats that a chip lacks run at its 16-bit rate."""
+        known = self.compute.peak
+        if dtype in ("bf16", "fp16"):
+            return float(known.get(dtype) or next(iter(known.values())))
+        return float(known.get(dtype) or self.peak("bf16"))
+
+
+def system_of(topology: Topology, compute: Compute) -> System:
+    """The system that a topology and an NPU make; latencies are those of the topology's links.
+
+    The node is the inner dimensions whose links are as fast as the innermost ones: a DGX node, a whole torus.
+    """
+    dims = [dim for dim in topology.dims if dim.size > 1]
+    if not dims:
+        rate = sum((topology.bandwidth(link) for link in range(topology.links)), Fraction(0)) / max(topology.npus, 1)
+        latency = int(topology.latency_ps.max(initial=0)) / 1e12
+        return _system(compute, topology.npus, rate, rate, latency, latency)
+    near = [dim for k, dim in enumerate(dims) if all(d.bandwidth == dims[0].bandwidth for d in dims[: k + 1])]
+    far = dims[len(near) :] or near
+    node = 1
+    for dim in near:
+        node *= dim.size
+    slowest = min(far, key=_rate) if dims[len(near) :] else None
+    inside = sum(map(_rate, near))
+    outside = inside if slowest is None else _rate(slowest)
+    return _system(compute, node, inside, outside, max(map(_step, near)), max(map(_step, far)))
+
+
+def system(name: str, **changed: float | int) -> System:
+    """The system of a hardware preset, with latencies as measured; `changed` are attributes of `System`.
+
+    Raises TopologyError: there is no such preset, or it has no NPU or no network.
+    """
+    found = preset(name)
+    if found.topology is None or found.compute is None:
+        raise TopologyError("", f'the preset "{name}" is no machine', "name one with a network and an NPU")
+    keys = {"preset": name} | ({"nodes": 2} if found.topology["shape"] == "dgx" else {})
+    made = system_of(build(keys), found.compute)
+    return replace(made, **{"latency": MEASURED_LATENCY[0], "far_latency": MEASURED_LATENCY[1], **changed})
+
+
+def _system(compute: Compute, node: int, inside, outside, latency: float, far_latency: float) -> System:
+    return System(
+        compute=compute,
+        node=node,
+        inside=float(inside),
+        outside=float(outside),
+        latency=latency,
+        far_latency=far_latency,
+    )
+
+
+def _rate(dim: Dim) -> Fraction:
+    """Bytes per second that an NPU sends over the links of one dimension."""
+    links = {"switch": 1, "mesh": 2}.get(dim.kind) or dim.links_per_npu()
+    return links * dim.bandwidth
+
+
+def _step(dim: Dim) -> float:
+    """Seconds from one NPU to its neighbour."""
+    return (2 if dim.kind == "switch" else 1) * dim.latency_ps / 1e12
