@@ -5,19 +5,25 @@ A key without an entry here makes a test fail.
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import fields
+from functools import cache
 
 import pytest
 from worlds import small_problems
 
 from astrasim_py.chakra.schema import NodeType
+from astrasim_py.core.choices import NETWORK_MODELS
 from astrasim_py.core.errors import FoldError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.study.summary import closed_form
+from astrasim_py.synthesis.model.network import Network
 from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
+from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
+from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import SHAPES, Topology, build, placement
 from astrasim_py.topology.shapes import Edge, ProductDim
 from astrasim_py.topology.spec import Failed, Link, Override
@@ -40,7 +46,7 @@ SPECS = {
     "product": {"dims": DIMS},
     "leaf_spine": {"leaves": 3, "hosts_per_leaf": 2, "spines": 2, **L},
     "fat_tree": {"k": 4, **L},
-    "dragonfly": {"a": 3, "h": 1, "p": 2, **L},
+    "dragonfly": {"a": 3, "h": 1, "p": 2, "g": 3, **L},
     "dgx": {**NODES, **NICS, "npus": 2},
     "edge_list": {"edges": BOTH_WAYS},
 }
@@ -76,7 +82,7 @@ KEYS = {
         "a": 2,
         "h": 2,
         "p": 1,
-        "g": 3,
+        "g": 2,
         **OTHER,
         "local_bandwidth": "1 GB/s",
         "local_latency": "2 us",
@@ -134,36 +140,79 @@ def test_every_model_within_a_shape_is_walked():
     assert set(Edge.model_fields) == {"src", "dst", "bandwidth", "latency", "directions"}
 
 
-def problem(topology: Topology) -> Problem:
-    """An all_reduce of all NPUs that are alive."""
+#: Network model and order of events, under each of which other methods of the engines decide.
+RULES = [(model, order) for order in ("issued", "scheduled") for model in NETWORK_MODELS]
+RULES.remove(("analytical", "scheduled"))  # carried as under ``issued``
+#: Shapes with one shortest path between any two NPUs: there `routing` has no choice.
+ONE_PATH = {"fully_connected", "switch"}
+
+
+def problem(topology: Topology, model: str = "cut_through", order: str = "issued", calls: int = 2) -> Problem:
+    """An all_reduce of all NPUs that are alive, then an all_to_all, or the first of them only."""
     npus = placement(topology)
     call = {"type": NodeType.COMM_COLL, "comm_type": 0, "comm_size": 60 * 64 * len(npus)}
     job = Job(
-        workload=small_problems.workload([[dict(call)] for _ in npus]),
+        workload=small_problems.workload([[call, call | {"comm_type": 6, "deps": {0}}][:calls] for _ in npus]),
         placement=npus,
         algorithms=small_problems.Table("ring"),
     )
-    return Problem(topology=topology, jobs=(job,))
+    network, semantics = NetworkModel(model=model), Semantics(event_order=order)
+    return Problem(topology=topology, jobs=(job,), network=network, semantics=semantics)
 
 
-@pytest.mark.parametrize(("shape", "key", "value", "beside"), list(cases()))
-def test_a_key_is_used_or_refused_by_everything(shape, key, value, beside):
+@cache
+def seen(text: str, model: str, order: str) -> tuple:
+    """Everything that a run on the topology of a text shows, with status and makespan first."""
+    records = simulate(problem(build(json.loads(text)), model, order), engine="both")
+    columns = (records.link[name].tolist() for name in ("src", "dst", "bytes", "busy"))
+    return records.outcome.status, records.makespan, *columns
+
+
+def planned(topology: Topology) -> list:
+    """What a synthesis knows of the topology."""
+    network = Network.of(topology)
+    columns = (network.src, network.dst, network.hop_ptr, network.hop, *network.timing([1001])[-3:])
+    return [column.tolist() for column in columns]
+
+
+def written(shape: str, key: str, value, beside: dict) -> tuple[dict, dict]:
+    """The keys of a topology without and with one of them."""
     base = {"shape": shape, **SPECS[shape], **beside}
     # A preset stands for the bandwidth and the latency that are not written.
     kept = {k: v for k, v in base.items() if key != "link_preset" or k not in L}
-    topology = build({**kept, key: value})
-    assert topology.digest() != build(base).digest()
-    given = problem(topology)
-    records = simulate(given, engine="both")
-    assert records.outcome.status == "done"
-    plan = make_plan(given)
-    assert problem_bound(plan) <= records.makespan
-    formula = closed_form(plan)
-    if shape == "ring":
-        # Of other shapes it is the time on links of their own, to compare with.
-        assert formula is None or formula == records.makespan
+    return base, {**kept, key: value}
+
+
+@pytest.mark.parametrize(("shape", "key", "value", "beside"), list(cases()))
+def test_a_key_changes_what_a_synthesis_knows(shape, key, value, beside):
+    before, after = map(build, written(shape, key, value, beside))
+    assert after.digest() != before.digest()
+    assert planned(after) != planned(before) or key == "routing"
+
+
+@pytest.mark.parametrize(("model", "order"), RULES)
+@pytest.mark.parametrize(("shape", "key", "value", "beside"), list(cases()))
+def test_a_key_is_used_or_refused_under_any_rule(shape, key, value, beside, model, order):
+    before, after = (json.dumps(keys) for keys in written(shape, key, value, beside))
+    status, makespan, *_ = shown = seen(after, model, order)
+    assert status == "done"
+    if key != "routing" or shape not in ONE_PATH:
+        assert shown != seen(before, model, order), "no engine notices the key"
+    given = problem(build(json.loads(after)), model, order)
+    bound = problem_bound(make_plan(given))
+    assert (bound is None) == (model == "analytical")
+    assert bound is None or bound <= makespan
     with suppress(FoldError):
-        assert simulate(given, fold=True).makespan == records.makespan
+        assert simulate(given, fold=True).makespan == makespan
+
+
+@pytest.mark.parametrize(("model", "order"), RULES)
+@pytest.mark.parametrize(("shape", "key", "value", "beside"), [case for case in cases() if case.values[0] == "ring"])
+def test_the_closed_form_knows_every_key_of_a_ring(shape, key, value, beside, model, order):
+    """Of other shapes it is the time on links of their own, to compare with."""
+    given = problem(build(written(shape, key, value, beside)[1]), model, order, calls=1)
+    formula = closed_form(make_plan(given))
+    assert formula is None or -(-formula.numerator // formula.denominator) == simulate(given, engine="simpy").makespan
 
 
 def test_every_column_of_a_topology_takes_part_in_its_digest():
