@@ -130,7 +130,7 @@ def layer_params(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
     model, t = layout.model, layout.tp
     h, wide = model.hidden, model.gates + 1
     if kind in ("embedding", "logits"):
-        shared = (kind == "logits") & np.asarray(model.tied) & (np.asarray(layout.pp) == 1)
+        shared = (kind == "logits") & np.asarray(model.tied) & (np.asarray(layout.last_stage) == 0)
         return plain(np.where(shared, 0, up(model.vocab, t) * h)), 0
     gemms = [*_inputs(layout), (None, h, up(model.heads, t) * model.out_dim)]
     dense = sum(n * k for _, n, k in gemms)
@@ -204,7 +204,7 @@ def gradient_comms(layout: Layout, kind: str) -> tuple[Comm, ...]:
             Comm(name="copies", block=kind, collective="all_reduce", group="copies", size=there, part="W", when=when)
         )
     if kind in ("embedding", "logits") and layout.model.tied:
-        tie = plain(np.where(np.asarray(layout.pp) > 1, dense * layout.grad_element, 0))
+        tie = plain(np.where(np.asarray(layout.last_stage) > 0, dense * layout.grad_element, 0))
         found.append(
             Comm(name="tie", block=kind, collective="all_reduce", group="tie", size=tie, part="W", when="iteration")
         )

@@ -129,7 +129,10 @@ def layer_activations(layout: Layout, kind: str) -> tuple[Numbers, Numbers]:
 
 
 def chunks_in_flight(layout: Layout, stage: Numbers) -> Numbers:
-    """Chunks of a pipeline rank whose activations are kept at once: microbatches where it has one chunk."""
+    """Chunks of a pipeline rank whose activations are kept at once: microbatches where it has one chunk.
+
+    Overlap of expert communication starts one more before the backward pass of the one before.
+    """
     p, v, m = layout.pp, layout.vp, layout.microbatches
     ahead = np.where(np.asarray(m == p), m * v, 2 * (p - 1 - stage) + (v - 1) * p + 1)
     counts = {
@@ -140,7 +143,8 @@ def chunks_in_flight(layout: Layout, stage: Numbers) -> Numbers:
         "zb_h2": 2 * p - 1,
         "zbv": 2 * p,
     }
-    return plain(np.minimum(counts[layout.schedule], m * v))
+    paired = layout.overlap.ep and layout.schedule in ("1f1b", "interleaved")
+    return plain(np.minimum(counts[layout.schedule] + paired, m * v))
 
 
 def effective_bandwidth(footprint, local, bandwidth, expanded):

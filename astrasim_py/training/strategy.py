@@ -270,7 +270,7 @@ class Layout:
             found["etp"] = experts.reshape(-1, y)
             found["edp"] = experts.transpose(0, 2, 3, 1).reshape(-1, experts.shape[1])
         if self.model.tied:
-            found["tie"] = in_stage[[0, -1]].T[:, : min(p, 2)]
+            found["tie"] = in_stage[sorted({0, self.last_stage})].T
         return {role: Groups.of(members, self.ranks) for role, members in found.items() if members.shape[1] > 1}
 
 

@@ -167,6 +167,8 @@ def test_tied_weights_join_the_first_and_the_last_stage():
     groups = Training(model="gpt3-175b", gbs=8, tp=2, pp=4).layout(8).groups()
     assert groups["tie"].members.tolist() == [[0, 6], [1, 7]]
     assert groups["tie"].number.tolist() == [0, 1, -1, -1, -1, -1, 0, 1]
+    both_ends_on_one_rank = Training(model="gpt3-175b", gbs=8, tp=2, pp=4, schedule="zbv").layout(8)
+    assert "tie" not in both_ends_on_one_rank.groups()
 
 
 def test_a_part_of_the_layers_is_kept_in_thousandths():
